@@ -8,21 +8,9 @@ import torch
 from nearwise.functional import attention_implementation
 from nearwise.lab.nn.layers import ALL_LAYERS
 from tests.nn.tokens.cases import CASES, DIM, N_TOKENS, tokens
-from tests.reference.onnx_export import onnx_outputs
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
-ONE_EACH = list({case.layer: case for case in CASES}.values())
-COMPILED = {"KNNAttention", "ConvNNAttention"}  # the other layers: ./run slow
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
-
-
-def compiled(case, among=COMPILED):
-    """Leave compilers, which take seconds, to './run slow' for most layers."""
-    slow = case.layer.__name__ not in among
-    return pytest.param(case, marks=pytest.mark.slow if slow else ())
-
-
-each_compiled = pytest.mark.parametrize("case", [compiled(case) for case in ONE_EACH], ids=str)
 
 
 def test_every_layer_is_checked():
@@ -189,54 +177,6 @@ def test_saved_weights_give_the_same(case):
     other.load_state_dict(layer.state_dict())
     assert torch.equal(layer(tokens()), other(tokens()))
     assert torch.equal(layer(tokens()), copy.deepcopy(layer)(tokens()))
-
-
-@each_compiled
-def test_it_compiles_into_one_graph_with_its_gradients(case):
-    torch.compiler.reset()
-    layer = case.make().eval()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    grads = []
-    for call in (compiled, layer):
-        x = tokens().requires_grad_()
-        output = call(x)
-        output.square().sum().backward()
-        grads.append((output.detach(), x.grad))
-    for ours, eager in zip(*grads, strict=True):
-        torch.testing.assert_close(ours, eager, **CLOSE)
-
-
-# The next test exports the other layers of COMPILED.
-@pytest.mark.parametrize(
-    "case", [compiled(case, among={"KNNAttention"}) for case in ONE_EACH], ids=str
-)
-def test_an_exported_layer_gives_the_same_for_batches_of_any_size(case):
-    layer, batch = case.make().eval(), torch.export.Dim("batch")
-    exported = torch.export.export(layer, (tokens(),), dynamic_shapes=({0: batch},)).module()
-    for size in (2, 5):
-        x = tokens(size)
-        torch.testing.assert_close(exported(x), layer(x), **CLOSE)
-
-
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("attention", "knn")), "convnn"]
-)
-def test_an_exported_layer_takes_any_number_of_tokens(name):
-    layer = next(case for case in CASES if case.name == name).make().eval()
-    n_tokens = torch.export.Dim("tokens", min=8, max=512)
-    exported = torch.export.export(layer, (tokens(),), dynamic_shapes=({1: n_tokens},)).module()
-    for n in (8, 30):
-        torch.testing.assert_close(exported(tokens(2, n)), layer(tokens(2, n)), **CLOSE)
-
-
-# Of `knn_attention` itself in tests/functional/tokens/test_compile.py.
-@pytest.mark.parametrize(
-    "case", [compiled(case, among={"ConvNNAttention"}) for case in ONE_EACH], ids=str
-)
-def test_an_onnx_model_gives_the_same(case, tmp_path):
-    layer = case.make().eval()
-    (output,) = onnx_outputs(layer, (tokens(),), tmp_path / "layer.onnx")
-    torch.testing.assert_close(output, layer(tokens()), **CLOSE)
 
 
 @each_case

@@ -1,0 +1,146 @@
+"""What torch can make of each layer: the table in docs/token-attention.md, cell by cell."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from nearwise.nn import KNNMultiheadAttention
+from tests.nn.tokens.cases import CASES, DIM, HEADS, tokens
+from tests.reference.onnx_export import onnx_outputs
+
+DOCS = Path(__file__).parents[3] / "docs" / "token-attention.md"
+CLOSE = {"atol": 2e-5, "rtol": 2e-5}
+FAST = {"KNNAttention", "ConvNNAttention"}  # compilers take seconds: the other layers in ./run slow
+
+
+class SelfAttention(nn.Module):
+    """A layer of torch's call as one of tokens."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = KNNMultiheadAttention(DIM, HEADS, 5, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x, x, x)[0]
+
+
+MAKE = {case.layer.__name__: case.make for case in reversed(CASES)}
+MAKE["KNNMultiheadAttention"] = SelfAttention
+
+
+def transform(layer, _):
+    parameters, x = dict(layer.named_parameters()), tokens(3)
+
+    def loss(parameters, x):
+        return functional_call(layer, parameters, (x[None],)).square().sum()
+
+    per_sample = vmap(grad(loss), (None, 0), randomness="different")(parameters, x)
+    for i in range(3):
+        layer.zero_grad()
+        layer(x[i : i + 1]).square().sum().backward()
+        for name, parameter in parameters.items():
+            torch.testing.assert_close(per_sample[name][i], parameter.grad, **CLOSE)
+
+
+def differentiate_twice(layer, _):
+    x = tokens(1, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradgradcheck(copy.deepcopy(layer).double(), (x,), fast_mode=True)
+
+
+def compile_whole(layer, _, sizes=(17,), **options):
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", **options)
+    for n_tokens in sizes:
+        results = []
+        for call in (compiled, layer):
+            x = tokens(2, n_tokens).requires_grad_()
+            output = call(x)
+            output.square().sum().backward()
+            results.append((output.detach(), x.grad))
+        torch.testing.assert_close(*results, **CLOSE)
+
+
+def compile_for_any_length(layer, folder):
+    compile_whole(layer, folder, sizes=(17, 30, 41), dynamic=True)
+
+
+def export_for_any_batch(layer, _):
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(layer, (tokens(),), dynamic_shapes=({0: batch},)).module()
+    for x in (tokens(2), tokens(5)):
+        torch.testing.assert_close(exported(x), layer(x), **CLOSE)
+
+
+def export_for_any_length(layer, _):
+    length = torch.export.Dim("length", min=8, max=512)
+    exported = torch.export.export(layer, (tokens(),), dynamic_shapes=({1: length},)).module()
+    for x in (tokens(2, 8), tokens(2, 30)):
+        torch.testing.assert_close(exported(x), layer(x), **CLOSE)
+
+
+def write_onnx(layer, folder):
+    (output,) = onnx_outputs(layer, (tokens(),), folder / "layer.onnx")
+    torch.testing.assert_close(output, layer(tokens()), **CLOSE)
+
+
+CHECKS = {  # by the heads of the table's columns
+    "`torch.func`": transform,
+    "gradients of gradients": differentiate_twice,
+    "`torch.compile`": compile_whole,
+    "compiled, any length": compile_for_any_length,
+    "`torch.export`": export_for_any_batch,
+    "exported, any length": export_for_any_length,
+    "ONNX": write_onnx,
+}
+AT_ONCE = {"`torch.func`", "gradients of gradients"}
+
+
+def table():
+    """Cells of the table by layer and column."""
+    lines = DOCS.read_text("utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| layer | `torch.func`"))
+    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]
+    ]
+    return {row[0].strip("`"): dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def test_the_table_has_every_layer_and_every_check():
+    assert set(table()) == set(MAKE)
+    assert all(list(row) == list(CHECKS) for row in table().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        pytest.param(
+            name, column, marks=() if column in AT_ONCE or name in FAST else pytest.mark.slow
+        )
+        for name in MAKE
+        for column in CHECKS
+    ],
+)
+def test_the_table_tells_what_holds(name, column, tmp_path):
+    cell = table()[name][column]
+    layer = MAKE[name]().eval()
+    if cell == "yes":
+        CHECKS[column](layer, tmp_path)
+        return
+    assert cell.startswith("no")
+    with pytest.raises(Exception):  # noqa: B017 (errors of torch, of many kinds)
+        CHECKS[column](layer, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["KNNAttention", "ConvNNAttention", "KNNMultiheadAttention"])
+def test_inductor_compiles_them_too(name):
+    torch.compiler.reset()
+    layer = MAKE[name]().eval()
+    compiled = torch.compile(layer, fullgraph=True)
+    torch.testing.assert_close(compiled(tokens()), layer(tokens()), **CLOSE)

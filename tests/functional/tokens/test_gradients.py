@@ -50,6 +50,25 @@ def test_gradients_reach_a_floating_mask_and_pass_dropout(implementation):
 
 @each_implementation
 @each_metric
+def test_gradients_have_gradients(implementation, metric):
+    tokens = [x.requires_grad_() for x in random_tokens((1, 2, 7, 3))]
+    bias = random_tokens((1, 7, 7), seed=4)[0][0].requires_grad_()
+    padding = torch.zeros(1, 7, dtype=torch.bool)
+    padding[0, 2] = True
+    masks = {"key_padding_mask": padding, "is_causal": True, "dropout_p": 0.3}
+
+    def call(query, key, value, mask):
+        generator = torch.Generator().manual_seed(0)
+        options = {"metric": metric, "attn_mask": mask, "generator": generator, **masks}
+        found = attend(query, key, value, 3, **options)
+        return found.output, found.weights
+
+    with attention_implementation(implementation):
+        assert torch.autograd.gradgradcheck(call, (*tokens, bias))
+
+
+@each_implementation
+@each_metric
 def test_cross_attention_has_gradients(implementation, metric):
     tokens = [x.requires_grad_() for x in random_tokens((2, 1, 3, 4), n_keys=8, value_width=2)]
     with attention_implementation(implementation):

@@ -95,10 +95,10 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -> tuple[Any, ...]:
     query, key, value, keep, indices, weights = ctx.saved_tensors
-    arguments = (query, key, value, ctx.squared, ctx.scale, keep, indices, weights)
     if torch.is_grad_enabled():  # the gradients will be differentiated
-        found = _differentiable_backward(*arguments, grad_output, grad_weights)
+        found = _differentiable_gradients(ctx, grad_output, grad_weights)
     else:
+        arguments = (query, key, value, ctx.squared, ctx.scale, keep, indices, weights)
         found = _backward(*arguments, grad_output, grad_weights, ctx.by)
     *grads, grad_scores = found
     grad_bias = None
@@ -109,22 +109,14 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
     return *grads, None, None, None, grad_bias, *(None,) * 6
 
 
-def _differentiable_backward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    squared: bool,
-    scale: float,
-    keep: Tensor | None,
-    indices: Tensor,
-    weights: Tensor,
-    grad_output: Tensor,
-    grad_weights: Tensor,
+def _differentiable_gradients(
+    ctx: Any, grad_output: Tensor, grad_weights: Tensor
 ) -> tuple[Tensor, ...]:
-    """Gradients as `_backward`, by torch operations, which have gradients themselves.
+    """Gradients as of `_backward`, by torch operations, which have gradients themselves.
 
     The weights are an output of the forward pass: through them second derivatives reach its masks.
     """
+    query, key, value, keep, indices, weights = ctx.saved_tensors
     at = indices.clamp_min(0).long()
 
     def attended(value: Tensor, weights: Tensor) -> Tensor:
@@ -132,7 +124,7 @@ def _differentiable_backward(
         return (kept[..., None, :] @ gather_tokens(value, at))[..., 0, :]
 
     def scores(query: Tensor, key: Tensor) -> Tensor:
-        return pair_scores(query, key, at, squared=squared, scale=scale)
+        return pair_scores(query, key, at, squared=ctx.squared, scale=ctx.scale)
 
     grad_value, slopes = torch.func.vjp(attended, value, weights)[1](grad_output)
     slopes = slopes + grad_weights

@@ -8,7 +8,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nearwise.probes import KNNProbe, LinearProbe
 from tests.probes.cases import blobs
@@ -164,11 +163,6 @@ def test_probes_are_estimators(probe):
     again = clone(fitted).fit(X, y)
     assert np.array_equal(fitted.predict_proba(X), again.predict_proba(X))
     assert fitted.score(X, y) > 0.8
-
-
-@parametrize_with_checks([KNNProbe(3), LinearProbe(C=1.0)])
-def test_scikit_learn_s_own_checks(estimator, check):
-    check(estimator)
 
 
 def test_probes_go_into_a_grid_search():

@@ -120,12 +120,32 @@ def test_settings_are_checked(settings, message):
         TransformerProbe(**{**SMALL, **settings}).fit(*tokens(40))
 
 
-def test_vectors_and_other_tokens_are_refused():
-    with pytest.raises(ValueError, match="TransformerProbe reads tokens"):
-        TransformerProbe(**SMALL).fit(*blobs(40))
+def test_vectors_are_one_token_per_row():
+    X, y = blobs(60)
+    probe = TransformerProbe(**SMALL, random_state=0)
+    proba = probe.fit(X, y).predict_proba(X)
+    assert probe.n_features_in_ == X.shape[1]
+    assert np.array_equal(clone(probe).fit(X[:, None], y).predict_proba(X[:, None]), proba)
+
+
+def test_other_tokens_than_those_fitted_on_are_refused():
     X, y = tokens(40)
-    fitted = TransformerProbe(**{**SMALL, "epochs": 1}).fit(X, y)
-    with pytest.raises(ValueError, match="tokens of width 2; 3 was fitted on"):
-        fitted.predict(X[:, :, :2])
+    probe = TransformerProbe(**{**SMALL, "epochs": 1})
+    with pytest.raises(ValueError, match=r"shape \(40, 4, 3, 1\); TransformerProbe reads tokens"):
+        probe.fit(X[..., None], y)
+    probe.fit(X, y)
+    with pytest.raises(
+        ValueError, match="Rows of X have 4 tokens of width 2; 4 tokens of width 3 were fitted on"
+    ):
+        probe.predict(X[:, :, :2])
     with pytest.raises(ValueError, match="has 2 features"):
-        fitted.predict(X[:, :2])
+        probe.predict(X[:, :2])
+    with pytest.raises(ValueError, match="1 tokens of width 4; 4 tokens of width 3"):
+        probe.predict(X[:, :, 0])
+
+
+def test_choices_are_made_on_a_row_per_class_where_rows_are_few():
+    X, y = blobs(12, n_classes=6)
+    y = np.repeat(np.unique(y), 2)  # a tenth of 12 rows would be two, for six classes
+    probe = MLPProbe(4, epochs=1, lr=1e-2, random_state=0).fit(X, y)
+    assert probe.predict_proba(X).shape == (12, 6)

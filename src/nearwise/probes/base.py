@@ -33,7 +33,7 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
     classes_ : ndarray of shape (n_classes,)
         Sorted.
     n_features_in_ : int
-        Width of a row; of a token where tokens are read.
+        Width of a row; where tokens are read, the number of tokens of a row.
     choice_ : dict
         What was chosen on rows that were not fitted on, and their NLL or Brier score.
     """
@@ -96,10 +96,12 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
             checked = validate_data(self, X, **options)
         else:
             checked, y = validate_data(self, X, y, **options)
+        if self.reads_tokens and checked.ndim == 2:
+            checked = checked[:, None]  # one token per row
         if self.reads_tokens and checked.ndim != 3:
             raise ValueError(
-                f"X has shape {checked.shape}; {type(self).__name__} reads tokens. Reshape your "
-                "data to (n, L, D), as extract_features(..., pool=None) gives them."
+                f"X has shape {checked.shape}; {type(self).__name__} reads tokens, (n, L, D), as "
+                "extract_features(..., pool=None) gives them, or one per row, (n, D)."
             )
         refuse_not_finite(checked, "X")
         return checked if y is None else (checked, y)
@@ -126,8 +128,13 @@ def joined(rows: Rows, others: Rows) -> Rows:
 
 
 def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
-    """Divide rows into those fitted on and those choices are made on, each class in proportion."""
-    fitted, held = hold_out(rows.codes, share, seed)
+    """Divide rows into those fitted on and those choices are made on, each class in proportion.
+
+    Choices are made on as many rows as there are classes at least.
+    """
+    n_classes = len(np.unique(rows.codes))
+    few = 0 < share < 1 and share * len(rows.codes) <= n_classes - 1
+    fitted, held = hold_out(rows.codes, n_classes if few else share, seed)
     return Rows(rows.X[fitted], rows.codes[fitted]), Rows(rows.X[held], rows.codes[held])
 
 

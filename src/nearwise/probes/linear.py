@@ -36,8 +36,8 @@ class LinearProbe(Probe):
     tol : float, default=1e-5
         Largest entry of the gradient of the mean loss at which the solver stops.
     validation_fraction : float, default=0.1
-        Share of the rows held out for the choice where no validation rows are given; the fit is
-        then repeated on all.
+        Share of the rows held out for the choice where no validation rows are given, as many rows
+        as there are classes at least; the fit is then repeated on all.
     device : str, default="cpu"
     random_state : int, RandomState or None, default=None
         Decides the rows held out.

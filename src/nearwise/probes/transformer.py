@@ -1,5 +1,6 @@
 """TransformerProbe and MLPProbe: small networks trained on frozen features."""
 
+import copy
 from abc import abstractmethod
 from typing import Any, Literal, Self
 
@@ -36,8 +37,8 @@ class Standardized(nn.Module):
         self.register_buffer("scale", torch.from_numpy(scale).float())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardise features, in single precision."""
-        return (x.float() - self.mean) / self.scale
+        """Standardise features, in the precision of the network."""
+        return (x.to(self.mean.dtype) - self.mean) / self.scale
 
 
 class TokenTransformer(nn.Module):
@@ -120,7 +121,7 @@ class NetworkProbe(Probe):
         """Make the network for rows such as `X`, with first weights drawn from torch's state."""
 
     def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
-        """Train the network on X (n, L, D), or (n, D) for a probe of vectors.
+        """Train the network on X, (n, D), or (n, L, D) for a probe of tokens.
 
         Rate and epoch are chosen by the NLL of `validation`, (X, y); a share of the rows is held
         out without. Raises ValueError if rows, labels or settings do not fit.
@@ -183,14 +184,20 @@ class NetworkProbe(Probe):
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
         """Class probabilities, (n, n_classes); X as for `fit`."""
-        X = self._query(X)
-        proba: NDArray[np.float64] = _log_proba(self.network_, X).double().exp().cpu().numpy()
+        X, network = self._query(X), self.network_
+        if next(network.parameters()).device.type == "cpu":
+            # in float32 the last digits of a row depend on how many rows are predicted with it
+            network = copy.deepcopy(network).double()
+        proba: NDArray[np.float64] = _log_proba(network, X).double().exp().cpu().numpy()
         normalized: NDArray[np.float64] = proba / proba.sum(axis=1, keepdims=True)
         return normalized
 
 
 class TransformerProbe(NetworkProbe):
     """A small transformer that reads the tokens of frozen features.
+
+    Features are (n, L, D), or (n, D) of one token per row: no token then attends to another, and
+    `MLPProbe` asks the same at less cost.
 
     Parameters
     ----------
@@ -211,7 +218,8 @@ class TransformerProbe(NetworkProbe):
         lower NLL on the validation rows.
     weight_decay : float, default=0.05
     validation_fraction : float, default=0.1
-        Share of the rows held out where no validation rows are given.
+        Share of the rows held out where no validation rows are given; as many rows as there are
+        classes at least.
     device : str, default="cpu"
         On a GPU the network computes in bfloat16.
     random_state : int, RandomState or None, default=None
@@ -219,8 +227,8 @@ class TransformerProbe(NetworkProbe):
     Attributes
     ----------
     classes_, n_features_in_, choice_
-        As for every probe; `n_features_in_` counts the tokens, `choice_` holds rate and
-        epoch kept, and the NLL of each rate.
+        As for every probe; `n_features_in_` counts the tokens of (n, L, D), and is the width D of
+        (n, D). `choice_` holds rate and epoch kept, and the NLL of each rate.
     network_ : nn.Module
     history_ : list of dict
         One record per epoch.
@@ -287,11 +295,14 @@ class TransformerProbe(NetworkProbe):
 
     def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
         checked = super()._checked(X, y, reset=reset)
-        width = (checked if y is None else checked[0]).shape[2]
+        shape = (checked if y is None else checked[0]).shape[1:]
         if reset:
-            self._token_width = width
-        elif width != self._token_width:
-            raise ValueError(f"X has tokens of width {width}; {self._token_width} was fitted on.")
+            self._token_shape = shape
+        elif shape != self._token_shape:
+            seen, fitted = (
+                f"{n} tokens of width {width}" for n, width in (shape, self._token_shape)
+            )
+            raise ValueError(f"Rows of X have {seen}; {fitted} were fitted on.")
         return checked
 
 
@@ -347,7 +358,7 @@ def _log_proba(network: nn.Module, X: NDArray[Any]) -> Tensor:
     network.eval()
     with torch.no_grad():
         parts = [
-            torch.log_softmax(network(part.to(device)).float(), dim=1)
+            torch.log_softmax(network(part.to(device)), dim=1)
             for part in torch.from_numpy(X).split(_CHUNK)
         ]
     return torch.cat(parts)

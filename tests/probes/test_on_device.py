@@ -11,6 +11,7 @@ from torch.utils import backend_registration
 ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import numpy as np
+import torch
 from nearwise.data import Context
 from nearwise.nn.field import make_perceiver
 from nearwise.lab.probing import Pixels, RandomInit, SparsePoints
@@ -30,6 +31,14 @@ def flow(device):
         name = type(encoder).__name__
         made = extract_features(encoder, images(10, 8), device=device, views=2)
         found[name] = made.X
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))
+    found["module"] = extract_features(module, images(10, 8), device=device).X  # moves it
+    found["module there"] = extract_features(module, images(10, 8)).X
+    found["method"] = extract_features(module.forward, images(10, 8)).X
+    weight = module[1].weight.detach()
+    found["function"] = extract_features(lambda x: x.flatten(1) @ weight.T, images(10, 8),
+                                         device=device).X
     for text in ("0.3", "0.3:fixed", "0.3:batch"):
         made = extract_features(Pixels((8, 8), 1), images(10, 8), device=device,
                                 context=Context.parse(text))

@@ -3,7 +3,8 @@
 from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.encoders import Encoder, FunctionEncoder, TransformersEncoder
-from nearwise.probes.features import FeatureSet, extract_features, pool_tokens
+from nearwise.probes.feature_set import FeatureSet
+from nearwise.probes.features import extract_features, pool_tokens
 from nearwise.probes.knn import KNNProbe
 from nearwise.probes.linear import LinearProbe
 from nearwise.probes.transformer import MLPProbe, TransformerProbe

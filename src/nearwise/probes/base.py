@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nearwise.data import hold_out
-from nearwise.probes.features import refuse_not_finite
+from nearwise.probes.feature_set import refuse_not_finite
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int64]

@@ -3,8 +3,9 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from nearwise.data.images.pixels import as_unit_floats
 from nearwise.nn.backbones import pretrained_backbone
 
 _PROBED_IMAGES = 16  # whose tokens tell two functions apart
+_CLASS_TOKENS = ("cls_token", "class_embedding", "class_token")  # transformers, torchvision
 
 
 @runtime_checkable
@@ -53,6 +55,11 @@ class Encoder(Protocol):
         ...
 
 
+def is_encoder(source: Any) -> bool:
+    """Whether something has what every `Encoder` has."""
+    return all(hasattr(source, name) for name in ("token_dim", "num_tokens", "encode"))
+
+
 def checked_tokens(encoder: Encoder, tokens: Any, n_images: int, *, seen_all: bool) -> Tensor:
     """Refuse what is not (B, L, token_dim), with `num_tokens` tokens where all was seen."""
     name = type(encoder).__name__
@@ -81,9 +88,9 @@ def fingerprint_of(encoder: Encoder, images: Tensor) -> str:
         return str(own())
     if isinstance(encoder, nn.Module):
         return module_fingerprint(encoder)
-    device = next(iter(getattr(encoder, "parameters", lambda: [])()), images).device
+    probed = images[:_PROBED_IMAGES].to(device_of(encoder, images.device))
     with torch.no_grad():
-        tokens = encoder.encode(as_unit_floats(images[:_PROBED_IMAGES].to(device)))
+        tokens = encoder.encode(as_batch(probed))
     return f"{type(encoder).__qualname__}:{digest_of(tokens)}"
 
 
@@ -106,29 +113,65 @@ def digest_of(tensor: Tensor) -> str:
     return digest.hexdigest()[:32]
 
 
+def as_batch(x: Tensor) -> Tensor:
+    """Images in [0, 1] and other floats as float32, integers that are no pixels as they are."""
+    return as_unit_floats(x) if x.dtype == torch.uint8 or x.is_floating_point() else x
+
+
+def module_of(encoder: Any) -> nn.Module | None:
+    """Find the module that an encoder or function runs: itself, or that whose method it is."""
+    encoder = encoder.function if isinstance(encoder, FunctionEncoder) else encoder
+    owner = encoder if isinstance(encoder, nn.Module) else getattr(encoder, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def device_of(encoder: Any, default: torch.device | str = "cpu") -> torch.device:
+    """Device of an encoder's weights; the default where it has none."""
+    weights = getattr(module_of(encoder) or encoder, "parameters", lambda: ())()
+    return next((weight.device for weight in weights), torch.device(default))
+
+
+@contextmanager
+def evaluating(module: nn.Module | None) -> Iterator[None]:
+    """Put a module in eval mode; each module in it has its former mode afterwards."""
+    modes = {} if module is None else {part: part.training for part in module.modules()}
+    if module is None or not any(modes.values()):
+        yield
+        return
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(modes[module])
+        for part, mode in modes.items():  # parts may differ from the whole, as frozen statistics do
+            part.training = mode
+
+
 _UNSEEN = 0.0
 
 
 class FunctionEncoder:
-    """A plain function of images as an encoder.
+    """A function of images, or a module, as an encoder.
 
     Parameters
     ----------
     function : callable
         Takes float images (B, C, H, W) in [0, 1], and a keyword ``context`` where it knows one.
-        Returns tokens (B, L, D) or one vector per image (B, D), as a Tensor. A module is run in
-        eval mode, on the device of the images.
+        Returns tokens (B, L, D) or one vector per image (B, D), as a Tensor, or the output of a
+        transformers model, whose `last_hidden_state` is taken. A module, or that whose method it
+        is, runs in eval mode and has its former mode afterwards.
     example : Tensor of shape (B, C, H, W)
         A few images, from which the number and width of its tokens are read.
     ordered : bool, default=True
         Whether token i means the same in every image.
-    has_cls : bool, default=False
-        Whether the first token stands for the whole image.
+    has_cls : bool, optional
+        Whether the first token stands for the whole image; by default, whether a module has a
+        parameter named cls_token or class_embedding.
 
     Raises
     ------
     ValueError
-        If the function returns neither (B, L, D) nor (B, D).
+        If the function raises, or returns neither (B, L, D) nor (B, D).
     """
 
     def __init__(
@@ -137,32 +180,46 @@ class FunctionEncoder:
         example: Tensor,
         *,
         ordered: bool = True,
-        has_cls: bool = False,
+        has_cls: bool | None = None,
     ) -> None:
-        self.function, self.ordered, self.has_cls = function, ordered, has_cls
+        self.function, self.ordered = function, ordered
+        self.has_cls = has_class_token(module_of(function)) if has_cls is None else has_cls
         self._takes_context = _takes_context(function)
-        if isinstance(function, nn.Module):
-            function.eval()
         with torch.no_grad():
-            tokens = self._called(example)
+            tokens = self._called(example.to(device_of(function, example.device)))
         self.num_tokens: int | None = int(tokens.shape[1])
         self.token_dim = int(tokens.shape[2])
 
+    @classmethod
+    def of(cls, source: Any, example: Tensor) -> Encoder:
+        """Return an encoder as it is, and any other callable as one."""
+        if is_encoder(source):
+            return cast(Encoder, source)
+        if hasattr(source, "encode") or not callable(source):
+            raise ValueError(
+                f"{type(source).__name__} is no encoder. Pass an encoder (with token_dim, "
+                "num_tokens and encode), a module or function of a batch (of a module that has "
+                "encode alone, that method), or a model of transformers."
+            )
+        return cls(source, example)
+
     def _called(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         options = {"context": context} if self._takes_context and context is not None else {}
+        name = getattr(self.function, "__name__", type(self.function).__name__)
         try:
-            tokens = self.function(x, **options)
+            with evaluating(module_of(self.function)):
+                output = self.function(x, **options)
         except Exception as error:
-            name = getattr(self.function, "__name__", type(self.function).__name__)
             raise ValueError(
-                f"The encoder {name} raised {type(error).__name__}: {error}. It was given images "
-                f"of shape {tuple(x.shape)} in [0, 1]."
+                f"The encoder {name} raised {type(error).__name__}: {error}. It was given a batch "
+                f"of shape {tuple(x.shape)} and dtype {x.dtype}."
             ) from error
+        tokens = _last_hidden(output)
         if not isinstance(tokens, Tensor) or tokens.ndim not in (2, 3) or len(tokens) != len(x):
-            seen = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             raise ValueError(
-                f"The function returned {seen} for {len(x)} images. Return a Tensor of shape "
-                "(B, L, D), or (B, D) for one vector per image."
+                f"The encoder {name} returned {_described(tokens)} for a batch of shape "
+                f"{tuple(x.shape)}. Return a Tensor of shape (B, L, D), or (B, D) for one vector "
+                "per row. A map (B, D, H, W) becomes tokens by .flatten(2).transpose(1, 2)."
             )
         return tokens[:, None] if tokens.ndim == 2 else tokens
 
@@ -172,15 +229,37 @@ class FunctionEncoder:
             x, context = seen_only(x, context), None
         return self._called(x, context)
 
-    def to(self, device: torch.device | str) -> "FunctionEncoder":
-        """Move the function where it is a module."""
-        if isinstance(self.function, nn.Module):
-            self.function.to(device).eval()
+    def to(self, device: torch.device | str) -> Self:
+        """Move the function where it is a module, or a method of one."""
+        if (module := module_of(self)) is not None:
+            module.to(device)
         return self
 
     def parameters(self) -> Any:
         """Weights of the function, none where it is no module."""
-        return self.function.parameters() if isinstance(self.function, nn.Module) else iter(())
+        module = module_of(self)
+        return iter(()) if module is None else module.parameters()
+
+
+def has_class_token(module: nn.Module | None) -> bool:
+    """Whether a module learned a token of the whole image, by the name of its parameter."""
+    named = () if module is None else module.named_parameters()
+    return any(name.rpartition(".")[2] in _CLASS_TOKENS for name, _ in named)
+
+
+def _last_hidden(output: Any) -> Any:
+    """Tokens in the output of a transformers model, a map row by row; any other as it is."""
+    last = getattr(output, "last_hidden_state", None)
+    if not isinstance(last, Tensor):
+        return output
+    return last.flatten(2).transpose(1, 2) if last.ndim == 4 else last
+
+
+def _described(output: Any) -> str:
+    if isinstance(output, Tensor):
+        return f"shape {tuple(output.shape)}"
+    fields = f" of {', '.join(map(str, output))}" if isinstance(output, dict) else ""
+    return f"a {type(output).__name__}{fields}"
 
 
 class TransformersEncoder(nn.Module):
@@ -223,10 +302,9 @@ class TransformersEncoder(nn.Module):
         example = torch.zeros(1, self._spec.channels, *self._spec.image_size)
         with torch.no_grad():
             tokens = self.backbone.tokens(example)
-            raw = self.backbone.model.config
         self.num_tokens: int | None = int(tokens.shape[1])
         self.token_dim = int(tokens.shape[2])
-        self.has_cls = not hasattr(raw, "hidden_sizes") and hasattr(raw, "num_attention_heads")
+        self.has_cls = has_class_token(self.backbone)
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Tokens of images in [0, 1]; pixels outside the context are black."""

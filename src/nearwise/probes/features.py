@@ -1,24 +1,37 @@
-"""Features of images from a frozen encoder: extracted in chunks, pooled, kept on disk."""
+"""Features from a frozen encoder: extracted in chunks, pooled, kept on disk."""
 
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearwise.data.contexts import Context
-from nearwise.data.images.pixels import as_images, as_unit_floats
+from nearwise.data.images.pixels import as_images
 from nearwise.functional.devices import choose_device
 from nearwise.memory.computed import read_or_compute
-from nearwise.probes.encoders import Encoder, checked_tokens, digest_of, fingerprint_of
+from nearwise.probes.encoders import (
+    Encoder,
+    FunctionEncoder,
+    as_batch,
+    checked_tokens,
+    device_of,
+    digest_of,
+    evaluating,
+    fingerprint_of,
+    is_encoder,
+    module_of,
+)
+from nearwise.probes.feature_set import FeatureSet
 from nearwise.training import Augmentation
 from nearwise.training.augment import crop_and_flip
 
@@ -126,80 +139,12 @@ class FeatureShards:
 
 FeatureType = Literal["float32", "float16"]
 Precision = Literal["float32", "bfloat16"]
+_SILENT_SECONDS = 1.0
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureSet:
-    """Features of images, their labels, and which images they are.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, D) or (n, L, D)
-        Finite features, one vector per row, or tokens.
-    y : ndarray of shape (n,), optional
-        Labels.
-    index : int64 ndarray of shape (n,), optional
-        Number of each row's image; views of an image share it. Default 0..n-1.
-    meta : dict
-        How the features were made: pool, context, draw, views, tokens (L), token_dim (D),
-        ordered, parameters (of the encoder).
-
-    Raises
-    ------
-    ValueError
-        If X, y and index differ in length, or features are NaN or infinite; the rows are named.
-    """
-
-    X: NDArray[Any]
-    y: NDArray[Any] | None = None
-    index: NDArray[np.int64] | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.X.ndim not in (2, 3):
-            raise ValueError(f"X has shape {self.X.shape}. Pass (n, D) features or (n, L, D).")
-        if self.index is None:
-            object.__setattr__(self, "index", np.arange(len(self.X), dtype=np.int64))
-        for name, values in (("y", self.y), ("index", self.index)):
-            if values is not None and len(values) != len(self.X):
-                raise ValueError(
-                    f"{name} has {len(values)} rows and X has {len(self.X)}. Pass one per row of X."
-                )
-        assert self.index is not None  # set above
-        refuse_not_finite(self.X, numbers=self.index)
-
-    def __len__(self) -> int:
-        return len(self.X)
-
-    def take(self, rows: ArrayLike) -> "FeatureSet":
-        """Return the features of some rows, int or bool positions, in that order."""
-        at = np.asarray(rows)
-        y = None if self.y is None else self.y[at]
-        assert self.index is not None  # set in __post_init__
-        return replace(self, X=self.X[at], y=y, index=self.index[at])
-
-
-def refuse_not_finite(
-    X: NDArray[Any], name: str = "features", *, numbers: NDArray[np.int64] | None = None
-) -> None:
-    """Raise a ValueError with the `numbers` of the rows of `X` that hold NaN or infinity."""
-    flat = X.reshape(len(X), -1)
-    # a sum is finite where every term is, but for overflow; rows are looked at only when it is not
-    if np.isfinite(flat.sum(dtype=np.float64)):
-        return
-    bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
-    if len(bad):
-        called = bad if numbers is None else numbers[bad]
-        named = ", ".join(map(str, called[:5])) + (", ..." if len(bad) > 5 else "")
-        raise ValueError(
-            f"{len(bad)} of {len(X)} rows of {name} hold NaN or infinity: rows {named}. Repair the "
-            "encoder, or leave these rows out."
-        )
-
-
 def extract_features(
-    encoder: Encoder,
+    encoder: Encoder | Callable[..., Any],
     images: ArrayLike | Tensor,
     labels: ArrayLike | None = None,
     *,
@@ -208,28 +153,37 @@ def extract_features(
     draw: int = 0,
     rows: ArrayLike | None = None,
     batch_size: int = 256,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     dtype: FeatureType = "float32",
     precision: Precision = "float32",
     views: int = 1,
     augmentation: Augmentation | None = None,
     seed: int = 0,
     cache: str | os.PathLike[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | bool = True,
 ) -> FeatureSet:
     """Encode images once and keep what probes read.
 
-    The encoder runs in eval mode without gradient; modules are moved to `device`. What one image
-    gives depends on neither batch size nor order (but for a context "shared per batch").
+    The encoder runs without gradient and in eval mode; each of its modules has its former mode
+    afterwards. What one image gives depends on neither batch size nor order (but for a context
+    "shared per batch").
 
     Parameters
     ----------
-    encoder : Encoder
+    encoder : Encoder, nn.Module, model of transformers, or callable
+        A module or function takes a batch and gives tokens (B, L, D) or one vector per row (B, D).
+        Of a transformers model `last_hidden_state` is taken, a map (B, D, H, W) row by row, and
+        pooled by `pool`; for another field pass a function, as
+        ``lambda x: model(x).pooler_output``. The mode of modules inside a function is left alone;
+        a method of a module (``model.encode``) brings its module.
     images : array or Tensor of shape (n, C, H, W), (n, H, W, C) or (n, H, W)
-        uint8, or floats in [0, 1].
+        uint8, or floats in [0, 1]. A module or function gets uint8 images as float32 (B, C, H, W)
+        in [0, 1]; all else, such as pixels that are normalised, vectors or token ids, of shape
+        (n, ...), it gets as it is, floats as float32.
     labels : array of shape (n,), optional
     pool : {"mean", "max", "flatten", "cls"} or None, default="mean"
-        None keeps the tokens, (n, L, D).
+        None keeps the tokens, (n, L, D). "cls" takes the first token, of an encoder that has one
+        for the whole image: `has_cls`; in a module, a parameter named cls_token or class_embedding.
     context : Context or str, optional
         Which pixels are seen, such as "full" (default) or "0.2".
     draw : int, default=0
@@ -238,7 +192,9 @@ def extract_features(
         Number of each image in its data set, from which its context and views are drawn; default
         0..n-1.
     batch_size : int, default=256
-    device : torch.device or str, default="cpu"
+    device : torch.device or str, optional
+        Where the encoder runs; a module is moved there. By default where its weights are, "cpu"
+        without any.
     dtype : {"float32", "float16"}, default="float32"
         Of the features that are kept.
     precision : {"float32", "bfloat16"}, default="float32"
@@ -254,8 +210,9 @@ def extract_features(
     cache : path, optional
         Folder where features are kept, found again by the content they were made from: images,
         encoder, context and settings. What a killed run had finished is not computed again.
-    progress : callable (done, all), optional
-        Called with the numbers of rows, after each piece.
+    progress : callable (done, all) or bool, default=True
+        A callable is called with the numbers of rows, after each piece of about 2,048. True shows a
+        bar on a terminal where it takes longer than a second; False shows nothing.
 
     Returns
     -------
@@ -265,10 +222,18 @@ def extract_features(
     Raises
     ------
     ValueError
-        If images or labels do not fit, an option is unknown, the encoder returns another shape
-        than it announces, or features are NaN or infinite.
+        If images or labels do not fit, an option is unknown, the encoder raises or returns another
+        shape than it announces (the shape is named), or features are NaN or infinite.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    >>> extract_features(module, np.zeros((3, 8, 8), np.uint8)).X.shape
+    (3, 5)
     """
-    x = as_images(images)
+    seen = Context.parse(context) if isinstance(context, str) else context or Context()
+    x = _batches_of(encoder, images, plain=seen.kind == "full" and views == 1)
     numbers = np.arange(len(x)) if rows is None else np.asarray(rows, dtype=np.int64)
     y = None if labels is None else np.asarray(labels)
     for name, values in (("labels", y), ("rows", numbers)):
@@ -276,8 +241,11 @@ def extract_features(
             raise ValueError(
                 f"{name} have shape {values.shape} for {len(x)} images. Pass one each."
             )
+    chosen = device_of(encoder) if device is None else choose_device(device)
+    encoder = FunctionEncoder.of(encoder, as_batch(x[:2]).to(chosen))
+    if device is not None and callable(move := getattr(encoder, "to", None)):
+        move(chosen)
     _check_options(encoder, pool, dtype, precision, batch_size, views)
-    seen = Context.parse(context) if isinstance(context, str) else context or Context()
     job = _Job(
         encoder,
         x,
@@ -286,21 +254,23 @@ def extract_features(
         seen,
         draw,
         batch_size,
-        choose_device(device),
+        chosen,
         dtype,
         precision,
         augmentation,
         seed,
     )
-    shards = FeatureShards.of(cache, job.named(views))
-    with _placed(encoder, job.device):
+    bar = late_bar("extracting features", views * len(x), shown=progress is True)
+    with evaluating(module_of(encoder)), torch.no_grad(), bar as report:
+        shards = FeatureShards.of(cache, job.named(views))
         parts = []
         for view in range(views):
             for start in range(0, len(x), job.shard_rows):
                 stop = min(start + job.shard_rows, len(x))
                 name = f"{view}-{start}-{stop}"
-                parts.append(shards.stored(name, lambda: job.encode(view, start, stop)))  # noqa: B023
-                if progress is not None:
+                parts.append(shards.stored(name, lambda: job.encode(view, start, stop, report)))  # noqa: B023
+                report(view * len(x) + stop)
+                if callable(progress):
                     progress(view * len(x) + stop, views * len(x))
     X = np.concatenate(parts)
     meta = {
@@ -359,16 +329,18 @@ class _Job:
             },
         }
 
-    def encode(self, view: int, start: int, stop: int) -> NDArray[Any]:
-        """Features of rows `start` to `stop`, in one view."""
+    def encode(
+        self, view: int, start: int, stop: int, report: Callable[[int], None]
+    ) -> NDArray[Any]:
+        """Features of rows `start` to `stop`, in one view; `report` gets the rows done so far."""
         parts = []
         for first in range(start, stop, self.batch_size):
             at = slice(first, min(first + self.batch_size, stop))
             images, rows = self.images[at], self.rows[at]
             if view:
                 images = changed_views(images, rows, view, self.augmentation, self.seed)
-            x = as_unit_floats(images.to(self.device))
-            n_points = x.shape[2] * x.shape[3]
+            x = as_batch(images.to(self.device))
+            n_points = x.shape[2:].numel()
             context = self.context.indices(n_points, rows.to(self.device), self.draw)
             with torch.autocast(
                 self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"
@@ -379,6 +351,7 @@ class _Job:
             tokens = checked_tokens(self.encoder, tokens, len(x), seen_all=context is None).float()
             pooled = tokens if self.pool is None else pool_tokens(tokens, self.pool)
             parts.append(pooled.to(_DTYPES[self.dtype]).cpu())
+            report(view * len(self.images) + at.stop)
         return torch.cat(parts).numpy()
 
     def _refuse_blind(self, tokens: Tensor, x: Tensor, context: Tensor) -> None:
@@ -402,6 +375,20 @@ class _Job:
         return self.encoder.num_tokens
 
 
+def _batches_of(encoder: Any, images: ArrayLike | Tensor, *, plain: bool) -> Tensor:
+    """Rows that go in: images for an encoder, anything for a module or function unless changed."""
+    x = images if isinstance(images, Tensor) else np.asarray(images)
+    if is_encoder(encoder) or x.dtype in (torch.uint8, np.uint8) or not plain:
+        return as_images(x)
+    if not isinstance(x, Tensor):
+        if x.dtype.kind not in "biuf":
+            raise ValueError(f"images have dtype {x.dtype}. Pass an array of numbers, (n, ...).")
+        x = torch.from_numpy(np.ascontiguousarray(x))
+    if x.ndim < 2 or not x.numel():
+        raise ValueError(f"images have shape {tuple(x.shape)}. Pass at least one row, (n, ...).")
+    return x
+
+
 def count_parameters(encoder: Encoder) -> int:
     """Count an encoder's parameters; 0 for one that is no module."""
     return sum(p.numel() for p in getattr(encoder, "parameters", lambda: [])())
@@ -411,7 +398,8 @@ def refuse_cls(encoder: Encoder, pool: str | None) -> None:
     """Refuse the pool "cls" where no token stands for the whole image."""
     if pool == "cls" and not getattr(encoder, "has_cls", False):
         raise ValueError(
-            f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean".'
+            f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean", '
+            "or say FunctionEncoder(..., has_cls=True) where the first token of a module is one."
         )
 
 
@@ -431,18 +419,23 @@ def _check_options(
 
 
 @contextmanager
-def _placed(encoder: Encoder, device: torch.device) -> Iterator[None]:
-    """Put the encoder on the device and in eval mode, without gradient; its former mode after."""
-    module = encoder if isinstance(encoder, nn.Module) else None
-    was_training = module is not None and module.training
-    move = getattr(encoder, "to", None)
-    if callable(move):
-        move(device)
-    if module is not None:
-        module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        if module is not None:
-            module.train(was_training)
+def late_bar(label: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error once a second has passed; on terminals only, gone when done.
+
+    Yields what takes the number of steps done so far.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not (shown and console.is_terminal))
+    task, start = bar.add_task(label, total=total), time.monotonic()
+    with ExitStack() as showing:
+
+        def report(done: int) -> None:
+            bar.update(task, completed=done)
+            late = time.monotonic() - start > _SILENT_SECONDS
+            if late and not (bar.disable or bar.live.is_started):
+                showing.enter_context(bar)
+
+        yield report

@@ -312,6 +312,7 @@ def _features(
             draw=cell.draw,
             views=n_views,
             cache=cache,
+            progress=False,
             **options,
         )
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from nearwise.probes.encoders import digest_of
-from nearwise.probes.features import FeatureSet
+from nearwise.probes.feature_set import FeatureSet
 
 _PART_NAMES = (("train", "test"), ("X_train", "X_test"))
 _LABEL_NAMES = ("y", "labels")

@@ -59,6 +59,7 @@ class Looker:
             device=self.device,
             precision=self.config.precision,
             cache=self.cache,
+            progress=False,
         )
         return found.X
 

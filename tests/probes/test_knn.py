@@ -11,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from nearwise.probes import KNNProbe, LinearProbe
 from tests.probes.cases import blobs
+from tests.reference.dino_knn import dino_votes
 
 SKLEARN = {"cosine": "cosine", "l2": "euclidean"}
 
@@ -50,6 +51,18 @@ def test_softmax_votes_are_those_of_a_loop(temperature):
     probe = KNNProbe(10, weights="softmax", temperature=temperature).fit(X, y)
     wanted = softmax_loop(X.astype(float), codes, query.astype(float), 10, temperature, 3)
     assert np.allclose(probe.predict_proba(query), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 10, 20, 200])
+def test_predictions_are_those_of_dino_s_protocol(k):
+    X, y = blobs(300, width=16, n_classes=6, spread=2.0)
+    query = blobs(250, width=16, n_classes=6, seed=1, spread=2.0)[0]
+    classes, codes = np.unique(y, return_inverse=True)
+    votes = dino_votes(X, codes, query, n_classes=6, n_neighbors=k)
+    probe = KNNProbe(k, weights="softmax", temperature=0.07).fit(X, y)
+    assert np.array_equal(probe.predict(query), classes[votes.argmax(axis=1)])
+    shares = votes / votes.sum(axis=1, keepdims=True)
+    assert np.allclose(probe.predict_proba(query), shares, atol=1e-5)
 
 
 def test_leave_one_out_never_sees_its_own_label():

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 def dino_votes(X, codes, query, *, n_classes, n_neighbors=20, temperature=0.07, n_parts=100):
     """Sums of votes (n, n_classes) of query rows; not divided by their total."""
-    bank = F.normalize(torch.from_numpy(X), dim=1).T.contiguous()
+    bank = F.normalize(torch.from_numpy(X), dim=1).T
     labels = torch.from_numpy(np.asarray(codes, dtype=np.int64))
     query = F.normalize(torch.from_numpy(query), dim=1)
     found = []

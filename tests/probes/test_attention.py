@@ -30,7 +30,7 @@ def nll(probe, X, y):
 
 def test_whitened_features_find_neighbors_that_noise_hides():
     train, held, test = (mixed(n, seed) for n, seed in ((500, 0), (150, 1), (300, 2)))
-    plain = KNNProbe(20, metric="l2").fit(*train)
+    plain = KNNProbe(20, metric="euclidean").fit(*train)
     attention = AttentionProbe(random_state=0).fit(*train, validation=held)
     assert attention.choice_["keys"] == "both"
     assert attention.score(*test) > plain.score(*test) + 0.05
@@ -86,7 +86,7 @@ def test_the_memory_holds_the_training_rows_and_with_refit_the_validation_rows()
     assert len(AttentionProbe(random_state=0).fit(X, y).predict_proba()) == 100
 
 
-@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_leave_one_out_does_not_see_its_own_label(metric):
     X, y = blobs(80)
     before = AttentionProbe(6, keys="features", metric=metric).fit(X, y).predict_proba()[7]

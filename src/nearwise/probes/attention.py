@@ -54,7 +54,7 @@ class AttentionProbe(Probe):
         nothing else; "whitened" seeks them by the cosine of the features after a linear map that
         makes the spread within classes round; "auto" takes "features" or "both", by the lower NLL
         of rows that do not vote.
-    metric : {"cosine", "l2"}, default="cosine"
+    metric : {"cosine", "euclidean"}, default="cosine"
         Of the plain features.
     index : str, default="auto"
     device : str, default="cpu"

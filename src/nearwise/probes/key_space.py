@@ -1,20 +1,19 @@
 """Key spaces and indexes of probes: the features themselves, and the features whitened by class."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.functional import Metric
 from nearwise.functional.devices import choose_device
 from nearwise.memory import IndexName, NeighborIndex, make_index
 from nearwise.nn import NeighborSet, RememberedSpace
 from nearwise.probes.base import Rows
 
-ProbeMetric = Literal["cosine", "l2"]
-METRICS: dict[str, Metric] = {"cosine": "cosine", "l2": "euclidean"}
+ProbeMetric = Literal["cosine", "euclidean"]
+METRICS = get_args(ProbeMetric)
 
 
 def make_probe_index(
@@ -22,9 +21,7 @@ def make_probe_index(
 ) -> NeighborIndex:
     """Index of a probe's training features, on its device."""
     chosen = choose_device(device)
-    made = make_index(
-        index, METRICS[metric], len(keys), device=None if chosen.type == "cpu" else chosen
-    )
+    made = make_index(index, metric, len(keys), device=None if chosen.type == "cpu" else chosen)
     return made.fit(keys)
 
 

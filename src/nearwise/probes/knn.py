@@ -34,7 +34,7 @@ class KNNProbe(Probe):
         ``softmax(-distance / temperature)``, which for "cosine" is DINO's
         ``softmax(similarity / temperature)``. `AttentionProbe` weighs these same neighbors with
         ``keys="features"``.
-    metric : {"cosine", "l2"}, default="cosine"
+    metric : {"cosine", "euclidean"}, default="cosine"
     temperature : float or "val", default=0.07
         Positive; of "softmax", in the unit of the distance.
     index : str, default="auto"

@@ -9,7 +9,7 @@ from nearwise.functional.tokens import attend
 from tests.reference.token_attention import knn_attention as slow
 
 IMPLEMENTATIONS = ("plain", "cpu")
-METRICS = ("matmul", "cosine", "l2")
+METRICS = ("matmul", "cosine", "euclidean")
 TOLERANCE = {
     torch.float16: 4e-3,
     torch.bfloat16: 3e-2,

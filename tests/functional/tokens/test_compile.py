@@ -40,7 +40,7 @@ def _fresh_compiler():
         ("matmul", {"is_causal": True}),
         pytest.param("matmul", {}, marks=pytest.mark.slow),
         pytest.param("cosine", {"include_self": "always"}, marks=pytest.mark.slow),
-        ("l2", {"include_self": "never"}),
+        ("euclidean", {"include_self": "never"}),
     ],
 )
 def test_it_compiles_into_one_graph(implementation, metric, options):
@@ -117,9 +117,9 @@ def test_an_onnx_model_gives_the_same(metric, tmp_path):
     ("metric", "with_more"),
     [
         ("matmul", False),
-        ("l2", True),
+        ("euclidean", True),
         pytest.param("matmul", True, marks=pytest.mark.slow),
-        pytest.param("l2", False, marks=pytest.mark.slow),
+        pytest.param("euclidean", False, marks=pytest.mark.slow),
     ],
 )
 def test_the_operators_keep_the_promises_of_torch_library(metric, with_more):

@@ -29,8 +29,8 @@ def far(tokens, offset, dtype=torch.float32):
 
 def assert_as_the_loop(implementation, tokens, close, n_neighbors=4, **options):
     with attention_implementation(implementation):
-        found = attend(*tokens, n_neighbors, metric="l2", **options)
-    output, indices, weights = expected(*tokens, n_neighbors, metric="l2", **options)
+        found = attend(*tokens, n_neighbors, metric="euclidean", **options)
+    output, indices, weights = expected(*tokens, n_neighbors, metric="euclidean", **options)
     assert torch.equal(found.indices.long(), indices)
     torch.testing.assert_close(found.weights.double(), weights, atol=close, rtol=close)
     torch.testing.assert_close(found.output.double(), output, atol=close, rtol=close)
@@ -76,7 +76,7 @@ def test_masks_and_gradients_are_those_near_the_origin(implementation):
     for tokens in (near, far(near, 1000, torch.float64)):
         inputs = [x.requires_grad_() for x in tokens]
         with attention_implementation(implementation):
-            found = attend(*inputs, 3, metric="l2", attn_mask=mask, include_self="always")
+            found = attend(*inputs, 3, metric="euclidean", attn_mask=mask, include_self="always")
         found.output.square().sum().backward()
         grads.append([found.indices, *(x.grad for x in inputs)])
     for one, other in zip(*grads, strict=True):

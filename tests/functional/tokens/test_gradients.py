@@ -81,7 +81,7 @@ def test_cross_attention_has_gradients(implementation, metric):
 def test_the_distance_of_a_token_to_itself_has_gradient_zero_not_nan(implementation):
     x = random_tokens((1, 1, 6, 4))[0].requires_grad_()
     with attention_implementation(implementation):
-        knn_attention(x, x, x.detach(), 3, metric="l2").square().sum().backward()
+        knn_attention(x, x, x.detach(), 3, metric="euclidean").square().sum().backward()
     assert x.grad is not None
     assert x.grad.isfinite().all()
 
@@ -113,7 +113,7 @@ def test_gradients_of_both_implementations_agree_in_lower_precision(dtype, metri
         torch.testing.assert_close(plain, compiled, atol=close, rtol=close)
 
 
-@pytest.mark.parametrize("metric", ["matmul", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "euclidean"])
 def test_what_is_kept_for_the_backward_pass_grows_with_n_times_k(metric):
     def kept(n_tokens, n_neighbors):
         query, key, value = (x.requires_grad_() for x in random_tokens((1, 2, n_tokens, 8)))

@@ -50,7 +50,7 @@ def test_gradients_through_tiles_are_those_of_the_compiled_loops(name, monkeypat
     for by in ("plain", "cpu"):
         inputs = [x.requires_grad_() for x in random_tokens(SHAPE)]
         with attention_implementation(by):
-            attend(*inputs, 4, metric="l2", **OPTIONS[name]).output.square().sum().backward()
+            attend(*inputs, 4, metric="euclidean", **OPTIONS[name]).output.square().sum().backward()
         grads.append([x.grad for x in inputs])
     torch.testing.assert_close(*grads)
 

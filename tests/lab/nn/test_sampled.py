@@ -24,7 +24,7 @@ def tokens(seed=0, n=N, m=M, lead=(1,), spread=1.5):
 
 
 def scores_of(q, k, metric):
-    if metric == "l2":
+    if metric == "euclidean":
         return -torch.cdist(q, k)
     if metric == "cosine":
         return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
@@ -61,7 +61,7 @@ def gradients(output, slope, inputs):
     return torch.autograd.grad((output * slope).sum(), inputs)
 
 
-@pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "cosine", "euclidean"])
 @pytest.mark.parametrize("chosen", ["nearest", "any"])
 def test_numerator_and_normalizer_are_unbiased_with_their_gradients(metric, chosen):
     parts = tokens()
@@ -81,7 +81,7 @@ def test_numerator_and_normalizer_are_unbiased_with_their_gradients(metric, chos
         refuse_bias(own, true[0])
 
 
-@pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "cosine", "euclidean"])
 def test_lazy_gumbel_sampling_is_unbiased_with_its_gradients(metric):
     parts = tokens(2)
     q, k, v = repeated(parts)
@@ -131,7 +131,7 @@ def test_masks_hold_and_leave_the_expectation_right(estimate):
     assert torch.allclose(found.output[:, few], (a / z[..., None])[:, few].expand(RUNS, -1, -1))
 
 
-@pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "cosine", "euclidean"])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(
     ("estimate", "k", "n"),
@@ -151,8 +151,10 @@ def test_it_is_exact_where_all_keys_are_chosen_or_drawn(estimate, k, n, metric, 
     assert torch.allclose(own, truth, atol=1e-12)
     slope = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0)).double()
     pairs = zip(gradients(own, slope, leaves), gradients(truth, slope, leaves), strict=True)
-    # The root in "l2" is measured directly here and by a matrix product in cdist.
-    assert all(torch.allclose(a, b, atol=1e-6 if metric == "l2" else 1e-11) for a, b in pairs)
+    # The root in "euclidean" is measured directly here and by a matrix product in cdist.
+    assert all(
+        torch.allclose(a, b, atol=1e-6 if metric == "euclidean" else 1e-11) for a, b in pairs
+    )
 
 
 @pytest.mark.parametrize("estimate", ESTIMATORS)

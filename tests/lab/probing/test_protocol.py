@@ -211,12 +211,12 @@ def test_probes_and_features_of_ones_own(data):
     records = evaluate(
         {"stored": StoredFeatures(X)},
         data,
-        probes={"mine": KNNProbe(3, metric="l2"), "line": LinearProbe(C=0.1)},
+        probes={"mine": KNNProbe(3, metric="euclidean"), "line": LinearProbe(C=0.1)},
     )
     assert [r["probe"] for r in records] == ["mine", "line"]
     known = np.concatenate([data.train.rows, data.validation.rows])
     labels = np.concatenate([data.train.labels, data.validation.labels])
-    probe = KNNProbe(3, metric="l2").fit(X[known], labels)
+    probe = KNNProbe(3, metric="euclidean").fit(X[known], labels)
     assert records[0]["accuracy"] == probe.score(X[data.test.rows], data.test.labels)
 
 

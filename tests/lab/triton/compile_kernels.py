@@ -51,12 +51,12 @@ CASES = {
     "k256-float32": (torch.float32, (2, 3, 300, 64), 256, {}),
     "causal": (HALF, (2, 3, 1024, 64), 9, {"is_causal": True}),
     "masks": (HALF, (2, 2, 80, 64), 9, MASKS),
-    "masks-float32-l2": (torch.float32, (2, 2, 80, 40), 9, {**MASKS, "metric": "l2"}),
+    "masks-float32-l2": (torch.float32, (2, 2, 80, 40), 9, {**MASKS, "metric": "euclidean"}),
     "never": (HALF, (2, 2, 80, 64), 9, {"include_self": "never", "metric": "cosine"}),
     "wide": (HALF, (2, 1, 197, 192), 9, {}),
-    "wider-l2": (HALF, (2, 1, 197, 800), 9, {"metric": "l2"}),
+    "wider-l2": (HALF, (2, 1, 197, 800), 9, {"metric": "euclidean"}),
     "wider-float32": (torch.float32, (2, 1, 197, 800), 32, {}),
-    "narrow": (torch.float16, (2, 2, 80, 3), 2, {"metric": "l2"}),
+    "narrow": (torch.float16, (2, 2, 80, 3), 2, {"metric": "euclidean"}),
 }
 
 

@@ -19,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 each_metric = pytest.mark.parametrize("metric", METRICS)
 # For the kernels "cosine" is a product too, of vectors at unit length.
-each_score = pytest.mark.parametrize("metric", ["matmul", "l2"])
+each_score = pytest.mark.parametrize("metric", ["matmul", "euclidean"])
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -113,7 +113,9 @@ def test_only_candidates_are_attended(include_self, per_item):
     options = {"include_self": include_self, "candidates": candidates}
     assert_as_expected(*lattice_tokens((2, 1, 15, 4), dtype=torch.float32), 4, **options)
     causal = include_self == "always"
-    assert_as_expected(*random_tokens((2, 2, 15, 4)), 3, metric="l2", is_causal=causal, **options)
+    assert_as_expected(
+        *random_tokens((2, 2, 15, 4)), 3, metric="euclidean", is_causal=causal, **options
+    )
 
 
 def masks():
@@ -139,8 +141,8 @@ def masks():
 
 @pytest.mark.parametrize(
     ("name", "metric"),
-    # "l2" scores the chosen once more, with what the masks add.
-    [*((name, "l2") for name in masks()), ("all", "matmul"), ("always", "matmul")],
+    # "euclidean" scores the chosen once more, with what the masks add.
+    [*((name, "euclidean") for name in masks()), ("all", "matmul"), ("always", "matmul")],
 )
 def test_masks(name, metric):
     assert_as_expected(*random_tokens((2, 3, 9, 4)), 2, metric=metric, **masks()[name])
@@ -158,7 +160,7 @@ def test_queries_without_any_key_get_zeros_and_gradients_of_zero():
     masks = {"key_padding_mask": torch.arange(6) < 2, "is_causal": True}
     tokens = random_tokens((1, 1, 6, 4))
     assert_as_expected(*tokens, 4, **masks)
-    for metric in ("matmul", "l2"):
+    for metric in ("matmul", "euclidean"):
         assert_same_gradients(tokens, 4, metric=metric, **masks)
     with attention_implementation("triton"):
         for empty in (torch.zeros(0, 2, 5, 4), torch.zeros(2, 2, 0, 4)):
@@ -200,13 +202,13 @@ def test_gradients_are_the_same_in_every_run_and_hubs_get_all_of_theirs():
 
 def test_the_distance_of_a_token_to_itself_has_gradient_zero_not_nan():
     x = random_tokens((1, 1, 6, 4))[0]
-    assert_same_gradients((x, x, x), 3, metric="l2")
+    assert_same_gradients((x, x, x), 3, metric="euclidean")
 
 
 def test_near_duplicates_keep_their_distances():
     query = 100 + random_tokens((1, 1, 8, 16))[0] * 1e-2
     with attention_implementation("triton"):
-        found = attend(*(query.to(DEVICE),) * 3, 8, metric="l2")
+        found = attend(*(query.to(DEVICE),) * 3, 8, metric="euclidean")
     distances = torch.cdist(query.double(), query.double())
     exact = torch.softmax(-distances, -1).gather(-1, found.indices.cpu().long())
     torch.testing.assert_close(found.weights.cpu(), exact.float(), atol=1e-4, rtol=1e-4)
@@ -215,7 +217,7 @@ def test_near_duplicates_keep_their_distances():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_tokens_far_from_the_origin_find_the_same_neighbors(dtype):
     tokens = [(x + 100).to(dtype) for x in random_tokens((1, 2, 12, 6), n_keys=15)]
-    assert_as_expected(*tokens, 3, metric="l2")
+    assert_as_expected(*tokens, 3, metric="euclidean")
 
 
 @each_metric

@@ -55,7 +55,9 @@ CASES = [
     Case("knn", KNNAttention, K5, equivariant=True),
     Case("knn-norm", KNNAttention, {**K5, "qk_norm": True, "qkv_bias": True}, equivariant=True),
     Case("knn-cosine", KNNAttention, {**K5, "metric": "cosine"}, equivariant=True),
-    Case("knn-l2", KNNAttention, {**K5, "metric": "l2", "include_self": "always"}, True),
+    Case(
+        "knn-euclidean", KNNAttention, {**K5, "metric": "euclidean", "include_self": "always"}, True
+    ),
     Case(
         "knn-learned",
         KNNAttention,
@@ -63,9 +65,9 @@ CASES = [
         equivariant=True,
     ),
     Case(
-        "knn-l2-learned",
+        "knn-euclidean-learned",
         KNNAttention,
-        {**K5, "metric": "l2", "learned_temperature": True, "null_neighbor": True},
+        {**K5, "metric": "euclidean", "learned_temperature": True, "null_neighbor": True},
         equivariant=True,
     ),
     Case("knn-sampled", KNNAttention, {"n_neighbors": 3, "sampling": Sampling("line", 8)}),
@@ -74,13 +76,13 @@ CASES = [
     Case(
         "convnn-raw",
         ConvNNAttention,
-        {**K5, "weighting": "raw", "similarity": "cosine", "convolution": "standard"},
+        {**K5, "weighting": "raw", "metric": "cosine", "convolution": "standard"},
         equivariant=True,
     ),
     Case(
         "convnn-euclidean",
         ConvNNAttention,
-        {**K5, "similarity": "euclidean", "convolution": "depthwise-separable"},
+        {**K5, "metric": "euclidean", "convolution": "depthwise-separable"},
         equivariant=True,
     ),
     Case(
@@ -100,7 +102,7 @@ CASES = [
             "coordinates": "1d",
             "convolution": "standard",
             "weighting": "raw",
-            "similarity": "euclidean",
+            "metric": "euclidean",
             "self_score": 2.0,
         },
         causal=False,

@@ -10,7 +10,7 @@ from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import convnn as slow
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
-SIMILARITIES = ("matmul", "cosine", "euclidean")
+METRICS = ("matmul", "cosine", "euclidean")
 CONVOLUTIONS = ("standard", "depthwise", "depthwise-separable")
 
 
@@ -21,30 +21,30 @@ def make(heads=3, **options):
     return layer.double()
 
 
-@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 @pytest.mark.parametrize("weighting", ["softmax", "raw"])
 @pytest.mark.parametrize("self_score", ["all", 1.0, None])
-def test_it_equals_the_loops(similarity, convolution, weighting, self_score):
-    options = {"similarity": similarity, "convolution": convolution, "weighting": weighting}
+def test_it_equals_the_loops(metric, convolution, weighting, self_score):
+    options = {"metric": metric, "convolution": convolution, "weighting": weighting}
     x = tokens(n_tokens=11, dtype=torch.float64)
     if self_score == "all":
         layer, candidates = make(**options), None
         torch.testing.assert_close(layer(x), slow(layer, x), **CLOSE)
         return
     layer, candidates = make(**options, self_score=self_score), torch.tensor([1, 4, 5, 8, 10])
-    if similarity == "euclidean" and weighting == "raw" and self_score is None:
+    if metric == "euclidean" and weighting == "raw" and self_score is None:
         layer.self_score = 0.5  # one over a distance of nearly nothing says nothing
     expected = slow(layer, x, candidates.tolist())
     torch.testing.assert_close(layer(x, candidates=candidates), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_one_slot_is_the_token_itself_where_candidates_are_sampled(similarity):
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_slot_is_the_token_itself_where_candidates_are_sampled(metric):
     x = tokens(dtype=torch.float64)
-    layer = make(n_neighbors=1, similarity=similarity, sampling="line", num_samples=5)
+    layer = make(n_neighbors=1, metric=metric, sampling="line", num_samples=5)
     torch.testing.assert_close(layer(x), slow(layer, x, [0, 4]), **CLOSE)
-    raw = make(n_neighbors=1, similarity=similarity, weighting="raw", self_score=2.0)
+    raw = make(n_neighbors=1, metric=metric, weighting="raw", self_score=2.0)
     candidates = torch.arange(5)
     torch.testing.assert_close(raw(x, candidates=candidates), slow(raw, x, range(5)), **CLOSE)
 
@@ -71,7 +71,7 @@ def neighbors_by_position(coordinates, n_neighbors, dim=6, **options):
         dim,
         1,
         n_neighbors=n_neighbors,
-        similarity="euclidean",
+        metric="euclidean",
         convolution="standard",
         coordinates=coordinates,
         proj_bias=False,
@@ -207,7 +207,7 @@ def test_the_null_neighbor_takes_weight_where_it_scores_high():
         torch.testing.assert_close(layer(x, bias), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "cosine", "euclidean"])
 def test_a_temperature_changes_weights_and_not_neighbors(metric):
     layer = KNNAttention(24, 3, n_neighbors=4, metric=metric, learned_temperature=True)
     first = layer.neighbors(tokens())
@@ -222,7 +222,7 @@ def test_a_temperature_changes_weights_and_not_neighbors(metric):
 def test_mistakes_are_named():
     far = torch.device("cpu")
     wrong = [
-        (lambda: ConvNNAttention(24, 3, similarity="l3"), "similarity='l3' is not one of"),
+        (lambda: ConvNNAttention(24, 3, metric="l3"), "metric='l3' is not one of"),
         (lambda: ConvNNAttention(24, 3, weighting="mean"), "weighting='mean' is not one of"),
         (lambda: ConvNNAttention(24, 3, coordinates="3d"), "coordinates='3d' is not one of"),
         (lambda: ConvNNAttention(24, 3, convolution="wide"), "convolution='wide' is not one of"),

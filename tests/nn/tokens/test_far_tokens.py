@@ -11,14 +11,14 @@ from tests.nn.tokens.cases import DIM, HEADS, tokens
 each_implementation = pytest.mark.parametrize("implementation", ["plain", "cpu"])
 K5 = {"n_neighbors": 5, "qkv_bias": True}
 LAYERS = {
-    "knn": (KNNAttention, {**K5, "metric": "l2"}),
-    "knn learned": (KNNAttention, {**K5, "metric": "l2", "learned_temperature": True}),
-    "convnn": (ConvNNAttention, {**K5, "similarity": "euclidean"}),
+    "knn": (KNNAttention, {**K5, "metric": "euclidean"}),
+    "knn learned": (KNNAttention, {**K5, "metric": "euclidean", "learned_temperature": True}),
+    "convnn": (ConvNNAttention, {**K5, "metric": "euclidean"}),
     "convnn sampled": (
         ConvNNAttention,
-        {**K5, "similarity": "euclidean", "sampling": "line", "num_samples": 9},
+        {**K5, "metric": "euclidean", "sampling": "line", "num_samples": 9},
     ),
-    "memory": (MemoryAttention, {**K5, "metric": "l2", "n_recalled": 4}),
+    "memory": (MemoryAttention, {**K5, "metric": "euclidean", "n_recalled": 4}),
 }
 
 
@@ -54,7 +54,7 @@ def test_a_bias_common_to_queries_and_keys_changes_no_distances(name, offset, im
 @each_implementation
 def test_torchs_interface_too(implementation):
     torch.manual_seed(0)
-    layer = KNNMultiheadAttention(DIM, HEADS, 5, metric="l2", batch_first=True)
+    layer = KNNMultiheadAttention(DIM, HEADS, 5, metric="euclidean", batch_first=True)
     x = tokens().round()
     with torch.no_grad(), attention_implementation(implementation):
         layer.in_proj_weight.mul_(8).round_(decimals=0)
@@ -71,7 +71,7 @@ def test_torchs_interface_too(implementation):
 def test_angles_in_half_precision_train(kind, more, implementation):
     options = {"n_neighbors": 5, "metric": "cosine", **more}
     if kind is ConvNNAttention:
-        options = {"n_neighbors": 5, "similarity": "cosine", "weighting": "raw"}
+        options = {"n_neighbors": 5, "metric": "cosine", "weighting": "raw"}
     layer = kind(DIM, HEADS, **options, dtype=torch.bfloat16)
     x = tokens(dtype=torch.bfloat16).requires_grad_()
     with attention_implementation(implementation):

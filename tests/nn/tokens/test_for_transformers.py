@@ -231,7 +231,7 @@ print("equal", len(classes))
 
 def test_another_process_refuses_a_saved_model_or_restores_it_exactly(tmp_path):
     made = {
-        "ViTForImageClassification": ("ViT", transformers_attention([3, 5], metric="l2")),
+        "ViTForImageClassification": ("ViT", transformers_attention([3, 5], metric="euclidean")),
         "GPT2LMHeadModel": ("GPT2", transformers_attention(3, metric="cosine")),
         "AutoModel": ("CLIP", {"vision_config": transformers_attention(4)}),
     }
@@ -246,7 +246,7 @@ def test_another_process_refuses_a_saved_model_or_restores_it_exactly(tmp_path):
 
 
 def test_the_saved_configuration_says_which_attention_it_is(tmp_path):
-    model("ViT", transformers_attention([3, 5], metric="l2")).save_pretrained(tmp_path)
+    model("ViT", transformers_attention([3, 5], metric="euclidean")).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["_attn_implementation"] == "nearwise_knn_l2_per_layer_3_5"
     model("ViT", "sdpa").save_pretrained(tmp_path)

@@ -10,7 +10,7 @@ from nearwise.memory import TokenMemory
 from nearwise.nn import KNNAttention, MemoryAttention
 
 DIM, HEADS, BATCH, N = 12, 3, 2, 7
-NEAR = {"matmul": "inner_product", "cosine": "cosine", "l2": "euclidean"}
+NEAR = {"matmul": "inner_product", "cosine": "cosine", "euclidean": "euclidean"}
 LEARNED = {"learned_temperature": True, "null_neighbor": True}
 
 
@@ -40,7 +40,7 @@ def dense(layer, x, n_earlier, n_nearest=None, local=True):
     if layer.metric == "cosine":
         query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
     factor = layer.log_scale.exp()[:, None, None] if layer.learned_temperature else 1.0
-    if layer.metric == "l2":
+    if layer.metric == "euclidean":
         scores = -(query[..., None, :] - key[..., None, :, :]).square().sum(-1).sqrt()
     else:
         scores = query @ key.mT
@@ -62,7 +62,7 @@ def dense(layer, x, n_earlier, n_nearest=None, local=True):
     return layer.proj(heads.transpose(1, 2).flatten(2))
 
 
-@pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "cosine", "euclidean"])
 @pytest.mark.parametrize("options", [{}, {**LEARNED, "qk_norm": True}], ids=["bare", "learned"])
 @pytest.mark.parametrize(("n_recalled", "n_nearest"), [(50, None), (4, 4)])
 def test_it_is_one_softmax_over_both_with_its_gradients(metric, options, n_recalled, n_nearest):
@@ -120,7 +120,7 @@ def test_cross_attention_leaves_the_tokens_at_hand_out(options):
     assert memory.n_tokens == [N]
 
 
-@pytest.mark.parametrize("metric", ["matmul", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "euclidean"])
 def test_a_sampled_tail_brings_it_to_the_whole_memory(metric):
     layer = layer_of(metric=metric, n_recalled=3, tail_samples=100)
     memory = TokenMemory(HEADS, n_streams=BATCH, metric=NEAR[metric])

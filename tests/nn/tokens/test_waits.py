@@ -37,7 +37,7 @@ def test_with_all_masks(case, mode):
 
 
 @pytest.mark.parametrize("include_self", ["candidate", "always", "never"])
-@pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
+@pytest.mark.parametrize("metric", ["matmul", "cosine", "euclidean"])
 def test_with_candidates(metric, include_self):
     candidates = torch.zeros(2, 6, dtype=torch.int64, **ON)
     for layer in (

@@ -74,7 +74,7 @@ def knn_attention(
         Of the same dtype, or of half precision beside float32; so is the output.
     n_neighbors : int
         Keys a query attends to, at least 1; all where there are fewer.
-    metric : {"matmul", "cosine", "l2"}, default="matmul"
+    metric : {"matmul", "cosine", "euclidean"}, default="matmul"
         Score of a pair: dot product, dot product of unit vectors, minus the Euclidean distance.
     scale : float, optional
         Positive factor of the scores. Default: 1 / sqrt(D) for "matmul", 1 for the others.

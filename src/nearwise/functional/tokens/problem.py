@@ -47,7 +47,7 @@ def checked_padding(mask: Tensor, batch: int, n_keys: int) -> Tensor:
     return mask.expand(batch, n_keys)
 
 
-TokenMetric = Literal["matmul", "cosine", "l2"]
+TokenMetric = Literal["matmul", "cosine", "euclidean"]
 IncludeSelf = Literal["candidate", "always", "never"]
 # outside of functions: torch 2.6 cannot compile get_args
 _METRICS, _INCLUDE_SELF = get_args(TokenMetric), get_args(IncludeSelf)
@@ -132,7 +132,7 @@ def make_problem(
         key4,
         value4,
         n_neighbors=n_slots,
-        squared=metric == "l2",
+        squared=metric == "euclidean",
         scale=scale,
         bias=_bias(attn_mask, query, n_queries, n_keys, (batch, heads)),
         padding=(

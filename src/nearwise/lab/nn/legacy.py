@@ -75,7 +75,7 @@ def _convnn(
     scores = _all_scores(layer, query, columns)
     n_slots = layer.n_neighbors
     if candidates is not None:
-        away = _MASKED_DISTANCE if layer.similarity == "euclidean" else _MASKED_SIMILARITY
+        away = _MASKED_DISTANCE if layer.metric == "euclidean" else _MASKED_SIMILARITY
         itself = torch.arange(scores.shape[2], device=key.device)[:, None] == candidates
         scores, n_slots = scores.masked_fill(itself, away), n_slots - 1
     if n_slots > scores.shape[3]:
@@ -83,7 +83,7 @@ def _convnn(
             f"n_neighbors={layer.n_neighbors} exceeds the {scores.shape[3]} candidates. Lower "
             "n_neighbors or take more candidates."
         )
-    is_distance = layer.similarity == "euclidean"
+    is_distance = layer.metric == "euclidean"
     best = scores.detach().sort(dim=-1, descending=not is_distance, stable=True).indices
     at = best[..., :n_slots]
     scores = scores.gather(-1, at)
@@ -110,9 +110,9 @@ def _drawn(layer: ConvNNAttention, n_tokens: int, device: torch.device) -> Tenso
 
 def _all_scores(layer: ConvNNAttention, query: Tensor, key: Tensor) -> Tensor:
     """Similarities or distances (B, H, N, C)."""
-    if layer.similarity == "matmul":
+    if layer.metric == "matmul":
         return query @ key.mT * layer.scale
-    if layer.similarity == "cosine":
+    if layer.metric == "cosine":
         return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT
     squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
     return (squares - 2 * (query @ key.mT)).sqrt()
@@ -120,7 +120,7 @@ def _all_scores(layer: ConvNNAttention, query: Tensor, key: Tensor) -> Tensor:
 
 def _factors(layer: ConvNNAttention, scores: Tensor) -> Tensor:
     """Factors of the values from their similarities or distances."""
-    is_distance = layer.similarity == "euclidean"
+    is_distance = layer.metric == "euclidean"
     if layer.weighting == "softmax":
         return torch.softmax(-scores if is_distance else scores, dim=-1)
     return layer._raw(scores)

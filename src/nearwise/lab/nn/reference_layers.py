@@ -68,7 +68,7 @@ def _attention_state(state: State) -> State:
 def _convnn_options(a: Arguments, legacy_layout: bool) -> Arguments:
     return {
         "n_neighbors": a["K"],
-        "similarity": a["magnitude_type"],
+        "metric": a["magnitude_type"],
         "convolution": a["convolution_type"],
         "weighting": "softmax" if a["softmax_topk_val"] else "raw",
         "sampling": "line" if a["sampling_type"] == "spatial" else a["sampling_type"],

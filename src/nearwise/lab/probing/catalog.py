@@ -40,7 +40,7 @@ def _transformer(**options: Any) -> Maker:
 PROBES: dict[str, Maker] = {
     "knn": _knn(n_neighbors="val"),
     "knn-20": _knn(),
-    "knn-l2": _knn(n_neighbors="val", metric="l2"),
+    "knn-euclidean": _knn(n_neighbors="val", metric="euclidean"),
     "knn-distance": _knn(n_neighbors="val", weights="distance"),
     "knn-softmax": _knn(weights="softmax"),
     "knn-val": _knn(weights="softmax", n_neighbors="val", temperature="val"),

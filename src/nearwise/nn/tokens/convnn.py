@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import pair_scores, unit
-from nearwise.functional.tokens.problem import IncludeSelf, check_n_neighbors
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_n_neighbors
 from nearwise.functional.tokens.slots import slot_mix, slot_sum
 from nearwise.nn.tokens.base import (
     BlockOptions,
@@ -72,7 +72,6 @@ class SlotConvolution(nn.Module):
         return f"{self.kind!r}, n_slots={self.n_slots}"
 
 
-Similarity = Literal["matmul", "cosine", "euclidean"]
 Weighting = Literal["softmax", "raw"]
 Coordinates = Literal["none", "1d", "2d"]
 
@@ -98,7 +97,7 @@ class ConvNNAttention(TokenAttention):
         As for `KNNAttention`; `attn_drop` drops numbers of the convolution's output.
     n_neighbors : int, default=9
         Slots of the convolution; the last ones stay empty where there are fewer tokens.
-    similarity : {"matmul", "cosine", "euclidean"}, default="matmul"
+    metric : {"matmul", "cosine", "euclidean"}, default="matmul"
     convolution : {"depthwise", "standard", "depthwise-separable"}, default="depthwise"
         See `SlotConvolution`; shared by the heads.
     weighting : {"softmax", "raw"}, default="softmax"
@@ -134,7 +133,7 @@ class ConvNNAttention(TokenAttention):
         num_heads: int = 8,
         *,
         n_neighbors: int = 9,
-        similarity: Similarity = "matmul",
+        metric: TokenMetric = "matmul",
         convolution: Convolution = "depthwise",
         weighting: Weighting = "softmax",
         sampling: SamplingKind = "all",
@@ -150,7 +149,7 @@ class ConvNNAttention(TokenAttention):
     ) -> None:
         super().__init__(dim, num_heads, **block)
         for name, chosen, known in (
-            ("similarity", similarity, get_args(Similarity)),
+            ("metric", metric, get_args(TokenMetric)),
             ("weighting", weighting, get_args(Weighting)),
             ("coordinates", coordinates, get_args(Coordinates)),
         ):
@@ -166,9 +165,9 @@ class ConvNNAttention(TokenAttention):
             sample_in_eval,
             generator,
         )
-        self.n_neighbors, self.similarity, self.weighting = n_neighbors, similarity, weighting
+        self.n_neighbors, self.metric, self.weighting = n_neighbors, metric, weighting
         self.coordinates, self.self_score = coordinates, self_score
-        if similarity != "matmul":
+        if metric != "matmul":
             self.scale = 1.0
         more = 0 if convolution == "depthwise" else {"none": 0, "1d": 1, "2d": 2}[coordinates]
         factory: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
@@ -179,7 +178,7 @@ class ConvNNAttention(TokenAttention):
     def extra_repr(self) -> str:
         """Tell how neighbors are found and weighed."""
         return (
-            f"similarity={self.similarity!r}, weighting={self.weighting!r}, "
+            f"metric={self.metric!r}, weighting={self.weighting!r}, "
             f"sampling={self.sampling.kind!r}, coordinates={self.coordinates!r}"
         )
 
@@ -211,7 +210,7 @@ class ConvNNAttention(TokenAttention):
 
     def _rank(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
         """Find and weigh the neighbors of every token."""
-        if self.similarity == "cosine":
+        if self.metric == "cosine":
             query, key = unit(query), unit(key)
         candidates = masks.candidates
         if candidates is None:
@@ -248,7 +247,7 @@ class ConvNNAttention(TokenAttention):
 
     @property
     def _is_distance(self) -> bool:
-        return self.similarity == "euclidean"
+        return self.metric == "euclidean"
 
     def _nearest(
         self, query: Tensor, key: Tensor, masks: Masks, n: int, include_self: IncludeSelf
@@ -259,7 +258,7 @@ class ConvNNAttention(TokenAttention):
             key,
             key.detach()[..., :1],
             n,
-            metric="l2" if self._is_distance else "matmul",
+            metric="euclidean" if self._is_distance else "matmul",
             scale=self.scale,
             attn_mask=masks.attn_mask,
             key_padding_mask=masks.key_padding_mask,

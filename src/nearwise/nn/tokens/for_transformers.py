@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearwise.functional.tokens import attend
 from nearwise.functional.tokens.problem import TokenMetric, check_n_neighbors
 
-_NAME = re.compile(r"nearwise_knn_(matmul|cosine|l2)_(per_layer_)?(\d+(?:_\d+)*)")
+_NAME = re.compile(r"nearwise_knn_(matmul|cosine|euclidean)_(per_layer_)?(\d+(?:_\d+)*)")
 _KEY = "_attn_implementation"  # of a configuration; transformers reads it, but does not write it
 # What some models pass on that changes scores or weights, and k-NN attention does not know.
 _UNKNOWN = ("head_mask", "softcap", "s_aux", "sinks", "block_indices", "cache")
@@ -30,7 +30,7 @@ def transformers_attention(
     n_neighbors : int or sequence of int, default=9
         Keys a query attends to, in each head; all where there are fewer. Of a sequence, entry i
         is for layer i, of the encoder and of the decoder where there are both.
-    metric : {"matmul", "cosine", "l2"}, default="matmul"
+    metric : {"matmul", "cosine", "euclidean"}, default="matmul"
 
     Returns
     -------

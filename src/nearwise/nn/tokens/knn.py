@@ -34,7 +34,7 @@ class KNNAttention(TokenAttention):
         Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     n_neighbors : int, default=9
         Tokens that a token attends to, in each head; all where there are fewer.
-    metric : {"matmul", "cosine", "l2"}, default="matmul"
+    metric : {"matmul", "cosine", "euclidean"}, default="matmul"
         Score of a pair, see `nearwise.functional.knn_attention`.
     include_self : {"candidate", "always", "never"}, default="candidate"
         Whether a token itself competes like any other, always has a slot, or never.
@@ -117,7 +117,7 @@ class KNNAttention(TokenAttention):
         if not self.null_neighbor:
             return found.output
         null, null_value = self._null(projected)
-        total = log_total(query, key, found, masks, self.metric == "l2", self.scale)
+        total = log_total(query, key, found, masks, self.metric == "euclidean", self.scale)
         taken = torch.sigmoid(null - total.to(null.dtype))[..., None].to(value.dtype)
         return torch.lerp(found.output, null_value.to(value.dtype).expand_as(found.output), taken)
 
@@ -149,7 +149,7 @@ class KNNAttention(TokenAttention):
             query, key = unit(query), unit(key)
         if not self.learned_temperature:
             return query, key
-        if self.metric != "l2":
+        if self.metric != "euclidean":
             return self._stretched(query), key
         # Centered first: products with numbers far from 0 would round differences away.
         query, key = centered(query, key, _expanded(padding, key))

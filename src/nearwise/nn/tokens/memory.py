@@ -27,7 +27,7 @@ from nearwise.nn.tokens.sampling import Sampling
 _NEAR = {
     "matmul": ("inner_product",),
     "cosine": ("cosine",),
-    "l2": ("euclidean", "sqeuclidean"),
+    "euclidean": ("euclidean", "sqeuclidean"),
 }
 
 
@@ -86,8 +86,7 @@ class MemoryAttention(KNNAttention):
     attend_local : bool, default=True
         False leaves the tokens at hand out: cross-attention to the memory alone.
     metric, include_self, learned_temperature, null_neighbor, sampling
-        As in `KNNAttention`; the memory's metric must be the same: "inner_product" for "matmul",
-        "cosine", "euclidean" for "l2".
+        As in `KNNAttention`; the memory's metric must be the same, "inner_product" for "matmul".
 
     Attributes
     ----------
@@ -238,7 +237,7 @@ class MemoryAttention(KNNAttention):
         query, key = self._sharpened(query, key, masks.key_padding_mask)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
-        squared = self.metric == "l2"
+        squared = self.metric == "euclidean"
         return log_total(query, key, found, masks, squared, self.scale), found.output
 
     def _attend_memory(
@@ -259,7 +258,7 @@ class MemoryAttention(KNNAttention):
         """Scores (B, H, N, L) of queries with keys of their own (B, H, N, L, D)."""
         if self.metric == "cosine":
             query, keys = unit(query), unit(keys)
-        scores = paired_scores(query, keys, squared=self.metric == "l2", scale=self.scale)
+        scores = paired_scores(query, keys, squared=self.metric == "euclidean", scale=self.scale)
         if self.learned_temperature:
             scores = scores * self.log_scale.exp()[:, None, None].to(scores.dtype)
         return scores

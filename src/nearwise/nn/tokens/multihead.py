@@ -31,7 +31,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
     num_heads : int
     n_neighbors : int, default=9
         Keys a query attends to; all where there are fewer.
-    metric : {"matmul", "cosine", "l2"}, default="matmul"
+    metric : {"matmul", "cosine", "euclidean"}, default="matmul"
     include_self : {"candidate", "always", "never"}, default="candidate"
     dropout, bias, kdim, vdim, batch_first, device, dtype
         As in `torch.nn.MultiheadAttention`.

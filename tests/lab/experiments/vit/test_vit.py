@@ -262,11 +262,11 @@ def test_flags_reach_the_layer_under_its_own_names():
         build_vit(convnn, 8, 1, 10)
     layer = build_vit(convnn.model_copy(update={"sample_padding": 0}), 8, 1, 10).blocks[0].attn
     assert isinstance(layer, layers.ConvNNAttention)
-    assert (layer.n_neighbors, layer.similarity, layer.weighting) == (4, "euclidean", "raw")
+    assert (layer.n_neighbors, layer.metric, layer.weighting) == (4, "euclidean", "raw")
     assert (layer.sampling.kind, layer.sampling.num_samples) == ("grid", 3)
     knn = settings(layer="KNNAttention", K=4, magnitude_type="euclidean", learned_temperature=True)
     layer = build_vit(knn, 8, 1, 10).blocks[0].attn
-    assert (layer.n_neighbors, layer.metric) == (4, "l2")
+    assert (layer.n_neighbors, layer.metric) == (4, "euclidean")
     assert "log_scale" in dict(layer.named_parameters())
 
 

@@ -109,7 +109,7 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
     }
     convnn = {
         "n_neighbors": s.K,
-        "similarity": s.magnitude_type,
+        "metric": s.magnitude_type,
         "convolution": s.convolution_type,
         "weighting": "softmax" if s.softmax_topk_val else "raw",
         "coordinates": "1d" if s.coordinate_encoding else "none",
@@ -126,7 +126,7 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
         }
         return {
             "n_neighbors": s.K,
-            "metric": "l2" if s.magnitude_type == "euclidean" else s.magnitude_type,
+            "metric": s.magnitude_type,
             "include_self": s.include_self,
             "learned_temperature": s.learned_temperature,
             "null_neighbor": s.null_neighbor,

@@ -50,10 +50,10 @@ def convnn(layer, x, candidates=None):
         for h in range(layer.num_heads):
             query, key, value = parts[b, :, :, h].unbind(1)
             all_ranked = ranked_neighbors(
-                query, key, layer.n_neighbors, layer.similarity, candidates, layer.self_score
+                query, key, layer.n_neighbors, layer.metric, candidates, layer.self_score
             )
             for i, ranked in enumerate(all_ranked):
-                factors = slot_factors([s for _, s in ranked], layer.similarity, layer.weighting)
+                factors = slot_factors([s for _, s in ranked], layer.metric, layer.weighting)
                 for slot, (j, _) in enumerate(ranked):
                     given = factors[slot] * value[j]
                     if layer.conv.kind == "standard":

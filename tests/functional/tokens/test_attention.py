@@ -244,7 +244,7 @@ def test_the_implementation_is_forced_and_given_back():
 BAD = [
     ({"n_neighbors": 0}, "n_neighbors=0 must be an integer of at least 1"),
     ({"n_neighbors": 2.0}, "n_neighbors=2.0 must be an integer"),
-    ({"metric": "manhattan"}, "metric='manhattan' is not one of matmul, cosine, l2"),
+    ({"metric": "manhattan"}, "metric='manhattan' is not one of matmul, cosine, euclidean"),
     ({"include_self": "maybe"}, "include_self='maybe' is not one of"),
     ({"scale": 0.0}, "scale=0.0 must be positive"),
     ({"scale": float("nan")}, "scale=nan must be positive"),

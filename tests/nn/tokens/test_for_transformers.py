@@ -248,7 +248,7 @@ def test_another_process_refuses_a_saved_model_or_restores_it_exactly(tmp_path):
 def test_the_saved_configuration_says_which_attention_it_is(tmp_path):
     model("ViT", transformers_attention([3, 5], metric="euclidean")).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["_attn_implementation"] == "nearwise_knn_l2_per_layer_3_5"
+    assert saved["_attn_implementation"] == "nearwise_knn_euclidean_per_layer_3_5"
     model("ViT", "sdpa").save_pretrained(tmp_path)
     assert "nearwise" not in (tmp_path / "config.json").read_text()
 
@@ -323,7 +323,7 @@ def test_models_whose_attention_would_stay_another_are_refused():
         ([3, 0], "matmul", "n_neighbors=0 must be an integer"),
         ("3", "matmul", "n_neighbors='3' must be an integer"),
         ([], "matmul", "n_neighbors is empty"),
-        (3, "dot", "metric='dot' is not one of matmul, cosine, l2"),
+        (3, "dot", "metric='dot' is not one of matmul, cosine, euclidean"),
     ],
 )
 def test_wrong_arguments_are_refused(n_neighbors, metric, message):

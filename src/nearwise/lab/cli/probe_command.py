@@ -82,10 +82,10 @@ def probe(
 ) -> None:
     """Freeze an encoder and measure what its features hold, probe by probe.
 
-    Probes: knn, knn-20, knn-softmax, knn-distance, knn-euclidean, knn-val, attention, attention-features,
-    linear, mlp, transformer, transformer-small, attentive-pooling. All are fitted on the same
-    features; choices are made on validation rows, which k-NN, attention and linear probes then
-    learn from, too; the test rows are read once. With --out, features and finished records are
+    Probes: knn, knn-20, knn-softmax, knn-distance, knn-euclidean, knn-val, attention,
+    attention-features, linear, mlp, transformer, transformer-small, attentive-pooling. All are
+    fitted on the same features; choices are made on validation rows, which k-NN, attention and
+    linear probes then learn from, too; the test rows are read once. With --out, features and finished records are
     kept: run it again and it goes on; other encoders and probes join them.
 
     [bold]Examples[/bold]

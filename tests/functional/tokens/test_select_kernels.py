@@ -3,35 +3,22 @@
 import numpy as np
 import pytest
 
-from nearwise.functional.kernels import compiled
-from nearwise.functional.tokens.kernels.rows import lanes_for, select
-from nearwise.functional.vectors import LANES, address
-
-
-@compiled
-def _selected(  # type: ignore[no-untyped-def]
-    row, n_wanted, n_lanes, lanes, found, places, ranks, best, columns
-):
-    arrays = address(lanes), address(found), address(places), address(ranks)
-    rows = address(row)
-    return select(
-        rows, 0, row.shape[0], n_wanted, n_lanes, *arrays, address(best), address(columns)
-    )
+from nearwise.functional.tokens.kernels.forward import attend_rows, workspace
+from nearwise.functional.tokens.kernels.rows import LANES
 
 
 def selected(row, n_wanted):
-    """Columns and scores that are selected, and whether there was NaN."""
+    """Columns that are selected, and their weights."""
     width = -(-len(row) // LANES) * LANES
-    padded = np.full(width, -np.inf, row.dtype)
-    padded[: len(row)] = row
-    found, best = np.empty((2, width + LANES), row.dtype)
-    places, ranks, columns = np.empty((3, width + LANES), np.int32)
-    n_lanes = lanes_for(n_wanted)
-    lanes = np.empty(n_lanes, row.dtype)
-    count, is_poisoned = _selected(
-        padded, n_wanted, n_lanes, lanes, found, places, ranks, best, columns
-    )
-    return columns[:count], best[:count], is_poisoned
+    padded = np.full((1, 1, width), -np.inf, row.dtype)
+    padded[..., : len(row)] = row
+    columns, weights = np.empty(n_wanted, np.int32), np.empty(n_wanted, row.dtype)
+    nothing, output = np.empty(0, row.dtype), np.empty(1, row.dtype)
+    layout = np.array([1, 1, n_wanted, 1, len(row), len(row), 1, 1, 1, 1])
+    problem = (0, 0, 0, padded, np.arange(len(row)), np.empty(0, np.int64), np.empty((0, 0)))
+    arrays = (np.ones(len(row), row.dtype), nothing, output, columns, weights, layout)
+    attend_rows(*problem, 1.0, False, 0, *arrays, *workspace(width, n_wanted, row.dtype))
+    return columns, weights
 
 
 def rows(n_columns, dtype):
@@ -55,18 +42,30 @@ def rows(n_columns, dtype):
 def test_the_best_columns_are_those_of_a_stable_sort(n_columns, dtype):
     for name, row in rows(n_columns, dtype):
         for n_wanted in {1, min(9, n_columns), min(32, n_columns), n_columns}:
-            columns, best, is_poisoned = selected(row, n_wanted)
+            columns, weights = selected(row, n_wanted)
             expected = np.argsort(-row, kind="stable")[:n_wanted]
-            expected = expected[row[expected] > -np.inf]
+            expected = np.where(row[expected] > -np.inf, expected, -1)
             np.testing.assert_array_equal(columns, expected, err_msg=f"{name}, {n_wanted}")
-            np.testing.assert_array_equal(best, row[expected])
-            assert not is_poisoned
+            kept = row[expected[expected >= 0]]
+            if np.isfinite(kept).all():
+                powers = np.exp(kept - kept[:1])
+                shares = np.pad(powers / powers.sum(), (0, n_wanted - len(kept)))
+                np.testing.assert_allclose(
+                    weights, shares, atol=1e-7, err_msg=f"{name}, {n_wanted}"
+                )
 
 
 @pytest.mark.parametrize("place", [0, 20, 196])
-def test_nan_is_told_and_left_out(place):
+def test_nan_comes_first_and_spoils_the_weights(place):
     row = np.random.default_rng(0).normal(size=197).astype(np.float32)
     row[place] = np.nan
-    columns, _, is_poisoned = selected(row, 5)
-    assert is_poisoned
-    assert place not in columns
+    columns, weights = selected(row, 5)
+    assert columns[0] == place
+    assert np.isnan(weights).all()
+
+
+def test_weights_are_powers_of_e_to_the_last_digits():
+    row = np.linspace(0, -100, 197, dtype=np.float32)
+    _, weights = selected(row, 197)
+    exact = np.exp(row.astype(np.float64))
+    np.testing.assert_allclose(weights, exact / exact.sum(), rtol=1e-6, atol=2e-38)

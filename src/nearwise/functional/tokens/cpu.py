@@ -12,9 +12,9 @@ from torch import Tensor
 from nearwise.functional.devices import Threads
 from nearwise.functional.tokens.kernels.backward import backward_rows
 from nearwise.functional.tokens.kernels.forward import attend_rows, workspace
+from nearwise.functional.tokens.kernels.rows import LANES
 from nearwise.functional.tokens.pairs import at_least_single, centered
 from nearwise.functional.tokens.problem import Found, Tokens
-from nearwise.functional.vectors import LANES
 
 Array = NDArray[Any]
 Room = Callable[[int, int], tuple[Tensor, Array]]

@@ -4,40 +4,26 @@ import math
 
 import numpy as np
 
-from nearwise.functional.kernels import compiled, inlined, reordered
+from nearwise.functional.kernels import compiled, inlined, inlined_reordered
 from nearwise.functional.tokens.kernels.rows import add_row, products, weighted_sum
-from nearwise.functional.vectors import address
 
 
-@reordered
+@inlined_reordered
 def _pull_together(  # type: ignore[no-untyped-def]
     slope, query, q, key, k, grad_query, grad_q, grad_key, grad_k, width
 ):
     """Add the gradient of minus the distance, times `slope`; 0 where the two are the same."""
-    total = 0.0
+    q, k, grad_q, grad_k = np.uint64(q), np.uint64(k), np.uint64(grad_q), np.uint64(grad_k)
+    total, width = 0.0, np.uint64(width)  # in float64: squares of small gaps vanish in float32
     for c in range(width):
         gap = query[q + c] - key[k + c]
         total += gap * gap
-    if total == 0.0:
-        return
-    factor = slope / math.sqrt(total)
-    for c in range(width):
-        pull = factor * (query[q + c] - key[k + c])
-        grad_query[grad_q + c] -= pull
-        grad_key[grad_k + c] += pull
-
-
-@inlined
-def _pull_all(  # type: ignore[no-untyped-def]
-    slopes, query, q, key, keys, n, grad_query, grad_q, grad_key, grad_keys, width
-):
-    """Write the gradients of minus the distances from one query to `n` keys."""
-    for c in range(width):
-        grad_query[grad_q + c] = 0
-    for s in range(n):
-        _pull_together(
-            slopes[s], query, q, key, keys[s], grad_query, grad_q, grad_key, grad_keys[s], width
-        )
+    if total != 0:
+        factor = slope / math.sqrt(total)
+        for c in range(width):
+            pull = factor * (query[q + c] - key[k + c])
+            grad_query[grad_q + c] -= pull
+            grad_key[grad_k + c] += pull
 
 
 @inlined
@@ -86,25 +72,15 @@ def backward_rows(  # type: ignore[no-untyped-def]
     which starts at 0 too, receives the gradient of every selected score. `starts` (4, K) and
     `numbers` (2, K) are room to work in.
     """
-    _, q_steps, (_, n_heads, n_queries, width) = query
-    _, k_steps, _ = key
-    _, v_steps, v_shape = value
-    _, o_steps, _ = grad_output
-    _, gq_steps, _ = grad_query
-    _, gk_steps, _ = grad_key
-    _, gv_steps, _ = grad_value
-    q_rows, k_rows, v_rows = address(query[0]), address(key[0]), address(value[0])
-    gq_rows, gk_rows = address(grad_query[0]), address(grad_key[0])
-    gv_rows, o_rows = address(grad_value[0]), address(grad_output[0])
-    keys, values, grad_keys, grad_values = (
-        address(starts[0]),
-        address(starts[1]),
-        address(starts[2]),
-        address(starts[3]),
-    )
-    at, weight, kept, is_dropping = address(indices), address(weights), address(keep), len(keep) > 0
-    from_weights, from_scores = address(grad_weights), address(grad_scores)
-    slopes, factors = address(numbers[0]), address(numbers[1])
+    q_rows, q_steps, (_, n_heads, n_queries, width) = query
+    k_rows, k_steps, _ = key
+    v_rows, v_steps, v_shape = value
+    o_rows, o_steps, _ = grad_output
+    gq_rows, gq_steps, _ = grad_query
+    gk_rows, gk_steps, _ = grad_key
+    gv_rows, gv_steps, _ = grad_value
+    keys, values, grad_keys, grad_values = starts[0], starts[1], starts[2], starts[3]
+    slopes, factors, is_dropping = numbers[0], numbers[1], len(keep) > 0
     for head in range(heads[0], heads[1]):
         b, h = head // n_heads, head % n_heads
         k, gk = _first_of(k_steps, b, h), _first_of(gk_steps, b, h)
@@ -112,27 +88,31 @@ def backward_rows(  # type: ignore[no-untyped-def]
         for i in range(n_queries):
             slot = (head * n_queries + i) * n_slots
             n = 0
-            while n < n_slots and at[slot + n] >= 0:
-                j = np.int64(at[slot + n])
+            while n < n_slots and indices[slot + n] >= 0:
+                j = np.int64(indices[slot + n])
                 keys[n], values[n] = k + j * k_steps[2], v + j * v_steps[2]
                 grad_keys[n], grad_values[n] = gk + j * gk_steps[2], gv + j * gv_steps[2]
-                factors[n] = weight[slot + n]
+                factors[n] = weights[slot + n]
                 if is_dropping:
-                    factors[n] *= kept[slot + n]
+                    factors[n] *= keep[slot + n]
                 n += 1
             o = _first_of(o_steps, b, h) + i * o_steps[2]
             products(o_rows, o, v_rows, values, n, v_shape[3], slopes)
             add_row(factors, o_rows, o, gv_rows, grad_values, n, v_shape[3])
-            _slopes(weight, kept, is_dropping, from_weights, slot, slopes, n)
+            _slopes(weights, keep, is_dropping, grad_weights, slot, slopes, n)
             for s in range(n):
-                from_scores[slot + s] = slopes[s]
+                grad_scores[slot + s] = slopes[s]
                 slopes[s] *= scale
             q = _first_of(q_steps, b, h) + i * q_steps[2]
             gq = _first_of(gq_steps, b, h) + i * gq_steps[2]
             if squared:
-                _pull_all(
-                    slopes, q_rows, q, k_rows, keys, n, gq_rows, gq, gk_rows, grad_keys, width
-                )
+                for c in range(np.uint64(width)):
+                    gq_rows[np.uint64(gq) + c] = 0
+                for s in range(n):
+                    k_at, gk_at = keys[s], grad_keys[s]
+                    _pull_together(
+                        slopes[s], q_rows, q, k_rows, k_at, gq_rows, gq, gk_rows, gk_at, width
+                    )
             else:
                 weighted_sum(slopes, k_rows, keys, n, gq_rows, gq, width)
                 add_row(slopes, q_rows, q, gk_rows, grad_keys, n, width)

@@ -13,16 +13,26 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from nearwise.functional.kernels import compiled, inlined
-from nearwise.functional.tokens.kernels.rows import lanes_for, select, weighted_sum
-from nearwise.functional.vectors import LANES, address
+from nearwise.functional.tokens.kernels.rows import (
+    LANES,
+    LOWEST,
+    ROOM,
+    columns_from,
+    lanes_for,
+    limit_of,
+    rank,
+    take,
+    weighted_sum,
+)
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the high part has 9 bits: products are exact
+_ONE = np.uint64(1)
 _LEAST = -87.0  # the smallest power of e that is a normal float32
 
 
 def _power(x):  # type: ignore[no-untyped-def]
-    """Return e to the power of `x`, which is at most 0; compiled code takes `_power_of`."""
+    """Return e to the power of `x`, which is at most 0 or NaN; compiled code takes `_power_of`."""
     return math.exp(x)
 
 
@@ -33,7 +43,7 @@ def _power_of(x):  # type: ignore[no-untyped-def]
 
     def single(x):  # type: ignore[no-untyped-def]
         # Cephes' expf: 2^n times a polynomial, off by one unit of the last place at most.
-        x = max(x, np.float32(_LEAST))
+        given, x = x, x if x > _LEAST else np.float32(_LEAST)
         n = np.int32(x * np.float32(_LOG2_E) - np.float32(0.5))
         r = x - np.float32(n) * np.float32(_LN2_HIGH) - np.float32(n) * np.float32(_LN2_LOW)
         y = np.float32(1.9875691500e-4)
@@ -43,38 +53,41 @@ def _power_of(x):  # type: ignore[no-untyped-def]
         y = y * r + np.float32(1.6666665459e-1)
         y = y * r + np.float32(5.0000001201e-1)
         y = y * r * r + r + np.float32(1.0)
-        return y * np.int32((n + 127) << 23).view(np.float32)
+        y *= np.int32((n + 127) << 23).view(np.float32)
+        return y if given == given else given
 
     return single
 
 
 @inlined
-def _insert_itself(own, column, scores, columns, count):  # type: ignore[no-untyped-def]
+def _insert_itself(own, column, scores, columns, first, count):  # type: ignore[no-untyped-def]
     """Insert a token itself in the order of scores; at equal scores the lower position first."""
-    slot = count
-    while slot > 0 and (
-        scores[slot - 1] < own or (scores[slot - 1] == own and columns[slot - 1] > column)
-    ):
-        scores[slot] = scores[slot - 1]
-        columns[slot] = columns[slot - 1]
-        slot -= 1
+    slot = first + count
+    while slot > first:
+        before = slot - _ONE
+        if scores[before] > own or (scores[before] == own and columns[before] < column):
+            break
+        scores[slot], columns[slot] = scores[before], columns[before]
+        slot = before
     scores[slot] = own
     columns[slot] = column
 
 
 @inlined
-def _weigh(scores, count, scale, weights):  # type: ignore[no-untyped-def]
-    """Write the softmax of the first `count` descending scores."""
-    if count == 0:
-        return
-    best, total = scores[0], scale * 0
-    for s in range(count):
-        weight = _power((scores[s] - best) * scale)
-        weights[s] = weight
-        total += weight
-    share = 1 / total
-    for s in range(count):
-        weights[s] *= share
+def _compare(scores, first, count, n_slots, scale):  # type: ignore[no-untyped-def]
+    """Turn `count` descending scores, from `first` on, into logarithms of weights; -inf behind."""
+    best = scores[first]
+    for s in range(first, first + count):
+        scores[s] = (scores[s] - best) * scale
+    for s in range(first + count, first + n_slots):
+        scores[s] = -np.inf
+
+
+@compiled
+def _raise(weights, first, n):  # type: ignore[no-untyped-def]
+    """Turn `n` logarithms, from `first` on, into weights: of many rows at once, as vectors are."""
+    for s in range(first, first + n):
+        weights[s] = _power(weights[s])
 
 
 @compiled
@@ -97,12 +110,81 @@ def _seen(positions, at, row):  # type: ignore[no-untyped-def]
 
 def workspace(n_columns: int, n_slots: int, dtype: Any) -> tuple[NDArray[Any], ...]:
     """Arrays that `attend_rows` works in, for so many columns (a multiple of `LANES`) and slots."""
-    room = n_columns + LANES
     return (
-        np.empty(2 * room + lanes_for(n_slots) + n_slots, dtype),
-        np.empty(3 * room, np.int32),
+        np.empty(max(ROOM, lanes_for(n_slots)), dtype),
+        np.empty(n_columns, np.uint8),
+        np.empty(n_columns + ROOM, dtype),
+        np.empty(n_columns + ROOM, np.int32),
         np.empty(n_slots, np.int64),
+        np.empty(n_slots, dtype),
     )
+
+
+@compiled
+def _select_rows(  # type: ignore[no-untyped-def]
+    first,
+    scores,
+    positions,
+    itself,
+    own,
+    scale,
+    is_causal,
+    mode,
+    indices,
+    weights,
+    slot,
+    n_slots,
+    lanes,
+    flags,
+    found,
+    columns,
+):
+    """Write the positions of the best columns of every row, and the logarithms of their weights."""
+    flat, words, n_lanes = scores.reshape(-1), flags.view(np.uint64), lanes_for(n_slots)
+    n_heads, n_rows, n_columns = scores.shape
+    lowest = weights.dtype.type(LOWEST)
+    for row in range(n_heads * n_rows):
+        g, i, start = row // n_rows, row % n_rows, row * n_columns
+        n_seen = _seen(positions, first + i, scores[g, i]) if is_causal else n_columns
+        forced, is_spoiled = False, False
+        if mode > 0:
+            if itself[first + i] >= 0:
+                flat[start + itself[first + i]] = -np.inf
+            if mode == 1:
+                forced, is_spoiled = own[g, i] > -np.inf, np.isnan(own[g, i])
+        n_wanted, limit = n_slots - _ONE if forced else n_slots, lowest
+        if n_seen >= n_lanes > n_wanted:
+            limit = max(lowest, limit_of(flat, start, n_seen, n_wanted, n_lanes, lanes))
+        n_reaching = columns_from(flat, start, n_seen, limit, flags, words, columns)
+        n_found = take(flat, start, columns, n_reaching, found)
+        count = rank(found, columns, n_found, n_wanted, slot, n_slots, weights, indices)
+        for s in range(slot, slot + count):
+            indices[s] = positions[indices[s]]
+        if forced:
+            _insert_itself(own[g, i], first + i, weights, indices, slot, count)
+            count += _ONE
+        _compare(weights, slot, count, n_slots, scale)
+        if n_found < n_reaching or is_spoiled:
+            indices[slot] = first + i
+            if n_found < n_reaching:
+                indices[slot] = positions[_first_nan(flat, start, n_seen)]
+            for s in range(slot, slot + max(count, _ONE)):
+                weights[s] = np.nan
+        slot += n_slots
+
+
+@inlined
+def _share_out(indices, weights, first, n_slots):  # type: ignore[no-untyped-def]
+    """Let the weights of a row sum to 1, with 0 in empty slots; return how many are not empty."""
+    count, total = np.uint64(0), weights[first] * 0
+    while count < n_slots and indices[first + count] >= 0:
+        total += weights[first + count]
+        count += _ONE
+    for s in range(first, first + count):
+        weights[s] /= total
+    for s in range(first + count, first + n_slots):
+        weights[s] = 0
+    return count
 
 
 @compiled
@@ -123,77 +205,56 @@ def attend_rows(  # type: ignore[no-untyped-def]
     indices,
     weights,
     layout,
-    numbers,
-    counts,
+    lanes,
+    flags,
+    found,
+    columns,
     starts,
+    factors,
 ):
     """Select, weigh and add up for a tile of queries of one or more heads of a batch item.
 
     `scores` (G, b, C) of the queries ``first .. first + b`` of the heads ``head .. head + G`` are
-    used up. Behind the candidates, whose key positions `positions` ascend, a row is -inf up to a
-    multiple of `LANES`. `itself` (N,) is each token's own column, or -1; `mode` 0 takes the token
-    itself as it comes, 1 always (its score is `own` (G, b)), 2 never. `value` and `output`
-    (B, H, N, Dv), `keep`, which may be empty, `indices` and `weights` (B, H, N, K) come as their
-    numbers; `output` and the last two are written. `layout` holds H, N, K, Dv and the first three
-    steps of `value` and `output`: in an array, for it is handed over faster than a tuple. The last
-    three are a `workspace`.
+    used up; more than one head come with all their queries. Behind the candidates, whose key
+    positions `positions` ascend, a row is -inf up to a multiple of `LANES`. `itself` (N,) is each
+    token's own column, or -1; `mode` 0 takes the token itself as it comes, 1 always (its score is
+    `own` (G, b)), 2 never. `value` and `output` (B, H, N, Dv), `keep`, which may be empty,
+    `indices` and `weights` (B, H, N, K) come as their numbers; `output` and the last two are
+    written. `layout` holds H, N, K, Dv and the first three steps of `value` and `output`: in an
+    array, for it is handed over faster than a tuple. The last six are a `workspace`.
     """
-    n_heads, n_queries, n_slots, width = layout[0], layout[1], layout[2], layout[3]
+    n_heads, n_queries, n_slots, width = layout[0], layout[1], np.uint64(layout[2]), layout[3]
     v_steps, o_steps = layout[4:7], layout[7:10]
-    flat, v_rows, o_rows = address(scores.reshape(-1)), address(value), address(output)
-    at_slots, weight_of, kept = address(indices), address(weights), address(keep)
-    is_dropping, n_lanes, n_all = keep.shape[0] > 0, lanes_for(n_slots), scores.shape[2]
-    n_columns = n_all + LANES
-    found, best = address(numbers), address(numbers[n_columns:])
-    lanes, factors = address(numbers[2 * n_columns :]), address(numbers[2 * n_columns + n_lanes :])
-    places, ranks = address(counts), address(counts[n_columns:])
-    columns, starts = address(counts[2 * n_columns :]), address(starts)
+    slot = np.uint64((item * n_heads + head) * n_queries + first) * n_slots
     scale = weights.dtype.type(scale)
+    _select_rows(
+        first,
+        scores,
+        positions,
+        itself,
+        own,
+        scale,
+        is_causal,
+        mode,
+        indices,
+        weights,
+        slot,
+        n_slots,
+        lanes,
+        flags,
+        found,
+        columns,
+    )
+    _raise(weights, slot, np.uint64(scores.shape[0] * scores.shape[1]) * n_slots)
     for g in range(scores.shape[0]):
-        rows = (item * n_heads + head + g) * n_queries + first
         v = v_steps[0] * item + v_steps[1] * (head + g)
         o = o_steps[0] * item + o_steps[1] * (head + g) + o_steps[2] * first
         for i in range(scores.shape[1]):
-            start, slots = (g * scores.shape[1] + i) * n_all, (rows + i) * n_slots
-            n_seen = _seen(positions, first + i, scores[g, i]) if is_causal else n_all
-            forced, is_spoiled = False, False
-            if mode > 0:
-                if itself[first + i] >= 0:
-                    flat[start + itself[first + i]] = -np.inf
-                if mode == 1:
-                    forced, is_spoiled = own[g, i] > -np.inf, np.isnan(own[g, i])
-            count, is_poisoned = select(
-                flat,
-                start,
-                n_seen,
-                n_slots - 1 if forced else n_slots,
-                n_lanes,
-                lanes,
-                found,
-                places,
-                ranks,
-                best,
-                columns,
-            )
+            count = _share_out(indices, weights, slot, n_slots)
             for s in range(count):
-                columns[s] = positions[columns[s]]
-            if forced:
-                _insert_itself(own[g, i], first + i, best, columns, count)
-                count += 1
-            _weigh(best, count, scale, factors)
-            if is_poisoned or is_spoiled:
-                nan = _first_nan(flat, start, n_seen)
-                columns[0] = positions[nan] if is_poisoned else first + i
-                count = max(count, 1)
+                starts[s], factors[s] = v + v_steps[2] * indices[slot + s], weights[slot + s]
+            if keep.shape[0] > 0:
                 for s in range(count):
-                    factors[s] = np.nan
-            for s in range(count):
-                at_slots[slots + s] = columns[s]
-                weight_of[slots + s] = factors[s]
-                starts[s] = v + v_steps[2] * columns[s]
-                if is_dropping:
-                    factors[s] *= kept[slots + s]
-            for s in range(count, n_slots):
-                at_slots[slots + s] = -1
-                weight_of[slots + s] = 0
-            weighted_sum(factors, v_rows, starts, count, o_rows, o + o_steps[2] * i, width)
+                    factors[s] *= keep[slot + s]
+            weighted_sum(factors, value, starts, count, output, o + o_steps[2] * i, width)
+            slot += n_slots

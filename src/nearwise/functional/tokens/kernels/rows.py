@@ -1,104 +1,62 @@
-"""Compiled loops over rows: products, sums, and selection of the best scores."""
+"""Compiled loops over rows: products, sums, and selection of the best scores.
+
+Inner loops are such as LLVM turns into vector registers by itself: long ones, or of `_BLOCK`
+steps, which it knows beforehand and does not write out one by one; with unsigned indices, which
+need no look at their sign. Nothing is looked after at run time: what is read or written must lie
+inside the array.
+"""
 
 import numpy as np
 
-from nearwise.functional.kernels import compiled, inlined
-from nearwise.functional.vectors import (
-    LANES,
-    WIDE,
-    add_product,
-    bits_from,
-    count_ahead,
-    count_larger,
-    larger,
-    load,
-    load_wide,
-    lowest_bit,
-    no_counts,
-    repeated,
-    smallest_of,
-    store,
-)
-from nearwise.functional.vectors import total as total_of
+from nearwise.functional.kernels import compiled, inlined, inlined_reordered
+
+LANES = 16  # rows of scores are filled up to a multiple of it
+ROOM = 64  # beyond the columns, in arrays that hold those of a row
+# Unsigned throughout: numba makes a float of a signed and an unsigned number.
+_ONE, _BYTES, _BLOCK, _FOUR = np.uint64(1), np.uint64(8), np.uint64(ROOM), np.uint64(4 * ROOM)
+LOWEST = -3e38  # of all scores but -inf
 
 
-@inlined
+@inlined_reordered
 def weighted_sum(factors, rows, starts, n, output, start, width):  # type: ignore[no-untyped-def]
     """Write ``sum_s factors[s] * rows[starts[s] + c]`` over `n` rows of `width` numbers."""
-    zero = 0.0
-    c = 0
-    while c + WIDE <= width:
-        wide = repeated(zero, load_wide(output, start + c))
-        for s in range(n):
-            row = load_wide(rows, starts[s] + c)
-            wide = add_product(wide, row, repeated(factors[s], row))
-        store(wide, output, start + c)
-        c += WIDE
-    while c + LANES <= width:
-        part = repeated(zero, load(output, start + c))
-        for s in range(n):
-            line = load(rows, starts[s] + c)
-            part = add_product(part, line, repeated(factors[s], line))
-        store(part, output, start + c)
-        c += LANES
-    while c < width:
-        number = zero
-        for s in range(n):
-            number += factors[s] * rows[starts[s] + c]
-        output[start + c] = number
-        c += 1
+    o, width = np.uint64(start), np.uint64(width)
+    for c in range(width):
+        output[o + c] = 0
+    s = 0
+    while s + 4 <= n:  # four rows at a time: sums are seldom written
+        f, g, h, i = factors[s], factors[s + 1], factors[s + 2], factors[s + 3]
+        p, q = np.uint64(starts[s]), np.uint64(starts[s + 1])
+        r, t = np.uint64(starts[s + 2]), np.uint64(starts[s + 3])
+        for c in range(width):
+            output[o + c] += f * rows[p + c] + g * rows[q + c] + h * rows[r + c] + i * rows[t + c]
+        s += 4
+    while s < n:
+        factor, at = factors[s], np.uint64(starts[s])
+        for c in range(width):
+            output[o + c] += factor * rows[at + c]
+        s += 1
 
 
-@inlined
+@inlined_reordered
 def products(row, start, rows, starts, n, width, out):  # type: ignore[no-untyped-def]
     """Write the dot products of one row with `n` others into `out`."""
-    zero = 0.0
+    r, width = np.uint64(start), np.uint64(width)
     for s in range(n):
-        other = starts[s]
-        number = zero
-        c = 0
-        if width >= WIDE:
-            wide = repeated(zero, load_wide(row, start))
-            while c + WIDE <= width:
-                wide = add_product(wide, load_wide(row, start + c), load_wide(rows, other + c))
-                c += WIDE
-            number += total_of(wide)
-        if c + LANES <= width:
-            part = repeated(zero, load(row, start + c))
-            while c + LANES <= width:
-                part = add_product(part, load(row, start + c), load(rows, other + c))
-                c += LANES
-            number += total_of(part)
-        while c < width:
-            number += row[start + c] * rows[other + c]
-            c += 1
-        out[s] = number
+        at, total = np.uint64(starts[s]), out.dtype.type(0)
+        for c in range(width):
+            total += row[r + c] * rows[at + c]
+        out[s] = total
 
 
-@inlined
+@inlined_reordered
 def add_row(factors, row, start, rows, starts, n, width):  # type: ignore[no-untyped-def]
     """Add ``factors[s]`` times one row to each of `n` others."""
-    c = 0
-    while c + WIDE <= width:
-        wide = load_wide(row, start + c)
-        for s in range(n):
-            at = starts[s] + c
-            more = add_product(load_wide(rows, at), wide, repeated(factors[s], wide))
-            store(more, rows, at)
-        c += WIDE
-    while c + LANES <= width:
-        part = load(row, start + c)
-        for s in range(n):
-            at = starts[s] + c
-            store(add_product(load(rows, at), part, repeated(factors[s], part)), rows, at)
-        c += LANES
-    while c < width:
-        for s in range(n):
-            rows[starts[s] + c] += factors[s] * row[start + c]
-        c += 1
-
-
-_LOWEST = -3e38  # of all scores but -inf
+    r, width = np.uint64(start), np.uint64(width)
+    for s in range(n):
+        at, factor = np.uint64(starts[s]), factors[s]
+        for c in range(width):
+            rows[at + c] += factor * row[r + c]
 
 
 @compiled
@@ -106,81 +64,112 @@ def lanes_for(n_wanted):  # type: ignore[no-untyped-def]
     """Return how many lanes a row is split into: half as many again as columns are wanted.
 
     Then the limit lets some more columns pass than are wanted; ranking the lanes costs their
-    square.
+    square. They are 16, 32, or a multiple of 64.
     """
-    return LANES * max(1, -(-3 * n_wanted // (2 * LANES)))
+    n = LANES * max(1, -(-3 * n_wanted // (2 * LANES)))
+    return n if n <= 2 * LANES else -(-n // ROOM) * ROOM
 
 
 @inlined
-def _limit(scores, start, stop, n_wanted, n_lanes, lanes):  # type: ignore[no-untyped-def]
+def _keep_larger(lanes, scores, at, n):  # type: ignore[no-untyped-def]
+    for lane in range(n):
+        score, best = scores[at + lane], lanes[lane]
+        lanes[lane] = score if score > best else best
+
+
+@inlined
+def _fill_lanes(scores, start, n_columns, n_lanes, lanes):  # type: ignore[no-untyped-def]
+    """Write the largest score of every lane: lane l holds the columns l, l + L, ..."""
+    at, stop = np.uint64(start), np.uint64(start + n_columns)
+    n = max(_BLOCK, np.uint64(n_lanes))
+    lanes[:n] = -np.inf
+    while n == _BLOCK and at + _FOUR <= stop:  # four blocks at once: lanes are seldom written
+        b = at + _BLOCK
+        c = b + _BLOCK
+        d = c + _BLOCK
+        for lane in range(_BLOCK):
+            best, other = scores[at + lane], scores[b + lane]
+            best = best if best > other else other
+            third, fourth = scores[c + lane], scores[d + lane]
+            third = third if third > fourth else fourth
+            best = best if best > third else third
+            lanes[lane] = lanes[lane] if lanes[lane] > best else best
+        at += _FOUR
+    while at + n <= stop:
+        _keep_larger(lanes, scores, at, n)
+        at += n
+    _keep_larger(lanes, scores, at, stop - at)
+    while n > n_lanes:
+        n >>= _ONE
+        _keep_larger(lanes, lanes, n, n)
+
+
+@inlined_reordered
+def limit_of(scores, start, n_columns, n_wanted, n_lanes, lanes):  # type: ignore[no-untyped-def]
     """Return a score that at least the best `n_wanted` columns reach.
 
-    Lane l holds the columns l, l + L, ... The n-th largest of the lanes' maxima is reached by at
-    least n columns, and no column that does not reach it is among the best n.
+    The n-th largest of the lanes' maxima is reached by at least n columns, and no column that does
+    not reach it is among the best n.
     """
-    for lane in range(0, n_lanes, LANES):
-        best = load(scores, start + lane)
-        for at in range(start + lane + n_lanes, stop, n_lanes):
-            best = larger(load(scores, at), best)
-        store(best, lanes, lane)
-    limit = np.inf
-    for lane in range(0, n_lanes, LANES):
-        best = load(lanes, lane)
-        ranks = no_counts(best)
-        for i in range(n_lanes):
-            ranks = count_larger(ranks, lanes[i], best)
-        limit = min(limit, smallest_of(best, ranks, n_wanted))
+    _fill_lanes(scores, start, n_columns, n_lanes, lanes)
+    limit, n = lanes.dtype.type(np.inf), np.uint64(n_lanes)
+    for first in range(n):
+        best, rank = lanes[first], np.int32(0)
+        for lane in range(n):
+            rank += np.int32(lanes[lane] > best)
+        if rank < n_wanted and best < limit:
+            limit = best
     return limit
 
 
 @inlined
-def _columns_from(scores, at, stop, limit):  # type: ignore[no-untyped-def]
-    """Return a word whose bit j tells that column ``at + j`` reaches the limit, or is NaN."""
-    if at + WIDE <= stop:
-        wide = load_wide(scores, at)
-        return bits_from(wide, repeated(limit, wide))
-    bits = np.uint64(0)
-    for shift in range(0, stop - at, LANES):
-        part = load(scores, at + shift)
-        bits |= bits_from(part, repeated(limit, part)) << np.uint64(shift)
-    return bits
+def columns_from(scores, start, n_columns, limit, flags, words, columns):  # type: ignore[no-untyped-def]
+    """Write the columns whose scores reach the limit, or are NaN; return how many.
+
+    `words` are the flags, of a byte each, eight at a time.
+    """
+    start, n, count = np.uint64(start), np.uint64(n_columns), np.uint64(0)
+    for column in range(n):
+        flags[column] = not scores[start + column] < limit
+    for w in range(n // _BYTES):
+        word = words[w]
+        if word != 0:
+            for byte in range(_BYTES):
+                columns[count] = _BYTES * w + byte
+                count += (word >> (_BYTES * byte)) & _ONE
+    return count
 
 
 @inlined
-def select(  # type: ignore[no-untyped-def]
-    scores, start, n_columns, n_wanted, n_lanes, lanes, found, places, ranks, best, columns
-):
-    """Write the best columns of a row in descending order, ties by lowest column.
+def take(scores, start, columns, n, found):  # type: ignore[no-untyped-def]
+    """Write the scores of `n` columns; leave out those that are NaN, and return how many stay."""
+    start, count = np.uint64(start), np.uint64(0)
+    for f in range(n):
+        score = scores[start + np.uint64(columns[f])]
+        found[count], columns[count] = score, columns[f]
+        count += np.uint64(score == score)
+    return count
 
-    Arrays come by their addresses. The row begins at `start` of `scores`; it has `n_columns`, a
-    multiple of `LANES`, of which those at -inf do not count. `lanes` has room for `n_lanes`, the
-    other arrays for the columns and `LANES` more. Return how many there are, `n_wanted` at most,
-    and whether some score is NaN; those are left out.
+
+@inlined_reordered
+def rank(found, columns, count, n_wanted, slot, n_slots, best, places):  # type: ignore[no-untyped-def]
+    """Write the best `n_wanted` of `count` scores, and their columns, into slots from `slot` on.
+
+    They descend; ties go to the lowest column. Behind them, the columns of `n_slots` are -1.
+    Return how many there are.
     """
-    stop = start + n_columns
-    limit = _LOWEST
-    if n_columns >= n_lanes > n_wanted:
-        limit = max(_LOWEST, _limit(scores, start, stop, n_wanted, n_lanes, lanes))
-    count, is_poisoned = 0, False
-    for at in range(start, stop, WIDE):
-        bits = _columns_from(scores, at, stop, limit)
-        while bits != 0:
-            column = at + lowest_bit(bits)
-            bits &= bits - np.uint64(1)
-            score = scores[column]
-            if score != score:
-                is_poisoned = True
-                continue
-            found[count] = score
-            places[count] = column - start
-            count += 1
-    for first in range(0, count, LANES):
-        part = load(found, first)
-        ahead = no_counts(part)
-        for i in range(count):
-            ahead = count_ahead(ahead, found[i], i, part, first)
-        store(ahead, ranks, first)
+    for f in range(count, count + _BLOCK):
+        found[f] = -np.inf
+    for s in range(slot, slot + n_slots):
+        places[s] = -1
     for f in range(count):
-        best[ranks[f]] = found[f]
-        columns[ranks[f]] = places[f]
-    return min(n_wanted, count), is_poisoned
+        score, ahead = found[f], np.int32(0)
+        for at in range(np.uint64(0), count, _BLOCK):
+            for other in range(at, at + _BLOCK):
+                ahead += np.int32(found[other] > score)
+        r = np.uint64(ahead)
+        while r < n_wanted and places[slot + r] >= 0:  # of the same score, from an earlier column
+            r += _ONE
+        if r < n_wanted:
+            best[slot + r], places[slot + r] = score, columns[f]
+    return min(n_wanted, count)

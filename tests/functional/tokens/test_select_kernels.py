@@ -56,11 +56,14 @@ def test_the_best_columns_are_those_of_a_stable_sort(n_columns, dtype):
 
 
 @pytest.mark.parametrize("place", [0, 20, 196])
-def test_nan_comes_first_and_spoils_the_weights(place):
+@pytest.mark.parametrize("ties", [False, True])
+def test_nan_comes_first_and_spoils_the_weights(place, ties):
     row = np.random.default_rng(0).normal(size=197).astype(np.float32)
+    row = np.zeros_like(row) if ties else row
     row[place] = np.nan
     columns, weights = selected(row, 5)
     assert columns[0] == place
+    assert (columns >= 0).all()
     assert np.isnan(weights).all()
 
 

@@ -74,13 +74,13 @@ def _insert_itself(own, column, scores, columns, first, count):  # type: ignore[
 
 
 @inlined
-def _compare(scores, first, count, n_slots, scale):  # type: ignore[no-untyped-def]
-    """Turn `count` descending scores, from `first` on, into logarithms of weights; -inf behind."""
+def _compare(columns, scores, first, count, n_slots, scale):  # type: ignore[no-untyped-def]
+    """Turn `count` descending scores into logarithms of weights; empty the slots behind."""
     best = scores[first]
     for s in range(first, first + count):
         scores[s] = (scores[s] - best) * scale
     for s in range(first + count, first + n_slots):
-        scores[s] = -np.inf
+        columns[s], scores[s] = -1, -np.inf
 
 
 @compiled
@@ -115,6 +115,7 @@ def workspace(n_columns: int, n_slots: int, dtype: Any) -> tuple[NDArray[Any], .
         np.empty(n_columns, np.uint8),
         np.empty(n_columns + ROOM, dtype),
         np.empty(n_columns + ROOM, np.int32),
+        np.empty(n_columns, np.uint64),
         np.empty(n_slots, np.int64),
         np.empty(n_slots, dtype),
     )
@@ -138,6 +139,7 @@ def _select_rows(  # type: ignore[no-untyped-def]
     flags,
     found,
     columns,
+    ties,
 ):
     """Write the positions of the best columns of every row, and the logarithms of their weights."""
     flat, words, n_lanes = scores.reshape(-1), flags.view(np.uint64), lanes_for(n_slots)
@@ -156,17 +158,17 @@ def _select_rows(  # type: ignore[no-untyped-def]
         if n_seen >= n_lanes > n_wanted:
             limit = max(lowest, limit_of(flat, start, n_seen, n_wanted, n_lanes, lanes))
         n_reaching = columns_from(flat, start, n_seen, limit, flags, words, columns)
-        n_found = take(flat, start, columns, n_reaching, found)
-        count = rank(found, columns, n_found, n_wanted, slot, n_slots, weights, indices)
+        n_found, is_poisoned = take(flat, start, columns, n_reaching, n_wanted, limit, found)
+        count = rank(found, columns, n_found, n_wanted, ties, slot, weights, indices)
         for s in range(slot, slot + count):
             indices[s] = positions[indices[s]]
         if forced:
             _insert_itself(own[g, i], first + i, weights, indices, slot, count)
             count += _ONE
-        _compare(weights, slot, count, n_slots, scale)
-        if n_found < n_reaching or is_spoiled:
+        _compare(indices, weights, slot, count, n_slots, scale)
+        if is_poisoned or is_spoiled:
             indices[slot] = first + i
-            if n_found < n_reaching:
+            if is_poisoned:
                 indices[slot] = positions[_first_nan(flat, start, n_seen)]
             for s in range(slot, slot + max(count, _ONE)):
                 weights[s] = np.nan
@@ -209,6 +211,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
     flags,
     found,
     columns,
+    ties,
     starts,
     factors,
 ):
@@ -221,7 +224,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
     `own` (G, b)), 2 never. `value` and `output` (B, H, N, Dv), `keep`, which may be empty,
     `indices` and `weights` (B, H, N, K) come as their numbers; `output` and the last two are
     written. `layout` holds H, N, K, Dv and the first three steps of `value` and `output`: in an
-    array, for it is handed over faster than a tuple. The last six are a `workspace`.
+    array, for it is handed over faster than a tuple. The last seven are a `workspace`.
     """
     n_heads, n_queries, n_slots, width = layout[0], layout[1], np.uint64(layout[2]), layout[3]
     v_steps, o_steps = layout[4:7], layout[7:10]
@@ -244,6 +247,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
         flags,
         found,
         columns,
+        ties,
     )
     _raise(weights, slot, np.uint64(scores.shape[0] * scores.shape[1]) * n_slots)
     for g in range(scores.shape[0]):

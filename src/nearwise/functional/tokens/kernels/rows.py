@@ -1,8 +1,9 @@
 """Compiled loops over rows: products, sums, and selection of the best scores.
 
-Inner loops are such as LLVM turns into vector registers by itself: long ones, or of `_BLOCK`
-steps, which it knows beforehand and does not write out one by one; with unsigned indices, which
-need no look at their sign. Nothing is looked after at run time: what is read or written must lie
+They are plain loops that LLVM turns into vector registers by itself: where it can, of whole blocks
+of `ROOM` steps, and with unsigned indices, which need no look at their sign. The functions are
+small and call few others: then numba leaves out counting the references to their arrays, which
+would cost more than the loops. Nothing is checked at run time: what is read or written must lie
 inside the array.
 """
 
@@ -141,35 +142,38 @@ def columns_from(scores, start, n_columns, limit, flags, words, columns):  # typ
 
 
 @inlined
-def take(scores, start, columns, n, found):  # type: ignore[no-untyped-def]
-    """Write the scores of `n` columns; leave out those that are NaN, and return how many stay."""
-    start, count = np.uint64(start), np.uint64(0)
+def take(scores, start, columns, n, n_wanted, limit, found):  # type: ignore[no-untyped-def]
+    """Write the scores of `n` ascending columns that reach the limit, and drop needless columns.
+
+    Those are the ones with NaN and, of columns at the limit, all with `n_wanted` columns before
+    them. Return how many stay, and whether some score is NaN.
+    """
+    start, count, is_poisoned = np.uint64(start), np.uint64(0), False
     for f in range(n):
         score = scores[start + np.uint64(columns[f])]
+        is_poisoned |= score != score
         found[count], columns[count] = score, columns[f]
-        count += np.uint64(score == score)
-    return count
+        count += np.uint64(score > limit or (score == limit and count < n_wanted))
+    return count, is_poisoned
 
 
 @inlined_reordered
-def rank(found, columns, count, n_wanted, slot, n_slots, best, places):  # type: ignore[no-untyped-def]
+def rank(found, columns, count, n_wanted, ties, slot, best, places):  # type: ignore[no-untyped-def]
     """Write the best `n_wanted` of `count` scores, and their columns, into slots from `slot` on.
 
-    They descend; ties go to the lowest column. Behind them, the columns of `n_slots` are -1.
-    Return how many there are.
+    They descend; ties go to the lowest column. Return how many there are.
     """
-    for f in range(count, count + _BLOCK):
+    filled = (count // _BLOCK + _ONE) * _BLOCK  # whole vectors, without a rest of single steps
+    for f in range(count, filled):
         found[f] = -np.inf
-    for s in range(slot, slot + n_slots):
-        places[s] = -1
     for f in range(count):
-        score, ahead = found[f], np.int32(0)
-        for at in range(np.uint64(0), count, _BLOCK):
-            for other in range(at, at + _BLOCK):
-                ahead += np.int32(found[other] > score)
-        r = np.uint64(ahead)
-        while r < n_wanted and places[slot + r] >= 0:  # of the same score, from an earlier column
-            r += _ONE
-        if r < n_wanted:
-            best[slot + r], places[slot + r] = score, columns[f]
+        ties[f] = 0
+    for f in range(count):
+        score, larger = found[f], np.int32(0)
+        for other in range(filled):
+            larger += np.int32(found[other] > score)
+        ahead = np.uint64(larger) + ties[np.uint64(larger)]
+        ties[np.uint64(larger)] += _ONE
+        if ahead < n_wanted:
+            best[slot + ahead], places[slot + ahead] = score, columns[f]
     return min(n_wanted, count)

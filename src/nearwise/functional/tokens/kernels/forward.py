@@ -156,7 +156,7 @@ def _select_rows(  # type: ignore[no-untyped-def]
                 forced, is_spoiled = own[g, i] > -np.inf, np.isnan(own[g, i])
         n_wanted, limit = n_slots - _ONE if forced else n_slots, lowest
         if n_seen >= n_lanes > n_wanted:
-            limit = max(lowest, limit_of(flat, start, n_seen, n_wanted, n_lanes, lanes))
+            limit = limit_of(flat, start, n_seen, n_wanted, n_lanes, lanes)
         n_reaching = columns_from(flat, start, n_seen, limit, flags, words, columns)
         n_found, is_poisoned = take(flat, start, columns, n_reaching, n_wanted, limit, found)
         count = rank(found, columns, n_found, n_wanted, ties, slot, weights, indices)

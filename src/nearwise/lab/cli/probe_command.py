@@ -82,11 +82,11 @@ def probe(
 ) -> None:
     """Freeze an encoder and measure what its features hold, probe by probe.
 
-    Probes: knn, knn-20, knn-softmax, knn-distance, knn-euclidean, knn-val, attention, attention-
-    features, linear, mlp, transformer, transformer-small, attentive-pooling. All are fitted on
-    the same features; choices are made on validation rows, which k-NN, attention and linear
-    probes then learn from, too; the test rows are read once. With --out, features and finished
-    records are kept: run it again and it goes on; other encoders and probes join them.
+    Probes: knn, knn-20, knn-softmax, knn-distance, knn-euclidean, knn-val, attention,
+    attention-features, linear, mlp, transformer, transformer-small, attentive-pooling. All are
+    fitted on the same features; choices are made on validation rows, which k-NN, attention and
+    linear probes then learn from, too; the test rows are read once. With --out, features and
+    finished records are kept: run it again and it goes on; other encoders and probes join them.
 
     [bold]Examples[/bold]
       nearwise probe pixels,patches:4 digits-images --pool flatten

@@ -1,0 +1,50 @@
+"""Gradients of the k-NN attention over tokens in plain torch operations, from what forward kept."""
+
+import torch
+from torch import Tensor
+
+from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
+from nearwise.functional.tokens.problem import Tokens
+
+
+def backward_plain(
+    tokens: Tokens, indices: Tensor, weights: Tensor, grad_output: Tensor, grad_weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, and of the selected scores (B, H, N, K).
+
+    For operators whose implementation may not run: autograd records nothing inside of one. The
+    keys and values of all slots live at once: O(N K D).
+    """
+    query, key, value = (at_least_single(x) for x in (tokens.query, tokens.key, tokens.value))
+    weight, sent, from_weights = (at_least_single(x) for x in (weights, grad_output, grad_weights))
+    keep = torch.ones_like(weight) if tokens.keep is None else at_least_single(tokens.keep)
+    at = indices.clamp_min(0).long()  # empty slots have weight 0
+    # Sums of products, not matrix products: autocast would round their factors.
+    slopes = (gather_tokens(value, at) * sent[..., None, :]).sum(-1) * keep + from_weights
+    grad_scores = weight * (slopes - (weight * slopes).sum(-1, keepdim=True))
+    pulls = grad_scores * tokens.scale
+    keys, queries = gather_tokens(key, at), query[..., None, :]
+    if tokens.squared:
+        gaps = queries - keys
+        lengths = gaps.square().sum(-1)
+        # The root has no slope at 0: there the gradient is 0.
+        pulls = torch.where(lengths == 0, 0.0, pulls / lengths.clamp_min(1e-45).sqrt())
+        grad_query, to_keys = -(pulls[..., None] * gaps).sum(-2), pulls[..., None] * gaps
+    else:
+        grad_query, to_keys = (pulls[..., None] * keys).sum(-2), pulls[..., None] * queries
+    to_values = (weight * keep)[..., None] * sent[..., None, :]
+    return (
+        grad_query.to(tokens.query.dtype),
+        _added(to_keys, at, tokens.key),
+        _added(to_values, at, tokens.value),
+        grad_scores.to(weights.dtype),
+    )
+
+
+def _added(rows: Tensor, at: Tensor, like: Tensor) -> Tensor:
+    """Add rows (B, H, N, K, D) to the tokens at positions (B, H, N, K), beginning with zeros."""
+    batch, heads, n_tokens, width = like.shape
+    first = torch.arange(batch * heads, device=like.device) * n_tokens
+    where = (at + first.view(batch, heads, 1, 1)).flatten()
+    total = rows.new_zeros(batch * heads * n_tokens, width)
+    return total.index_add_(0, where, rows.reshape(-1, width)).view(like.shape).to(like.dtype)

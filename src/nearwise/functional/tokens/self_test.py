@@ -1,0 +1,194 @@
+"""Compare an implementation of the k-NN attention over tokens with plain torch operations."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearwise.functional.tokens.plain import attend_plain
+from nearwise.functional.tokens.plain_backward import backward_plain
+from nearwise.functional.tokens.problem import Found, Tokens
+
+Attend = Callable[[Tokens], Found]
+Backward = Callable[[Tokens, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+
+# Largest difference allowed, in parts of the largest number expected (or of .01).
+TOLERANCES = {
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+    torch.float32: 2e-5,
+    torch.float64: 1e-10,
+}
+_N_TOKENS = 80  # more than a tile of the Triton kernels, and not a multiple of one
+
+
+class ShapeClass(NamedTuple):
+    """What decides which code of an implementation runs; widths up to a power of two are one."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    value_dtype: torch.dtype = torch.float32
+    width: int = 16
+    value_width: int = 16
+    n_neighbors: int = 9
+    squared: bool = False
+    is_causal: bool = False
+    include_self: str = "candidate"  # an `IncludeSelf`
+    has_bias: bool = False
+    has_padding: bool = False
+    has_candidates: bool = False
+    has_keep: bool = False
+
+    @classmethod
+    def of(cls, tokens: Tokens) -> "ShapeClass":
+        """Return the class of a problem."""
+        return cls(
+            device=tokens.query.device.type,
+            dtype=tokens.query.dtype,
+            value_dtype=tokens.value.dtype,
+            width=_rounded(tokens.query.shape[-1]),
+            value_width=_rounded(tokens.value.shape[-1]),
+            n_neighbors=tokens.n_neighbors,
+            squared=tokens.squared,
+            is_causal=tokens.is_causal,
+            include_self=tokens.include_self,
+            has_bias=tokens.bias is not None,
+            has_padding=tokens.padding is not None,
+            has_candidates=tokens.candidates is not None,
+            has_keep=tokens.keep is not None,
+        )
+
+
+def _rounded(width: int) -> int:
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def small_problem(shape: ShapeClass, device: torch.device | str = "cpu") -> Tokens:
+    """Draw a small problem of a class: two heads side by side, as a layer gives them.
+
+    Tokens are whole numbers from -2 to 2: their scores are exact, tie often, and so select the same
+    keys in the same order everywhere. The global random state stays as it is.
+    """
+    generator = torch.Generator("cpu").manual_seed(0)
+    n, k = max(_N_TOKENS, shape.n_neighbors + 8), shape.n_neighbors
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(size, generator=generator, dtype=torch.float64, device="cpu")
+
+    def rows(width: int, dtype: torch.dtype, step: float) -> Tensor:
+        drawn = (uniform(1, n, 2, width) * 5 - 2.5).div(step).round().mul(step)
+        return drawn.to(device, dtype).transpose(1, 2)
+
+    # Steps wider than the scores are apart: a root and a bias never add up to nearly another's sum.
+    bias = (uniform(1, 2, n, n) * 2).floor() * 5
+    bias = bias.masked_fill(uniform(n, n) < 0.1, -torch.inf)
+    candidates = uniform(1, n).argsort(-1)[:, : max(n // 2, k + 1)].sort(-1).values
+    keep = (uniform(1, 2, n, k) < 0.75) / 0.75
+    return Tokens(
+        query=rows(shape.width, shape.dtype, 1.0),
+        key=rows(shape.width, shape.dtype, 1.0),
+        value=rows(shape.value_width, shape.value_dtype, 1 / 64),
+        n_neighbors=k,
+        squared=shape.squared,
+        scale=2.0 ** -(shape.width.bit_length() // 2),  # a power of two, so that scores stay exact
+        bias=bias.to(device, shape.dtype) if shape.has_bias else None,
+        padding=(uniform(1, n) < 0.1).to(device) if shape.has_padding else None,
+        is_causal=shape.is_causal,
+        include_self=shape.include_self,
+        candidates=candidates.to(device) if shape.has_candidates else None,
+        keep=keep.to(device, shape.value_dtype) if shape.has_keep else None,
+    )
+
+
+def differences(tokens: Tokens, attend: Attend | None, backward: Backward | None = None) -> str:
+    """Tell how an implementation differs from plain torch operations.
+
+    The plain ones run on the CPU in float64: they share no rounding and no device with what is
+    compared.
+
+    Parameters
+    ----------
+    tokens : Tokens
+        A problem such as `small_problem` draws: where scores differ by less than a rounding, the
+        selected keys may rightly be others.
+    attend : callable, optional
+        The forward pass, from `Tokens` to `Found`.
+    backward : callable, optional
+        The backward pass, with the arguments and results of `backward_plain`; it gets what plain
+        operations selected, so that it is compared by itself.
+
+    Returns
+    -------
+    differences : str
+        Empty where indices are equal and all numbers within `TOLERANCES` of the values' dtype; else
+        what differs, and by how much. What an implementation raises is raised.
+    """
+    exact = _in_double(tokens)
+    wanted = attend_plain(exact)
+    tolerance = TOLERANCES[tokens.value.dtype]
+    found: list[str] = []
+    if attend is not None:
+        output, indices, weights = attend(tokens)
+        n_wrong = int((indices.cpu() != wanted.indices).sum())
+        if n_wrong:
+            found.append(f"{n_wrong} of {indices.numel()} indices differ")
+        found += _apart("output", output, wanted.output, tolerance)
+        found += _apart("weights", weights, wanted.weights, tolerance)
+    if backward is not None:
+        found += _apart_backward(tokens, exact, wanted, backward, tolerance)
+    return "; ".join(found)
+
+
+def _apart_backward(
+    tokens: Tokens, exact: Tokens, wanted: Found, backward: Backward, tolerance: float
+) -> list[str]:
+    device, dtype = tokens.value.device, tokens.value.dtype
+    generator = torch.Generator("cpu").manual_seed(1)
+    sent, from_weights = (
+        torch.randn(x.shape, generator=generator, device="cpu") for x in wanted[::2]
+    )
+    slots = [x.to(device, dtype) for x in (wanted.weights, sent, from_weights)]
+    weights, sent, from_weights = (x.cpu().double() for x in slots)
+    expected = backward_plain(
+        exact._replace(**_NO_MASKS), wanted.indices, weights, sent, from_weights
+    )
+    found = backward(tokens._replace(**_NO_MASKS), wanted.indices.to(device), *slots)
+    return [
+        text
+        for name, ours, other in zip(_GRADIENTS, found, expected, strict=True)
+        for text in _apart(f"gradients of {name}", ours, other, tolerance)
+    ]
+
+
+_GRADIENTS = ("query", "key", "value", "scores")
+# The backward pass needs no mask: it has the slots.
+_NO_MASKS: dict[str, Any] = {
+    "bias": None,
+    "padding": None,
+    "is_causal": False,
+    "include_self": "candidate",
+    "candidates": None,
+}
+
+
+def _in_double(tokens: Tokens) -> Tokens:
+    """Move a problem to the CPU, with its floating tensors in float64."""
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, Tensor):
+            return part
+        part = part.detach().cpu()
+        return part.double() if part.is_floating_point() else part
+
+    return Tokens(*(moved(part) for part in tokens))
+
+
+def _apart(name: str, found: Tensor, wanted: Tensor, tolerance: float) -> list[str]:
+    if found.shape != wanted.shape:
+        return [f"{name} of shape {tuple(found.shape)}, not {tuple(wanted.shape)}"]
+    allowed = tolerance * max(0.01, float(wanted.abs().max()))
+    apart = float((found.detach().cpu().double() - wanted).abs().max())
+    if apart <= allowed:
+        return []
+    return [f"{name} by up to {apart:.2g} (allowed: {allowed:.1g})"]  # NaN too

@@ -104,6 +104,24 @@ def _seeded() -> None:
         torch.manual_seed(SEED)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let what runs on accelerators be tested on one: ``pytest tests/lab/triton --device cuda``."""
+    parser.addoption("--device", default="cpu", help="of tests that take a device: cpu, cuda, mps")
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    """Give the device of --device; skip where it is not there."""
+    import torch
+
+    name: str = request.config.getoption("--device")
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch raises either, by device
+        pytest.skip(f"the device {name} is not there: {str(error).splitlines()[0]}")
+    return name
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Give a numpy generator with the suite's seed."""

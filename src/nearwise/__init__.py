@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier as AttnKNNClassifier
     from nearwise.classifier import LiveModel as LiveModel
     from nearwise.functional import knn_attention as knn_attention
+    from nearwise.functional import set_attention_implementation as set_attention_implementation
     from nearwise.memory import MemoryBank as MemoryBank
     from nearwise.memory import TokenMemory as TokenMemory
     from nearwise.nn import ConvNNAttention as ConvNNAttention
@@ -48,6 +49,7 @@ _LAYERS = {
     "TokenMemory": "nearwise.memory",
     "VisionTransformer": "nearwise.nn",
     "knn_attention": "nearwise.functional",
+    "set_attention_implementation": "nearwise.functional",
 }
 _REPRESENTATIONS = {
     "extract_features": "nearwise.probes",

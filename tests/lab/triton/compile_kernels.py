@@ -31,12 +31,9 @@ DEFAULTS = {
     "generator": None,
 }
 MASKS = {
-    "attn_mask": torch.zeros(80, 80),
     "key_padding_mask": torch.zeros(2, 80).bool(),
     "is_causal": True,
-    "include_self": "always",
-    "candidates": torch.arange(0, 80, 2),
-    "dropout_p": 0.1,
+    "include_self": "never",
 }
 HALF = torch.bfloat16
 # name: (dtype, shape, neighbors, options)
@@ -53,9 +50,9 @@ CASES = {
     "masks": (HALF, (2, 2, 80, 64), 9, MASKS),
     "masks-float32-l2": (torch.float32, (2, 2, 80, 40), 9, {**MASKS, "metric": "euclidean"}),
     "never": (HALF, (2, 2, 80, 64), 9, {"include_self": "never", "metric": "cosine"}),
-    "wide": (HALF, (2, 1, 197, 192), 9, {}),
-    "wider-l2": (HALF, (2, 1, 197, 800), 9, {"metric": "euclidean"}),
-    "wider-float32": (torch.float32, (2, 1, 197, 800), 32, {}),
+    "wide": (HALF, (2, 1, 197, 128), 9, {}),
+    "wide-l2": (HALF, (2, 1, 197, 128), 9, {"metric": "euclidean"}),
+    "wide-float32": (torch.float32, (2, 1, 197, 128), 32, {}),
     "narrow": (torch.float16, (2, 2, 80, 3), 2, {"metric": "euclidean"}),
 }
 

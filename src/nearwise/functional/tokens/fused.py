@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.operators import operator
+from nearwise.functional.tokens.checked import attend_checked, backward_checked
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
-from nearwise.functional.tokens.implementation import registered
-from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, pair_scores
+from nearwise.functional.tokens.plain_backward import backward_plain
 from nearwise.functional.tokens.problem import Found, Tokens
 
 
@@ -33,9 +33,9 @@ def _forward(
     keep: Tensor | None,
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    attend = attend_cpu if by == "cpu" else registered(by).attend
     masks = (bias, padding, is_causal, include_self, candidates, keep)
-    found = attend(Tokens(query, key, value, n_neighbors, squared, scale, *masks))
+    tokens = Tokens(query, key, value, n_neighbors, squared, scale, *masks)
+    found = attend_cpu(tokens) if by == "cpu" else attend_checked(tokens, by)
     return found.output, found.indices, found.weights
 
 
@@ -63,10 +63,9 @@ def _backward(
     grad_weights: Tensor,
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    no_masks = (None, None, False, "candidate", None)
-    tokens = Tokens(query, key, value, indices.shape[-1], squared, scale, *no_masks, keep)
-    backward = backward_cpu if by == "cpu" else registered(by).backward
-    return backward(tokens, indices, weights, grad_output, grad_weights)
+    tokens = _unmasked(query, key, value, squared, scale, keep, indices)
+    arguments = (tokens, indices, weights, grad_output, grad_weights)
+    return backward_cpu(*arguments) if by == "cpu" else backward_checked(*arguments, by)
 
 
 @torch.library.register_fake("nearwise::knn_attention_backward")
@@ -94,13 +93,14 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -> tuple[Any, ...]:
-    query, key, value, keep, indices, weights = ctx.saved_tensors
+    query, key, value, *slots = ctx.saved_tensors
+    keep, indices, weights = slots
+    problem, sent = (query, key, value, ctx.squared, ctx.scale), (grad_output, grad_weights)
     if torch.is_grad_enabled():  # the gradients will be differentiated
-        found = _differentiable_gradients(ctx, grad_output, grad_weights)
+        tokens = _unmasked(*problem, keep, indices)
+        *grads, grad_scores = backward_plain(tokens, indices, weights, *sent)
     else:
-        arguments = (query, key, value, ctx.squared, ctx.scale, keep, indices, weights)
-        found = _backward(*arguments, grad_output, grad_weights, ctx.by)
-    *grads, grad_scores = found
+        *grads, grad_scores = _backward(*problem, *slots, *sent, ctx.by)
     grad_bias = None
     if ctx.bias_shape is not None:
         # Empty slots have gradient 0, wherever it is added.
@@ -109,28 +109,18 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
     return *grads, None, None, None, grad_bias, *(None,) * 6
 
 
-def _differentiable_gradients(
-    ctx: Any, grad_output: Tensor, grad_weights: Tensor
-) -> tuple[Tensor, ...]:
-    """Gradients as of `_backward`, by torch operations, which have gradients themselves.
-
-    The weights are an output of the forward pass: through them second derivatives reach its masks.
-    """
-    query, key, value, keep, indices, weights = ctx.saved_tensors
-    at = indices.clamp_min(0).long()
-
-    def attended(value: Tensor, weights: Tensor) -> Tensor:
-        kept = weights if keep is None else weights * keep
-        return (kept[..., None, :] @ gather_tokens(value, at))[..., 0, :]
-
-    def scores(query: Tensor, key: Tensor) -> Tensor:
-        return pair_scores(query, key, at, squared=ctx.squared, scale=ctx.scale)
-
-    grad_value, slopes = torch.func.vjp(attended, value, weights)[1](grad_output)
-    slopes = slopes + grad_weights
-    grad_scores = weights * (slopes - (weights * slopes).sum(-1, keepdim=True))
-    grad_query, grad_key = torch.func.vjp(scores, query, key)[1](at_least_single(grad_scores))
-    return grad_query, grad_key, grad_value, grad_scores
+def _unmasked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    squared: bool,
+    scale: float,
+    keep: Tensor | None,
+    indices: Tensor,
+) -> Tokens:
+    """Return the problem as the backward pass sees it: masks have left their slots empty."""
+    masks = (None, None, False, "candidate", None)
+    return Tokens(query, key, value, indices.shape[-1], squared, scale, *masks, keep)
 
 
 torch.library.register_autograd(

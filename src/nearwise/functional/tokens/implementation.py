@@ -1,5 +1,6 @@
 """Which implementation of the k-NN attention over tokens runs."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -11,6 +12,7 @@ from torch import Tensor
 from nearwise.functional.tokens.problem import Found, Tokens
 
 BUILT_IN = ("auto", "plain", "cpu")
+VARIABLE = "NEARWISE_ATTENTION"  # of the environment: the implementation a process begins with
 _GROUP = "nearwise.attention"  # of entry points
 _TORCH_TELLS = hasattr(torch.compiler, "is_exporting")  # since 2.7
 
@@ -31,30 +33,42 @@ class FusedAttention(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
 
-    def fault(self, query: Tensor, n_neighbors: int) -> str:
-        """Tell why it cannot attend for such queries; empty where it can."""
+    def fault(self, tokens: Tokens) -> str:
+        """Tell why it cannot attend in such a problem, without a full stop; empty where it can.
+
+        Such problems run in plain operations, with one warning.
+        """
 
 
 _registered: dict[str, FusedAttention] = {}
 # A plain global, not a context variable: torch.compile guards on it and so compiles anew.
-_forced = "auto"
+_forced = os.environ.get(VARIABLE) or "auto"
+_from_environment = _forced
 
 
-@contextmanager
-def attention_implementation(name: str) -> Iterator[None]:
-    """Force the implementation behind `knn_attention` inside a ``with`` block.
+def set_attention_implementation(name: str) -> None:
+    """Choose the implementation behind `knn_attention`, for all threads of this process.
+
+    The environment variable NEARWISE_ATTENTION, read when nearwise is imported, chooses what a
+    process begins with; `attention_implementation` chooses for a ``with`` block.
 
     Parameters
     ----------
     name : str
+        "auto": "cpu" on a CPU, "plain" on all other devices, while a model is exported and under
+        torch.func (where whatever is chosen runs plain).
         "plain": torch operations alone, on any device. "cpu": compiled loops over row tiles, for
-        tensors on a CPU. "auto": "cpu" on a CPU, "plain" on all other devices and while a model is
-        exported; whatever is forced, "plain" under torch.func. Or one that an installed package
-        registers by an entry point of the group "nearwise.attention" (a `FusedAttention`), as the
-        lab does with "triton": fused kernels for
-        CUDA devices, for at most 256 neighbors in float32, float16 or bfloat16; on a CPU only under
-        Triton's interpreter (environment variable TRITON_INTERPRET=1, set before Python starts);
-        not run on a GPU yet.
+        tensors on a CPU. Or one that an installed package registers by an entry point of the group
+        "nearwise.attention" (a `FusedAttention`), as the lab does with "triton": fused kernels for
+        CUDA devices, in float32, float16 or bfloat16; on a CPU only under Triton's interpreter
+        (environment variable TRITON_INTERPRET=1, set before Python starts); not run on a GPU yet.
+
+        The first use of a registered implementation for each class of problems (device, dtypes,
+        head widths up to a power of two, neighbors, metric, masks; forward and backward pass by
+        themselves) is compared with plain operations on a small problem of that class. Where it
+        differs or fails, or does not take such problems ("triton": attn_mask, candidates,
+        include_self="always", dropout, heads wider than 128, more than 256 neighbors, float64,
+        other devices), the class runs in plain operations, with one RuntimeWarning.
 
     Raises
     ------
@@ -65,6 +79,30 @@ def attention_implementation(name: str) -> Iterator[None]:
 
     Examples
     --------
+    >>> import nearwise
+    >>> nearwise.set_attention_implementation("plain")
+    >>> nearwise.set_attention_implementation("auto")
+    """
+    global _forced
+    if name not in BUILT_IN:
+        registered(name)
+    _forced = name
+
+
+@contextmanager
+def attention_implementation(name: str) -> Iterator[None]:
+    """Choose the implementation behind `knn_attention` inside a ``with`` block.
+
+    Goes before `set_attention_implementation` and the environment; takes and raises what that does.
+    Like it, it holds for all threads.
+
+    Parameters
+    ----------
+    name : str
+        As in `set_attention_implementation`.
+
+    Examples
+    --------
     >>> import torch
     >>> from nearwise.functional import attention_implementation, knn_attention
     >>> x = torch.randn(1, 8, 4)
@@ -72,14 +110,17 @@ def attention_implementation(name: str) -> Iterator[None]:
     ...     knn_attention(x, x, x, 3).shape
     torch.Size([1, 8, 4])
     """
-    global _forced
-    if name not in BUILT_IN:
-        registered(name)
-    before, _forced = _forced, name
+    before = _forced
+    set_attention_implementation(name)
     try:
         yield
     finally:
-        _forced = before
+        _give_back(before)
+
+
+def _give_back(name: str) -> None:
+    global _forced
+    _forced = name
 
 
 def registered(name: str) -> FusedAttention:
@@ -88,7 +129,11 @@ def registered(name: str) -> FusedAttention:
         found = {plugin.name: plugin for plugin in entry_points(group=_GROUP)}
         if name not in found:
             known = ", ".join((*BUILT_IN, *found))
-            raise ValueError(f"Implementation {name!r} is not known. Use one of {known}.")
+            source = f" (set by the environment variable {VARIABLE})"
+            raise ValueError(
+                f"Implementation {name!r}{source if name == _from_environment else ''} is not "
+                f"known. Use one of {known}."
+            )
         _registered[name] = found[name].load()
     return _registered[name]
 
@@ -118,16 +163,17 @@ def is_exported() -> bool:
 
 
 def implementation_for(query: Tensor, n_neighbors: int) -> str:
-    """Return the implementation that attends for such queries, with so many neighbors."""
+    """Return the implementation that is to attend for such queries, with so many neighbors.
+
+    One that is registered is checked where it runs.
+    """
     if _forced == "cpu" and query.device.type != "cpu":
         raise ValueError(
             f'The implementation "cpu" was asked for, but the query lies on {query.device}. '
             'Move it, or use "auto".'
         )
-    if _forced not in BUILT_IN:
-        fault = registered(_forced).fault(query, n_neighbors)
-        if fault:
-            raise ValueError(f'The implementation "{_forced}" was asked for, but {fault}')
+    if _forced not in BUILT_IN and not torch.compiler.is_compiling():
+        registered(_forced)  # the name may come from the environment
     if only_plain():
         return "plain"
     if _forced != "auto":

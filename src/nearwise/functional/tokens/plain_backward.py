@@ -12,8 +12,9 @@ def backward_plain(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, and of the selected scores (B, H, N, K).
 
-    For operators whose implementation may not run: autograd records nothing inside of one. The
-    keys and values of all slots live at once: O(N K D).
+    They have gradients themselves; through the weights, an output of the forward pass, these reach
+    its masks. And they serve inside of operators, where autograd records nothing. The keys and
+    values of all slots live at once: O(N K D).
     """
     query, key, value = (at_least_single(x) for x in (tokens.query, tokens.key, tokens.value))
     weight, sent, from_weights = (at_least_single(x) for x in (weights, grad_output, grad_weights))
@@ -26,9 +27,9 @@ def backward_plain(
     keys, queries = gather_tokens(key, at), query[..., None, :]
     if tokens.squared:
         gaps = queries - keys
-        lengths = gaps.square().sum(-1)
-        # The root has no slope at 0: there the gradient is 0.
-        pulls = torch.where(lengths == 0, 0.0, pulls / lengths.clamp_min(1e-45).sqrt())
+        squares = gaps.square().sum(-1)
+        same = squares == 0  # the root has no slope there
+        pulls = (pulls / squares.masked_fill(same, 1.0).sqrt()).masked_fill(same, 0.0)
         grad_query, to_keys = -(pulls[..., None] * gaps).sum(-2), pulls[..., None] * gaps
     else:
         grad_query, to_keys = (pulls[..., None] * keys).sum(-2), pulls[..., None] * queries

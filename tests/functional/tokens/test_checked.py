@@ -1,0 +1,191 @@
+"""What holds for implementations that a package registers: chosen by name, checked, or replaced."""
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import nearwise
+from nearwise.functional import attention_implementation, knn_attention
+from nearwise.functional.tokens import attend, checked, implementation
+from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu
+from tests.functional.tokens.cases import random_tokens
+
+
+@pytest.fixture
+def other(monkeypatch):
+    """An implementation registered as "other", which counts its calls; nothing is checked yet."""
+    calls = []
+
+    def attend_other(tokens):
+        calls.append("attend")
+        return attend_cpu(tokens)
+
+    def backward_other(*arguments):
+        calls.append("backward")
+        return backward_cpu(*arguments)
+
+    plugin = SimpleNamespace(
+        attend=attend_other, backward=backward_other, fault=lambda tokens: "", calls=calls
+    )
+    monkeypatch.setitem(implementation._registered, "other", plugin)
+    monkeypatch.setattr(checked, "_verdicts", {})
+    return plugin
+
+
+def run(call, name="other"):
+    """Output and gradients of a call under an implementation, and the warnings it gave."""
+    inputs = [x.clone().requires_grad_() for x in random_tokens((2, 2, 12, 8), dtype=torch.float32)]
+    with warnings.catch_warnings(record=True) as caught, attention_implementation(name):
+        warnings.simplefilter("always")
+        output = call(*inputs)
+        output.square().sum().backward()
+    results = [output.detach(), *(x.grad for x in inputs)]
+    return results, [str(w.message) for w in caught if w.category is RuntimeWarning]
+
+
+def nearest(*tokens):
+    return knn_attention(*tokens, 3, metric="euclidean")
+
+
+def test_each_pass_of_a_class_is_checked_once_and_then_used(other):
+    for _ in range(2):
+        assert run(nearest)[1] == []
+    assert other.calls == ["attend"] * 2 + ["backward"] * 2 + ["attend", "backward"]
+    other.calls.clear()
+    with attention_implementation("other"), torch.no_grad():
+        nearest(*random_tokens((1, 1, 30, 7), dtype=torch.float32))  # of the same class
+        assert other.calls == ["attend"]
+        nearest(*random_tokens((1, 1, 30, 17), dtype=torch.float32))
+        assert other.calls == ["attend"] * 3
+
+
+def twice_attended(tokens):
+    found = attend_cpu(tokens)
+    return found._replace(output=2 * found.output)
+
+
+def twice_as_steep(*arguments):
+    return tuple(2 * x for x in backward_cpu(*arguments))
+
+
+def failing(*_):
+    raise RuntimeError("no such instruction")
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("part", "broken", "why"),
+    [
+        ("attend", twice_attended, "output by up to"),
+        ("backward", twice_as_steep, "gradients of query by up to"),
+        ("attend", failing, "RuntimeError: no such instruction"),
+        ("backward", failing, "RuntimeError: no such instruction"),
+        ("fault", lambda tokens: "its kernels take no l2", "its kernels take no l2"),
+    ],
+)
+def test_what_fails_runs_plain_with_one_warning(other, compiled, part, broken, why):
+    setattr(other, part, broken)
+    call = torch.compile(nearest, fullgraph=True, backend="aot_eager") if compiled else nearest
+    found, caught = run(call)
+    assert len(caught) == (2 if part == "fault" else 1)  # a warning per pass
+    for text in ("other", why, f"torch {torch.__version__}", "squared=True"):
+        assert text in caught[0]
+    again, silent = run(call)
+    assert silent == []
+    expected, _ = run(nearest, "plain")
+    for results in (found, again):
+        for one, other_one in zip(results, expected, strict=True):
+            torch.testing.assert_close(one, other_one, atol=1e-5, rtol=1e-5)
+
+
+def test_out_of_memory_is_raised_and_the_class_is_checked_again(other):
+    right = other.attend
+
+    def short(tokens):
+        raise torch.OutOfMemoryError("7 GiB")
+
+    other.attend = short
+    with pytest.raises(torch.OutOfMemoryError):
+        run(nearest)
+    other.attend = right
+    assert run(nearest)[1] == []
+
+
+def test_threads_check_a_class_once_between_them(other):
+    tokens = random_tokens((1, 1, 12, 8), dtype=torch.float32)
+    threads = [threading.Thread(target=nearest, args=tokens) for _ in range(4)]
+    with attention_implementation("other"):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert other.calls == ["attend"] * 5
+
+
+def test_a_check_leaves_the_random_state_and_works_in_inference_mode_and_autocast(other):
+    tokens = random_tokens((1, 1, 12, 8), dtype=torch.float32)
+    before = torch.get_rng_state()
+    with (
+        attention_implementation("other"),
+        torch.inference_mode(),
+        torch.autocast("cpu", torch.bfloat16),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        nearest(*tokens)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_choice_of_the_process_holds_until_changed_and_blocks_nest_over_it(other):
+    tokens = random_tokens((1, 1, 12, 8), dtype=torch.float32)
+    compiled = torch.compile(nearest, fullgraph=True, backend="aot_eager")
+    try:
+        nearwise.set_attention_implementation("other")
+        compiled(*tokens)
+        used = len(other.calls)
+        assert used
+        with attention_implementation("plain"):
+            compiled(*tokens)
+            assert len(other.calls) == used
+        compiled(*tokens)
+        assert len(other.calls) == used + 1
+        with pytest.raises(ValueError, match="'othre' is not known"):
+            nearwise.set_attention_implementation("othre")
+    finally:
+        nearwise.set_attention_implementation("auto")
+    compiled(*tokens)
+    assert len(other.calls) == used + 1
+
+
+@pytest.mark.parametrize(("name", "error"), [("plain", ""), ("flash", "NEARWISE_ATTENTION")])
+def test_the_environment_chooses_what_a_process_begins_with(name, error):
+    code = (
+        "import torch\n"
+        "from nearwise.functional.tokens import attend, implementation\n"
+        "assert implementation.only_plain() == (implementation._forced == 'plain')\n"
+        "attend(*(torch.randn(1, 8, 4) for _ in range(3)), 3)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NEARWISE_ATTENTION": name},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode == 0) == (not error), done.stderr
+    last = done.stderr.splitlines()[-1] if error else ""
+    assert error in last
+    assert ("'flash'" in last) == bool(error)
+
+
+def test_values_of_half_precision_are_a_class_of_their_own(other):
+    query, key, value = random_tokens((1, 1, 12, 8), dtype=torch.float32)
+    with attention_implementation("other"):
+        for dtype in (torch.float32, torch.bfloat16):
+            attend(query, key, value.to(dtype), 3)
+    assert len(checked._verdicts) == 2

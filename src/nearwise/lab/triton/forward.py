@@ -82,6 +82,30 @@ def _exact_distances(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _softmax(scores, positions):  # type: ignore[no-untyped-def]
+    """Weights of the kept keys of each query; all 0 where it has none."""
+    highest = tl.max(scores, axis=1)
+    highest = tl.where(highest == _NONE, 0.0, highest)
+    shares = tl.where(positions >= 0, tl.exp(scores - highest[:, None]), 0.0)
+    total = tl.sum(shares, axis=1)
+    return shares / tl.where(total == 0.0, 1.0, total)[:, None]
+
+
+@triton.jit
+def _mix(  # type: ignore[no-untyped-def]
+    value, shares, positions, WIDTH: tl.constexpr, N_SLOTS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Add up the values of the kept keys, slot by slot, by their shares."""
+    slot = tl.arange(0, shares.shape[1])[None, :]
+    mixed = tl.zeros((shares.shape[0], BLOCK), tl.float32)
+    for s in range(0, N_SLOTS):
+        share = tl.sum(tl.where(slot == s, shares, 0.0), axis=1)
+        at = tl.sum(tl.where(slot == s, positions, 0), axis=1)
+        mixed += share[:, None] * load_rows(value, at, at >= 0, WIDTH, BLOCK).to(tl.float32)
+    return mixed
+
+
+@triton.jit
 def _tile_scores(  # type: ignore[no-untyped-def]
     q, key, padding, row, at, n_keys, scale, WIDTH: tl.constexpr, SQUARED: tl.constexpr,
     CAUSAL: tl.constexpr, NOT_ITSELF: tl.constexpr,
@@ -153,22 +177,13 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     if SQUARED:
         kept = _exact_distances(q, key, kept, positions, scale, WIDTH, N_SLOTS, SLOTS)
     kept, positions = _in_order(kept, positions, N_SLOTS, SLOTS)
-    highest = tl.max(kept, axis=1)
-    highest = tl.where(highest == _NONE, 0.0, highest)
-    shares = tl.where(positions >= 0, tl.exp(kept - highest[:, None]), 0.0)
-    total = tl.sum(shares, axis=1)
-    shares = shares / tl.where(total == 0.0, 1.0, total)[:, None]
+    shares = _softmax(kept, positions)
     slots = (program * n_queries + row)[:, None] * N_SLOTS + slot
     written = there[:, None] & (slot < N_SLOTS)
     tl.store(indices + slots, positions, mask=written)
     tl.store(weights + slots, shares.to(weights.dtype.element_ty), mask=written)
 
-    attended = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
-    for s in range(0, N_SLOTS):
-        share = tl.sum(tl.where(slot == s, shares, 0.0), axis=1)
-        at = tl.sum(tl.where(slot == s, positions, 0), axis=1)
-        values = load_rows(value, at, there & (at >= 0), VALUE_WIDTH, BLOCK_V)
-        attended += share[:, None] * values.to(tl.float32)
+    attended = _mix(value, shares, positions, VALUE_WIDTH, N_SLOTS, BLOCK_V)
     v = tl.arange(0, BLOCK_V)[None, :]
     to = ((item * n_queries + row) * n_heads + program % n_heads)[:, None] * VALUE_WIDTH + v
     tl.store(

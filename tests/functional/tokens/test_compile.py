@@ -61,6 +61,19 @@ def test_it_compiles_into_one_graph(implementation, metric, options):
         torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-5)
 
 
+def test_a_compiled_graph_keeps_the_compiled_loops():
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    x = random_tokens((1, 1, 12, 8), dtype=torch.float32)[0]
+    torch.compile(lambda x: knn_attention(x, x, x, 3), fullgraph=True, backend=backend)(x)
+    (graph,) = graphs
+    assert torch.ops.nearwise.knn_attention.default in [node.target for node in graph.graph.nodes]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_mask_and_candidates_compile_too(backend):
     tokens = random_tokens((2, 2, 12, 8), dtype=torch.float32)

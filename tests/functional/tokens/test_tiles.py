@@ -84,7 +84,7 @@ def test_the_choice_on_a_gpu_is_plain_torch_until_another_is_asked_for():
     for device in ("cuda", "mps", "xpu"):
         assert implementation.automatic_on(device) == "plain"
     elsewhere = torch.empty(1, device="meta")
-    assert implementation.implementation_for(elsewhere, 3) == "plain"
+    assert implementation.implementation_for(elsewhere) == "plain"
 
 
 @pytest.mark.slow

@@ -174,7 +174,7 @@ def attend(
         dropout_p=dropout_p,
         generator=generator,
     )
-    by = implementation_for(query, n_neighbors)
+    by = implementation_for(query)
     n_keys = tokens.key.shape[2] - (include_self == "never")
     if n_keys < 1 or 0 in tokens.query.shape:
         found = _attend_none(tokens)

@@ -150,6 +150,8 @@ def is_traced() -> bool:
 
 def is_transformed() -> bool:
     """Whether torch.func (`grad`, `vmap`, `jacrev`, ...) transforms what runs."""
+    if torch.compiler.is_compiling():  # the compiler takes the stack to be there in any case
+        return False
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
@@ -162,8 +164,8 @@ def is_exported() -> bool:
     return bool(torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling())
 
 
-def implementation_for(query: Tensor, n_neighbors: int) -> str:
-    """Return the implementation that is to attend for such queries, with so many neighbors.
+def implementation_for(query: Tensor) -> str:
+    """Return the implementation that is to attend for such queries.
 
     One that is registered is checked where it runs.
     """

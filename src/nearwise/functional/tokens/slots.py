@@ -120,7 +120,7 @@ def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
     As `slot_mix` with a kernel (K, C), to (B, H, N, C); on a CPU what is kept for the backward pass
     is O(N K).
     """
-    if implementation_for(value, indices.shape[-1]) != "cpu":
+    if implementation_for(value) != "cpu":
         return _plain_sum(value, indices, weights, kernel)
     whole = at_least_single(value)
     parts = (indices.to(torch.int32), weights.to(whole.dtype), kernel.to(whole.dtype))

@@ -294,7 +294,6 @@ def test_wrong_settings_say_what_to_do(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer": "KNNAttention", "K": 18}, "between 1 and 17.* setting for n_neighbors is K"),
         ({"layer": "NeighborhoodAttention", "K": 18}, "The setting for kernel_size is K"),
         ({"num_heads": 3}, "num_heads=3 does not divide dim.*The setting for dim is d_hidden"),
         ({"patch_size": 3}, "does not divide the image"),

@@ -29,15 +29,15 @@ def build_vit(
     ------
     ValueError
         If patches do not fill the image, heads do not divide the width, or the layer asks for
-        more neighbors or samples than there are tokens.
+        a wider neighborhood or more samples than there are tokens.
     """
     try:
         return _tried_model(settings, image_size, channels, n_classes)
     except ValueError as error:
-        kernel = "kernel_size" if "Neighborhood" in settings.layer_name else "n_neighbors"
+        is_k = "Neighborhood" in settings.layer_name  # other layers have a kernel size of their own
         hints = [
             f" The setting for {own} is {name}."
-            for own, name in ((kernel, "K"), ("dim", "d_hidden"))
+            for own, name in (("kernel_size", "K"),) * is_k + (("dim", "d_hidden"),)
             if f"{own}=" in str(error)
         ]
         raise ValueError(f"{error}{''.join(hints)}") from error

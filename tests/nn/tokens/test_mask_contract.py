@@ -11,6 +11,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nearwise.functional import attention_implementation, knn_attention
 from nearwise.lab.nn.sparse import SparseAttention
@@ -72,6 +73,9 @@ def masks(kind, batch, n, dtype):
     padding = torch.rand(batch, n, generator=generator) < 0.3
     bias = torch.randn(n, n, generator=generator, dtype=torch.float64).to(dtype)
     forbidden = torch.zeros(n, n, dtype=dtype).masked_fill(~some, -torch.inf)
+    # As some write "masked": where all keys have it, they are alike.
+    lowest = torch.zeros(n, n, dtype=dtype).masked_fill(~some, torch.finfo(dtype).min)
+    lowest[: n // 3] = torch.finfo(dtype).min
     some[: n // 2], each[:, 1, : n // 2] = False, False  # rows that may attend to nothing
     padding[:1] = True  # and a whole item
     return {
@@ -81,6 +85,7 @@ def masks(kind, batch, n, dtype):
         "boolean per head": {"attn_mask": each},
         "floating": {"attn_mask": bias},
         "floating, forbidding": {"attn_mask": forbidden + bias},
+        "floating, lowest": {"attn_mask": lowest},
         "padding": {"key_padding_mask": padding},
         "padding, causal": {"key_padding_mask": padding, "is_causal": True},
         "padding, boolean": {"key_padding_mask": padding, "attn_mask": some},
@@ -95,6 +100,7 @@ KINDS = (
     "boolean per head",
     "floating",
     "floating, forbidding",
+    "floating, lowest",
     "padding",
     "padding, causal",
     "padding, boolean",
@@ -160,6 +166,13 @@ def expected_of(layer, x, given):
         for part in F.linear(x, weight, bias).chunk(3, dim=-1)
     ]
     return out(torchs(*heads, **given).transpose(1, 2).flatten(2))
+
+
+@pytest.fixture(autouse=True)
+def _exact():
+    # torch's fused attention loses gradients where all scores of a row are the lowest number.
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)

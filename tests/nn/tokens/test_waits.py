@@ -64,10 +64,14 @@ def test_a_look_would_be_seen():
 
 def test_candidates_on_the_cpu_are_checked_and_others_are_not():
     x = torch.randn(1, 5, 4)
-    twice = torch.tensor([2, 2, 9])
-    with pytest.raises(ValueError, match="lie between 2 and 9"):
-        knn_attention(x, x, x, 2, candidates=twice)
-    x = x.to("meta")
-    with pytest.raises(ValueError, match="lie between 2 and 9"):
-        knn_attention(x, x, x, 2, candidates=twice)
-    assert knn_attention(x, x, x, 2, candidates=twice.to("meta")).shape == (1, 5, 4)
+
+    def call(x, candidates):
+        return knn_attention(x, x, x, 2, candidates=candidates)
+
+    compiled = torch.compile(call, backend="aot_eager")
+    for wrong, message in (([2, 9], "between 2 and 9"), ([-1, 2], "between -1"), ([2, 2], "twice")):
+        for given in (wrong, torch.tensor(wrong)):
+            for run_it, tokens in ((call, x), (call, x.to("meta")), (compiled, x)):
+                with pytest.raises(ValueError, match=message):
+                    run_it(tokens, given)
+        assert call(x.to("meta"), torch.tensor(wrong, **ON)).shape == (1, 5, 4)

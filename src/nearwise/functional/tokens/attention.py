@@ -91,7 +91,8 @@ def knn_attention(
         Positions of the keys that may be attended, each once; default all. With
         include_self="always" a token's own key need not be among them. They are checked where they
         lie on the CPU; on another device, where that would wait for it, a position that does not
-        exist fails as torch's own indexing does, and one named twice counts once.
+        exist fails as torch's own indexing does, and one named twice counts once, as both do in
+        exported models and under torch.func.
     dropout_p : float in [0, 1), default=0
         Share of the weights that are set to 0, the others being scaled up.
     generator : torch.Generator, optional

@@ -14,7 +14,7 @@ from nearwise.functional.tokens.kernels.backward import backward_rows
 from nearwise.functional.tokens.kernels.forward import attend_rows, workspace
 from nearwise.functional.tokens.kernels.rows import LANES
 from nearwise.functional.tokens.pairs import at_least_single, centered
-from nearwise.functional.tokens.problem import Found, Tokens
+from nearwise.functional.tokens.problem import Found, Tokens, check_positions
 
 Array = NDArray[Any]
 Room = Callable[[int, int], tuple[Tensor, Array]]
@@ -25,6 +25,7 @@ _MODES = {"candidate": 0, "always": 1, "never": 2}
 
 def attend_cpu(tokens: Tokens) -> Found:
     """Attend without keeping the scores of more than a tile of queries."""
+    check_positions(tokens.candidates, tokens.key.shape[2])
     dtype = tokens.value.dtype
     tokens = _in_working_precision(tokens)
     if tokens.squared:

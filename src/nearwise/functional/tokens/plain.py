@@ -10,7 +10,7 @@ from torch import Tensor
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.implementation import is_exported, is_traced
 from nearwise.functional.tokens.pairs import at_least_single, centered, gather_tokens, pair_scores
-from nearwise.functional.tokens.problem import Found, Tokens
+from nearwise.functional.tokens.problem import Found, Tokens, check_positions
 
 # Scores that live at once, unless those of one query are more: 16 MiB in single precision, about
 # 150 MiB with all that selects among them.
@@ -64,6 +64,7 @@ def _nearest(
     candidates: Tensor | None,
     keep: Tensor | None,
 ) -> Tensor:
+    check_positions(candidates, key.shape[2])
     masks = (bias, padding, is_causal, include_self, candidates, keep)
     tokens = Tokens(query, key, value, n_neighbors, squared, scale, *masks)
     batch, heads, n_queries, _ = query.shape

@@ -194,7 +194,7 @@ def _check_candidates(
 ) -> Tensor | None:
     if candidates is None:
         return None
-    positions = as_positions(candidates, n_keys, device)
+    positions = as_positions(candidates, n_keys)
     if positions.ndim == 2 and len(positions) != batch:
         raise ValueError(
             f"candidates has {len(positions)} rows, but the batch has {batch}. Give one row each, "
@@ -202,20 +202,15 @@ def _check_candidates(
         )
     # Ascending, so that ties go to the lowest position here as elsewhere.
     in_order = positions.sort(dim=-1).values
-    if _is_checked(positions) and (in_order.diff(dim=-1) == 0).any():
-        raise ValueError("candidates names a key twice. Give each position once.")
-    return in_order.expand(batch, -1)
+    if device.type != "cpu" and not torch.compiler.is_compiling():  # else where they are used
+        check_positions(in_order, n_keys)
+    return in_order.to(device).expand(batch, -1)
 
 
-def _is_checked(positions: Tensor) -> bool:
-    """Whether values are looked at: on another device than the CPU each look would wait for it."""
-    return positions.device.type == "cpu" and not torch.compiler.is_compiling()
+def as_positions(candidates: KeyPositions, n_keys: int) -> Tensor:
+    """Bring candidates to an int64 tensor, (C,) or (batch, C), without a look at their values.
 
-
-def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -> Tensor:
-    """Bring candidates to an int64 tensor, (C,) or (batch, C), of positions that exist.
-
-    Raises ValueError if they are something else, as far as `_is_checked`.
+    Raises ValueError if they are no integers, of another shape, or none.
     """
     positions = candidates if isinstance(candidates, Tensor) else torch.as_tensor(candidates)
     if positions.dtype not in (torch.int64, torch.int32) or positions.ndim not in (1, 2):
@@ -225,13 +220,23 @@ def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) ->
         )
     if positions.shape[-1] == 0:
         raise ValueError(f"candidates is empty. Name some of the {n_keys} keys.")
-    if _is_checked(positions) and positions.numel():
-        low, high = (int(x) for x in positions.aminmax())
-        if low < 0 or high >= n_keys > 0:
-            raise ValueError(
-                f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
-            )
-    return positions.to(device, torch.int64)
+    return positions.to(torch.int64)
+
+
+def check_positions(in_order: Tensor | None, n_keys: int, *, distinct: bool = True) -> None:
+    """Refuse ascending positions (..., C) that do not exist, or name a key twice.
+
+    Not where they lie on another device than the CPU: a look at them would wait for it.
+    """
+    if in_order is None or in_order.device.type != "cpu" or in_order.numel() == 0:
+        return
+    low, high = int(in_order.min()), int(in_order.max())
+    if low < 0 or high >= n_keys > 0:
+        raise ValueError(
+            f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
+        )
+    if distinct and bool((in_order.diff(dim=-1) == 0).any()):
+        raise ValueError("candidates names a key twice. Give each position once.")
 
 
 def _bias(

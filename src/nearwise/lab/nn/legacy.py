@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.functional.tokens.problem import as_positions
+from nearwise.functional.tokens.problem import as_positions, check_positions
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.base import Masks
 from nearwise.nn.tokens.convnn import ConvNNAttention
@@ -67,7 +67,9 @@ def _convnn(
     if masks.candidates is None:
         candidates = _drawn(layer, key.shape[2], key.device)
     else:
-        candidates = as_positions(masks.candidates, key.shape[2], key.device)
+        candidates = as_positions(masks.candidates, key.shape[2])
+        check_positions(candidates, key.shape[2], distinct=False)
+        candidates = candidates.to(key.device)
         if candidates.ndim != 1:
             raise ValueError("With legacy_layout=True the batch shares candidates: shape (C,).")
     query, value = layer._with_coordinates(query), layer._with_coordinates(value)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from nearwise.functional.kernels import compiled, inlined
 from nearwise.functional.tokens.kernels.rows import (
     LANES,
-    LOWEST,
     ROOM,
     columns_from,
     lanes_for,
     limit_of,
+    lowest_of,
     rank,
     take,
     weighted_sum,
@@ -144,7 +144,7 @@ def _select_rows(  # type: ignore[no-untyped-def]
     """Write the positions of the best columns of every row, and the logarithms of their weights."""
     flat, words, n_lanes = scores.reshape(-1), flags.view(np.uint64), lanes_for(n_slots)
     n_heads, n_rows, n_columns = scores.shape
-    lowest = weights.dtype.type(LOWEST)
+    lowest = lowest_of(weights)
     for row in range(n_heads * n_rows):
         g, i, start = row // n_rows, row % n_rows, row * n_columns
         n_seen = _seen(positions, first + i, scores[g, i]) if is_causal else n_columns

@@ -16,7 +16,6 @@ ROOM = 64  # beyond the columns, in arrays that hold those of a row
 # Unsigned throughout: numba makes a float of a signed and an unsigned number.
 _ONE, _BYTES, _BLOCK, _FOUR = np.uint64(1), np.uint64(8), np.uint64(ROOM), np.uint64(4 * ROOM)
 _SOME = np.uint64(16)  # lanes
-LOWEST = -3e38  # of all scores but -inf
 
 
 @inlined_reordered
@@ -59,6 +58,12 @@ def add_row(factors, row, start, rows, starts, n, width):  # type: ignore[no-unt
         at, factor = np.uint64(starts[s]), factors[s]
         for c in range(width):
             rows[at + c] += factor * row[r + c]
+
+
+@inlined
+def lowest_of(scores):  # type: ignore[no-untyped-def]
+    """Return the lowest of all numbers but -inf, as of a mask that adds ``finfo.min``."""
+    return np.nextafter(scores.dtype.type(-np.inf), scores.dtype.type(0))
 
 
 @compiled
@@ -115,7 +120,7 @@ def limit_of(scores, start, n_columns, n_wanted, n_lanes, lanes):  # type: ignor
     comparing all with all costs more than it saves.
     """
     _fill_lanes(scores, start, n_columns, n_lanes, lanes)
-    limit, n = lanes.dtype.type(LOWEST), np.uint64(n_lanes)
+    limit, n = lowest_of(lanes), np.uint64(n_lanes)
     for some in range(np.uint64(0), n, max(_ONE, n // _SOME)):
         best, n_reaching = lanes[some], np.int32(0)
         for lane in range(n):

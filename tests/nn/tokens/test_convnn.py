@@ -219,6 +219,21 @@ def test_a_temperature_changes_weights_and_not_neighbors(metric):
     assert (then.weights[:, 1:, :, 0] > first.weights[:, 1:, :, 0]).all()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_a_mask_adds_counts_in_raw_factors_too(metric):
+    layer = make(n_neighbors=17, metric=metric, weighting="raw")
+    torch.nn.init.ones_(layer.conv.weight)
+    x, added = tokens(dtype=torch.float64), torch.zeros(17, 17, dtype=torch.float64)
+    added[:, 3] = -0.5
+    difference = layer(x, added) - layer(x)
+    if metric == "euclidean":  # a factor is one over the distance, which grows
+        assert (difference.abs().amax((0, 2)) > 1e-3).all()
+        return
+    value = layer.qkv(x).chunk(3, dim=-1)[2]
+    expected = F.linear(-0.5 * value[:, 3:4], layer.proj.weight).expand_as(difference)
+    torch.testing.assert_close(difference, expected, **CLOSE)
+
+
 def test_mistakes_are_named():
     far = torch.device("cpu")
     wrong = [

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
-from nearwise.functional.tokens.pairs import pair_scores, unit
+from nearwise.functional.tokens.pairs import unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_n_neighbors
 from nearwise.functional.tokens.slots import slot_mix, slot_sum
 from nearwise.nn.tokens.base import (
@@ -16,7 +16,7 @@ from nearwise.nn.tokens.base import (
     Masks,
     TokenAttention,
 )
-from nearwise.nn.tokens.knn import log_total
+from nearwise.nn.tokens.knn import biased_scores, log_total
 from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
 
 Convolution = Literal["standard", "depthwise", "depthwise-separable"]
@@ -102,7 +102,8 @@ class ConvNNAttention(TokenAttention):
         See `SlotConvolution`; shared by the heads.
     weighting : {"softmax", "raw"}, default="softmax"
         Factors of the values: the softmax of the selected similarities (of minus the distances),
-        or the similarities themselves (one over the distances).
+        or the similarities themselves (one over the distances), with what a floating mask adds to
+        the scores (takes off a distance, down to 0).
     sampling : {"all", "random", "line", "grid"}, default="all"
         Which tokens are candidates, see `Sampling`.
     num_samples, sample_padding, num_prefix_tokens, grid_size, sample_in_eval, generator
@@ -224,7 +225,7 @@ class ConvNNAttention(TokenAttention):
         found = self._nearest(query, key, masks, n_slots, "candidate")
         if self.weighting == "softmax":
             return Ranked(found.indices, found.weights)
-        return Ranked(found.indices, self._raw_scores(query, key, found.indices))
+        return Ranked(found.indices, self._raw_scores(query, key, found.indices, masks))
 
     def _rank_sampled(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
         """Rank the candidates behind the token itself."""
@@ -237,7 +238,7 @@ class ConvNNAttention(TokenAttention):
         found = self._nearest(query, key, masks, self.n_neighbors - 1, "never")
         indices = torch.cat([own, found.indices], dim=-1)
         if self.weighting == "raw":
-            raw = self._raw_scores(query, key, found.indices)
+            raw = self._raw_scores(query, key, found.indices, masks)
             return Ranked(indices, torch.cat([self._raw(own_score), raw], dim=-1))
         total = log_total(query, key, found, masks, self._is_distance, self.scale)[..., None]
         logit = -own_score if self._is_distance else own_score
@@ -271,20 +272,21 @@ class ConvNNAttention(TokenAttention):
         """Similarity (or distance) (B, H, N, 1) of every token to itself."""
         if self.self_score is not None:
             return torch.full(own.shape, self.self_score, dtype=query.dtype, device=query.device)
-        return self._measured(query, key, own)
+        return self._measured(query, key, own, Masks())
 
-    def _measured(self, query: Tensor, key: Tensor, at: Tensor) -> Tensor:
-        """Similarities (or distances) of selected pairs."""
-        scores = pair_scores(query, key, at, squared=self._is_distance, scale=self.scale)
-        return -scores if self._is_distance else scores
+    def _measured(self, query: Tensor, key: Tensor, at: Tensor, masks: Masks) -> Tensor:
+        """Similarities (or distances) of selected pairs, with what a mask adds to the scores."""
+        is_distance = self._is_distance
+        scores = biased_scores(query, key, at, masks, squared=is_distance, scale=self.scale)
+        return -scores if is_distance else scores
 
-    def _raw_scores(self, query: Tensor, key: Tensor, indices: Tensor) -> Tensor:
+    def _raw_scores(self, query: Tensor, key: Tensor, indices: Tensor, masks: Masks) -> Tensor:
         """Factors of the values without a softmax; 0 in empty slots."""
-        measured = self._measured(query, key, indices.long().clamp_min(0))
+        measured = self._measured(query, key, indices.long().clamp_min(0), masks)
         return self._raw(measured).masked_fill(indices < 0, 0.0)
 
     def _raw(self, measured: Tensor) -> Tensor:
-        return 1 / (measured + _FAR) if self._is_distance else measured
+        return 1 / (measured.clamp_min(0) + _FAR) if self._is_distance else measured
 
 
 def _spread(n: int, like: Tensor) -> Tensor:

@@ -212,6 +212,17 @@ def _expanded(padding: Tensor | None, key: Tensor) -> Tensor | None:
     return None if padding is None else checked_padding(padding, key.shape[0], key.shape[2])
 
 
+def biased_scores(
+    query: Tensor, key: Tensor, at: Tensor, masks: Masks, *, squared: bool, scale: float
+) -> Tensor:
+    """Scores (B, H, N, K) of every query with the keys at `at`, with what a mask adds to them."""
+    scores = pair_scores(query, key, at, squared=squared, scale=scale)
+    if masks.attn_mask is None or not masks.attn_mask.is_floating_point():
+        return scores
+    added = expanded_mask(masks.attn_mask, (*query.shape[:-1], key.shape[-2]))
+    return scores + added.gather(-1, at)
+
+
 def log_total(
     query: Tensor, key: Tensor, found: KNNAttentionOutput, masks: Masks, squared: bool, scale: float
 ) -> Tensor:
@@ -221,9 +232,6 @@ def log_total(
     """
     best = found.indices[..., :1].long()
     is_empty = best < 0
-    score = pair_scores(query, key, best.clamp_min(0), squared=squared, scale=scale)
-    if masks.attn_mask is not None and masks.attn_mask.is_floating_point():
-        bias = expanded_mask(masks.attn_mask, (*query.shape[:-1], key.shape[-2]))
-        score = score + bias.gather(-1, best.clamp_min(0))
+    score = biased_scores(query, key, best.clamp_min(0), masks, squared=squared, scale=scale)
     weight = found.weights[..., :1].to(score.dtype).masked_fill(is_empty, 1.0)
     return (score - weight.log()).masked_fill(is_empty, -math.inf)[..., 0]

@@ -243,3 +243,12 @@ def test_two_functions_are_told_apart_by_what_they_give():
         FunctionEncoder(lambda x, k=k: x.flatten(2) * k, example) for k in (1.0, 1.0, 2.0)
     )
     assert fingerprint_of(one, x) == fingerprint_of(same, x) != fingerprint_of(other, x)
+
+
+def test_views_of_floats_lie_as_the_module_gets_them():
+    x = np.random.default_rng(0).random((4, 8, 8, 3), dtype=np.float32)
+    with pytest.raises(ValueError, match=r"shape \(4, 8, 8, 3\).*as they lie.*\(n, C, H, W\)"):
+        extract_features(torch.nn.Flatten(), x, views=2)
+    x = np.ascontiguousarray(np.moveaxis(x, 3, 1))
+    one, two = (extract_features(torch.nn.Flatten(), x, views=views).X for views in (1, 2))
+    assert (two[:4] == one).all()

@@ -133,7 +133,7 @@ def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
     Choices are made on as many rows as there are classes at least.
     """
     n_classes = len(np.unique(rows.codes))
-    few = 0 < share < 1 and share * len(rows.codes) <= n_classes - 1
+    few = 0 < share < 1 and share * len(rows.codes) <= n_classes - 1 < len(rows.codes) - 1
     fitted, held = hold_out(rows.codes, n_classes if few else share, seed)
     return Rows(rows.X[fitted], rows.codes[fitted]), Rows(rows.X[held], rows.codes[held])
 

@@ -179,7 +179,8 @@ def extract_features(
     images : array or Tensor of shape (n, C, H, W), (n, H, W, C) or (n, H, W)
         uint8, or floats in [0, 1]. A module or function gets uint8 images as float32 (B, C, H, W)
         in [0, 1]; all else, such as pixels that are normalised, vectors or token ids, of shape
-        (n, ...), it gets as it is, floats as float32.
+        (n, ...), it gets as it is, floats as float32: with `views` or a `context` of shape
+        (n, C, H, W).
     labels : array of shape (n,), optional
     pool : {"mean", "max", "flatten", "cls"} or None, default="mean"
         None keeps the tokens, (n, L, D). "cls" takes the first token, of an encoder that has one
@@ -378,7 +379,7 @@ class _Job:
 def _batches_of(encoder: Any, images: ArrayLike | Tensor, *, plain: bool) -> Tensor:
     """Rows that go in: images for an encoder, anything for a module or function unless changed."""
     x = images if isinstance(images, Tensor) else np.asarray(images)
-    if is_encoder(encoder) or x.dtype in (torch.uint8, np.uint8) or not plain:
+    if is_encoder(encoder) or x.dtype in (torch.uint8, np.uint8):
         return as_images(x)
     if not isinstance(x, Tensor):
         if x.dtype.kind not in "biuf":
@@ -386,7 +387,14 @@ def _batches_of(encoder: Any, images: ArrayLike | Tensor, *, plain: bool) -> Ten
         x = torch.from_numpy(np.ascontiguousarray(x))
     if x.ndim < 2 or not x.numel():
         raise ValueError(f"images have shape {tuple(x.shape)}. Pass at least one row, (n, ...).")
-    return x
+    if plain:
+        return x
+    if x.ndim != 4 or x.shape[1] not in (1, 3):
+        raise ValueError(
+            f"images have shape {tuple(x.shape)}. A module or function gets floats as they lie, so "
+            "that views and contexts of them need the shape (n, C, H, W), with C of 1 or 3."
+        )
+    return as_images(x)
 
 
 def count_parameters(encoder: Encoder) -> int:

@@ -113,6 +113,14 @@ def test_wrong_flags_say_which_is_right(nearwise, arguments, message):
     assert message in result.err
 
 
+def test_the_published_name_of_a_grid_is_taken(nearwise):
+    small = ("--d_hidden", "24", "--num_layers", "1", "--num_heads", "3")
+    common = ("vit", "summary", *small, "--layer", "ConvNNAttention", "--num_samples", "2")
+    results = [nearwise(*common, "--sampling-type", kind) for kind in ("spatial", "grid")]
+    assert [result.exit_code for result in results] == [0, 0], results[0].err
+    assert results[0].out == results[1].out
+
+
 def test_help_names_every_flag_and_what_it_is_for(nearwise):
     result = nearwise("vit", "train", "--help")
     flags = {"--" + name.replace("_", "-") for name in VitSettings.model_fields}

@@ -107,7 +107,8 @@ class KNNAttention(TokenAttention):
         """
         query, key, value = self._split(self.qkv(x))
         query, key = self.q_norm(query), self.k_norm(key)
-        return self._find(*self._sharpened(query, key, None), value, Masks(attn_mask), 0.0)
+        masks = self._with_candidates(Masks(attn_mask), key)
+        return self._find(*self._sharpened(query, key, None), value, masks, 0.0)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         projected = query

@@ -98,11 +98,11 @@ class VitSettings(BaseModel):
     )
     softmax_topk_val: bool = _flag(True, ATTENTION, "ConvNN: softmax over the top-K scores.")
     K: int = _flag(9, ATTENTION, "Neighbors, or the kernel size of NeighborhoodAttention.", ge=1)
-    sampling_type: Literal["all", "random", "line", "grid"] = _flag(
+    sampling_type: Literal["all", "random", "line", "grid", "spatial"] = _flag(
         "all",
         ATTENTION,
         "Which tokens may be neighbors: all, some at random, evenly along the sequence, or an even "
-        "grid of them; spatial, the published name, is grid.",
+        "grid of them; spatial is the published name of grid.",
     )
     num_samples: int = _flag(
         -1, ATTENTION, "Candidates (random, line) or side of the grid; -1 = all."

@@ -201,7 +201,9 @@ class _Forward:
             squares = tokens.query[item, heads, part].square().sum(-1)[:, :, None]
             squares = squares + columns.square().sum(-1)[:, None]
             torch.sub(squares, scores, alpha=2, out=scores)
-            scores.clamp_min_(0).sqrt_().mul_(-tokens.scale)
+            scores.clamp_min_(0).sqrt_()
+            self._measure_itself(scores, item, heads, part, positions)
+            scores.mul_(-tokens.scale)
         elif not self.is_plain:
             scores.mul_(tokens.scale)
         if tokens.bias is not None:
@@ -209,6 +211,26 @@ class _Forward:
             scores.add_(bias if tokens.candidates is None else bias[..., positions])
         if tokens.padding is not None:
             scores.masked_fill_(tokens.padding[item, positions], -torch.inf)
+
+    def _measure_itself(
+        self, scores: Tensor, item: int, heads: slice, part: slice, positions: Tensor
+    ) -> None:
+        """Write the distance of every token to itself by the difference.
+
+        It may be 0, of which products leave the root of their rounding.
+        """
+        tokens = self.tokens
+        if tokens.query.shape[2] != tokens.key.shape[2]:
+            return
+        query, key = tokens.query[item, heads, part], tokens.key[item, heads, part]
+        own = torch.linalg.vector_norm(query - key, dim=-1)
+        if tokens.candidates is None:
+            scores.diagonal(part.start, 1, 2).copy_(own)
+            return
+        at = torch.arange(part.start, part.start + own.shape[1])
+        column = torch.searchsorted(positions, at).clamp_max_(len(positions) - 1)
+        there = (positions[column] == at).nonzero()[:, 0]
+        scores[:, there, column[there]] = own[:, there]
 
     def _own_columns(self, positions: Tensor) -> Array:
         """Column of every token itself, -1 where it is no candidate; empty if none matters."""

@@ -43,13 +43,23 @@ SIZES = {
         "num_heads": 4,
         "decoder_start_token_id": 0,
     },
+    "Bart": {
+        "vocab_size": 50,
+        "d_model": 32,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+    },
     "CLIP": {"text_config": TEXT | {"eos_token_id": 2}, "vision_config": VISION},
 }
 ALL_KEYS = 64
 
 
 def config(name, **more):
-    return getattr(transformers, f"{name}Config")(**SIZES[name], **more)
+    return getattr(transformers, f"{name}Config")(**SIZES[name] | more)
 
 
 def model(name, attention, kind="Model", **more):
@@ -72,7 +82,7 @@ def inputs(name, padded=None):
     if padded is not None:
         given["attention_mask"] = torch.ones(2, 9, dtype=torch.long)
         given["attention_mask"][1, slice(6, 9) if padded == "right" else slice(3)] = 0
-    if name == "T5":
+    if name in ("T5", "Bart"):
         given["decoder_input_ids"] = ids[:, :5]
     if name == "CLIP":
         given |= {"pixel_values": images}
@@ -153,6 +163,22 @@ def test_without_a_request_no_dense_weights_are_built(name, monkeypatch):
     found = model(name, transformers_attention(3))(**inputs(name))
     assert not built
     assert not any(part in found for part in RETURNED[name])
+
+
+DEPTHS = {"T5": ("num_layers", "num_decoder_layers"), "Bart": ("encoder_layers", "decoder_layers")}
+
+
+@pytest.mark.parametrize("name", DEPTHS)
+@pytest.mark.parametrize("depths", [(2, 3), (3, 2)])
+def test_numbers_per_layer_are_as_many_as_the_deeper_of_encoder_and_decoder_has(name, depths):
+    made = dict(zip(DEPTHS[name], depths, strict=True))
+    nearest = model(name, transformers_attention([4, 2, 3]), **made)
+    found = nearest(**inputs(name), output_attentions=True)
+    for part, depth in zip(RETURNED["T5"], (*depths, depths[1]), strict=True):
+        assert [int((of > 0).sum(-1).max()) for of in found[part]] == [4, 2, 3][:depth]
+    nearest = model(name, transformers_attention([4, 2]), **made)
+    with pytest.raises(ValueError, match="n_neighbors has 2 entries, but the model has 3 layers"):
+        nearest(**inputs(name))
 
 
 # Generation
@@ -245,6 +271,24 @@ def test_another_process_refuses_a_saved_model_or_restores_it_exactly(tmp_path):
     assert run.stdout.split("\n")[-2] == "equal 3", run.stderr
 
 
+PICKLED = """
+import sys
+import torch
+
+model, given, expected = torch.load(sys.argv[1], weights_only=False)
+assert torch.equal(model(**given)[0], expected)
+print("equal")
+"""
+
+
+def test_a_pickled_model_runs_in_a_process_that_called_nothing(tmp_path):
+    nearest, given = model("GPT2", transformers_attention([4, 2], metric="cosine")), inputs("GPT2")
+    torch.save((nearest, given, nearest(**given)[0].detach()), tmp_path / "model.pt")
+    command = [sys.executable, "-c", PICKLED, str(tmp_path / "model.pt")]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.stdout == "equal\n", run.stderr
+
+
 def test_the_saved_configuration_says_which_attention_it_is(tmp_path):
     model("ViT", transformers_attention([3, 5], metric="euclidean")).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
@@ -275,6 +319,37 @@ def test_another_attention_comes_only_by_name(tmp_path, cls, other):
     assert loaded.config._attn_implementation == other
 
 
+@pytest.mark.parametrize("cls", ["CLIPModel", "AutoModel", "CLIPConfig", "AutoConfig"])
+def test_parts_that_are_not_named_keep_their_saved_attention(tmp_path, cls):
+    of_all, other = transformers_attention(3), transformers_attention(2)
+    model("CLIP", of_all).save_pretrained(tmp_path)
+    load = getattr(transformers, cls).from_pretrained
+    for named in ({"vision_config": other}, {"text_config": "eager"}, {"": "sdpa"}):
+        loaded = load(tmp_path, attn_implementation=named)
+        config = getattr(loaded, "config", loaded)
+        found = {"": config, "text_config": config.text_config}
+        found["vision_config"] = config.vision_config
+        found = {key: part._attn_implementation for key, part in found.items()}
+        assert found == dict.fromkeys(found, of_all) | named
+
+
+@pytest.mark.parametrize("cls", ["BertModel", "AutoModel"])
+def test_an_attention_that_is_named_comes_with_what_it_alone_allows(tmp_path, cls):
+    model("Bert", transformers_attention(3)).save_pretrained(tmp_path)
+    options = {"attn_implementation": "eager", "output_attentions": True}
+    loaded = getattr(transformers, cls).from_pretrained(tmp_path, **options)
+    assert loaded.config._attn_implementation == "eager"
+    assert len(loaded(**inputs("Bert")).attentions) == 2
+
+
+def test_a_configuration_that_is_given_brings_its_own_attention(tmp_path):
+    model("GPT2", transformers_attention(3)).save_pretrained(tmp_path)
+    load = transformers.GPT2Model.from_pretrained
+    assert load(tmp_path, config=config("GPT2")).config._attn_implementation == "sdpa"
+    saved = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert load(tmp_path, config=saved).config._attn_implementation == "nearwise_knn_matmul_3"
+
+
 def test_a_forged_configuration_is_refused(tmp_path):
     model("ViT", transformers_attention(3)).save_pretrained(tmp_path)
     written = (tmp_path / "config.json").read_text()
@@ -302,6 +377,12 @@ def test_layers_that_cannot_be_told_apart_take_only_one_number():
     alone = modeling_vit.ViTLayer(chosen)
     with pytest.raises(ValueError, match="does not know its layer"):
         alone(torch.randn(1, 17, 24))
+    chosen = transformers.AlbertConfig(**TEXT, embedding_size=16)
+    shared = transformers.AlbertModel._from_config(
+        chosen, attn_implementation=transformers_attention([3, 2])
+    )
+    with pytest.raises(ValueError, match="its model shares one among all"):
+        shared(torch.ones(1, 4, dtype=torch.long))
 
 
 def test_models_whose_attention_would_stay_another_are_refused():

@@ -1,7 +1,7 @@
 """k-NN attention for the models of Hugging Face transformers, kept in their configurations."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
 from typing import Any, get_args
 
@@ -13,6 +13,11 @@ from nearwise.functional.tokens.problem import TokenMetric, check_n_neighbors
 
 _NAME = re.compile(r"nearwise_knn_(matmul|cosine|euclidean)_(per_layer_)?(\d+(?:_\d+)*)")
 _KEY = "_attn_implementation"  # of a configuration; transformers reads it, but does not write it
+# Where configurations say how many layers there are; a model with a decoder has up to two of them.
+_DEPTHS = (
+    *("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers"),
+    *("encoder_num_hidden_layers", "decoder_num_hidden_layers"),
+)
 # What some models pass on that changes scores or weights, and k-NN attention does not know.
 _UNKNOWN = ("head_mask", "softcap", "s_aux", "sinks", "block_indices", "cache")
 
@@ -29,7 +34,8 @@ def transformers_attention(
     ----------
     n_neighbors : int or sequence of int, default=9
         Keys a query attends to, in each head; all where there are fewer. Of a sequence, entry i
-        is for layer i, of the encoder and of the decoder where there are both.
+        is for layer i, of the encoder and of the decoder where there are both; it has as many
+        entries as the deeper of them has layers.
     metric : {"matmul", "cosine", "euclidean"}, default="matmul"
 
     Returns
@@ -44,8 +50,8 @@ def transformers_attention(
     ValueError
         If `n_neighbors` is not positive, or the metric is not known. A model raises it when it is
         made, if it does not use the interface; when it runs, if `n_neighbors` does not have one
-        entry per layer, its layers cannot be told apart, or its attention has more to it (sinks,
-        soft caps).
+        entry per layer, its layers cannot be told apart (ALBERT shares them), or its attention
+        has more to it (sinks, soft caps).
 
     Examples
     --------
@@ -100,7 +106,7 @@ def restore_transformers_attention() -> None:
     config_class: Any = transformers.PretrainedConfig
     model_class: Any = transformers.PreTrainedModel
     to_dict, post_init = config_class.to_dict, model_class.post_init
-    from_dict = config_class.from_dict.__func__
+    from_dict, reduce = config_class.from_dict.__func__, config_class.__reduce_ex__
 
     @wraps(to_dict)
     def with_attention(self: Any) -> dict[str, Any]:
@@ -109,8 +115,21 @@ def restore_transformers_attention() -> None:
 
     @wraps(from_dict)
     def restored(cls: Any, config_dict: dict[str, Any], **options: Any) -> Any:
-        is_free = options.get("attn_implementation") is None
-        return from_dict(cls, _read(config_dict, is_free), **options)
+        saved, chosen = config_dict.get(_KEY), options.get("attn_implementation")
+        both = saved is not None and chosen is not None
+        made = from_dict(cls, config_dict | {_KEY: chosen} if both else config_dict, **options)
+        config = made[0] if options.get("return_unused_kwargs") else made
+        if both:  # a dictionary may name some parts alone; the others keep what was saved
+            config._attn_implementation = saved
+            config._attn_implementation = chosen
+        _register(_kept(config))
+        return made
+
+    @wraps(reduce)
+    def pickled(self: Any, protocol: Any) -> Any:
+        make, args, *state = reduce(self, protocol)
+        name = getattr(self, _KEY, None)
+        return (_unpickled, (name, make, *args), *state) if _is_ours(name) else (make, args, *state)
 
     @wraps(post_init)
     def numbered(self: Any) -> None:
@@ -119,38 +138,38 @@ def restore_transformers_attention() -> None:
         _number_layers(self)
 
     config_class.to_dict, model_class.post_init = with_attention, numbered
-    config_class.from_dict = classmethod(restored)
+    config_class.from_dict, config_class.__reduce_ex__ = classmethod(restored), pickled
+
+
+def _is_ours(name: Any) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _kept(config: Any) -> str | dict[str, Any] | None:
     """Name of the k-NN attention of a configuration; a dictionary where its parts differ."""
     name = getattr(config, _KEY, None)
-    own = name if name and _NAME.fullmatch(name) else None
+    own = name if _is_ours(name) else None
     configs = {key: getattr(config, key, None) for key in config.sub_configs}
     parts = {key: _kept(part) for key, part in configs.items() if part is not None}
+    # "" is transformers' key for the model itself, beside its parts.
     return own if all(part == own for part in parts.values()) else {"": own, **parts}
 
 
-def _read(saved: dict[str, Any], is_free: bool) -> dict[str, Any]:
-    """Register the k-NN attention that a saved configuration names; leave it out if not free."""
-    read = {}
-    for key, value in saved.items():
-        names = _names(value) if key == _KEY else []
-        if names and not is_free:
-            continue
-        for metric, per_layer, counts in names:
-            n_neighbors = [int(count) for count in counts.split("_")]
-            transformers_attention(n_neighbors if per_layer else n_neighbors[0], metric=metric)
-        read[key] = _read(value, is_free) if isinstance(value, dict) else value
-    return read
+def _register(kept: str | dict[str, Any] | None) -> None:
+    """Register the k-NN attention that `_kept` found in a configuration."""
+    if isinstance(kept, dict):
+        for part in kept.values():
+            _register(part)
+    elif found := _NAME.fullmatch(kept or ""):
+        metric: Any = found[1]
+        n_neighbors = [int(count) for count in found[3].split("_")]
+        transformers_attention(n_neighbors if found[2] else n_neighbors[0], metric=metric)
 
 
-def _names(saved: Any) -> list[tuple[Any, ...]]:
-    """Parts of the names of k-NN attention in the entry of a saved configuration."""
-    if isinstance(saved, dict):
-        return [found for part in saved.values() for found in _names(part)]
-    found = _NAME.fullmatch(saved) if isinstance(saved, str) else None
-    return [found.groups()] if found else []
+def _unpickled(name: str, make: Callable[..., Any], *args: Any) -> Any:
+    """Make a configuration in a process that may not know its attention yet."""
+    _register(name)
+    return make(*args)
 
 
 def _check_interface(model: Any) -> None:
@@ -163,30 +182,43 @@ def _check_interface(model: Any) -> None:
         )
 
 
+def _depths(config: Any) -> list[int]:
+    """Numbers of layers that a configuration names; none if it is not one."""
+    found = (getattr(config, key, None) for key in _DEPTHS)
+    return [depth for depth in found if isinstance(depth, int)]
+
+
 def _number_layers(model: nn.Module) -> None:
-    """Tell modules with a configuration which layer they are of; not all models do."""
+    """Tell modules with a configuration which layer they are of, and of how many."""
+    module: Any
     for stack in model.modules():
         layers = list(stack) if isinstance(stack, nn.ModuleList) else []
         for i, layer in enumerate(layers):
-            module: Any
             for module in layer.modules():
-                config = getattr(module, "config", None)
-                if getattr(config, "num_hidden_layers", None) == len(layers):
+                if len(layers) in _depths(getattr(module, "config", None)):
                     module.nearwise_layer = i
+    depths = _depths(model.config)
+    for module in model.modules():
+        # The decoder of T5 has a copy of the configuration, without the depth of the encoder.
+        if depths and type(getattr(module, "config", None)) is type(model.config):
+            module.nearwise_n_layers = max(depths)
 
 
 def _of_layer(n_neighbors: int | tuple[int, ...], module: nn.Module) -> int:
     """Neighbors in the layer that an attention module is of."""
     if isinstance(n_neighbors, int):
         return n_neighbors
-    n_layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    n_layers = getattr(module, "nearwise_n_layers", None)
+    if n_layers is None:  # of a model from before the first call, or a layer by itself
+        n_layers = max(_depths(getattr(module, "config", None)), default=None)
     layer = getattr(module, "layer_idx", None)
     layer = getattr(module, "nearwise_layer", None) if layer is None else layer
     if n_layers is None or layer is None or layer >= n_layers:
         raise ValueError(
             f"n_neighbors has one entry per layer, but {type(module).__name__} does not know its "
-            "layer. Make the model after transformers_attention was called, with its name as "
-            "attn_implementation, or give one n_neighbors for all layers."
+            "layer: its model shares one among all (as ALBERT), or was made before "
+            "transformers_attention was called. Give one n_neighbors for all layers, or make the "
+            "model after that call."
         )
     if n_layers != len(n_neighbors):
         raise ValueError(

@@ -275,18 +275,29 @@ PICKLED = """
 import sys
 import torch
 
-model, given, expected = torch.load(sys.argv[1], weights_only=False)
-assert torch.equal(model(**given)[0], expected)
-print("equal")
+for model, given, expected in torch.load(sys.argv[1], weights_only=False):
+    assert torch.equal(model(**given)[0], expected)
+    print("equal")
 """
 
 
-def test_a_pickled_model_runs_in_a_process_that_called_nothing(tmp_path):
-    nearest, given = model("GPT2", transformers_attention([4, 2], metric="cosine")), inputs("GPT2")
-    torch.save((nearest, given, nearest(**given)[0].detach()), tmp_path / "model.pt")
-    command = [sys.executable, "-c", PICKLED, str(tmp_path / "model.pt")]
+def test_pickled_models_run_in_a_process_that_called_nothing(tmp_path):
+    parts = {"vision_config": transformers_attention(4), "text_config": "sdpa"}
+    made = {"GPT2": transformers_attention([4, 2], metric="cosine"), "CLIP": parts}
+    runs = []
+    for name, by in made.items():
+        nearest, given = model(name, by), inputs(name)
+        runs.append((nearest, given, nearest(**given)[0].detach()))
+    torch.save(runs, tmp_path / "models.pt")
+    command = [sys.executable, "-c", PICKLED, str(tmp_path / "models.pt")]
     run = subprocess.run(command, capture_output=True, text=True)
-    assert run.stdout == "equal\n", run.stderr
+    assert run.stdout == "equal\n" * 2, run.stderr
+
+
+def test_models_that_copy_their_configuration_while_they_run_compile_in_one_graph():
+    nearest, given = model("Bart", transformers_attention([4, 2])), inputs("Bart")
+    compiled = torch.compile(nearest, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(**given)[0], nearest(**given)[0])
 
 
 def test_the_saved_configuration_says_which_attention_it_is(tmp_path):

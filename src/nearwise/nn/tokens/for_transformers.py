@@ -90,6 +90,7 @@ def restore_transformers_attention() -> None:
 
     Once per process; `transformers_attention` does it too. In a process without it transformers
     refuses to load such a model, as it does not know the attention that ``config.json`` names.
+    Pickled models need no call.
 
     Raises
     ------
@@ -106,7 +107,7 @@ def restore_transformers_attention() -> None:
     config_class: Any = transformers.PretrainedConfig
     model_class: Any = transformers.PreTrainedModel
     to_dict, post_init = config_class.to_dict, model_class.post_init
-    from_dict, reduce = config_class.from_dict.__func__, config_class.__reduce_ex__
+    from_dict, reduce = config_class.from_dict.__func__, model_class.__reduce_ex__
 
     @wraps(to_dict)
     def with_attention(self: Any) -> dict[str, Any]:
@@ -128,8 +129,8 @@ def restore_transformers_attention() -> None:
     @wraps(reduce)
     def pickled(self: Any, protocol: Any) -> Any:
         make, args, *state = reduce(self, protocol)
-        name = getattr(self, _KEY, None)
-        return (_unpickled, (name, make, *args), *state) if _is_ours(name) else (make, args, *state)
+        kept = _kept(self.config)
+        return (make, args, *state) if kept is None else (_unpickled, (kept, make, *args), *state)
 
     @wraps(post_init)
     def numbered(self: Any) -> None:
@@ -137,18 +138,14 @@ def restore_transformers_attention() -> None:
         _check_interface(self)
         _number_layers(self)
 
-    config_class.to_dict, model_class.post_init = with_attention, numbered
-    config_class.from_dict, config_class.__reduce_ex__ = classmethod(restored), pickled
-
-
-def _is_ours(name: Any) -> bool:
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+    config_class.to_dict, config_class.from_dict = with_attention, classmethod(restored)
+    model_class.post_init, model_class.__reduce_ex__ = numbered, pickled
 
 
 def _kept(config: Any) -> str | dict[str, Any] | None:
     """Name of the k-NN attention of a configuration; a dictionary where its parts differ."""
     name = getattr(config, _KEY, None)
-    own = name if _is_ours(name) else None
+    own = name if name and _NAME.fullmatch(name) else None
     configs = {key: getattr(config, key, None) for key in config.sub_configs}
     parts = {key: _kept(part) for key, part in configs.items() if part is not None}
     # "" is transformers' key for the model itself, beside its parts.
@@ -166,9 +163,9 @@ def _register(kept: str | dict[str, Any] | None) -> None:
         transformers_attention(n_neighbors if found[2] else n_neighbors[0], metric=metric)
 
 
-def _unpickled(name: str, make: Callable[..., Any], *args: Any) -> Any:
-    """Make a configuration in a process that may not know its attention yet."""
-    _register(name)
+def _unpickled(kept: str | dict[str, Any], make: Callable[..., Any], *args: Any) -> Any:
+    """Make a model in a process that may not know its attention yet."""
+    _register(kept)
     return make(*args)
 
 

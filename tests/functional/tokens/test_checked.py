@@ -163,6 +163,76 @@ def test_the_choice_of_the_process_holds_until_changed_and_blocks_nest_over_it(o
     assert len(other.calls) == used + 1
 
 
+def in_force():
+    return implementation.implementation_for(torch.zeros(1))
+
+
+def test_blocks_that_overlap_end_in_any_order_and_leave_the_choice_of_the_process():
+    one, two, three = (attention_implementation(name) for name in ("plain", "cpu", "plain"))
+    for block in (one, two, three):
+        block.__enter__()
+    for block, left in ((two, "plain"), (three, "plain"), (one, "cpu")):
+        block.__exit__(None, None, None)
+        assert in_force() == left
+    one, two = attention_implementation("plain"), attention_implementation("cpu")
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    assert in_force() == "cpu"
+    two.__exit__(None, None, None)
+    assert implementation._forced == "auto"
+
+
+def test_a_block_of_one_thread_holds_in_all_and_ends_with_it():
+    entered, may_end = threading.Event(), threading.Event()
+
+    def other_thread():
+        with attention_implementation("plain"):
+            entered.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=other_thread)
+    try:
+        with attention_implementation("cpu"):
+            thread.start()
+            assert entered.wait(60)
+            assert in_force() == "plain"
+        assert in_force() == "plain"
+    finally:
+        may_end.set()
+        thread.join()
+    assert implementation._forced == "auto"
+
+
+def test_a_choice_for_the_process_inside_a_block_counts_from_its_end_on():
+    try:
+        with attention_implementation("cpu"):
+            nearwise.set_attention_implementation("plain")
+            assert in_force() == "cpu"
+        assert in_force() == "plain"
+    finally:
+        nearwise.set_attention_implementation("auto")
+
+
+def test_a_block_inside_a_compiled_function_is_compiled_with_it_once():
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(str(graph.code))
+        return graph
+
+    def call(x):
+        with attention_implementation("plain"):
+            return knn_attention(x, x, x, 3)
+
+    compiled, x = torch.compile(call, fullgraph=True, backend=count), torch.randn(1, 12, 8)
+    for _ in range(3):
+        compiled(x)
+    assert len(graphs) == 1
+    assert "nearwise.knn_attention" not in graphs[0]
+    assert implementation._forced == "auto"
+
+
 @pytest.mark.parametrize(("name", "error"), [("plain", ""), ("flash", "NEARWISE_ATTENTION")])
 def test_the_environment_chooses_what_a_process_begins_with(name, error):
     code = (

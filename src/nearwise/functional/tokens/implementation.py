@@ -1,10 +1,11 @@
 """Which implementation of the k-NN attention over tokens runs."""
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -41,16 +42,21 @@ class FusedAttention(Protocol):
 
 
 _registered: dict[str, FusedAttention] = {}
-# A plain global, not a context variable: torch.compile guards on it and so compiles anew.
-_forced = os.environ.get(VARIABLE) or "auto"
-_from_environment = _forced
+_from_environment = os.environ.get(VARIABLE) or "auto"
+_of_process = _from_environment
+_blocks: list[list[str]] = []  # the choices of open ``with`` blocks, in order of entry
+# What is in force. A plain global, not a context variable: torch.compile guards on it and so
+# compiles anew.
+_forced = _of_process
+_one_at_a_time = threading.Lock()
 
 
 def set_attention_implementation(name: str) -> None:
     """Choose the implementation behind `knn_attention`, for all threads of this process.
 
     The environment variable NEARWISE_ATTENTION, read when nearwise is imported, chooses what a
-    process begins with; `attention_implementation` chooses for a ``with`` block.
+    process begins with; `attention_implementation` chooses for a ``with`` block. While such a block
+    is open its choice stays in force, and this one counts from its end on.
 
     Parameters
     ----------
@@ -83,10 +89,11 @@ def set_attention_implementation(name: str) -> None:
     >>> nearwise.set_attention_implementation("plain")
     >>> nearwise.set_attention_implementation("auto")
     """
-    global _forced
-    if name not in BUILT_IN:
-        registered(name)
-    _forced = name
+    global _of_process
+    _check_known(name)
+    with _changes():
+        _of_process = name
+        _put_in_force()
 
 
 @contextmanager
@@ -94,7 +101,8 @@ def attention_implementation(name: str) -> Iterator[None]:
     """Choose the implementation behind `knn_attention` inside a ``with`` block.
 
     Goes before `set_attention_implementation` and the environment; takes and raises what that does.
-    Like it, it holds for all threads.
+    Like it, it holds for all threads: of the blocks that are open, in whichever threads, the one
+    entered last is in force everywhere. Blocks may end in any order.
 
     Parameters
     ----------
@@ -110,17 +118,33 @@ def attention_implementation(name: str) -> Iterator[None]:
     ...     knn_attention(x, x, x, 3).shape
     torch.Size([1, 8, 4])
     """
-    before = _forced
-    set_attention_implementation(name)
+    global _blocks
+    _check_known(name)
+    block = [name]  # a list, to tell it by `is` from another block with the same choice
+    with _changes():
+        _blocks = [*_blocks, block]
+        _put_in_force()
     try:
         yield
     finally:
-        _give_back(before)
+        with _changes():
+            _blocks = [other for other in _blocks if other is not block]
+            _put_in_force()
 
 
-def _give_back(name: str) -> None:
+def _check_known(name: str) -> None:
+    if name not in BUILT_IN:
+        registered(name)
+
+
+def _changes() -> AbstractContextManager[Any]:
+    """Let one thread at a time change what is in force; the compiler can trace no lock."""
+    return nullcontext() if torch.compiler.is_compiling() else _one_at_a_time
+
+
+def _put_in_force() -> None:
     global _forced
-    _forced = name
+    _forced = _blocks[-1][0] if _blocks else _of_process
 
 
 def registered(name: str) -> FusedAttention:

@@ -13,6 +13,7 @@ from nearwise.functional.tokens.self_test import (
     ShapeClass,
     differences,
     small_problem,
+    small_problems,
 )
 
 SELF = ("candidate", "always", "never")
@@ -36,7 +37,47 @@ def test_right_implementations_pass_in_every_dtype(attend, backward, dtype):
 
 def test_right_implementations_pass_with_every_pair_of_masks():
     for shape in shapes():
-        assert differences(small_problem(shape), attend_cpu, backward_cpu) == "", shape
+        for problem in small_problems(shape):
+            assert differences(problem, attend_cpu, backward_cpu) == "", shape
+
+
+@pytest.mark.parametrize("n_neighbors", [1, 2, 9, 100])
+@pytest.mark.parametrize("squared", [False, True])
+def test_right_implementations_pass_with_any_number_of_neighbors(n_neighbors, squared):
+    shape = ShapeClass(n_neighbors=n_neighbors, squared=squared, has_padding=True)
+    for problem in small_problems(shape):
+        assert differences(problem, attend_cpu, backward_cpu) == ""
+
+
+def test_there_are_more_queries_and_fewer_unless_the_class_is_about_a_token_itself():
+    def lengths(**parts):
+        problems = small_problems(ShapeClass(**parts))
+        return [(x.query.shape[2], x.key.shape[2]) for x in problems]
+
+    for n_neighbors in (9, 200):
+        (fewer, n_keys), (more, again) = lengths(n_neighbors=n_neighbors)
+        assert fewer < n_keys == again < more
+        for parts in ({"is_causal": True}, {"include_self": "never"}, {"include_self": "always"}):
+            assert lengths(n_neighbors=n_neighbors, **parts) == [(n_keys, n_keys)]
+
+
+def test_a_backward_pass_gets_empty_slots_in_every_number():
+    problem, seen = small_problem(ShapeClass()), []
+
+    def backward(tokens, indices, *arguments):
+        seen.append(indices)
+        return backward_cpu(tokens, indices, *arguments)
+
+    assert differences(problem, None, backward) == ""
+    assert (seen[0] < 0).sum(-1).unique().tolist() == list(range(10))
+    assert seen[0].dtype == torch.int32
+
+
+def test_padding_leaves_an_item_fewer_keys_than_slots():
+    problem = small_problem(ShapeClass(has_padding=True))
+    n_empty = (attend_plain(problem).indices < 0).sum(-1)
+    assert not n_empty[0].any()
+    assert n_empty[1].all()
 
 
 def test_values_may_be_of_half_precision_beside_float32():
@@ -72,7 +113,7 @@ def test_ties_in_another_order_are_found_and_counted():
         found = attend_cpu(turned)
         return found._replace(indices=tokens.key.shape[2] - 1 - found.indices)
 
-    assert "of 1440 indices differ" in differences(small_problem(ShapeClass()), last_first)
+    assert "of 2880 indices differ" in differences(small_problem(ShapeClass()), last_first)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 7.0])
@@ -103,17 +144,18 @@ def test_results_of_another_shape_are_found():
         return found._replace(weights=found.weights[:, :1])
 
     assert differences(small_problem(ShapeClass()), attend) == (
-        "weights of shape (1, 1, 80, 9), not (1, 2, 80, 9)"
+        "weights of shape (2, 1, 80, 9), not (2, 2, 80, 9)"
     )
 
 
-def test_a_class_rounds_widths_and_its_problem_is_of_the_class():
-    shape = ShapeClass(width=64, value_width=16, n_neighbors=200, include_self="never")
+def test_a_class_rounds_sizes_and_its_problem_is_of_the_class():
+    shape = ShapeClass(width=64, value_width=16, n_neighbors=256, include_self="never")
     for flag in FLAGS:
         shape = shape._replace(**{flag: True})
     assert ShapeClass.of(small_problem(shape)) == shape
-    narrow = small_problem(shape._replace(width=33, value_width=3))
+    narrow = small_problem(shape._replace(width=33, value_width=3, n_neighbors=129))
     assert narrow.query.shape[-1] == 33
+    assert narrow.n_neighbors == 129
     assert ShapeClass.of(narrow) == shape
 
 
@@ -128,7 +170,7 @@ def test_plain_gradients_are_those_of_autograd(squared):
     problem = small_problem(ShapeClass(dtype=torch.float64, squared=squared, has_keep=True))
     problem = problem._replace(value=problem.value.double(), is_causal=True)
     inputs = [x.clone().requires_grad_() for x in problem[:3]]
-    bias = torch.zeros(1, 2, 80, 80, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(2, 2, 80, 80, dtype=torch.float64, requires_grad=True)
     found = attend_plain(
         problem._replace(query=inputs[0], key=inputs[1], value=inputs[2], bias=bias)
     )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.plain import attend_plain
+from nearwise.functional.tokens.plain import attend_plain, attend_selected
 from nearwise.functional.tokens.plain_backward import backward_plain
 from nearwise.functional.tokens.problem import Found, Tokens
 
@@ -21,10 +21,11 @@ TOLERANCES = {
     torch.float64: 1e-10,
 }
 _N_TOKENS = 80  # more than a tile of the Triton kernels, and not a multiple of one
+_FEW_QUERIES = 40  # fewer than keys
 
 
 class ShapeClass(NamedTuple):
-    """What decides which code of an implementation runs; widths up to a power of two are one."""
+    """What decides which code of an implementation runs; sizes up to a power of two are one."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -49,7 +50,7 @@ class ShapeClass(NamedTuple):
             value_dtype=tokens.value.dtype,
             width=_rounded(tokens.query.shape[-1]),
             value_width=_rounded(tokens.value.shape[-1]),
-            n_neighbors=tokens.n_neighbors,
+            n_neighbors=_rounded(tokens.n_neighbors, at_least=2),
             squared=tokens.squared,
             is_causal=tokens.is_causal,
             include_self=tokens.include_self,
@@ -60,40 +61,61 @@ class ShapeClass(NamedTuple):
         )
 
 
-def _rounded(width: int) -> int:
-    return max(16, 1 << (width - 1).bit_length())
+def _rounded(size: int, at_least: int = 16) -> int:
+    return max(at_least, 1 << max(0, size - 1).bit_length())
 
 
-def small_problem(shape: ShapeClass, device: torch.device | str = "cpu") -> Tokens:
-    """Draw a small problem of a class: two heads side by side, as a layer gives them.
+def small_problems(shape: ShapeClass, device: torch.device | str = "cpu") -> list[Tokens]:
+    """Draw small problems of a class: fewer queries than keys, and more, where it allows that."""
+    if shape.is_causal or shape.include_self != "candidate":
+        return [small_problem(shape, device)]
+    n = _n_keys(shape)
+    return [small_problem(shape, device, n_queries) for n_queries in (_FEW_QUERIES, n + 8)]
+
+
+def _n_keys(shape: ShapeClass) -> int:
+    return max(_N_TOKENS, shape.n_neighbors + 8)
+
+
+def small_problem(
+    shape: ShapeClass, device: torch.device | str = "cpu", n_queries: int | None = None
+) -> Tokens:
+    """Draw a small problem of a class: two items, two heads side by side, as a layer gives them.
+
+    There are as many queries as keys, unless `n_queries` says how many. Padding leaves the second
+    item fewer keys than there are slots.
 
     Tokens are whole numbers from -2 to 2: their scores are exact, tie often, and so select the same
     keys in the same order everywhere. The global random state stays as it is.
     """
     generator = torch.Generator("cpu").manual_seed(0)
-    n, k = max(_N_TOKENS, shape.n_neighbors + 8), shape.n_neighbors
+    m, k = _n_keys(shape), shape.n_neighbors
+    n = m if n_queries is None else n_queries
 
     def uniform(*size: int) -> Tensor:
         return torch.rand(size, generator=generator, dtype=torch.float64, device="cpu")
 
-    def rows(width: int, dtype: torch.dtype, step: float) -> Tensor:
-        drawn = (uniform(1, n, 2, width) * 5 - 2.5).div(step).round().mul(step)
+    def rows(n_rows: int, width: int, dtype: torch.dtype, step: float) -> Tensor:
+        drawn = (uniform(2, n_rows, 2, width) * 5 - 2.5).div(step).round().mul(step)
         return drawn.to(device, dtype).transpose(1, 2)
 
-    # Steps wider than the scores are apart: a root and a bias never add up to nearly another's sum.
-    bias = (uniform(1, 2, n, n) * 2).floor() * 5
-    bias = bias.masked_fill(uniform(n, n) < 0.1, -torch.inf)
-    candidates = uniform(1, n).argsort(-1)[:, : max(n // 2, k + 1)].sort(-1).values
-    keep = (uniform(1, 2, n, k) < 0.75) / 0.75
+    # Scores by distance spread over less than 5: with a bias of 0 or 5, no two that differ in it
+    # come so near each other that rounding decides which is first.
+    bias = (uniform(2, 2, n, m) * 2).floor() * 5
+    bias = bias.masked_fill(uniform(n, m) < 0.1, -torch.inf)
+    padding = uniform(2, m) < 0.1
+    padding[1, k // 2 :] = True
+    candidates = uniform(2, m).argsort(-1)[:, : max(m // 2, k + 1)].sort(-1).values
+    keep = (uniform(2, 2, n, k) < 0.75) / 0.75
     return Tokens(
-        query=rows(shape.width, shape.dtype, 1.0),
-        key=rows(shape.width, shape.dtype, 1.0),
-        value=rows(shape.value_width, shape.value_dtype, 1 / 64),
+        query=rows(n, shape.width, shape.dtype, 1.0),
+        key=rows(m, shape.width, shape.dtype, 1.0),
+        value=rows(m, shape.value_width, shape.value_dtype, 1 / 64),
         n_neighbors=k,
         squared=shape.squared,
         scale=2.0 ** -(shape.width.bit_length() // 2),  # a power of two, so that scores stay exact
         bias=bias.to(device, shape.dtype) if shape.has_bias else None,
-        padding=(uniform(1, n) < 0.1).to(device) if shape.has_padding else None,
+        padding=padding.to(device) if shape.has_padding else None,
         is_causal=shape.is_causal,
         include_self=shape.include_self,
         candidates=candidates.to(device) if shape.has_candidates else None,
@@ -116,7 +138,7 @@ def differences(tokens: Tokens, attend: Attend | None, backward: Backward | None
         The forward pass, from `Tokens` to `Found`.
     backward : callable, optional
         The backward pass, with the arguments and results of `backward_plain`; it gets what plain
-        operations selected, so that it is compared by itself.
+        operations selected, so that it is compared by itself, and in some rows empty slots.
 
     Returns
     -------
@@ -144,21 +166,29 @@ def _apart_backward(
     tokens: Tokens, exact: Tokens, wanted: Found, backward: Backward, tolerance: float
 ) -> list[str]:
     device, dtype = tokens.value.device, tokens.value.dtype
+    exact = exact._replace(**_NO_MASKS)
+    output, indices, weights = attend_selected(exact, _partly_empty(wanted.indices))
     generator = torch.Generator("cpu").manual_seed(1)
     sent, from_weights = (
-        torch.randn(x.shape, generator=generator, device="cpu") for x in wanted[::2]
+        torch.randn(x.shape, generator=generator, device="cpu") for x in (output, weights)
     )
-    slots = [x.to(device, dtype) for x in (wanted.weights, sent, from_weights)]
+    slots = [x.to(device, dtype) for x in (weights, sent, from_weights)]
     weights, sent, from_weights = (x.cpu().double() for x in slots)
-    expected = backward_plain(
-        exact._replace(**_NO_MASKS), wanted.indices, weights, sent, from_weights
-    )
-    found = backward(tokens._replace(**_NO_MASKS), wanted.indices.to(device), *slots)
+    expected = backward_plain(exact, indices, weights, sent, from_weights)
+    found = backward(tokens._replace(**_NO_MASKS), indices.to(device), *slots)
     return [
         text
         for name, ours, other in zip(_GRADIENTS, found, expected, strict=True)
         for text in _apart(f"gradients of {name}", ours, other, tolerance)
     ]
+
+
+def _partly_empty(indices: Tensor) -> Tensor:
+    """Empty the last slots (B, H, N, K) of every third query, as masks do: none filled, one, ..."""
+    n_queries, n_slots = indices.shape[2:]
+    row = torch.arange(n_queries)
+    n_filled = torch.where(row % 3 == 0, row // 3 % (n_slots + 1), n_slots)
+    return indices.masked_fill(torch.arange(n_slots) >= n_filled[:, None], -1).long()
 
 
 _GRADIENTS = ("query", "key", "value", "scores")

@@ -35,6 +35,7 @@ def other(monkeypatch):
     )
     monkeypatch.setitem(implementation._registered, "other", plugin)
     monkeypatch.setattr(checked, "_verdicts", {})
+    monkeypatch.setattr(checked, "_warned", set())
     return plugin
 
 
@@ -56,13 +57,16 @@ def nearest(*tokens):
 def test_each_pass_of_a_class_is_checked_once_and_then_used(other):
     for _ in range(2):
         assert run(nearest)[1] == []
-    assert other.calls == ["attend"] * 2 + ["backward"] * 2 + ["attend", "backward"]
+    checks = ["attend"] * 3 + ["backward"] * 3  # fewer queries than keys, more, and the pass
+    assert other.calls == [*checks, "attend", "backward"]
     other.calls.clear()
     with attention_implementation("other"), torch.no_grad():
         nearest(*random_tokens((1, 1, 30, 7), dtype=torch.float32))  # of the same class
         assert other.calls == ["attend"]
+        knn_attention(*random_tokens((1, 1, 30, 7), dtype=torch.float32), 4, metric="euclidean")
+        assert other.calls == ["attend"] * 2
         nearest(*random_tokens((1, 1, 30, 17), dtype=torch.float32))
-        assert other.calls == ["attend"] * 3
+        assert other.calls == ["attend"] * 5
 
 
 def twice_attended(tokens):
@@ -93,15 +97,86 @@ def test_what_fails_runs_plain_with_one_warning(other, compiled, part, broken, w
     setattr(other, part, broken)
     call = torch.compile(nearest, fullgraph=True, backend="aot_eager") if compiled else nearest
     found, caught = run(call)
-    assert len(caught) == (2 if part == "fault" else 1)  # a warning per pass
-    for text in ("other", why, f"torch {torch.__version__}", "squared=True"):
-        assert text in caught[0]
+    assert len(caught) == 1
+    assert '"other"' in caught[0]
+    assert why in caught[0]
+    for text in (f"torch {torch.__version__}", "metric=euclidean", "report this message"):
+        assert (text in caught[0]) == (part != "fault")
+    assert "squared" not in caught[0]
     again, silent = run(call)
     assert silent == []
     expected, _ = run(nearest, "plain")
     for results in (found, again):
         for one, other_one in zip(results, expected, strict=True):
             torch.testing.assert_close(one, other_one, atol=1e-5, rtol=1e-5)
+
+
+def first_item_for_all(tokens):
+    return attend_cpu(tokens._replace(key=tokens.key[:1].expand_as(tokens.key)))
+
+
+def nan_in_empty_slots(tokens, indices, *arguments):
+    grads = backward_cpu(tokens, indices, *arguments)
+    grads[3][indices < 0] = torch.nan
+    return grads
+
+
+def no_more_keys_than_queries(tokens):
+    n = tokens.query.shape[2]
+    return attend_cpu(tokens._replace(key=tokens.key[:, :, :n], value=tokens.value[:, :, :n]))
+
+
+def no_more_queries_than_keys(tokens):
+    found = attend_cpu(tokens)
+    found.output[:, :, tokens.key.shape[2] :] = 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("part", "broken"),
+    [
+        ("attend", first_item_for_all),
+        ("backward", nan_in_empty_slots),
+        ("attend", no_more_keys_than_queries),
+        ("attend", no_more_queries_than_keys),
+    ],
+)
+def test_a_fault_that_one_square_full_problem_does_not_show_is_found(other, part, broken):
+    setattr(other, part, broken)
+    _, (text,) = run(nearest)
+    assert "differs from plain operations" in text
+
+
+def test_every_length_gives_the_same_reason_once(other):
+    other.fault = lambda tokens: "its kernels take no l2"
+    with attention_implementation("other"), pytest.warns(RuntimeWarning) as caught:
+        for n_tokens in range(2, 9):
+            knn_attention(*random_tokens((1, 1, n_tokens, 8), dtype=torch.float32), 9)
+    assert len(caught) == 1
+
+
+def test_a_limit_inside_a_class_holds_whichever_problem_comes_first(other):
+    other.fault = lambda t: "its kernels take 3 neighbors" if t.n_neighbors > 3 else ""
+    tokens = random_tokens((1, 1, 12, 8), dtype=torch.float32)
+    with attention_implementation("other"):
+        knn_attention(*tokens, 3)
+        other.calls.clear()
+        with pytest.warns(RuntimeWarning, match="3 neighbors"):
+            knn_attention(*tokens, 4)
+    assert other.calls == []
+
+
+def test_deterministic_algorithms_run_plain_and_leave_the_check_to_be_made(other):
+    other.backward = twice_as_steep
+    torch.use_deterministic_algorithms(True)
+    try:
+        found, caught = run(nearest)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert caught == []
+    for one, expected in zip(found, run(nearest, "plain")[0], strict=True):
+        torch.testing.assert_close(one, expected, atol=1e-5, rtol=1e-5)
+    assert "gradients of query" in run(nearest)[1][0]
 
 
 def test_out_of_memory_is_raised_and_the_class_is_checked_again(other):
@@ -125,7 +200,7 @@ def test_threads_check_a_class_once_between_them(other):
             thread.start()
         for thread in threads:
             thread.join()
-    assert other.calls == ["attend"] * 5
+    assert other.calls == ["attend"] * 6
 
 
 def test_a_check_leaves_the_random_state_and_works_in_inference_mode_and_autocast(other):

@@ -15,13 +15,14 @@ from nearwise.functional.tokens.implementation import registered
 from nearwise.functional.tokens.plain import attend_plain
 from nearwise.functional.tokens.plain_backward import backward_plain
 from nearwise.functional.tokens.problem import Found, Tokens
-from nearwise.functional.tokens.self_test import ShapeClass, differences, small_problem
+from nearwise.functional.tokens.self_test import ShapeClass, differences, small_problems
 from nearwise.warn import warn_user
 
 _Class = tuple[str, str, ShapeClass]
 
-# By class, why it runs plain operations; "" where the implementation serves it.
+# By class, how its check failed, and so why it runs plain operations; "" where it passed.
 _verdicts: dict[_Class, str] = {}
+_warned: set[tuple[str, str]] = set()  # implementations, and reasons that were given
 _one_at_a_time = threading.Lock()
 
 
@@ -41,9 +42,14 @@ def backward_checked(
     grad_weights: Tensor,
     by: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients by a registered implementation, or by plain operations, likewise."""
+    """Gradients by a registered implementation, or by plain operations, likewise.
+
+    Plain operations serve under `torch.use_deterministic_algorithms` too: kernels may add up the
+    gradients of a key in any order.
+    """
     arguments = (tokens, indices, weights, grad_output, grad_weights)
-    if not _verdict("backward", tokens, by):
+    is_free = not torch.are_deterministic_algorithms_enabled()
+    if is_free and not _verdict("backward", tokens, by):
         return registered(by).backward(*arguments)
     *grads, grad_scores = backward_plain(*arguments)
     query, key, value = (interleaved(x).copy_(x) for x in grads)
@@ -52,36 +58,43 @@ def backward_checked(
 
 def _verdict(part: str, tokens: Tokens, by: str) -> str:
     """Tell why plain operations must do one pass of such a problem; empty where they need not."""
+    fault = registered(by).fault(tokens)
+    if fault:
+        _warn(by, fault, f"{fault}.")
+        return fault
     key = (by, part, ShapeClass.of(tokens))
     if key not in _verdicts:
         with _one_at_a_time:
             if key not in _verdicts:
                 _refuse_capture(by)
                 _verdicts[key] = _examine(part, tokens, by)
-                if _verdicts[key]:
-                    _warn(*key, _verdicts[key])
-    return _verdicts[key]
+    why = _verdicts[key]
+    if why:
+        _warn(by, why, _report(*key, why))
+    return why
 
 
 def _examine(part: str, tokens: Tokens, by: str) -> str:
-    """Ask the implementation, and compare it with plain operations on a small problem."""
+    """Compare an implementation with plain operations on small problems of the class."""
     implementation = registered(by)
-    fault = implementation.fault(tokens)
-    if fault:
-        return fault
     shape = ShapeClass.of(tokens)._replace(
-        width=tokens.query.shape[-1], value_width=tokens.value.shape[-1]
+        width=tokens.query.shape[-1],
+        value_width=tokens.value.shape[-1],
+        n_neighbors=tokens.n_neighbors,
     )
-    problem = small_problem(shape, tokens.query.device)
     attend = implementation.attend if part == "forward" else None
     backward = implementation.backward if part == "backward" else None
-    try:
-        found = differences(problem, attend, backward)
-    except torch.OutOfMemoryError:  # says nothing about the implementation
-        raise
-    except Exception as error:  # whatever a compiler or a driver raises: plain operations serve
-        return f"it fails on a small problem of this class: {type(error).__name__}: {error}"
-    return found and f"it differs from plain operations on a small problem of this class: {found}"
+    for problem in small_problems(shape, tokens.query.device):
+        size = f"{problem.query.shape[2]} queries and {problem.key.shape[2]} keys of this class"
+        try:
+            found = differences(problem, attend, backward)
+        except torch.OutOfMemoryError:  # says nothing about the implementation
+            raise
+        except Exception as error:  # whatever a compiler or a driver raises: plain operations serve
+            return f"it fails with {size}: {type(error).__name__}: {error}"
+        if found:
+            return f"it differs from plain operations with {size}: {found}"
+    return ""
 
 
 def _refuse_capture(by: str) -> None:
@@ -92,20 +105,36 @@ def _refuse_capture(by: str) -> None:
         )
 
 
-def _warn(by: str, part: str, shape: ShapeClass, why: str) -> None:
-    special = {
-        name: value
-        for name, value in shape._asdict().items()
-        if value != ShapeClass._field_defaults[name] or not isinstance(value, bool)
-    }
-    described = ", ".join(f"{name}={value}" for name, value in special.items())
+def _warn(by: str, why: str, text: str) -> None:
+    """Warn that plain operations run, once for each reason."""
+    with _one_at_a_time:
+        if (by, why) in _warned:
+            return
+        _warned.add((by, why))
     warn_user(
-        f'k-NN attention runs in plain torch operations instead of "{by}" ({part} pass; '
-        f"{described}), from now on: {why}. torch {torch.__version__}, triton "
-        f'{_installed("triton")}. nearwise.set_attention_implementation("auto") chooses what runs '
-        "without a check; where results differ, please report this message.",
+        f'k-NN attention runs in plain torch operations instead of "{by}": {text} '
+        'nearwise.set_attention_implementation("auto") chooses what runs without a check.',
         RuntimeWarning,
     )
+
+
+def _report(by: str, part: str, shape: ShapeClass, why: str) -> str:
+    """Describe a failed check so that it can be repeated."""
+    described = {
+        name: f"up to {value}" if name in _ROUNDED else value
+        for name, value in shape._asdict().items()
+        if value is not False
+    }
+    if described.pop("squared", False):
+        described["metric"] = "euclidean"
+    shown = ", ".join(f"{name}={value}" for name, value in described.items())
+    return (
+        f"{why}. From now on this holds for the {part} pass of the class {shown}. torch "
+        f"{torch.__version__}, triton {_installed('triton')}. Please report this message."
+    )
+
+
+_ROUNDED = ("width", "value_width", "n_neighbors")  # sizes up to a power of two
 
 
 def _installed(package: str) -> str:

@@ -32,12 +32,16 @@ class FusedAttention(Protocol):
         grad_output: Tensor,
         grad_weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
+        """Gradients of query, key and value, and of the selected scores (B, H, N, K).
+
+        Not called under `torch.use_deterministic_algorithms`.
+        """
 
     def fault(self, tokens: Tokens) -> str:
         """Tell why it cannot attend in such a problem, without a full stop; empty where it can.
 
-        Such problems run in plain operations, with one warning.
+        Called before every pass. Such problems run in plain operations, with one warning per
+        answer.
         """
 
 
@@ -70,11 +74,12 @@ def set_attention_implementation(name: str) -> None:
         (environment variable TRITON_INTERPRET=1, set before Python starts); not run on a GPU yet.
 
         The first use of a registered implementation for each class of problems (device, dtypes,
-        head widths up to a power of two, neighbors, metric, masks; forward and backward pass by
-        themselves) is compared with plain operations on a small problem of that class. Where it
+        head widths and neighbors up to a power of two, metric, masks; forward and backward pass by
+        themselves) is compared with plain operations on small problems of that class. Where it
         differs or fails, or does not take such problems ("triton": attn_mask, candidates,
         include_self="always", dropout, heads wider than 128, more than 256 neighbors, float64,
-        other devices), the class runs in plain operations, with one RuntimeWarning.
+        other devices), plain operations run, with one RuntimeWarning per reason. So they do in
+        every backward pass under ``torch.use_deterministic_algorithms(True)``, with none.
 
     Raises
     ------

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from nearwise.functional.tokens.cpu import interleaved
 from nearwise.functional.tokens.pairs import centered
-from nearwise.functional.tokens.plain_backward import backward_plain
 from nearwise.functional.tokens.problem import Found, Tokens
 from nearwise.lab.triton import backward as backward_kernels
 from nearwise.lab.triton import forward as forward_kernels
@@ -82,8 +81,6 @@ def backward(
     tokens: Tokens, indices: Tensor, weights: Tensor, grad_output: Tensor, grad_weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
-    if torch.are_deterministic_algorithms_enabled():
-        return backward_plain(tokens, indices, weights, grad_output, grad_weights)
     query, key, value, sent = (_in_one_piece(x) for x in (*tokens[:3], grad_output))
     widths = {"WIDTH": query.shape[3], "VALUE_WIDTH": value.shape[3]}
     block_d, block_v = (max(16, _power_of_two(n)) for n in widths.values())

@@ -55,8 +55,8 @@ def test_there_are_more_queries_and_fewer_unless_the_class_is_about_a_token_itse
         return [(x.query.shape[2], x.key.shape[2]) for x in problems]
 
     for n_neighbors in (9, 200):
-        (fewer, n_keys), (more, again) = lengths(n_neighbors=n_neighbors)
-        assert fewer < n_keys == again < more
+        (same, n_keys), (fewer, _), (more, _) = lengths(n_neighbors=n_neighbors)
+        assert fewer < same == n_keys < more
         for parts in ({"is_causal": True}, {"include_self": "never"}, {"include_self": "always"}):
             assert lengths(n_neighbors=n_neighbors, **parts) == [(n_keys, n_keys)]
 
@@ -157,6 +157,11 @@ def test_a_class_rounds_sizes_and_its_problem_is_of_the_class():
     assert narrow.query.shape[-1] == 33
     assert narrow.n_neighbors == 129
     assert ShapeClass.of(narrow) == shape
+
+
+def test_a_default_device_of_the_process_does_not_matter():
+    with torch.device("meta"):
+        assert differences(small_problem(ShapeClass()), attend_plain, backward_plain) == ""
 
 
 def test_the_global_random_state_stays():

@@ -23,7 +23,7 @@ _Class = tuple[str, str, ShapeClass]
 # By class, how its check failed, and so why it runs plain operations; "" where it passed.
 _verdicts: dict[_Class, str] = {}
 _warned: set[tuple[str, str]] = set()  # implementations, and reasons that were given
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.RLock()
 
 
 def attend_checked(tokens: Tokens, by: str) -> Found:
@@ -67,11 +67,10 @@ def _verdict(part: str, tokens: Tokens, by: str) -> str:
         with _one_at_a_time:
             if key not in _verdicts:
                 _refuse_capture(by)
-                _verdicts[key] = _examine(part, tokens, by)
-    why = _verdicts[key]
-    if why:
-        _warn(by, why, _report(*key, why))
-    return why
+                why = _verdicts[key] = _examine(part, tokens, by)
+                if why:
+                    _warn(by, why, _report(*key, why))
+    return _verdicts[key]
 
 
 def _examine(part: str, tokens: Tokens, by: str) -> str:

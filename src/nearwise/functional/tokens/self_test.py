@@ -66,11 +66,11 @@ def _rounded(size: int, at_least: int = 16) -> int:
 
 
 def small_problems(shape: ShapeClass, device: torch.device | str = "cpu") -> list[Tokens]:
-    """Draw small problems of a class: fewer queries than keys, and more, where it allows that."""
+    """Draw small problems of a class: N = M, and where a class allows it fewer and more queries."""
     if shape.is_causal or shape.include_self != "candidate":
         return [small_problem(shape, device)]
     n = _n_keys(shape)
-    return [small_problem(shape, device, n_queries) for n_queries in (_FEW_QUERIES, n + 8)]
+    return [small_problem(shape, device, n_queries) for n_queries in (n, _FEW_QUERIES, n + 8)]
 
 
 def _n_keys(shape: ShapeClass) -> int:
@@ -186,9 +186,9 @@ def _apart_backward(
 def _partly_empty(indices: Tensor) -> Tensor:
     """Empty the last slots (B, H, N, K) of every third query, as masks do: none filled, one, ..."""
     n_queries, n_slots = indices.shape[2:]
-    row = torch.arange(n_queries)
+    row, slot = (torch.arange(n, device=indices.device) for n in (n_queries, n_slots))
     n_filled = torch.where(row % 3 == 0, row // 3 % (n_slots + 1), n_slots)
-    return indices.masked_fill(torch.arange(n_slots) >= n_filled[:, None], -1).long()
+    return indices.masked_fill(slot >= n_filled[:, None], -1)
 
 
 _GRADIENTS = ("query", "key", "value", "scores")

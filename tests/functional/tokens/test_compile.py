@@ -164,11 +164,11 @@ def test_the_operators_keep_the_promises_of_torch_library(metric, with_more):
         generator=None,
         **{"attn_mask": None, "candidates": None, "dropout_p": 0.0, **more},
     )
-    inputs = (t.query, t.key, t.value, 3, t.squared, t.scale, t.bias, t.padding)
+    inputs = (t.query, t.key, t.value, 3, t.euclidean, t.scale, t.bias, t.padding)
     inputs += (t.is_causal, t.include_self, t.candidates, t.keep)
     torch.library.opcheck(fused._forward, inputs)
     output, indices, weights = fused._forward(*inputs)
-    backward = (t.query, t.key, t.value, t.squared, t.scale, t.keep, indices, weights)
+    backward = (t.query, t.key, t.value, t.euclidean, t.scale, t.keep, indices, weights)
     detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in backward]
     torch.library.opcheck(
         fused._backward, (*detached, torch.ones_like(output), torch.ones_like(weights))

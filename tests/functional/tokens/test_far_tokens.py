@@ -118,14 +118,3 @@ def test_autocast_rounds_no_scores(implementation):
             found = attend(*tokens, 5)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("options", [{}, {"candidates": torch.arange(0, 197, 2)}], ids=str)
-def test_the_distance_of_a_token_to_itself_is_no_rounding(implementation, options):
-    x = random_tokens((1, 2, 197, 16), dtype=torch.float32)[0]
-    exact = attend(*(x.double(),) * 3, 9, metric="euclidean", **options)
-    with attention_implementation(implementation):
-        found = attend(x, x, x, 9, metric="euclidean", **options)
-    assert torch.equal(found.indices, exact.indices)
-    torch.testing.assert_close(found.weights.double(), exact.weights, atol=2e-6, rtol=2e-6)

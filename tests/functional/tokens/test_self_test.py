@@ -22,16 +22,18 @@ FLAGS = ("is_causal", "has_bias", "has_padding", "has_candidates", "has_keep")
 
 def shapes():
     """Every flag with every other, over metrics and what a token's own key may be."""
-    for squared, include_self in itertools.product((False, True), SELF):
+    for euclidean, include_self in itertools.product((False, True), SELF):
         for on in itertools.combinations(FLAGS, 2):
-            yield ShapeClass(squared=squared, include_self=include_self, **dict.fromkeys(on, True))
+            yield ShapeClass(
+                euclidean=euclidean, include_self=include_self, **dict.fromkeys(on, True)
+            )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(("attend", "backward"), [(attend_cpu, backward_cpu), (attend_plain, None)])
 def test_right_implementations_pass_in_every_dtype(attend, backward, dtype):
-    for squared in (False, True):
-        shape = ShapeClass(dtype=dtype, value_dtype=dtype, squared=squared, width=64)
+    for euclidean in (False, True):
+        shape = ShapeClass(dtype=dtype, value_dtype=dtype, euclidean=euclidean, width=64)
         assert differences(small_problem(shape), attend, backward or backward_plain) == ""
 
 
@@ -42,9 +44,9 @@ def test_right_implementations_pass_with_every_pair_of_masks():
 
 
 @pytest.mark.parametrize("n_neighbors", [1, 2, 9, 100])
-@pytest.mark.parametrize("squared", [False, True])
-def test_right_implementations_pass_with_any_number_of_neighbors(n_neighbors, squared):
-    shape = ShapeClass(n_neighbors=n_neighbors, squared=squared, has_padding=True)
+@pytest.mark.parametrize("euclidean", [False, True])
+def test_right_implementations_pass_with_any_number_of_neighbors(n_neighbors, euclidean):
+    shape = ShapeClass(n_neighbors=n_neighbors, euclidean=euclidean, has_padding=True)
     for problem in small_problems(shape):
         assert differences(problem, attend_cpu, backward_cpu) == ""
 
@@ -99,7 +101,7 @@ def ignoring(**parts):
         (ShapeClass(include_self="always"), ignoring(include_self="candidate")),
         (ShapeClass(has_candidates=True), ignoring(candidates=None)),
         (ShapeClass(has_keep=True), ignoring(keep=None)),
-        (ShapeClass(squared=True), ignoring(squared=False)),
+        (ShapeClass(euclidean=True), ignoring(euclidean=False)),
         (ShapeClass(), ignoring(scale=0.3)),
     ],
 )
@@ -170,9 +172,9 @@ def test_the_global_random_state_stays():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("squared", [False, True])
-def test_plain_gradients_are_those_of_autograd(squared):
-    problem = small_problem(ShapeClass(dtype=torch.float64, squared=squared, has_keep=True))
+@pytest.mark.parametrize("euclidean", [False, True])
+def test_plain_gradients_are_those_of_autograd(euclidean):
+    problem = small_problem(ShapeClass(dtype=torch.float64, euclidean=euclidean, has_keep=True))
     problem = problem._replace(value=problem.value.double(), is_causal=True)
     inputs = [x.clone().requires_grad_() for x in problem[:3]]
     bias = torch.zeros(2, 2, 80, 80, dtype=torch.float64, requires_grad=True)

@@ -147,7 +147,7 @@ def test_padding(masks, metric):
 
 @each_dtype
 def test_they_pass_the_check_of_first_use(dtype):
-    shape = ShapeClass(dtype=dtype, value_dtype=dtype, squared=True, is_causal=True)
+    shape = ShapeClass(dtype=dtype, value_dtype=dtype, euclidean=True, is_causal=True)
     problem = small_problem(shape._replace(has_padding=True), DEVICE)
     assert differences(problem, launch.attend, launch.backward) == ""
 

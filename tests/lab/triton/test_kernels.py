@@ -77,6 +77,7 @@ def test_the_kernels_become_machine_code_in_all_cases(capability, tmp_path):
 @has_triton
 def test_tokens_on_a_cpu_run_in_plain_operations_with_one_warning(monkeypatch):
     monkeypatch.setattr(checked, "_verdicts", {})
+    monkeypatch.setattr(checked, "_warned", set())
     tokens = [torch.randn(1, 8, 4) for _ in range(3)]
     with (
         attention_implementation("triton"),

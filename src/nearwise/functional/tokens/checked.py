@@ -124,7 +124,7 @@ def _report(by: str, part: str, shape: ShapeClass, why: str) -> str:
         for name, value in shape._asdict().items()
         if value is not False
     }
-    if described.pop("squared", False):
+    if described.pop("euclidean", False):
         described["metric"] = "euclidean"
     shown = ", ".join(f"{name}={value}" for name, value in described.items())
     return (

@@ -28,7 +28,7 @@ def attend_cpu(tokens: Tokens) -> Found:
     check_positions(tokens.candidates, tokens.key.shape[2])
     dtype = tokens.value.dtype
     tokens = _in_working_precision(tokens)
-    if tokens.squared:
+    if tokens.euclidean:
         query, key = centered(tokens.query, tokens.key, tokens.padding)
         tokens = tokens._replace(query=query, key=key)
     work = _Forward(tokens)
@@ -62,7 +62,7 @@ def backward_cpu(
             kept,
             from_weights,
             tokens.scale,
-            tokens.squared,
+            tokens.euclidean,
             *(_flat(x) for x in grads),
             grad_scores.view(-1).numpy(),
             indices.shape[-1],
@@ -109,7 +109,7 @@ class _Forward:
         self.output = interleaved(tokens.query.new_empty(1).expand(*lead, self.value.shape[3]))
         self.weights = tokens.query.new_empty(*lead, n_slots)
         self.indices = torch.empty(*lead, n_slots, dtype=torch.int32)
-        self.is_plain = not (tokens.squared or tokens.bias is not None)
+        self.is_plain = not (tokens.euclidean or tokens.bias is not None)
         self.everyone = torch.arange(tokens.key.shape[2])
         self.places: Array = self.everyone.numpy()
         keep = self.weights.new_empty(0) if tokens.keep is None else tokens.keep
@@ -197,13 +197,11 @@ class _Forward:
     ) -> None:
         """Turn products into scores in place, as far as the loops do not."""
         tokens = self.tokens
-        if tokens.squared:
+        if tokens.euclidean:
             squares = tokens.query[item, heads, part].square().sum(-1)[:, :, None]
             squares = squares + columns.square().sum(-1)[:, None]
             torch.sub(squares, scores, alpha=2, out=scores)
-            scores.clamp_min_(0).sqrt_()
-            self._measure_itself(scores, item, heads, part, positions)
-            scores.mul_(-tokens.scale)
+            scores.clamp_min_(0).sqrt_().mul_(-tokens.scale)
         elif not self.is_plain:
             scores.mul_(tokens.scale)
         if tokens.bias is not None:
@@ -211,26 +209,6 @@ class _Forward:
             scores.add_(bias if tokens.candidates is None else bias[..., positions])
         if tokens.padding is not None:
             scores.masked_fill_(tokens.padding[item, positions], -torch.inf)
-
-    def _measure_itself(
-        self, scores: Tensor, item: int, heads: slice, part: slice, positions: Tensor
-    ) -> None:
-        """Write the distance of every token to itself by the difference.
-
-        It may be 0, of which products leave the root of their rounding.
-        """
-        tokens = self.tokens
-        if tokens.query.shape[2] != tokens.key.shape[2]:
-            return
-        query, key = tokens.query[item, heads, part], tokens.key[item, heads, part]
-        own = torch.linalg.vector_norm(query - key, dim=-1)
-        if tokens.candidates is None:
-            scores.diagonal(part.start, 1, 2).copy_(own)
-            return
-        at = torch.arange(part.start, part.start + own.shape[1])
-        column = torch.searchsorted(positions, at).clamp_max_(len(positions) - 1)
-        there = (positions[column] == at).nonzero()[:, 0]
-        scores[:, there, column[there]] = own[:, there]
 
     def _own_columns(self, positions: Tensor) -> Array:
         """Column of every token itself, -1 where it is no candidate; empty if none matters."""
@@ -246,7 +224,7 @@ class _Forward:
         if tokens.include_self != "always":
             return self.no_scores
         query, key = tokens.query[item, heads, part], tokens.key[item, heads, part]
-        if tokens.squared:
+        if tokens.euclidean:
             own = -(query - key).square().sum(-1).sqrt() * tokens.scale
         else:
             own = (query * key).sum(-1) * (1.0 if self.is_plain else tokens.scale)

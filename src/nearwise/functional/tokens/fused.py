@@ -23,7 +23,7 @@ def _forward(
     key: Tensor,
     value: Tensor,
     n_neighbors: int,
-    squared: bool,
+    euclidean: bool,
     scale: float,
     bias: Tensor | None,
     padding: Tensor | None,
@@ -34,7 +34,7 @@ def _forward(
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
     masks = (bias, padding, is_causal, include_self, candidates, keep)
-    tokens = Tokens(query, key, value, n_neighbors, squared, scale, *masks)
+    tokens = Tokens(query, key, value, n_neighbors, euclidean, scale, *masks)
     found = attend_cpu(tokens) if by == "cpu" else attend_checked(tokens, by)
     return found.output, found.indices, found.weights
 
@@ -54,7 +54,7 @@ def _backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    squared: bool,
+    euclidean: bool,
     scale: float,
     keep: Tensor | None,
     indices: Tensor,
@@ -63,7 +63,7 @@ def _backward(
     grad_weights: Tensor,
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    tokens = _unmasked(query, key, value, squared, scale, keep, indices)
+    tokens = _unmasked(query, key, value, euclidean, scale, keep, indices)
     arguments = (tokens, indices, weights, grad_output, grad_weights)
     return backward_cpu(*arguments) if by == "cpu" else backward_checked(*arguments, by)
 
@@ -73,7 +73,7 @@ def _(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    squared: bool,
+    euclidean: bool,
     scale: float,
     keep: Tensor | None,
     indices: Tensor,
@@ -85,17 +85,17 @@ def _(
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, _, squared, scale, bias, *_, keep, by = inputs
+    query, key, value, _, euclidean, scale, bias, *_, keep, by = inputs
     _, indices, weights = output
     ctx.save_for_backward(query, key, value, keep, indices, weights)
-    ctx.squared, ctx.scale, ctx.by = squared, scale, by
+    ctx.euclidean, ctx.scale, ctx.by = euclidean, scale, by
     ctx.bias_shape = None if bias is None or not bias.requires_grad else bias.shape
 
 
 def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -> tuple[Any, ...]:
     query, key, value, *slots = ctx.saved_tensors
     keep, indices, weights = slots
-    problem, sent = (query, key, value, ctx.squared, ctx.scale), (grad_output, grad_weights)
+    problem, sent = (query, key, value, ctx.euclidean, ctx.scale), (grad_output, grad_weights)
     if torch.is_grad_enabled():  # the gradients will be differentiated
         tokens = _unmasked(*problem, keep, indices)
         *grads, grad_scores = backward_plain(tokens, indices, weights, *sent)
@@ -113,14 +113,14 @@ def _unmasked(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    squared: bool,
+    euclidean: bool,
     scale: float,
     keep: Tensor | None,
     indices: Tensor,
 ) -> Tokens:
     """Return the problem as the backward pass sees it: masks have left their slots empty."""
     masks = (None, None, False, "candidate", None)
-    return Tokens(query, key, value, indices.shape[-1], squared, scale, *masks, keep)
+    return Tokens(query, key, value, indices.shape[-1], euclidean, scale, *masks, keep)
 
 
 torch.library.register_autograd(

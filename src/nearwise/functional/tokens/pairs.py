@@ -15,23 +15,23 @@ def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
 
 
 def pair_scores(
-    query: Tensor, key: Tensor, indices: Tensor, *, squared: bool, scale: float
+    query: Tensor, key: Tensor, indices: Tensor, *, euclidean: bool, scale: float
 ) -> Tensor:
     """Scores (B, H, N, K), float32 at least, of every query with the keys at its `indices`.
 
-    `squared` scores are minus the Euclidean distance, others the dot product.
+    `euclidean` scores are minus the Euclidean distance, others the dot product.
     """
-    return paired_scores(query, gather_tokens(key, indices), squared=squared, scale=scale)
+    return paired_scores(query, gather_tokens(key, indices), euclidean=euclidean, scale=scale)
 
 
-def paired_scores(query: Tensor, keys: Tensor, *, squared: bool, scale: float) -> Tensor:
+def paired_scores(query: Tensor, keys: Tensor, *, euclidean: bool, scale: float) -> Tensor:
     """Return the scores (..., N, K) of queries (..., N, D), each with its own keys (..., N, K, D).
 
     As `pair_scores`.
     """
     # In single precision at least: products of half precision numbers overflow.
     keys, query = at_least_single(keys), at_least_single(query)[..., None, :]
-    if not squared:
+    if not euclidean:
         return (keys @ query.mT)[..., 0] * scale
     squares = (query - keys).square().sum(-1)
     # The root has no slope at 0: there the gradient is 0.

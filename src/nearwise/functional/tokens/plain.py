@@ -55,7 +55,7 @@ def _nearest(
     key: Tensor,
     value: Tensor,
     n_neighbors: int,
-    squared: bool,
+    euclidean: bool,
     scale: float,
     bias: Tensor | None,
     padding: Tensor | None,
@@ -66,7 +66,7 @@ def _nearest(
 ) -> Tensor:
     check_positions(candidates, key.shape[2])
     masks = (bias, padding, is_causal, include_self, candidates, keep)
-    tokens = Tokens(query, key, value, n_neighbors, squared, scale, *masks)
+    tokens = Tokens(query, key, value, n_neighbors, euclidean, scale, *masks)
     batch, heads, n_queries, _ = query.shape
     indices = query.new_empty(batch, heads, n_queries, n_neighbors, dtype=torch.int64)
     for tile in _tiles(batch, heads, n_queries, key.shape[2]):
@@ -154,10 +154,10 @@ def _first_by_number(scores: Tensor, n: int) -> Tensor:
 def _all_scores(tokens: Tokens) -> Tensor:
     """Scores of all pairs, -inf where masks forbid one; float32 or float64."""
     query, key = (at_least_single(x) for x in (tokens.query, tokens.key))
-    if tokens.squared:
+    if tokens.euclidean:
         query, key = centered(query, key, tokens.padding)
     products = query @ key.mT
-    if tokens.squared:
+    if tokens.euclidean:
         squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
         scores = -(squares - 2 * products).clamp_min(0).sqrt() * tokens.scale
     else:
@@ -172,7 +172,9 @@ def _all_scores(tokens: Tokens) -> Tensor:
 def _selected_scores(tokens: Tokens, indices: Tensor) -> Tensor:
     """Differentiable scores (B, H, N, K) of the selected pairs, -inf in empty slots."""
     at = indices.clamp_min(0)
-    scores = pair_scores(tokens.query, tokens.key, at, squared=tokens.squared, scale=tokens.scale)
+    scores = pair_scores(
+        tokens.query, tokens.key, at, euclidean=tokens.euclidean, scale=tokens.scale
+    )
     if tokens.bias is not None:
         scores = scores + tokens.bias.gather(-1, at)
     return scores.masked_fill(indices < 0, -torch.inf)

@@ -25,7 +25,7 @@ def backward_plain(
     grad_scores = weight * (slopes - (weight * slopes).sum(-1, keepdim=True))
     pulls = grad_scores * tokens.scale
     keys, queries = gather_tokens(key, at), query[..., None, :]
-    if tokens.squared:
+    if tokens.euclidean:
         gaps = queries - keys
         squares = gaps.square().sum(-1)
         same = squares == 0  # the root has no slope there

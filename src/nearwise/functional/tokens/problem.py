@@ -76,7 +76,7 @@ class Tokens(NamedTuple):
     key: Tensor  # (B, H, M, D), likewise
     value: Tensor  # (B, H, M, Dv)
     n_neighbors: int  # K, the slots of a query; at most the keys there are
-    squared: bool  # whether scores are negative Euclidean distances; else dot products
+    euclidean: bool  # whether scores are negative Euclidean distances; else dot products
     scale: float  # positive factor of the scores
     bias: Tensor | None  # broadcast to (B, H, N, M), added to the scores; -inf forbids a pair
     padding: Tensor | None  # (B, M), True forbids a key
@@ -132,7 +132,7 @@ def make_problem(
         key4,
         value4,
         n_neighbors=n_slots,
-        squared=metric == "euclidean",
+        euclidean=metric == "euclidean",
         scale=scale,
         bias=_bias(attn_mask, query, n_queries, n_keys, (batch, heads)),
         padding=(

@@ -33,7 +33,7 @@ class ShapeClass(NamedTuple):
     width: int = 16
     value_width: int = 16
     n_neighbors: int = 9
-    squared: bool = False
+    euclidean: bool = False
     is_causal: bool = False
     include_self: str = "candidate"  # an `IncludeSelf`
     has_bias: bool = False
@@ -51,7 +51,7 @@ class ShapeClass(NamedTuple):
             width=_rounded(tokens.query.shape[-1]),
             value_width=_rounded(tokens.value.shape[-1]),
             n_neighbors=_rounded(tokens.n_neighbors, at_least=2),
-            squared=tokens.squared,
+            euclidean=tokens.euclidean,
             is_causal=tokens.is_causal,
             include_self=tokens.include_self,
             has_bias=tokens.bias is not None,
@@ -112,7 +112,7 @@ def small_problem(
         key=rows(m, shape.width, shape.dtype, 1.0),
         value=rows(m, shape.value_width, shape.value_dtype, 1 / 64),
         n_neighbors=k,
-        squared=shape.squared,
+        euclidean=shape.euclidean,
         scale=2.0 ** -(shape.width.bit_length() // 2),  # a power of two, so that scores stay exact
         bias=bias.to(device, shape.dtype) if shape.has_bias else None,
         padding=padding.to(device) if shape.has_padding else None,

@@ -31,7 +31,7 @@ class Chosen:
     def scores(self, at: Tensor, empty: Tensor) -> Tensor:
         """Differentiable scores (B, H, N, L) of the keys at `at`; -inf where empty or masked."""
         t = self.tokens
-        scores = pair_scores(t.query, t.key, at, squared=t.squared, scale=t.scale)
+        scores = pair_scores(t.query, t.key, at, euclidean=t.euclidean, scale=t.scale)
         if t.bias is not None:
             scores = scores + t.bias.gather(-1, at)
         if t.padding is not None:

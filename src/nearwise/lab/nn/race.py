@@ -182,7 +182,7 @@ def _scores_of_pairs(tokens: Tokens, row: Tensor, position: Tensor) -> Tensor:
     for rows, at in zip(row.split(_PROBES_AT_ONCE), position.split(_PROBES_AT_ONCE), strict=True):
         q = at_least_single(query[rows])
         k = at_least_single(key[rows // n_queries * n_keys + at])
-        pairs = -(q - k).norm(dim=-1) if tokens.squared else (q * k).sum(-1)
+        pairs = -(q - k).norm(dim=-1) if tokens.euclidean else (q * k).sum(-1)
         scores.append(pairs * tokens.scale)
     flat = torch.cat(scores)
     batch = row // (n_heads * n_queries)

@@ -44,7 +44,7 @@ def fault(tokens: Tokens) -> str:
 def attend(tokens: Tokens) -> Found:
     """Attend without writing a score to memory."""
     query, key, value = (_in_one_piece(x) for x in tokens[:3])
-    if tokens.squared:
+    if tokens.euclidean:
         query, key = centered(query, key, tokens.padding)
     batch, heads, n_queries, width = query.shape
     value_width, slots = value.shape[3], (*query.shape[:3], tokens.n_neighbors)
@@ -69,7 +69,7 @@ def attend(tokens: Tokens) -> Found:
             WIDTH=width,
             VALUE_WIDTH=value_width,
             N_SLOTS=tokens.n_neighbors,
-            SQUARED=tokens.squared,
+            SQUARED=tokens.euclidean,
             CAUSAL=tokens.is_causal,
             NOT_ITSELF=tokens.include_self == "never",
             **blocks,
@@ -105,7 +105,7 @@ def backward(
             tokens.scale,
             **widths,
             N_SLOTS=indices.shape[3],
-            SQUARED=tokens.squared,
+            SQUARED=tokens.euclidean,
             BLOCK_K=min(16, _power_of_two(indices.shape[3])),
             BLOCK_D=block_d,
             BLOCK_V=block_v,

@@ -277,7 +277,7 @@ class ConvNNAttention(TokenAttention):
     def _measured(self, query: Tensor, key: Tensor, at: Tensor, masks: Masks) -> Tensor:
         """Similarities (or distances) of selected pairs, with what a mask adds to the scores."""
         is_distance = self._is_distance
-        scores = biased_scores(query, key, at, masks, squared=is_distance, scale=self.scale)
+        scores = biased_scores(query, key, at, masks, euclidean=is_distance, scale=self.scale)
         return -scores if is_distance else scores
 
     def _raw_scores(self, query: Tensor, key: Tensor, indices: Tensor, masks: Masks) -> Tensor:

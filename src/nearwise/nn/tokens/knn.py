@@ -214,10 +214,10 @@ def _expanded(padding: Tensor | None, key: Tensor) -> Tensor | None:
 
 
 def biased_scores(
-    query: Tensor, key: Tensor, at: Tensor, masks: Masks, *, squared: bool, scale: float
+    query: Tensor, key: Tensor, at: Tensor, masks: Masks, *, euclidean: bool, scale: float
 ) -> Tensor:
     """Scores (B, H, N, K) of every query with the keys at `at`, with what a mask adds to them."""
-    scores = pair_scores(query, key, at, squared=squared, scale=scale)
+    scores = pair_scores(query, key, at, euclidean=euclidean, scale=scale)
     if masks.attn_mask is None or not masks.attn_mask.is_floating_point():
         return scores
     added = expanded_mask(masks.attn_mask, (*query.shape[:-1], key.shape[-2]))
@@ -225,7 +225,12 @@ def biased_scores(
 
 
 def log_total(
-    query: Tensor, key: Tensor, found: KNNAttentionOutput, masks: Masks, squared: bool, scale: float
+    query: Tensor,
+    key: Tensor,
+    found: KNNAttentionOutput,
+    masks: Masks,
+    euclidean: bool,
+    scale: float,
 ) -> Tensor:
     """Logarithm (B, H, N) of what the softmax of the selected scores was divided by.
 
@@ -233,6 +238,6 @@ def log_total(
     """
     best = found.indices[..., :1].long()
     is_empty = best < 0
-    score = biased_scores(query, key, best.clamp_min(0), masks, squared=squared, scale=scale)
+    score = biased_scores(query, key, best.clamp_min(0), masks, euclidean=euclidean, scale=scale)
     weight = found.weights[..., :1].to(score.dtype).masked_fill(is_empty, 1.0)
     return (score - weight.log()).masked_fill(is_empty, -math.inf)[..., 0]

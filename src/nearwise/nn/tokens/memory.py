@@ -237,8 +237,8 @@ class MemoryAttention(KNNAttention):
         query, key = self._sharpened(query, key, masks.key_padding_mask)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
-        squared = self.metric == "euclidean"
-        return log_total(query, key, found, masks, squared, self.scale), found.output
+        euclidean = self.metric == "euclidean"
+        return log_total(query, key, found, masks, euclidean, self.scale), found.output
 
     def _attend_memory(
         self, query: Tensor, memory: EarlierTokens, generator: torch.Generator | None
@@ -258,7 +258,7 @@ class MemoryAttention(KNNAttention):
         """Scores (B, H, N, L) of queries with keys of their own (B, H, N, L, D)."""
         if self.metric == "cosine":
             query, keys = unit(query), unit(keys)
-        scores = paired_scores(query, keys, squared=self.metric == "euclidean", scale=self.scale)
+        scores = paired_scores(query, keys, euclidean=self.metric == "euclidean", scale=self.scale)
         if self.learned_temperature:
             scores = scores * self.log_scale.exp()[:, None, None].to(scores.dtype)
         return scores

@@ -56,7 +56,7 @@ def backward_rows(  # type: ignore[no-untyped-def]
     keep,
     grad_weights,
     scale,
-    squared,
+    euclidean,
     grad_query,
     grad_key,
     grad_value,
@@ -105,7 +105,7 @@ def backward_rows(  # type: ignore[no-untyped-def]
                 slopes[s] *= scale
             q = _first_of(q_steps, b, h) + i * q_steps[2]
             gq = _first_of(gq_steps, b, h) + i * gq_steps[2]
-            if squared:
+            if euclidean:
                 for c in range(np.uint64(width)):
                     gq_rows[np.uint64(gq) + c] = 0
                 for s in range(n):

@@ -62,21 +62,22 @@ def _verdict(part: str, tokens: Tokens, by: str) -> str:
     if fault:
         _warn(by, fault, f"{fault}.")
         return fault
-    key = (by, part, ShapeClass.of(tokens))
+    shape = ShapeClass.of(tokens)
+    key = (by, part, shape)
     if key not in _verdicts:
         with _one_at_a_time:
             if key not in _verdicts:
                 _refuse_capture(by)
-                why = _verdicts[key] = _examine(part, tokens, by)
+                why = _verdicts[key] = _examine(part, tokens, shape, by)
                 if why:
                     _warn(by, why, _report(*key, why))
     return _verdicts[key]
 
 
-def _examine(part: str, tokens: Tokens, by: str) -> str:
+def _examine(part: str, tokens: Tokens, shape: ShapeClass, by: str) -> str:
     """Compare an implementation with plain operations on small problems of the class."""
     implementation = registered(by)
-    shape = ShapeClass.of(tokens)._replace(
+    shape = shape._replace(
         width=tokens.query.shape[-1],
         value_width=tokens.value.shape[-1],
         n_neighbors=tokens.n_neighbors,

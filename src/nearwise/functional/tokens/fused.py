@@ -63,7 +63,7 @@ def _backward(
     grad_weights: Tensor,
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    tokens = _unmasked(query, key, value, euclidean, scale, keep, indices)
+    tokens = Tokens(query, key, value, indices.shape[-1], euclidean, scale, keep=keep)
     arguments = (tokens, indices, weights, grad_output, grad_weights)
     return backward_cpu(*arguments) if by == "cpu" else backward_checked(*arguments, by)
 
@@ -93,34 +93,21 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -> tuple[Any, ...]:
-    query, key, value, *slots = ctx.saved_tensors
-    keep, indices, weights = slots
-    problem, sent = (query, key, value, ctx.euclidean, ctx.scale), (grad_output, grad_weights)
+    query, key, value, keep, indices, weights = ctx.saved_tensors
+    slots = (indices, weights, grad_output, grad_weights)
     if torch.is_grad_enabled():  # the gradients will be differentiated
-        tokens = _unmasked(*problem, keep, indices)
-        *grads, grad_scores = backward_plain(tokens, indices, weights, *sent)
+        n_slots = indices.shape[-1]
+        tokens = Tokens(query, key, value, n_slots, ctx.euclidean, ctx.scale, keep=keep)
+        *grads, grad_scores = backward_plain(tokens, *slots)
     else:
-        *grads, grad_scores = _backward(*problem, *slots, *sent, ctx.by)
+        tensors = (query, key, value)
+        *grads, grad_scores = _backward(*tensors, ctx.euclidean, ctx.scale, keep, *slots, ctx.by)
     grad_bias = None
     if ctx.bias_shape is not None:
         # Empty slots have gradient 0, wherever it is added.
         at = indices.clamp_min(0).long()
         grad_bias = grad_scores.new_zeros(ctx.bias_shape).scatter_add_(-1, at, grad_scores)
     return *grads, None, None, None, grad_bias, *(None,) * 6
-
-
-def _unmasked(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    euclidean: bool,
-    scale: float,
-    keep: Tensor | None,
-    indices: Tensor,
-) -> Tokens:
-    """Return the problem as the backward pass sees it: masks have left their slots empty."""
-    masks = (None, None, False, "candidate", None)
-    return Tokens(query, key, value, indices.shape[-1], euclidean, scale, *masks, keep)
 
 
 torch.library.register_autograd(

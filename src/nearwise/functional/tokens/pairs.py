@@ -7,11 +7,17 @@ from torch import Tensor
 
 def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
     """Return the tokens (B, H, N, K, D) at positions (B, H, N, K) of tokens (B, H, M, D)."""
-    batch, heads, n_tokens, width = tokens.shape
+    width = tokens.shape[-1]
     # One long table of rows: torch.gather would read an index for every number.
-    first = torch.arange(batch * heads, device=tokens.device) * n_tokens
-    at = indices + first.view(batch, heads, 1, 1)
-    return tokens.reshape(-1, width).index_select(0, at.flatten()).view(*indices.shape, width)
+    at = rows_of(indices, tokens.shape[2])
+    return tokens.reshape(-1, width).index_select(0, at).view(*indices.shape, width)
+
+
+def rows_of(indices: Tensor, n_tokens: int) -> Tensor:
+    """Rows, flat, of positions (B, H, N, K) in a table of the `n_tokens` tokens of all heads."""
+    batch, heads = indices.shape[:2]
+    first = torch.arange(batch * heads, device=indices.device) * n_tokens
+    return (indices + first.view(batch, heads, 1, 1)).flatten()
 
 
 def pair_scores(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
+from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, rows_of
 from nearwise.functional.tokens.problem import Tokens
 
 
@@ -45,7 +45,6 @@ def backward_plain(
 def _added(rows: Tensor, at: Tensor, like: Tensor) -> Tensor:
     """Add rows (B, H, N, K, D) to the tokens at positions (B, H, N, K), beginning with zeros."""
     batch, heads, n_tokens, width = like.shape
-    first = torch.arange(batch * heads, device=like.device) * n_tokens
-    where = (at + first.view(batch, heads, 1, 1)).flatten()
     total = rows.new_zeros(batch * heads * n_tokens, width)
-    return total.index_add_(0, where, rows.reshape(-1, width)).view(like.shape).to(like.dtype)
+    total.index_add_(0, rows_of(at, n_tokens), rows.reshape(-1, width))
+    return total.view(like.shape).to(like.dtype)

@@ -78,12 +78,18 @@ class Tokens(NamedTuple):
     n_neighbors: int  # K, the slots of a query; at most the keys there are
     euclidean: bool  # whether scores are negative Euclidean distances; else dot products
     scale: float  # positive factor of the scores
-    bias: Tensor | None  # broadcast to (B, H, N, M), added to the scores; -inf forbids a pair
-    padding: Tensor | None  # (B, M), True forbids a key
-    is_causal: bool
-    include_self: str  # "candidate", "always" or "never"
-    candidates: Tensor | None  # (B, C), int64 positions of keys that may be attended
-    keep: Tensor | None  # (B, H, N, K), factors of the weights: 0 for dropped, else 1 / (1 - p)
+    bias: Tensor | None = (
+        None  # broadcast to (B, H, N, M), added to the scores; -inf forbids a pair
+    )
+    padding: Tensor | None = None  # (B, M), True forbids a key
+    is_causal: bool = False
+    include_self: str = "candidate"  # or "always" or "never"
+    candidates: Tensor | None = None  # (B, C), int64 positions of keys that may be attended
+    keep: Tensor | None = None  # (B, H, N, K), factors of the weights: 0 or 1 / (1 - p) if dropping
+
+    def unmasked(self) -> "Tokens":
+        """Return the problem as the backward pass sees it: masks have left their slots empty."""
+        return Tokens(*self[:6], keep=self.keep)
 
 
 def make_problem(

@@ -166,7 +166,7 @@ def _apart_backward(
     tokens: Tokens, exact: Tokens, wanted: Found, backward: Backward, tolerance: float
 ) -> list[str]:
     device, dtype = tokens.value.device, tokens.value.dtype
-    exact = exact._replace(**_NO_MASKS)
+    exact = exact.unmasked()
     output, indices, weights = attend_selected(exact, _partly_empty(wanted.indices))
     generator = torch.Generator("cpu").manual_seed(1)
     sent, from_weights = (
@@ -175,7 +175,7 @@ def _apart_backward(
     slots = [x.to(device, dtype) for x in (weights, sent, from_weights)]
     weights, sent, from_weights = (x.cpu().double() for x in slots)
     expected = backward_plain(exact, indices, weights, sent, from_weights)
-    found = backward(tokens._replace(**_NO_MASKS), indices.to(device), *slots)
+    found = backward(tokens.unmasked(), indices.to(device), *slots)
     return [
         text
         for name, ours, other in zip(_GRADIENTS, found, expected, strict=True)
@@ -192,14 +192,6 @@ def _partly_empty(indices: Tensor) -> Tensor:
 
 
 _GRADIENTS = ("query", "key", "value", "scores")
-# The backward pass needs no mask: it has the slots.
-_NO_MASKS: dict[str, Any] = {
-    "bias": None,
-    "padding": None,
-    "is_causal": False,
-    "include_self": "candidate",
-    "candidates": None,
-}
 
 
 def _in_double(tokens: Tokens) -> Tokens:

@@ -10,7 +10,7 @@ from nearwise.functional.devices import Threads
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.implementation import implementation_for, only_plain
 from nearwise.functional.tokens.kernels import slots as kernels
-from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
+from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, rows_of
 
 
 def differentiate(name: str, undo: Any, plain: Callable[..., Tensor]) -> None:
@@ -89,7 +89,6 @@ def _undo_mix(
     batch, heads, n_tokens, width = value.shape
     grad_value = _wide(value.new_zeros(batch * heads * n_tokens, width))
     grad_weights, grad_kernel = torch.empty_like(weights), torch.empty_like(kernel)
-    first = torch.arange(batch * heads, device=value.device).view(batch, heads, 1) * n_tokens
     flat_grad = grad_output.flatten(0, 2)
     for k in range(kernel.shape[0]):
         rows = _of_rank(value, indices, k)
@@ -97,7 +96,7 @@ def _undo_mix(
         grad_kernel[k] = (rows * weight).flatten(0, 2).mT @ flat_grad
         slopes = grad_output @ kernel[k].mT
         grad_weights[..., k] = (rows * slopes).sum(-1)
-        at = (indices[..., k].clamp_min(0) + first).flatten()
+        at = rows_of(indices[..., k : k + 1].clamp_min(0), n_tokens)
         grad_value.index_add_(0, at, (slopes * weight).flatten(0, 2).to(grad_value.dtype))
     return grad_value.to(value.dtype).view(value.shape), grad_weights, grad_kernel
 

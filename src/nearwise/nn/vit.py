@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, compiler, nn
 
 from nearwise.nn.tokens.registry import LayerFactory, token_layer
 
@@ -104,6 +104,24 @@ class DropPath(nn.Module):
         return f"{self.rate:.3g}"
 
 
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout`, four times as fast on a CPU.
+
+    There 16 random bits per value decide, so the rate is a multiple of 1 / 65,536; torch draws one
+    number of 32 bits per value, on one thread.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero values in training, and scale up the others."""
+        drops = self.training and 0 < self.p < 1
+        if not drops or x.device.type != "cpu" or compiler.is_compiling():
+            return super().forward(x)
+        low = torch.iinfo(torch.int16).min
+        bits = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
+        kept = bits.view(torch.int16)[: x.numel()].view(x.shape) >= low + round(self.p * 2**16)
+        return x * (kept.to(x.dtype) / (1 - self.p))
+
+
 class Block(nn.Module):
     """A pre-norm transformer layer: ``x + attn(norm(x))``, then ``x + mlp(norm(x))``.
 
@@ -122,9 +140,9 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(dim)
         self.attn = attn
         self.norm2 = nn.LayerNorm(dim)
-        layers = {"fc1": nn.Linear(dim, mlp_dim), "act": nn.GELU(), "drop": nn.Dropout(dropout)}
+        layers = {"fc1": nn.Linear(dim, mlp_dim), "act": nn.GELU(), "drop": Dropout(dropout)}
         self.mlp = nn.Sequential(OrderedDict(layers, fc2=nn.Linear(mlp_dim, dim)))
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -348,10 +348,15 @@ def _facts(content: dict[str, Any]) -> list[str]:
         for facts in given if isinstance(given, list) else [given]:
             if facts:
                 lines.append(f"- {key}: " + ", ".join(f"{k} {v}" for k, v in facts.items()))
-    for key in ("seed", "seeds", "repeats"):
+    for key in ("seed", "seeds", "repeats", "note"):
         if key in content:
             lines.append(f"- {key}: {content[key]}")
-    return lines
+    notes = {name: part["note"] for name, part in content.items() if "note" in _mapping(part)}
+    return lines + [f"- note on {name}: {note}" for name, note in notes.items()]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _mean(found: dict[str, Any] | None, digits: int, scale: float = 1.0) -> str:

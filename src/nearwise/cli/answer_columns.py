@@ -68,23 +68,23 @@ CoverageOption = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Answer the surest rows only, this share of them (0.8: four in five).",
+        help="Answer only the surest rows, this share of all (0.8: four in five).",
     ),
 ]
 RiskOption = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Answer as many rows as leave at most this share of answers wrong (0.02: one in "
-        "fifty). Not with --coverage.",
+        help="Answer as many rows as possible with at most this share of wrong answers "
+        "(0.02: one in fifty). Not with --coverage.",
     ),
 ]
 ConfidenceOption = Annotated[
     float | None,
     typer.Option(
         metavar="LEVEL",
-        help="Of the sets (default 0.9: nine in ten hold the true class) and of the bound on the "
-        "share of wrong answers (default 0.95).",
+        help="Confidence of the sets (default 0.9: nine in ten hold the true class) and of "
+        "the bound on the share of wrong answers (default 0.95).",
     ),
 ]
 SET_CONFIDENCE, BOUND_CONFIDENCE = 0.9, 0.95

@@ -9,8 +9,8 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz; - is standard input. Images: a "
-        "folder with a folder for each class.",
+        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz; - is standard input. "
+        "Images: a folder with one folder per class.",
     ),
 ]
 RowsArgument = Annotated[
@@ -27,14 +27,15 @@ TargetOption = Annotated[
 ]
 KnownTargetOption = Annotated[
     str | None,
-    typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one learned from."),
+    typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one used in training."),
 ]
 HeaderOption = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Tables: whether the first line holds column names. Without names columns are called "
-        "0, 1, 2, ... Left out, a first line that seems to be data is refused.",
+        help="Tables: whether the first line holds column names. Without names columns are "
+        "called 0, 1, 2, ... Without this option, a first line that seems to be data "
+        "is refused.",
     ),
 ]
 ModelArgument = Annotated[
@@ -44,8 +45,8 @@ EngineOption = Annotated[
     Literal["local", "ray"],
     typer.Option(
         "--engine",
-        help="local: this process. ray: several processes or machines (Ray Data), which write "
-        "parts, and go on where they were stopped.",
+        help="local: this process. ray: several processes or machines (Ray Data), which "
+        "write parts, and resume after a stop.",
     ),
 ]
 WorkersOption = Annotated[
@@ -58,8 +59,8 @@ AddressOption = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="With --engine ray: a Ray cluster that runs ('auto', 'ray-head:6379'); by default one "
-        "is started here and ends with the command.",
+        help="With --engine ray: a running Ray cluster ('auto', 'ray-head:6379'); by "
+        "default one is started here and ends with the command.",
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]

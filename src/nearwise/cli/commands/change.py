@@ -36,7 +36,7 @@ IdsArgument = Annotated[
 ]
 ForgetOption = Annotated[
     bool,
-    typer.Option("--forget-classes", help="Also where a class loses its last row by it."),
+    typer.Option("--forget-classes", help="Also if a class loses its last row."),
 ]
 KeyOption = Annotated[
     str | None,
@@ -62,7 +62,7 @@ def add(
         typer.Option(
             "--capacity",
             metavar="N",
-            help="Most rows the model remembers from now on; others are forgotten.",
+            help="Maximum number of rows to remember from now on; others are forgotten.",
         ),
     ] = None,
     eviction: Annotated[
@@ -75,7 +75,7 @@ def add(
     ] = None,
     refresh: Annotated[
         bool,
-        typer.Option("--refresh", help="Also fit again to the rows that are then remembered."),
+        typer.Option("--refresh", help="Then also fit again to the remembered rows."),
     ] = False,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
@@ -83,11 +83,11 @@ def add(
     key: KeyOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Teach a model new rows without training it again; new classes too.
+    """Add rows to a model without training it again; new classes too.
 
-    The rows join the memory, so the next prediction may ask them. Of images DATA is a folder with a
-    folder for each class. The change is written to the model's journal in one step: whatever
-    happens on the way, it is there as a whole or not at all; nearwise undo takes it back.
+    The rows join the memory, so the next prediction can use them. For images DATA is a folder with
+    one folder per class. The change is written to the model's journal in one step: whatever happens
+    on the way, it is there as a whole or not at all; nearwise undo takes it back.
 
     [bold]Examples[/bold]
       nearwise add iris.model more.csv
@@ -211,11 +211,14 @@ def relabel(
 def undo(
     model: ModelArgument,
     version: Annotated[
-        int, typer.Argument(metavar="VERSION", help="Of a change that 'nearwise history' lists.")
+        int,
+        typer.Argument(
+            metavar="VERSION", help="Version of a change, as 'nearwise history' lists it."
+        ),
     ],
     quiet: QuietOption = False,
 ) -> None:
-    """Take a change back by making its opposite.
+    """Take a change back by reversing it.
 
     Added rows are removed, relabelled ones get their former labels, removed ones are added again,
     under new ids. What an addition made the model forget does not come back. Undo an undo to have
@@ -286,9 +289,9 @@ def history(
 def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
     """Fold the changes of a model into its folder, and forget removed rows for good.
 
-    Until then they could be brought back by nearwise undo. Which rows were changed when stays
-    listed by nearwise history. Commands that change a model fold changes in by themselves before
-    opening it takes much longer; they keep removed rows.
+    Until then nearwise undo can bring them back. nearwise history still lists which rows were
+    changed when. Commands that change a model fold changes in by themselves before opening it takes
+    much longer; they keep removed rows.
 
     [bold]Examples[/bold]
       nearwise compact iris.model

@@ -46,7 +46,7 @@ def clean(
             "--out",
             "-o",
             metavar="FILE",
-            help="Write all rows, worst first: CSV, TSV or Parquet, told by the suffix; - is "
+            help="Write all rows, worst first: CSV, TSV or Parquet, by the suffix; - is "
             "standard output.",
         ),
     ] = None,
@@ -81,8 +81,8 @@ def clean(
     Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
     row to look at, not a verdict: rare cases look suspicious too. Rows count from 0.
 
-    Of images DATA is a folder with a folder for each class. A share of them is held out to fit the
-    attention to and are not ranked; another --seed holds others out.
+    For images DATA is a folder with one folder per class. A share of them is held out to fit the
+    attention, and is not ranked; another --seed holds others out.
 
     [bold]Examples[/bold]
       nearwise clean train.csv --target species

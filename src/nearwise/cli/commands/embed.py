@@ -39,7 +39,7 @@ def embed(
             "--out",
             "-o",
             metavar="FILE",
-            help="CSV, TSV, Parquet or npz, told by the suffix. With --engine ray a folder of "
+            help="CSV, TSV, Parquet or npz, by the suffix. With --engine ray a folder of "
             "Parquet files.",
         ),
     ],
@@ -64,7 +64,7 @@ def embed(
 ) -> None:
     """Write the keys of rows: the numbers by which a model finds their neighbors.
 
-    The output has a row for each row of DATA, in the same order: the columns kept (of images their
+    The output has a row for each row of DATA, in the same order: the columns kept (for images their
     'file'), then the key in columns 'e0', 'e1', ...; in an npz the keys are one array X. Rows with
     keys close to each other are neighbors.
 

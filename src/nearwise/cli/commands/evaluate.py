@@ -69,7 +69,9 @@ def evaluate(
     ] = 500,
     coverage: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="Measure the answers when only so many are given."),
+        typer.Option(
+            metavar="SHARE", help="Measure the answers when only this share of rows is answered."
+        ),
     ] = 0.9,
     confidence: ConfidenceOption = None,
     resize: ResizeOption = False,
@@ -79,16 +81,16 @@ def evaluate(
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
 
-    Rows that equal rows it learned from, in every column, are told by their content and not mixed
-    with the others: their number is said, and they are scored apart, each predicted without itself
-    by what was not fitted on it. If DATA holds no other rows, these scores are shown.
+    Rows that equal rows it learned from, in every column, are recognized by their content and not
+    mixed with the others: they are counted and scored separately, each predicted without itself by
+    what was not fitted on it. If DATA holds no other rows, these scores are shown.
 
-    Beside the model stand its two halves: the base alone (neighbors switched off) and the
-    neighbors alone; what the neighbors add is the difference. Intervals are 95 % percentile
-    bootstraps over rows. Of images DATA is a folder with a folder for each class; where it has a
-    training and a test part, the latter is taken.
+    The model's two halves are scored beside it: the base alone (neighbors switched off) and the
+    neighbors alone; the difference between model and base is what the neighbors add. Intervals are
+    95 % percentile bootstraps over rows. For images DATA is a folder with one folder per class; if
+    it has a training and a test part, the latter is used.
 
-    Below stands how far the model knows its limits: the share of wrong answers when only the
+    Then follows how well the model knows its limits: the share of wrong answers when only the
     surest --coverage of rows is answered, beside what the training rows, predicted as if new,
     promised (with --confidence); and how often sets of --confidence hold the true class, and how
     large they are.

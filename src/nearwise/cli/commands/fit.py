@@ -62,9 +62,10 @@ def fit(
     preset: Annotated[
         Literal["default", "fast", "instant"] | None,
         typer.Option(
-            help="default: attention that other tables have trained, trained further on this one, "
-            "and a base. fast: fewer folds and candidates, for a first look. instant: one forest "
-            "and the attention as it comes; for tables only."
+            help="default: attention trained on other tables, then further on this one, "
+            "and a base. fast: fewer folds and candidates, for a first look. instant: "
+            "one forest and the same attention without further training; for tables "
+            "only."
         ),
     ] = None,
     base: Annotated[
@@ -88,23 +89,25 @@ def fit(
         typer.Option(min=1, help="Passes over the rows that a network is trained for."),
     ] = None,
     n_neighbors: Annotated[
-        str | None, typer.Option(metavar="INT|auto", help="Neighbors asked for each row.")
+        str | None, typer.Option(metavar="INT|auto", help="Neighbors used per row.")
     ] = None,
     members: Annotated[
         str | None,
-        typer.Option(metavar="INT|auto", help="Folds of the cross-fit; networks of images."),
+        typer.Option(metavar="INT|auto", help="Folds of the cross-fit; for images, networks."),
     ] = None,
     label_noise: Annotated[
         str | None,
         typer.Option(
             metavar="auto|RATE",
-            help="Labels are wrong in part: estimate how many, or say the share; predictions then "
-            "speak of the true ones.",
+            help="Some labels are wrong: estimate how many, or give the share; predictions "
+            "are then of the true ones.",
         ),
     ] = None,
     class_prior: Annotated[
         Literal["train", "uniform"] | None,
-        typer.Option(help="Class shares where predictions are used; uniform is fair to rare ones."),
+        typer.Option(
+            help="Class shares where predictions are used; uniform is fair to rare classes."
+        ),
     ] = None,
     image_size: ImageSizeOption = None,
     color: ColorOption = None,
@@ -116,7 +119,7 @@ def fit(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model at --out.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
     header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -124,9 +127,9 @@ def fit(
 
     Columns of text are categories, dates become year, month, day of week and days; empty cells
     are missing values. Row numbers, row ids and text that differs in every row are left out. A
-    report says what each column is used as and which flag changes it. Of images DATA is a folder
-    with a folder for each class, perhaps within "train" beside "test" or "val", which is then left
-    for 'nearwise evaluate'.
+    report says what each column is used as and which flag changes it. For images DATA is a folder
+    with one folder per class, perhaps within "train" beside "test" or "val", which is then left for
+    'nearwise evaluate'.
 
     Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved, so a fit that
     was killed goes on with --resume. Ctrl-C keeps the best so far.

@@ -42,7 +42,7 @@ def inspect(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Tell what a model is: rows, classes, columns, what was chosen, calibration, scores.
+    """Describe a model: rows, classes, columns, what was chosen, calibration, scores.
 
     [bold]Examples[/bold]
       nearwise inspect iris.model

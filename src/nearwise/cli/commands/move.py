@@ -16,7 +16,9 @@ def move(
     model: ModelArgument,
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", metavar="FOLDER", help="The model that asks the store; new."),
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="The new model, which reads from the store."
+        ),
     ],
     store: Annotated[
         str | None,
@@ -33,10 +35,10 @@ def move(
     """Write the memory of a model to a store, so that it may outgrow this machine's memory.
 
     The new model predicts as the old one, which stays. It fetches the neighbors of each row when it
-    is asked, so it opens at once and needs little memory. The commands predict, inspect, verify,
-    add, remove, relabel, undo, history, compact and serve take it as any other model; what needs
-    all remembered rows at once (evaluate, clean, refresh, the map and the review of the page) does
-    not. Needs the extra disk, postgres or milvus.
+    predicts, so it opens at once and needs little memory. The commands predict, inspect, verify,
+    add, remove, relabel, undo, history, compact and serve work with it as with any other model;
+    what needs all remembered rows at once (evaluate, clean, refresh, the map and the review of the
+    page) does not. Needs the extra disk, postgres or milvus.
 
     [bold]Examples[/bold]
       nearwise move iris.model --out large.model

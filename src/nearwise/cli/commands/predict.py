@@ -55,7 +55,7 @@ def predict(
             "--out",
             "-o",
             metavar="FILE",
-            help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), told by the suffix; - is "
+            help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), by the suffix; - is "
             "standard output. With --engine ray a folder of Parquet files.",
         ),
     ] = "-",
@@ -63,7 +63,7 @@ def predict(
         bool, typer.Option("--proba", help="Add the probability of every class.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Add the neighbors that were asked.")
+        bool, typer.Option("--explain", help="Add the neighbors behind each prediction.")
     ] = False,
     neighbors: Annotated[
         int,
@@ -91,7 +91,7 @@ def predict(
     skip_damaged: SkipDamagedOption = False,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="Of the output, where the suffix does not tell."),
+        typer.Option("--format", help="Format of the output, if the suffix does not show it."),
     ] = None,
     header: HeaderOption = None,
     engine: EngineOption = "local",
@@ -115,11 +115,11 @@ def predict(
     0.05 raises a false alarm for one known row in twenty).
 
     With a MODEL of images DATA is images, and folders that hold images at any depth; the output
-    begins with their 'file'. They become grey or colour as the model knows them.
+    begins with their 'file'. They are converted to grey or colour as the model needs.
 
     With --engine ray DATA may be a folder of tables. --out then is a folder of Parquet files with
-    the same columns, sorted by their names as the rows are. Stopped at any moment, the same command
-    makes the parts that are missing.
+    the same columns, whose names sort in the order of the rows. After a stop at any moment, the
+    same command makes the parts that are missing.
 
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba

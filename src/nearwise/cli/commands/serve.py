@@ -25,10 +25,10 @@ _TO_DRAIN = 5  # seconds beyond the deadline for answers under way when the serv
 def serve(
     model: ModelArgument,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen at.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 8080,
     keys: Annotated[
         Path | None,
@@ -42,8 +42,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A further name that the service may be called by (behind a proxy, say); "
-            "repeatable.",
+            help="Another host name that requests may use (behind a proxy, say); repeatable.",
         ),
     ] = None,
     read_only: Annotated[
@@ -51,23 +50,23 @@ def serve(
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Take over what other processes change, within a second."),
+        typer.Option("--follow", help="Apply what other processes change, within a second."),
     ] = False,
     max_queue: Annotated[
         int, typer.Option(min=1, metavar="N", help="Requests that may wait; others get 429.")
     ] = 64,
     max_rows: Annotated[
-        int, typer.Option(min=1, max=65536, metavar="N", help="Most rows of a request.")
+        int, typer.Option(min=1, max=65536, metavar="N", help="Maximum rows per request.")
     ] = 4096,
     max_body: Annotated[
-        str, typer.Option(metavar="SIZE", help="Most bytes of a request: 500KiB, 8MiB.")
+        str, typer.Option(metavar="SIZE", help="Maximum bytes per request: 500KiB, 8MiB.")
     ] = "8MiB",
     deadline: Annotated[
         float,
-        typer.Option(min=0.01, max=86400, metavar="SECONDS", help="Until an answer is given up."),
+        typer.Option(min=0.01, max=86400, metavar="SECONDS", help="Time limit for an answer."),
     ] = 10.0,
     no_page: Annotated[
-        bool, typer.Option("--no-page", help="Serve programs alone: no page to look at neighbors.")
+        bool, typer.Option("--no-page", help="Serve programs only: no page to look at neighbors.")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:

@@ -23,19 +23,20 @@ ImageSizeOption = Annotated[
     typer.Option(
         "--image-size",
         metavar="SIDE|HxW",
-        help="Images: bring all to this size in pixels, height first; the aspect is not kept.",
+        help="Images: resize all to this size in pixels, height first; the aspect ratio is "
+        "not kept.",
     ),
 ]
 ColorOption = Annotated[
     Literal["grey", "rgb"] | None,
-    typer.Option("--color", help="Images: turn all into grey or into colour."),
+    typer.Option("--color", help="Images: convert all to grey or to colour."),
 ]
 SkipDamagedOption = Annotated[
     bool,
     typer.Option("--skip-damaged", help="Images: leave out files that cannot be read, and say so."),
 ]
 ResizeOption = Annotated[
-    bool, typer.Option("--resize", help="Images: bring them to the size that MODEL knows.")
+    bool, typer.Option("--resize", help="Images: resize them to MODEL's size.")
 ]
 _PARTS = {"train": "training", "test": "test"}
 _TARGET = "class"  # what the labels of a folder are called

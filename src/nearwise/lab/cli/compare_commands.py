@@ -63,9 +63,9 @@ def compare(
     CSV and JSON, and report.html. Every finished line is kept: stop it, run it again, and it goes
     on from there.
 
-    Quality stands beside its cost: seconds to fit, microseconds per row of a batch, milliseconds
-    for one row, megabytes of the stored model. The group higher-peers is tuned, bagged and
-    tempered (LightGBM and CatBoost with 30 trials, RealMLP, TabM, xRFM, a stack, the base without
+    Quality is shown beside its cost: seconds to fit, microseconds per row of a batch, milliseconds
+    for one row, megabytes of the stored model. The group higher-peers is tuned, bagged and tempered
+    (LightGBM and CatBoost with 30 trials, RealMLP, TabM, xRFM, a stack, the base without
     neighbors): minutes on a table of a thousand rows.
 
     [bold]Examples[/bold]

@@ -21,15 +21,15 @@ def datasets(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="One data set, a file, or a folder of images; tells more about it.",
+            help="One data set, a file, or a folder of images; shows more about it.",
         ),
     ] = None,
     data_root: DataRootOption = None,
 ) -> None:
     """List the data sets that 'nearwise compare' knows by name, or describe one.
 
-    Sets that need files are sought in the data root, then in the cache; only describing one by
-    name downloads it.
+    Sets that need files are searched for in the data root, then in the cache; only describing one
+    by name downloads it.
 
     [bold]Examples[/bold]
       nearwise datasets

@@ -68,7 +68,7 @@ def experiment(
     ] = "v1",
     seeds: Annotated[str, typer.Option(help="Seeds: 0-4, or 0,2,7.")] = "0",
     small: Annotated[
-        bool, typer.Option("--small", help="A size that ends in about a minute on two cores.")
+        bool, typer.Option("--small", help="A size that takes about a minute on two cores.")
     ] = False,
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"],
@@ -85,8 +85,8 @@ def experiment(
         str | None,
         typer.Option(
             metavar="PATTERN",
-            help="Make only rows of such names, as in '*human-worse*' or 'k = 5, *'; a pattern "
-            "that names none lists them.",
+            help="Run only the rows with such names, as in '*human-worse*' or 'k = 5, *'; "
+            "a pattern that matches none lists them.",
         ),
     ] = None,
     data_root: DataRootOption = None,
@@ -196,7 +196,7 @@ def _mean(rows: "Sequence[Record]", key: str) -> float | None:
 
 
 def _verdicts(out: Path, records: "Sequence[Record]") -> list[str]:
-    """Count what became of the claims, a line a data set and preset of this run."""
+    """Count what became of the claims, one line per data set and preset of this run."""
     from nearwise.lab.report.study.verdicts import tally
 
     claims = json.loads((out / "results.json").read_text(encoding="utf-8"))["claims"]

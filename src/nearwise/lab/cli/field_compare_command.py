@@ -34,8 +34,8 @@ def compare(
     context: Annotated[
         str,
         typer.Option(
-            help="What encoders are shown: full, 0.2 (of the pixels, others in each image), "
-            "0.2:fixed, 0.2:batch; separated by commas."
+            help="What encoders are shown: full, 0.2 (of the pixels, different in each "
+            "image), 0.2:fixed, 0.2:batch; separated by commas."
         ),
     ] = "full,0.2",
     seeds: Annotated[str, typer.Option(help="Seeds: 0-2, or 0,2,7.")] = "0",
@@ -56,7 +56,7 @@ def compare(
         ),
     ] = None,
     limit: Annotated[
-        str | None, typer.Option(metavar="TRAIN,TEST", help="At most so many rows of each.")
+        str | None, typer.Option(metavar="TRAIN,TEST", help="Maximum number of rows of each.")
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")
@@ -181,7 +181,7 @@ def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
 
 
 def _show_accuracies(comparison: "Comparison") -> None:
-    """Show the accuracy tables, a context each."""
+    """Show the accuracy tables, one per context."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

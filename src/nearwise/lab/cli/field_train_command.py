@@ -46,11 +46,13 @@ def train(
         typer.Option(help="Sizes of the model; auto: digits up to 10 pixels, else S64."),
     ] = "auto",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Of the first stage. Default: the preset's.")
+        int | None, typer.Option(min=1, help="Epochs of the first stage. Default: the preset's.")
     ] = None,
     finetune_epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Of the second stage, where there is one. Default: the preset's."),
+        typer.Option(
+            min=1, help="Epochs of the second stage, where there is one. Default: the preset's."
+        ),
     ] = None,
     control: Annotated[
         bool,
@@ -70,9 +72,9 @@ def train(
     context: Annotated[
         float | None, typer.Option(help="Share of the pixels that sparse shows. Default: 0.2.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and contexts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, batches and contexts.")] = 0,
     limit: Annotated[
-        int | None, typer.Option(min=20, help="At most so many training images.")
+        int | None, typer.Option(min=20, help="Maximum number of training images.")
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="auto: a GPU if there is one.")
@@ -91,8 +93,8 @@ def train(
 
     Writes the model, its history and two figures: the learning curve, and reconstructions from
     all and from some of the pixels. No label is used; validation images are only looked at, test
-    images never. Stop it and run it again: it goes on from the last epoch. What is there already
-    is found by what the models say of themselves, whatever their folders are called.
+    images never. Stop it and run it again: it goes on from the last epoch. What is there already is
+    found by what is saved in the models, whatever their folders are called.
 
     [bold]Examples[/bold]
       nearwise field train --objective sparse --out runs/fields

@@ -48,7 +48,7 @@ def probe(
         typer.Option(
             "--pool",
             metavar="NAMES",
-            help="mean, max, flatten, flatten-pca, cls. Of pixels only flatten keeps places.",
+            help="mean, max, flatten, flatten-pca, cls. For pixels only flatten keeps positions.",
         ),
     ] = "mean",
     contexts: Annotated[
@@ -56,7 +56,7 @@ def probe(
         typer.Option(
             "--context",
             metavar="LIST",
-            help="full; 0.2 of the pixels of each image; 0.2:fixed, the same of all.",
+            help="full; 0.2 of the pixels of each image; 0.2:fixed, the same for all.",
         ),
     ] = "full",
     draws: Annotated[int, typer.Option(min=1, help="Draws of a partial context.")] = 1,
@@ -64,12 +64,14 @@ def probe(
     split_seed: Annotated[int, typer.Option(help="Seed of the split into parts.")] = 0,
     limit: Annotated[
         str | None,
-        typer.Option(metavar="TRAIN,TEST", help="At most so many rows, such as 5000,2000."),
+        typer.Option(metavar="TRAIN,TEST", help="Maximum number of rows, such as 5000,2000."),
     ] = None,
     views: Annotated[int, typer.Option(min=1, help="Views of each training image.")] = 1,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="PROBE", help="What the others are compared with; the first probe."),
+        typer.Option(
+            metavar="PROBE", help="What the others are compared with; default: the first probe."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -86,7 +88,7 @@ def probe(
     attention-features, linear, mlp, transformer, transformer-small, attentive-pooling. All are
     fitted on the same features; choices are made on validation rows, which k-NN, attention and
     linear probes then learn from, too; the test rows are read once. With --out, features and
-    finished records are kept: run it again and it goes on; other encoders and probes join them.
+    finished records are kept: run it again and it resumes; other encoders and probes join them.
 
     [bold]Examples[/bold]
       nearwise probe pixels,patches:4 digits-images --pool flatten

@@ -23,7 +23,7 @@ def report(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Of html, pdf, md, tex, csv, json, figures; default: all.",
+            help="Some of html, pdf, md, tex, csv, json, figures; default: all.",
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the report.")] = None,

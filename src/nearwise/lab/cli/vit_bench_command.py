@@ -20,9 +20,9 @@ CURVE = "256,1024,4096,16384,65536"
 
 @lab_command
 def bench(
-    tokens: Annotated[str, typer.Option(metavar="N,N", help="Lengths of a sequence.")] = "197,1024",
+    tokens: Annotated[str, typer.Option(metavar="N,N", help="Sequence lengths.")] = "197,1024",
     neighbors: Annotated[
-        int, typer.Option("--neighbors", "-k", metavar="K", help="Neighbors of a token.")
+        int, typer.Option("--neighbors", "-k", metavar="K", help="Neighbors per token.")
     ] = 9,
     layers: Annotated[
         str | None,
@@ -32,7 +32,9 @@ def bench(
     heads: Annotated[int, typer.Option(help="Heads; must divide the width.")] = 3,
     batch: Annotated[
         int | None,
-        typer.Option(help="Sequences; default 8, fewer for long ones (2,048 tokens in all)."),
+        typer.Option(
+            help="Sequences per batch; default 8, fewer for long ones (2,048 tokens in all)."
+        ),
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "float64"], typer.Option(help="Precision.")
@@ -62,7 +64,7 @@ def bench(
     Each layer is timed between its projections, all in turn; ratios are to MultiHeadAttention,
     which is torch's scaled_dot_product_attention between the same projections. One CPU thread is
     timed by processor time, which other programs hardly change. With --out results are kept as
-    they come, and a run that was stopped goes on.
+    they come, and a run that was stopped resumes.
 
     [bold]Examples[/bold]
       nearwise vit bench

@@ -147,7 +147,7 @@ def command_of(run: Run, settings: type[BaseModel]) -> Callable[..., None]:
                 values[name] = value
         run(values, set(values), quiet)
 
-    config = typer.Option("--config", metavar="FILE.yaml", help="Settings; options win over them.")
+    config = typer.Option("--config", metavar="FILE.yaml", help="Settings; options override them.")
     quiet = typer.Option("--quiet", "-q", help="No progress and no notes.")
     parameters = [
         _parameter("ctx", typer.Context),

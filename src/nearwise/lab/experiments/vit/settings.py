@@ -77,7 +77,7 @@ class VitSettings(BaseModel):
         "token", MODEL, "What is classified: the class token, or the mean of the patches."
     )
     positions: Literal["learned", "sincos", "sincos-2d", "none"] = _flag(
-        "learned", MODEL, "How tokens know where they are."
+        "learned", MODEL, "How positions of tokens are encoded."
     )
     num_registers: int = _flag(0, MODEL, "Learned tokens beside the class token.", ge=0)
     patch_norm: bool = _flag(False, MODEL, "LayerNorm where patches become tokens.")
@@ -112,9 +112,11 @@ class VitSettings(BaseModel):
         "matmul", ATTENTION, "How near two tokens are."
     )
     coordinate_encoding: bool = _flag(
-        False, ATTENTION, "ConvNN: let tokens know their place when neighbors are chosen."
+        False, ATTENTION, "ConvNN: use positions of tokens when neighbors are chosen."
     )
-    kernel_size: int = _flag(9, ATTENTION, "BranchConv: of the convolution along tokens.", ge=1)
+    kernel_size: int = _flag(
+        9, ATTENTION, "BranchConv: kernel size of the convolution along tokens.", ge=1
+    )
     branch_ratio: float = _flag(
         0.5, ATTENTION, "BranchConv, BranchAttention: share of channels for ConvNN.", ge=0, le=1
     )
@@ -145,7 +147,7 @@ class VitSettings(BaseModel):
         DATA,
         "Folder of the data sets. Where it is not there: NEARWISE_DATA, the cache, a download.",
     )
-    resize: int = _flag(224, DATA, "Side that images are brought to; 0 keeps their size.", ge=0)
+    resize: int = _flag(224, DATA, "Side that images are resized to; 0 keeps their size.", ge=0)
     augment: bool = _flag(False, DATA, "Random crops and, except for digits, mirroring.")
     noise: float = _flag(0.0, DATA, "Standard deviation of Gaussian noise on the data.", ge=0)
     noise_on: Literal["train", "test", "both"] = _flag("train", DATA, "Which images get noise.")
@@ -166,13 +168,15 @@ class VitSettings(BaseModel):
     train_limit: int | None = _flag(None, DATA, "Only the first training images.", ge=2)
     test_limit: int | None = _flag(None, DATA, "Only the first test images.", ge=1)
 
-    batch_size: int = _flag(256, TRAINING, "Images a step.", ge=1)
+    batch_size: int = _flag(256, TRAINING, "Images per step.", ge=1)
     num_epochs: int = _flag(150, TRAINING, "Passes over the training images.", ge=1)
     use_amp: bool = _flag(False, TRAINING, "Mixed precision.")
-    amp_type: Literal["bfloat16", "float16"] = _flag("bfloat16", TRAINING, "Of use_amp.")
+    amp_type: Literal["bfloat16", "float16"] = _flag(
+        "bfloat16", TRAINING, "Number type of use_amp."
+    )
     use_compiled: bool = _flag(False, TRAINING, "Compile the model with torch.compile.")
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = _flag(
-        "default", TRAINING, "Of torch.compile."
+        "default", TRAINING, "Mode of torch.compile."
     )
     clip_grad_norm: float = _flag(
         1.0, TRAINING, "Largest norm of the gradient; 0 does not limit it.", ge=0
@@ -181,15 +185,17 @@ class VitSettings(BaseModel):
     label_smoothing: float = _flag(0.0, TRAINING, "Share spread over classes.", ge=0, lt=1)
     optimizer: Literal["adam", "sgd", "adamw"] = _flag("adamw", TRAINING, "The optimizer.")
     lr: float = _flag(1e-3, TRAINING, "Learning rate.", gt=0)
-    weight_decay: float = _flag(1e-6, TRAINING, "Of matrices; see decay_all.", ge=0)
+    weight_decay: float = _flag(1e-6, TRAINING, "Weight decay of matrices; see decay_all.", ge=0)
     decay_all: bool = _flag(False, TRAINING, "Decay biases and norms too.")
-    momentum: float = _flag(0.9, TRAINING, "Of sgd.", ge=0, lt=1)
+    momentum: float = _flag(0.9, TRAINING, "Momentum of sgd.", ge=0, lt=1)
     scheduler: Literal["step", "cosine", "plateau", "none"] = _flag(
         "none", TRAINING, "How the learning rate falls."
     )
     lr_step: int = _flag(20, TRAINING, "Epochs between steps of scheduler step.", ge=1)
     lr_gamma: float = _flag(0.1, TRAINING, "Factor of scheduler step and plateau.", gt=0, le=1)
-    plateau_patience: int = _flag(10, TRAINING, "Epochs without progress before it.", ge=0)
+    plateau_patience: int = _flag(
+        10, TRAINING, "Epochs without progress before plateau lowers the rate.", ge=0
+    )
     warmup_epochs: float = _flag(0.0, TRAINING, "Epochs of linear warm-up.", ge=0)
     ema: float = _flag(
         0.0, TRAINING, "Decay of a moving average of the weights; 0: none.", ge=0, lt=1

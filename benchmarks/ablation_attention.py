@@ -1,12 +1,12 @@
-"""What each option of the attention head is worth: one row an option, switched on alone.
+"""What each option of the attention head is worth: one row per option, switched on alone.
 
 The reference is the head that is trained from scratch on rows held out once, a fifth of the
-training part, with log-linear pooling beside the own head of one "deep" network, on the feature
-space and the network's. (A cross-fit takes the pretrained head, which has none of these options.)
-Every row changes one thing and is fitted and calibrated like the reference; differences of NLL and
-ECE on the test part are paired by seed, positive where the change hurts. Options from the soft
-calibration error on are variants of the head that live in the lab
-(`nearwise.lab.nn.head_variants`), since none of them showed a gain.
+training part, with log-linear pooling beside the head of one "deep" network, on the feature space
+and the network's. (A cross-fit takes the pretrained head, which has none of these options.) Every
+row changes one thing and is fitted and calibrated like the reference; differences of NLL and ECE on
+the test part are paired by seed, positive where the change hurts. Options from the soft calibration
+error on are variants of the head that live in the lab (`nearwise.lab.nn.head_variants`), since none
+of them showed a gain.
 
     python benchmarks/ablation_attention.py --data-root DATA
     python benchmarks/ablation_attention.py --datasets ionosphere --seeds 0 --rows "reference,null: none"

@@ -1,9 +1,9 @@
-"""What each piece of the embedder's training is worth: one row a piece, switched on or off alone.
+"""What each piece of the embedder's training is worth: one row per piece, switched on or off alone.
 
 The reference is the "table" network that `AttnKNNClassifier` trains where rows are held out for it
 (`embedder="table"`), with its settings; 80 % of the training part are its training rows, the rest
 stops it. Every row changes one piece. The test NLL is that of the plain vote of those training
-rows, without base and without attention head, so that nothing makes good for a worse space;
+rows, without base and without attention head, so that nothing makes up for a worse space;
 differences are paired by seed, positive where the change hurts.
 
     python benchmarks/ablation_training.py --data-root DATA

@@ -5,9 +5,9 @@ Question: which of the two finds more of what is wrong, and raises fewer false a
     python benchmarks/datalab.py
     python benchmarks/datalab.py --datasets digits --seeds 101
 
-Of each data set some rows; a tenth of the labels are replaced at random, 2 % of the rows are copied
+Some rows of each data set; a tenth of the labels are replaced at random, 2 % of the rows are copied
 with a ten-thousandth of the columns' spread as noise, and 2 % have every value drawn anew from its
-column, so that no value is odd and the row is. Datalab gets the same model's leave-one-out
+column, so that no single value is odd, but the row is. Datalab gets the same model's leave-one-out
 predictions and keys. Writes benchmarks/results/datalab.json and RESULTS.md.
 """
 

@@ -1,4 +1,4 @@
-"""A memory of a million rows on disk: time to open, to ask and to change it, and memory used.
+"""A memory of a million rows on disk: time to open, query and change it, and memory used.
 
 Claim: a model whose memory of 1,000,000 x 128 is on disk opens in under 5 s, predicts in under 1 GB
 above the interpreter and its libraries, and answers within 100 ms of an addition.
@@ -6,11 +6,10 @@ above the interpreter and its libraries, and answers within 100 ms of an additio
     python benchmarks/disk_store.py
     python benchmarks/disk_store.py --rows 100000 --keep runs/disk
 
-Made rows (2,000 clusters in 128 dimensions, ten classes), preset "instant" without a base. The
+Synthetic rows (2,000 clusters in 128 dimensions, ten classes), preset "instant" without a base. The
 model is fitted with `--fitted` of the rows; the others are added in batches, each followed by
-`compact`.
-Then a fresh process opens, asks and changes it. Writes benchmarks/results/disk_store.json and
-RESULTS.md.
+`compact`. Then a fresh process opens, queries and changes it. Writes
+benchmarks/results/disk_store.json and RESULTS.md.
 """
 
 import argparse

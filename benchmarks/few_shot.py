@@ -1,12 +1,12 @@
 """Few-shot: classes never trained on, named from 1 or 5 labeled rows each.
 
-A seed splits a data set's classes into those that may be learned from and five that are asked. The
+A seed splits a data set's classes into those that may be learned from and five that are tested. The
 attention is learned from episodes of the first and, like its rivals, answers the same episodes of
-the last: 5 ways, 15 queries a class. All rivals see the same scaled rows. Those "(learned metric)"
-also get the linear map that the attention learned, where it took one; of them "pretrained head" is
-the head of the package in place of the one that was trained on episodes. The temperature of class
-means is fitted on episodes of the first classes.
-Intervals are over episodes (and over splits, where several seeds were run).
+the last: 5 ways, 15 queries per class. All rivals see the same scaled rows. Those "(learned
+metric)" also get the linear map that the attention learned, where it took one; of them "pretrained
+head" is the head of the package in place of the one that was trained on episodes. The temperature
+of class means is fitted on episodes of the first classes. Intervals are over episodes (and over
+splits, where several seeds were run).
 
     python benchmarks/few_shot.py --data-root DATA
     python benchmarks/few_shot.py --datasets digits --shots 5 --episodes 200 --seeds 0

@@ -1,11 +1,11 @@
-"""Measure the house: its size, the way of one row through it, and its words.
+"""Measure the code base: its size, the path of one row through it, and its words.
 
     python benchmarks/house.py
 
-Prints a table of what is measured beside what it may be at most, and writes
-benchmarks/results/house.json. Sizes and words are read from the source of the library
-(`nearwise` without `nearwise.lab`); ways are counted by a profiler in a real prediction for one
-row of iris (preset "fast"); imports are timed in fresh processes.
+Prints a table of measurements beside their limits, and writes benchmarks/results/house.json. Sizes
+and words are read from the source of the library (`nearwise` without `nearwise.lab`); paths are
+counted by a profiler in a real prediction for one row of iris (preset "fast"); imports are timed in
+fresh processes.
 """
 
 import argparse

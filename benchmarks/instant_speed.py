@@ -1,7 +1,7 @@
 """What preset="instant" costs: fit, one row, a batch, its folder, and memory.
 
 Claims (two quiet cores): a fit takes at most twice as long as a random forest of 200 trees, plus .3
-seconds; one row 5 ms and 60 microseconds per row in a batch of 2,000; of 50,000 ready embeddings
+seconds; one row 5 ms and 60 microseconds per row in a batch of 2,000; for 50,000 ready embeddings
 with base=None a fit takes 10 seconds, one row 4 ms, 60 microseconds per row in a batch; a fit of
 200,000 rows of 20 numbers peaks under 2 GB.
 

@@ -1,7 +1,7 @@
-"""Hundreds of kills -9 under writes, through the service and the command line, in one run.
+"""Hundreds of kill -9 during writes, through the service and the command line, in one run.
 
-Claim: every acknowledged change is there once, none twice, and predictions are those of the changes
-made from scratch.
+Claim: every acknowledged change is there once, none twice, and predictions equal those after making
+the changes from scratch.
 
     python benchmarks/kills.py
     python benchmarks/kills.py --kills 50
@@ -52,7 +52,7 @@ def rows(n_rows: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 
 @dataclass
 class Target:
-    """A model's folder, the changes that were asked, by key, and those acknowledged, by version."""
+    """A model's folder, requested changes by key, and acknowledged ones by version."""
 
     folder: Path
     asked: dict[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ adds ("attention-audited"): the transition counted on 400 checked rows instead o
         --methods attention,attention-plain --out runs/label_noise_images
     python benchmarks/label_noise.py --judge-only
 
-One row a task, method and seed is kept in runs/label_noise as it finishes; run again, it goes on.
+One row per task, method and seed is kept in runs/label_noise as it finishes; run again, it goes on.
 Writes benchmarks/results/label_noise.json.
 """
 

@@ -1,4 +1,4 @@
-"""What the default preset costs, and what a change of it costs or brings, table by table.
+"""What the default preset costs, and what a change of it costs or gains, table by table.
 
 Choices about the default are made on tables of the families "train" and "dev" of
 `pretrain_tasks.family_split`, never on the sets that quality.py reports. Fit the same tables with
@@ -10,7 +10,7 @@ busy machine disturbs them little, and both sides are paired by table and seed:
     python benchmarks/lighter_default.py compare before after
 
 `--data-root DATA --datasets digits,wine-red` fits data sets of the lab instead, to check what was
-chosen. `fit` keeps one line per table in runs/lighter-default and goes on where it was broken off;
+chosen. `fit` keeps one line per table in runs/lighter-default and resumes where it was stopped;
 `compare` writes benchmarks/results/lighter_default.json.
 """
 

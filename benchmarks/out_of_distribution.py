@@ -1,6 +1,6 @@
-"""Out-of-distribution detection: are rows of unseen classes or data told from known ones.
+"""Out-of-distribution detection: are unseen classes or data distinguished from known ones.
 
-Asked: with one class held out of training, has "combined" a higher AUROC than the maximum
+Questions: with one class held out of training, has "combined" a higher AUROC than the maximum
 probability; does p <= .05 flag about one known row in twenty; does CIFAR-10 against 2,000 images of
 CIFAR-100 reach an AUROC of .92, above the maximum probability, the energy and the plain k-NN
 distance of the classifier's own network.

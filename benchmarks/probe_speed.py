@@ -10,7 +10,7 @@ Beside the wall clock stands the processor time, which a busy machine does not c
 the threads it is the wall time of an idle one at best. (With several threads on a busy machine
 torch's own wait for each other in each of the 100 parts of DINO's protocol; compare on one.)
 
-All methods are asked for the votes of DINO's protocol: k = 20, weights exp(similarity / 0.07). The
+All methods compute the votes of DINO's protocol: k = 20, weights exp(similarity / 0.07). The
 protocol is written from its description, in tests/reference/dino_knn.py. Probabilities are compared
 row by row with those of the first method.
 """

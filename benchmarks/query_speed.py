@@ -1,6 +1,6 @@
 """Time of a query: search, reliability, neighborhood and attention heads, on one device.
 
-Claim: together they take under 20 microseconds a query at 50,000 x 256 in batches of 1,000 on a
+Claim: together they take under 20 microseconds per query at 50,000 x 256 in batches of 1,000 on a
 GPU. The queries lie on the device, as keys do that a network has just made; the probabilities are
 brought to the CPU. Two memories are timed: "spread" keys, and "collapsed" ones, which lie around
 the centre of their class as those of a trained network do and are the hardest to tell apart.
@@ -64,7 +64,7 @@ def wait(device: torch.device) -> None:
 
 
 def timed(kind: str, args: argparse.Namespace, seed: int) -> dict:
-    """Microseconds a query of each repeat, whole and of the search alone."""
+    """Microseconds per query of each repeat, whole and of the search alone."""
     device = torch.device(args.device)
     generator = torch.Generator().manual_seed(seed)
     views = make_memory(kind, args, generator)
@@ -120,7 +120,7 @@ def main() -> None:
     runs = [timed(kind, args, seed) for kind in NOISE for seed in args.seeds]
     for run in runs:
         print(
-            f"{run['keys']:>9} keys, seed {run['seed']}: {run['median']} microseconds a query, "
+            f"{run['keys']:>9} keys, seed {run['seed']}: {run['median']} microseconds per query, "
             f"search alone {run['search_alone_median']}"
         )
     result = {

@@ -1,16 +1,16 @@
 """What k-NN, attention, linear and transformer probes read out of neural fields and pixels.
 
 Claims, on scikit-learn's digits (test rows of one split, mean over seeds): the whole comparison
-(five arms and the untrained field, two contexts, four probes) takes under 8 minutes a seed on two
-quiet cores, and accuracies are at least those of an earlier small run of the same model
-(`BARS`). Beside them: what the records say of the question and of H1 to H3, with intervals.
+(five arms and the untrained field, two contexts, four probes) takes under 8 minutes per seed on two
+quiet cores, and accuracies are at least those of an earlier small run of the same model (`BARS`).
+Beside them: what the records say of the question and of H1 to H3, with intervals.
 
     python benchmarks/representations.py
     python benchmarks/representations.py --seeds 0-2
     python benchmarks/representations.py --dataset cifar10 --seeds 0-2 --device cuda
     python benchmarks/representations.py --dataset cifar10 --limit 2000,1000 --set epochs=3
 
-What is finished is kept in --work and not done again, so that it may be stopped.
+What is finished is kept in --work and not done again, so it can be stopped at any time.
 """
 
 import argparse

@@ -4,7 +4,7 @@ Claims: exact top-16 of 1,000 queries over 50,000 x 256 takes at most .9 of the 
 IndexFlatL2, in one thread and in all, and probabilities of 10,000 queries over 50,000 x 64, weights
 included, take less time than ``KNeighborsClassifier(algorithm="brute").predict_proba``. Both sides
 run in turn, repeatedly, in one process on the same rows; the ratio of each pair is what counts.
-Beside other work FAISS's threads wait for each other: one thread then tells more.
+Beside other work FAISS's threads wait for each other: then one thread shows more.
 
     python benchmarks/search_speed.py --out benchmarks/results/search_speed.json
 """

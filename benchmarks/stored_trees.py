@@ -1,9 +1,9 @@
 """How fast a stored forest answers, what it takes on disk, and what a forged copy of it does.
 
 Compares the plain arrays that nearwise keeps with scikit-learn's own model and, where they are
-installed (`pip install treelite onnx onnxruntime`), with treelite and ONNX Runtime. Of every format
-copies are forged by writing eight random bytes somewhere (arrays and treelite) or a wrong child,
-column, class or leaf into the nodes (ONNX); each is opened and asked in a process of its own.
+installed (`pip install treelite onnx onnxruntime`), with treelite and ONNX Runtime. Copies of every
+format are forged by writing eight random bytes somewhere (arrays and treelite) or a wrong child,
+column, class or leaf into the nodes (ONNX); each is opened and queried in a process of its own.
 "refused": an error; "answered": finite probabilities; "died": a signal; "hung": five seconds
 without an answer.
 

@@ -1,10 +1,10 @@
 """A memory that learns: classes that arrive in turn, and labels that change, on digits.
 
-"classes": the stream starts with two classes, the other eight arrive one after the other, 20 rows a
-batch. "drift": 300 rows are fitted, then 40 rows a batch; half way two classes swap their labels,
-and accuracy is that on the labels of the moment. A method takes every batch as it comes; what it
-is compared with is fitted from scratch at every checkpoint (a class is complete; five in the
-drift), on everything seen or on the last 400 rows. Costs are seconds of processor time, without
+"classes": the stream starts with two classes, the other eight arrive one after the other, 20 rows
+per batch. "drift": 300 rows are fitted, then 40 rows per batch; half way two classes swap their
+labels, and accuracy is that on the labels of the moment. A method takes every batch as it comes;
+what it is compared with is fitted from scratch at every checkpoint (a class is complete; five in
+the drift), on everything seen or on the last 400 rows. Costs are seconds of processor time, without
 predicting, and without the first fit, which is the same for all.
 
     python benchmarks/stream.py

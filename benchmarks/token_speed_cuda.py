@@ -8,7 +8,7 @@ N = 65,536.
 Before anything is timed the kernels are compared with the plain operations on the device.
 
 Layers take turns; medians of device time over the repeats with the middle half of them. Shapes that
-are in the output file already are left out, so that a run that was cut off goes on.
+are in the output file already are left out, so that a run that was cut off resumes.
 
     python benchmarks/token_speed.py --device cuda
     python benchmarks/token_speed.py --device cuda --models tiny --lengths 197 --curve ""

@@ -1,4 +1,4 @@
-"""Seconds an epoch of image training: the plain network against the loss over the whole memory.
+"""Seconds per epoch of image training: the plain network against the loss over the whole memory.
 
 Claim: on one H100 an epoch of ResNet-18 with the leave-one-out loss over all 45,000 memory rows
 takes at most 1.3 times that of the same network with cross-entropy alone. Both train through

@@ -6,7 +6,7 @@ from the same seeds; only the layer differs. Test images decide nothing: the las
 Differences to full attention are paired by seed. Every finished run is kept: a stopped benchmark
 goes on where it was.
 
-    python benchmarks/vit_training.py                        # digits, a quarter of an hour a seed
+    python benchmarks/vit_training.py                        # digits, a quarter of an hour per seed
     python benchmarks/vit_training.py --data cifar10-slice   # 5,000 images, a CPU hour
     python benchmarks/vit_training.py --data cifar10 --device cuda --seeds 0-1
     python benchmarks/vit_training.py --data published --augment off

@@ -1,4 +1,4 @@
-"""Ctrl-C: fits answer it by stopping early, which a measurement must not take for the whole."""
+"""Ctrl-C: fits stop early on it, which a measurement must not take for a whole fit."""
 
 import signal
 import threading

@@ -87,12 +87,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     n_neighbors : int or "auto", default="auto"
-        Neighbors asked in each key space; "auto" is 32, fewer in a small table.
+        Neighbors per key space; "auto" is 32, fewer in a small table.
     columns : mapping of str to str, optional
         What columns of a DataFrame are used as, where that is not left to `fit`: "number",
         "category" (a zip code, say), "date", "left out", or "keep" for one that would be left out.
         By default types decide; text that writes a date in every row is one; and row numbers, row
-        ids and text that differs in (nearly) every row are left out. `column_report_` tells.
+        ids and text that differs in (nearly) every row are left out. `column_report_` lists all.
     embedder : str, default="auto"
         Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
         linear key, a key space. "deep" (an MLP with a linear head), "mlp" (the original study's):
@@ -106,9 +106,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         "auto" takes a forest, and classifiers that add to it and the neighbors (or the heads of
         "deep" networks); None: the class shares stand in. One of your own is always taken.
     preset : {"default", "fast", "instant"}, default="default"
-        "fast": 3 folds, fewer candidates, no networks. "instant": one forest (none with
-        base=None) and the head as it comes; for tables and ready embeddings without
-        `label_noise`. Of fewer than 32 rows all are this one, unless more is asked for.
+        "fast": 3 folds, fewer candidates, no networks. "instant": one forest (none with base=None)
+        and the head as it is; for tables and ready embeddings without `label_noise`. With fewer
+        than 32 rows all are this one, unless more is asked for.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     n_members : int or "auto", default="auto"
@@ -127,11 +127,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
         Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
     capacity : int, optional
-        Most rows the memory holds after `fit`, `add` and `partial_fit`; None bounds nothing.
+        Most rows the memory holds after `fit`, `add` and `partial_fit`; None: no bound.
     eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
-        Who goes: a random row of all ever seen, one of the largest class, the one neighbors lean
-        on least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The
-        second and third change class shares, and with them every probability.
+        Which go: a random row of all ever seen, one of the largest class, the one neighbors lean on
+        least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The second
+        and third change class shares, and with them every probability.
     settings : Settings or dict, optional
         What few users change: calibration, index, training, folders, ...; see `Settings`. Single
         ones are set by `set_params(settings__index="exact")`.

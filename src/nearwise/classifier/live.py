@@ -50,7 +50,7 @@ _WAIT = 30.0  # seconds for another process that is changing the same folder
 
 
 class ReusedKeyError(ValueError):
-    """The key of a change was that of another request."""
+    """The key of a change was used by another request."""
 
 
 class Version(NamedTuple):

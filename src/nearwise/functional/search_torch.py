@@ -17,7 +17,7 @@ Ids = tuple[Tensor, Tensor] | None
 
 @dataclass(frozen=True)
 class PreparedKeys:
-    """Keys that are searched again and again, with what every search needs to know of them.
+    """Keys that are searched again and again, with what every search needs of them.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ class NeighborTable:
     Attributes
     ----------
     columns : list of str
-        Those shown, in their order; of many the ones that hold the rows apart most.
+        Those shown, in their order; of many those that separate the rows most.
     n_left_out : int
         Columns that are not shown.
     query : list or None

@@ -1,4 +1,4 @@
-"""FAISS indexes that speak our units, order and ties."""
+"""FAISS indexes with our units, order and ties."""
 
 from abc import abstractmethod
 from types import ModuleType
@@ -39,7 +39,7 @@ class FaissIndex(BaseIndex):
     FAISS holds a float32 copy of the rows (less their mean for the Euclidean metrics where that
     keeps digits, of unit length for "cosine"); candidates are measured from the rows as given, on
     the CPU. A query for which FAISS finds too few rows is searched exactly. Raises ImportError if
-    faiss is not installed, ValueError if the index does not know the metric.
+    faiss is not installed, ValueError if the index does not support the metric.
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = ("euclidean", "sqeuclidean", "cosine", "inner_product")
@@ -235,8 +235,8 @@ class HnswIndex(_ApproximateIndex):
     """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = 64 or the candidates asked for.
 
     A graph cannot forget: removed rows are masked in every search, and the graph is built anew
-    when they are more than a quarter of it. Building in several threads is not reproducible to
-    the last neighbor; many copies of one row tie the graph to themselves and cost recall.
+    when they are more than a quarter of it. Building in several threads is not reproducible to the
+    last neighbor; many copies of one row link mostly to each other and cost recall.
     """
 
     m = 32

@@ -1,4 +1,4 @@
-"""Neighbor indexes: their protocol, what each of them does alike, and the exact one."""
+"""Neighbor indexes: their protocol, what all of them do alike, and the exact one."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -72,9 +72,9 @@ class ReadWriteLock:
 class NeighborIndex(Protocol):
     """What finds the nearest remembered rows.
 
-    All indexes speak the units of `nearwise.functional.pairwise_distances`, return neighbors
-    nearest first and leave a query out by its id. Exact ones also agree in every tie: the lowest
-    position wins. Searching from many threads is safe, also while rows are added or removed.
+    All indexes use the units of `nearwise.functional.pairwise_distances`, return neighbors nearest
+    first and leave a query out by its id. Exact ones also agree in every tie: the lowest position
+    wins. Searching from many threads is safe, also while rows are added or removed.
     """
 
     metric: Metric

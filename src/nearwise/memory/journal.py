@@ -1,8 +1,8 @@
-"""A journal of changes beside a saved folder, in SQLite: what it was told survives a kill.
+"""A journal of changes beside a saved folder, in SQLite: what was written to it survives a kill.
 
 A folder holds one version of a model; the journal holds the changes since, one transaction each.
 Loading replays them on the folder. Saving folds them in: the folder names the last version that it
-holds, and later loads begin behind it, whether or not the journal was cleared by then.
+holds, and later loads begin after it, whether or not the journal was cleared by then.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class Change:
     key : str or None
         Of the caller, so that the same request sent twice is one change.
     digest : str
-        Of the request, to tell a repeated one from another with the same key.
+        Of the request, to distinguish a repeated one from another with the same key.
     time : str
         When it was made, ISO 8601 in UTC.
     """

@@ -171,7 +171,7 @@ class TokenMemory:
         Documents that are remembered apart, one for each item of a batch. With 1, all items share
         one memory.
     capacity : int, optional
-        Most tokens a stream remembers; by default all.
+        Maximum number of tokens per stream; by default all.
     metric : {"inner_product", "cosine", "euclidean", "sqeuclidean"}, default="inner_product"
         What near means.
     eviction : {"age", "reservoir"}, default="age"

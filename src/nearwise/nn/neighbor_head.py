@@ -47,7 +47,7 @@ class Neighborhood(NamedTuple):
         Logarithm of the neighbors' sample weights; -inf leaves a neighbor out.
     certainty : Tensor of shape (B, K) or (B, 0)
         How sure each neighbor's label is, in [0, 1]; the rest of its vote is spread evenly over
-        the other known classes. Of no width where labels are taken as they are.
+        the other known classes. Width 0 where labels are taken as they are.
     """
 
     distances: Tensor
@@ -310,7 +310,7 @@ class NeighborHead(nn.Module):
     Raises
     ------
     ValueError
-        If the null shall carry a base that is not there.
+        If the null is to carry a base and there is none.
     """
 
     prior: Tensor

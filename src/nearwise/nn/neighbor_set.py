@@ -119,7 +119,7 @@ class SpaceSummary:
 
 @dataclass(frozen=True, eq=False)
 class KnownRows:
-    """What is known of each remembered row of a key space, whatever is asked.
+    """What is known of each remembered row of a key space, whatever the query.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ class PLRLiteEmbedding(nn.Module):
         Learned frequencies per column.
     frequency_scale : float, default=0.1
         Standard deviation of the frequencies at the start, in cycles per unit of the
-        (standardised) column. Larger values start wigglier.
+        (standardised) column. Larger values start less smooth.
 
     References
     ----------
@@ -143,7 +143,7 @@ class PiecewiseLinearEncoding(nn.Module):
     n_features : int
         Number of numeric columns F, at least 1.
     n_bins : int, default=16
-        Most bins a column, and the width d of the vector of one number.
+        Most bins per column, and the width d of the vector of one number.
 
     References
     ----------

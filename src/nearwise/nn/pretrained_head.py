@@ -65,8 +65,8 @@ class _ClassPooling(nn.Module):
     """Let neighbors see what their class, all neighbors and the query hold.
 
     Attention with a learned query per head pools the neighbors of each class; the class's share of
-    that attention and its mean value come back to its neighbors. What a class is called plays no
-    part. Linear in the number of neighbors.
+    that attention and its mean value come back to its neighbors. Names of classes play no part.
+    Linear in the number of neighbors.
     """
 
     def __init__(self, width: int, num_heads: int, hidden: int) -> None:
@@ -134,7 +134,7 @@ class PretrainedNeighborHead(nn.Module):
 
     A small set transformer over the neighbors of one or more key spaces and a query token. It sees
     labels only as equal or not and by what is known of each (class share, the base's opinion), so
-    classes may be any and any number. Each space's neighbors share the attention with a null that
+    any number of any classes will do. Each space's neighbors share the attention with a null that
     carries the class shares; with powers that depend on the query, the spaces, the base and the
     class shares join in a log-linear pool:
     ``log p = sharpness (a log p_base + c log prior + sum_s b_s log p_s) + const``,

@@ -57,8 +57,8 @@ class ImageEmbedder(Embedder):
         First layers of a named backbone: a 3x3 convolution ("strided" halves the sides), or the
         7x7 convolution with max-pool. "auto" goes by the image size.
     pretrained : bool, default=False
-        ImageNet weights for "resnet18" and "resnet50"; where they cannot be had a warning says so
-        and the backbone starts from scratch.
+        ImageNet weights for "resnet18" and "resnet50"; where they are not available a warning says
+        so and the backbone starts from scratch.
     frozen : bool, default=False
         Leave the backbone as it is and train the projection alone.
     normalize : bool, default=True

@@ -29,7 +29,7 @@ class PatchEmbedding(nn.Module):
 
 
 class TokenPositions(nn.Module):
-    """Add to each token where it is.
+    """Add its position to each token.
 
     "sincos" counts all tokens in a row, with the prefix, and needs an even `dim`; "sincos-2d"
     encodes row and column in half of the channels each (`dim` is a multiple of 4), and leaves the
@@ -176,7 +176,7 @@ class VisionTransformer(nn.Module):
     layer : str, callable, or sequence of `depth` of them, default="KNNAttention"
         A token layer by name or class: one for all layers, or one each.
     layer_options : mapping, or sequence of `depth` of them, optional
-        Their options. Layers that know `grid_size` and `num_prefix_tokens` are told.
+        Their options. Layers that take `grid_size` and `num_prefix_tokens` get them.
     pooling : {"token", "mean"}, default="token"
         What is classified: the class token, or the mean of the patches (then there is no class
         token).

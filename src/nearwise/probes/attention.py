@@ -50,7 +50,7 @@ class AttentionProbe(Probe):
     n_neighbors : int, default=32
         In each key space; at most 64.
     keys : {"auto", "features", "whitened", "both"}, default="auto"
-        Where neighbors are sought. "features" weighs the neighbors that plain k-NN asks, and
+        Where neighbors are sought. "features" weighs the neighbors that plain k-NN finds, and
         nothing else; "whitened" seeks them by the cosine of the features after a linear map that
         makes the spread within classes round; "auto" takes "features" or "both", by the lower NLL
         of rows that do not vote.

@@ -156,7 +156,7 @@ class FunctionEncoder:
     Parameters
     ----------
     function : callable
-        Takes float images (B, C, H, W) in [0, 1], and a keyword ``context`` where it knows one.
+        Takes float images (B, C, H, W) in [0, 1], and a keyword ``context`` where it has one.
         Returns tokens (B, L, D) or one vector per image (B, D), as a Tensor, or the output of a
         transformers model, whose `last_hidden_state` is taken. A module, or that whose method it
         is, runs in eval mode and has its former mode afterwards.

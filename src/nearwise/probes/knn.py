@@ -27,8 +27,8 @@ class KNNProbe(Probe):
     ----------
     n_neighbors : int or "val", default=20
         "val" takes the size with the lowest Brier score among 5, 10, 20, 50, 100, 200. The NLL of
-        votes would mostly ask whether any is for the right class, which takes more neighbors than
-        are good for accuracy.
+        votes would mostly measure whether any is for the right class, which takes more neighbors
+        than are good for accuracy.
     weights : {"uniform", "distance", "softmax"}, default="uniform"
         Votes: equal; by the inverse of the distance, as in scikit-learn; or by
         ``softmax(-distance / temperature)``, which for "cosine" is DINO's

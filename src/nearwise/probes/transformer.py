@@ -197,7 +197,7 @@ class TransformerProbe(NetworkProbe):
     """A small transformer that reads the tokens of frozen features.
 
     Features are (n, L, D), or (n, D) of one token per row: no token then attends to another, and
-    `MLPProbe` asks the same at less cost.
+    `MLPProbe` tests the same at less cost.
 
     Parameters
     ----------

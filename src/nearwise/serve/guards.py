@@ -40,7 +40,7 @@ class Guards:
     patience : float
         Seconds within which a body must have come.
     is_full : callable
-        Whether no prediction can be taken on now.
+        Whether no further prediction can be accepted now.
     """
 
     def __init__(

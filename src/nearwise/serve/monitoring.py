@@ -15,7 +15,7 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Monitoring:
-    """Counters of one service, and gauges that are read when they are asked for."""
+    """Counters of one service, and gauges that are read on request."""
 
     def __init__(self, service: "Service") -> None:
         self._registry = CollectorRegistry()

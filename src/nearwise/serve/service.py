@@ -44,7 +44,7 @@ _MOST_SHOWN = 2**15  # neighbors of all rows of a request
 
 @dataclass(frozen=True)
 class Limits:
-    """What a service takes on.
+    """What a service accepts.
 
     `max_queue`: requests that may wait, of each lane. `max_rows`: most rows of a request, and of
     requests answered together. `max_body`: bytes. `deadline`: seconds until an answer is given up.
@@ -166,8 +166,8 @@ class Service:
     read_only : bool, default=False
         Whether changes are refused.
     follow : bool, default=False
-        Whether changes that other processes make are taken over, within a second. A service that
-        makes changes itself takes over those of others before each.
+        Whether changes that other processes make are applied here, within a second. A service that
+        makes changes itself first applies those of others.
     """
 
     def __init__(

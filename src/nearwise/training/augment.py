@@ -1,6 +1,6 @@
 """Random changes of training images on their device, a batch at once; MixUp of any rows.
 
-Plain tensor operations, not kornia: a whole batch goes through one gather instead of one call an
+Plain tensor operations, not kornia: a whole batch goes through one gather instead of one call per
 image, images stay uint8 between the steps, one generator on the CPU decides everything, so that a
 run repeats on any device, and there is no further package to install.
 """

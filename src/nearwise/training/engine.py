@@ -50,7 +50,7 @@ class TrainingResult:
     monitored : list of float
         Monitored values in order, that of the untrained model first where it is evaluated.
     interrupted : bool
-        Whether the user broke the run off; the steps after the last whole epoch are then lost.
+        Whether the user stopped the run; the steps after the last whole epoch are then lost.
     """
 
     history: list[Record]

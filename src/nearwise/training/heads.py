@@ -30,14 +30,14 @@ class HeadConfig(StrictSettings):
     epochs : int, default=30
         Most evaluations.
     batch_size : int or None, default=None
-        Rows a step; None takes an eighth of the rows, between 64 and 512.
+        Rows per step; None takes an eighth of the rows, between 64 and 512.
     steps_per_epoch : int, default=40
         Most steps between evaluations; more rows than that are drawn afresh every epoch.
     lr, weight_decay : float
         Of AdamW. The rate falls to nearly nothing over the epochs, as half a cosine.
     gate_lr : float, default=0.1
-        Rate of the gates that pool the spaces and the base; they are few, have no decay, and at
-        the rate of the rest they would not arrive.
+        Rate of the gates that pool the spaces and the base; they are few, have no decay, and at the
+        rate of the rest they would not converge.
     neighbor_weight : float, default=0.1
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction. At 0
         attention goes to neighbors that contradict the base, and what it shows is no answer.

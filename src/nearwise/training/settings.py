@@ -178,7 +178,7 @@ class TrainConfig(EngineConfig):
     ----------
     lr, weight_decay, warmup_epochs, patience : default=3e-3, 1e-4, 1.0, 16
     optimizer : {"adamw", "adam", "sgd"}, default="adamw"
-        "sgd" has Nesterov momentum and wants a larger `lr`, such as 0.1.
+        "sgd" has Nesterov momentum and needs a larger `lr`, such as 0.1.
     backbone_lr : float, default=1.0
         Factor on `lr` for the backbone of an image embedder, in (0, 1].
     norm_bias_lr : float, default=1.0

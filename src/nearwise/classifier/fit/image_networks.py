@@ -55,11 +55,11 @@ def fit_image_networks(
 class _LabelNetworks:
     """Networks that look for wrong labels.
 
-    Where they learn from mirrored images they predict these too. A network comes to believe wrong
-    labels that it is trained on. Of many images a fast-cnn therefore gets half its channels, which
-    have less room for them and take a third of the time; another kind gets half its epochs, which
-    leave it less time for them. Few images need all of both, and twice the epochs where
-    these are few too (`preset="fast"`).
+    Where they learn from mirrored images they predict these too. A network learns wrong labels that
+    it is trained on. With many images a fast-cnn therefore gets half its channels, which have less
+    room for them and take a third of the time; another kind gets half its epochs, which leave it
+    less time for them. Few images need all of both, and twice the epochs where these are few too
+    (`preset="fast"`).
     """
 
     kind: str

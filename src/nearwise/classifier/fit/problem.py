@@ -25,7 +25,7 @@ from nearwise.functional import Metric
 class Unseen(NamedTuple):
     """What is known of the training rows without their own given labels.
 
-    `keys` (n, width): neighbors in them owe nothing to the labels that the neighbors carry.
+    `keys` (n, width): neighbors in them do not depend on the labels that the neighbors carry.
     `log_proba` (n, C) are of the given labels, by networks that did not see the row; None without
     networks. `agreement` is the share of the rows held out of which two of them predict the same
     class.

@@ -94,7 +94,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """A report beside what reading the column needs; `warn`: the user should hear of it unasked."""
+    """A report beside what reading the column needs; `warn`: the user gets a warning."""
 
     report: ColumnReport
     date: DateColumn | None = None

@@ -1,4 +1,4 @@
-"""Columns of dates: told from text, read, and turned into numbers."""
+"""Columns of dates: recognized in text, read, and turned into numbers."""
 
 import datetime
 import re

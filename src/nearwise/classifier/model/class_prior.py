@@ -119,7 +119,7 @@ def check_class_prior(prior: Any, n_classes: int) -> np.ndarray | None:
     if shares.shape != (n_classes,):
         raise ValueError(
             f"class_prior has shape {shares.shape} but there are {n_classes} classes. Give one "
-            'share a class, in sorted order of the labels, or "train" or "uniform".'
+            'share per class, in sorted order of the labels, or "train" or "uniform".'
         )
     if not np.isfinite(shares).all() or (shares <= 0).any():
         bad = shares[~np.isfinite(shares) | (shares <= 0)]

@@ -31,16 +31,16 @@ class RememberedLabels(NamedTuple):
 class LabelModel:
     """Labels are taken as they are given.
 
-    Fits and memory ask this object wherever labels enter, so that none of them needs to
-    know whether a label may differ from the class to predict. A subclass that says so replaces
-    the methods; the methods here are the plain case.
+    Fits and memory use this object wherever labels enter, so that none of them needs to know
+    whether a label may differ from the class to predict. A subclass that says so replaces the
+    methods; the methods here are the plain case.
 
     Attributes
     ----------
     as_given : bool
         Whether every given label is the class to predict.
     checkpoint_tag : str
-        Tells networks fitted to other targets from those fitted to the labels as given.
+        Distinguishes networks fitted to other targets from those fitted to the labels as given.
     caveat : str
         What a promise about new rows takes for granted of the labels; a clause, or empty.
     """

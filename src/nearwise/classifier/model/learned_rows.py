@@ -1,4 +1,4 @@
-"""Rows that a classifier has learned from are told from new ones, by content."""
+"""Rows that a classifier has learned from, distinguished from new ones by content."""
 
 import hashlib
 import warnings

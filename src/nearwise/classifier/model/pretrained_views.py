@@ -21,7 +21,7 @@ class PretrainedViews(MemoryViews):
     Two columns of the bank keep the nearest rows of each row, itself left out, in each space:
     "own.SPACE", int64 (n, m), their ids, and "apart.SPACE", (n, m), their distances in the
     space's unit. Rows that come or go change them where they matter, so that a folder holds what
-    the model in use goes by.
+    the model in use relies on.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ JudgeName = Literal["nearwise", "cleanlab"]
 
 
 class LabelEvidence(NamedTuple):
-    """What label-cleaning tools ask for, over the remembered rows in the memory's order.
+    """What label-cleaning tools need, over the remembered rows in the memory's order.
 
     `labels` are positions of the given labels among `classes_`; `pred_probs` (n, n_classes)
     leave-one-out probabilities of the given labels (where a transition was fitted, it leads to

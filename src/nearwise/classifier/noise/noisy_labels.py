@@ -116,7 +116,7 @@ class ForwardCorrection(LabelModel):
 class CheckedLabels(LabelModel):
     """Labels in which wrong ones were looked for, and that are taken as they are given.
 
-    `signal` counts the standard errors by which out-of-fold predictions tell given labels from
+    `signal` counts the standard errors by which out-of-fold predictions separate given labels from
     labels drawn at random; infinite after the fit, where it is not used.
     """
 

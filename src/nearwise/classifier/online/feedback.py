@@ -1,4 +1,4 @@
-"""Feedback: what a model said of rows before it was told their labels, and how good that was."""
+"""Feedback: what a model predicted for rows before it got their labels, and how good that was."""
 
 from bisect import bisect_right, insort
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ class _Labels(Part):
 
 
 class Judged(Part):
-    """What the model said of rows before it was told their labels, one value for each.
+    """What the model predicted for rows before it got their labels, one value for each.
 
     predicted labels and their probability, the probability of the true label (0 of a new class),
     the out-of-distribution p-value among `n_known` rows, and whether the 90 % set held the true
@@ -78,7 +78,7 @@ class Judged(Part):
 
 
 class _Details(Part):
-    """What every kind of change may say: the version that it is the opposite of."""
+    """What every kind of change may say: the version that it reverses."""
 
     undoes: int | None = None
 

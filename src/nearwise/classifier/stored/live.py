@@ -45,7 +45,7 @@ class StoredModel(LiveModel):
     """A model whose memory is in a store; several processes may change it.
 
     Changes are made as those of `LiveModel`, and written to the store instead of the folder. A
-    change takes as long however many rows are remembered. What needs all of these (`refresh`,
+    change takes the same time however many rows are remembered. What needs all of these (`refresh`,
     `kept`) is refused.
 
     Parameters

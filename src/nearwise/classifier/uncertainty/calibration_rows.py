@@ -24,7 +24,8 @@ class Remoteness(NamedTuple):
     Attributes
     ----------
     distance : float64 ndarray of shape (n,)
-        To the k-th neighbor, k being those the classifier asks, in typical neighbor distances.
+        To the k-th neighbor, k being the classifier's number of neighbors, in typical neighbor
+        distances.
     sparsity : float64 ndarray of shape (n,)
         Logarithm of the mean distance to the neighbors over theirs to their own: above 0 where
         the row lies thinner than its neighbors do. A difference under metric="inner_product".

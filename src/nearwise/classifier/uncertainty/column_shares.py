@@ -1,4 +1,4 @@
-"""Which columns hold a row and its neighbors apart: distances, split by column."""
+"""Which columns separate a row and its neighbors: distances, split by column."""
 
 from typing import Any
 

@@ -65,7 +65,7 @@ def make_parts(merged: Answer, views: list[Answer], calibration: Calibration) ->
 
 
 class Neighbor(NamedTuple):
-    """A remembered row that a prediction asked.
+    """A remembered row that a prediction used.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Neighbor(NamedTuple):
     weight : float
         Its share of the attention, in [0, 1], over all key spaces.
     proba_without : ndarray of shape (n_classes,)
-        The prediction had this neighbor not been asked.
+        The prediction without this neighbor.
     row : dict
         The remembered row: column name to value. Explanations made together share it.
     posterior_label : Any
@@ -107,9 +107,9 @@ class Explanation:
         In the order of the probabilities.
     proba : ndarray of shape (n_classes,)
     base_proba : ndarray of shape (n_classes,)
-        What the base alone says; the class shares without a base.
+        What the base alone predicts; the class shares without a base.
     neighbor_proba : ndarray of shape (n_classes,)
-        What the neighbors alone say.
+        What the neighbors alone predict.
     null_mass : float
         Share of the attention that went to no neighbor, in [0, 1].
     neighbors : list of Neighbor
@@ -219,7 +219,7 @@ class Weighed(NamedTuple):
     weights : Tensor of shape (n, n_shown)
         Over all key spaces.
     is_there : bool Tensor of shape (n, n_shown)
-        False behind the last neighbor of a query that has fewer.
+        False after the last neighbor of a query that has fewer.
     """
 
     positions: Tensor

@@ -160,7 +160,7 @@ _WORDS = {_BLANKS: "blanks", "\t": "tabs"}
 
 @dataclass(frozen=True)
 class Layout:
-    """How the values of a line are set apart: by a character, or a regular expression for blanks.
+    """How the values of a line are separated: by a character, or a regular expression for blanks.
 
     `spaced`: a blank follows every delimiter and is no part of the value.
     """

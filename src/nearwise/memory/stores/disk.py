@@ -1,8 +1,8 @@
-"""DiskStore: rows in a folder, most of them in Lance and FAISS files that are read where asked.
+"""DiskStore: rows in a folder, most of them in Lance and FAISS files that are read where needed.
 
 Rows lie in a Lance data set, and below it FAISS IVF-Flat indexes that the operating system maps
 into memory page by page. What changed since those were written is in a journal (SQLite) and held in
-memory, where it is searched exactly. `snapshot` writes both anew, and only then lets go of the old.
+memory, where it is searched exactly. `snapshot` writes both anew, and only then drops the old.
 """
 
 import contextlib

@@ -179,8 +179,8 @@ class MilvusStore:
     Searches are exact until `snapshot` finds 100,000 rows and builds IVF indexes; readers wait
     meanwhile. A row holds up to 49,149 bytes of what it was given as.
 
-    A snapshot deletes what removed rows held, and asks Milvus to let go of it; Milvus itself says
-    when its files do. Readers of versions before the newest lack these rows from then on.
+    A snapshot deletes what removed rows held, and asks Milvus to free the space; Milvus itself
+    decides when. Readers of versions before the newest lack these rows from then on.
     """
 
     wait: float | None = None

@@ -251,7 +251,7 @@ class PostgresStore:
     -----
     Searches are exact, by a scan, until `snapshot` finds 100,000 rows and builds HNSW indexes.
     A snapshot leaves what removed rows held to those who read the versions before it, and deletes
-    it the next time; the server lets go of its space by VACUUM.
+    it the next time; the server frees its space by VACUUM.
     """
 
     wait: float | None = None

@@ -61,7 +61,7 @@ class StoredRows:
     keys : dict of str to float32 ndarray of shape (n, width)
         By the names of the spaces.
     facts : float32 ndarray of shape (n, n_facts)
-        What the model knows of each row; the store does not look at it.
+        What the model keeps of each row; the store does not use it.
     rows : list of bytes, or None
         The rows as they were given, packed by the model; None where they were not asked for.
     """
@@ -216,7 +216,7 @@ class RowReader(Protocol):
 
 @runtime_checkable
 class RowStore(Protocol):
-    """Remembered rows in an engine of their own; ids cross this line, positions never do.
+    """Remembered rows in an engine of their own, known to it by ids, never by positions.
 
     Several processes may read a store and one at a time changes it: `apply` names the version that
     the change was made from, and is refused where another process was faster.

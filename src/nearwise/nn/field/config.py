@@ -34,10 +34,10 @@ class PerceiverConfig:
     num_latents : int, default=256
         Tokens in each stage.
     cross_heads, self_heads, head_dim : int, default=4, 8, 128
-        Of the attention to the image (and of the decoder), of the attention among tokens, and of
-        both. Heads times their width need not be the width of the tokens.
+        Heads of the attention to the image (and of the decoder) and among tokens, and the width of
+        each. Heads times their width need not be the width of the tokens.
     num_process_layers : int, default=4
-        Layers behind the stages.
+        Layers after the stages.
     fourier_features : int, default=96
         Frequencies of the coordinates.
     fourier_scale : float or None, default=None
@@ -51,7 +51,7 @@ class PerceiverConfig:
         Latent tokens nearest in the image that a decoded point attends to; None is all. Needs
         (and sets, if None) `latent_grid`.
     latent_grid : (int, int) or None, default=None
-        Rows and columns on which the tokens have their places; None gives them none.
+        Rows and columns on which the tokens have positions; None: they have none.
 
     Raises
     ------

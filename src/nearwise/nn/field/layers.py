@@ -205,7 +205,7 @@ class FeedForward(nn.Module):
 
 
 class ProcessLayer(nn.Module):
-    """A transformer layer: tokens attend to each other, then each is thought over."""
+    """A transformer layer: tokens attend to each other, then each passes a feed-forward layer."""
 
     def __init__(self, dim: int, num_heads: int, head_dim: int) -> None:
         super().__init__()

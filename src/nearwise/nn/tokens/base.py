@@ -67,7 +67,7 @@ class Masks:
 class TokenAttention(nn.Module, ABC):
     """Base of the layers in which tokens attend to tokens.
 
-    Project to heads, attend in a way that the subclass knows, merge the heads, project.
+    Project to heads, attend as the subclass defines, merge the heads, project.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ _NEAR = {
 
 
 class EarlierTokens(Protocol):
-    """What `MemoryAttention` asks of a memory; `nearwise.memory.TokenMemory` is one."""
+    """What `MemoryAttention` needs of a memory; `nearwise.memory.TokenMemory` is one."""
 
     metric: Any
     num_heads: int
@@ -55,7 +55,7 @@ class EarlierTokens(Protocol):
 
 
 class MemoryOptions(BlockOptions, total=False):
-    """Options that `MemoryAttention` hands on to `KNNAttention`, by its names."""
+    """Options that `MemoryAttention` passes on to `KNNAttention`, by its names."""
 
     include_self: IncludeSelf
     learned_temperature: bool

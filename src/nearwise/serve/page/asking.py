@@ -100,10 +100,10 @@ def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Fi
 class Answered:
     """What the answer shows.
 
-    `explanation` is as if what was switched off or relabelled were so; `before` is without that,
-    and has the neighbors. `given` is the label of a remembered row that was asked about, without
-    itself. `rows` is what was asked, one row as the model takes it, `row` or `pixels` the same to
-    be shown; `shares` split the distances by column.
+    `explanation` applies what was switched off or relabelled; `before` does not, and has the
+    neighbors. `given` is the label of a remembered row that was asked about, without itself. `rows`
+    is what was asked, one row as the model takes it, `row` or `pixels` the same to be shown;
+    `shares` split the distances by column.
     """
 
     explanation: Explanation

@@ -1,7 +1,7 @@
 """Compiled loops over rows: products, sums, and selection of the best scores.
 
 They are plain loops that LLVM turns into vector registers by itself: where it can, of whole blocks
-of `ROOM` steps, and with unsigned indices, which need no look at their sign. The functions are
+of `ROOM` steps, and with unsigned indices, which need no check of their sign. The functions are
 small and call few others: then numba leaves out counting the references to their arrays, which
 would cost more than the loops. Nothing is checked at run time: what is read or written must lie
 inside the array.

@@ -1,8 +1,8 @@
 """Draw docs/images/calibration.png: the soft-binned error, and a head that was trained with it.
 
-Left: hard-binned and soft-binned calibration error of one prediction as its temperature moves; the
-soft one has a slope everywhere. Right: reliability on test rows of a head trained on the NLL alone
-and of one trained on the NLL and the soft error with a learned temperature, neither calibrated
+Left: hard-binned and soft-binned calibration error of one prediction as its temperature changes;
+the soft one has a slope everywhere. Right: reliability on test rows of a head trained on the NLL
+alone and of one trained on the NLL and the soft error with a learned temperature, neither calibrated
 afterwards. Measured when this runs, on scikit-learn's digits (no download):
 
     .venv/bin/python examples/calibration_figure.py [OUT.png]
@@ -34,7 +34,7 @@ def main(out: Path = OUT) -> None:
     """Fit with and without the soft error in the loss, then draw."""
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
-    # Heads that are trained here, on rows held out for them; a cross-fit takes the pretrained one.
+    # Heads that are trained here, on rows held out for them; a cross-fit uses the pretrained one.
     settings = {"validation_fraction": 0.3, "n_members": 1, "random_state": 0}
     rare = Settings(pooling="mixture", calibration=None)
     variant = VariantConfig(ece_weight=1.0, temperature=True)

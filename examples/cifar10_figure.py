@@ -1,11 +1,11 @@
 """Draw docs/images/cifar10.png: an unsure CIFAR-10 image, its neighbors, and reliability.
 
-The reliability diagrams are of the experiment "weights", which has to have run:
+The reliability diagrams show the experiment "weights", which must have run before:
 
     python benchmarks/weights.py --datasets cifar10 --seeds 0-2
     python examples/cifar10_figure.py [--runs runs/weights] [--data-root DATA]
 
-The classifier behind the image is fitted here, five minutes with the network of that run.
+The classifier that predicts the image is fitted here, in five minutes with the network of that run.
 """
 
 import argparse

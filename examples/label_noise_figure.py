@@ -1,4 +1,4 @@
-"""Draw docs/images/label-noise.png: planted wrong labels of the digits that come first.
+"""Draw docs/images/label-noise.png: digits with planted wrong labels, most suspicious first.
 
     python examples/label_noise_figure.py [docs/images/label-noise.png]
 

@@ -1,7 +1,8 @@
 """Draw docs/images/neural-field.png: digits read from a fifth of their pixels.
 
 Two fields are trained when this runs, on scikit-learn's digits (no download): one reads all pixels
-of an image, the other 13 of 64, others for each image and step. About three minutes on one core.
+of an image, the other 13 of 64, different ones for each image and step. About three minutes on one
+core.
 
     .venv/bin/python examples/neural_field_figure.py [OUT.png]
 """

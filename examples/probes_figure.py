@@ -28,9 +28,9 @@ def main() -> None:
     for name, (encoder, pool) in ENCODERS.items():
         records += evaluate({name: encoder}, data, probes=PROBES, pools=[pool])
     for record in records:
-        record["pool"] = "mean"  # one row an encoder
+        record["pool"] = "mean"  # one row per encoder
         print(record["encoder"], record["probe"], f"{100 * record['accuracy']:.1f}")
-    title = "What probes read out of three encoders of digits (540 test images)"
+    title = "What probes read from three encoders of digits (540 test images)"
     print(probe_figure(records, args.out, title))
 
 

@@ -2,7 +2,7 @@
 
 Left and middle: accuracy of frozen features of the digits from all pixels and from a fifth of
 them, k-NN against the transformer probe. Right: k-NN with the same share of pixels hidden in three
-ways. Measured when this runs (minutes; what a folder holds already is not measured again), on
+ways. Measured when this runs (minutes; what the folder already contains is not measured again), on
 scikit-learn's digits (no download):
 
     .venv/bin/python examples/representations_figure.py [OUT.png] [FOLDER]

@@ -1,9 +1,9 @@
 """Is the answer among the retrieved items? Calibrated confidence for a retriever, on digits.
 
-The corpus holds a few hundred digits of eight of the ten classes; a query is another digit, seen
-through a poor embedding (6 random directions); an item is relevant where it shows the same digit.
-So some lists cannot hold the answer, and others miss it. Half of the queries teach the ways to
-turn similarities into a probability, the other half measures them, over 5 splits:
+The corpus holds a few hundred digits of eight of the ten classes; a query is another digit, encoded
+by a poor embedding (6 random directions); an item is relevant if it shows the same digit.
+So some lists cannot hold the answer, and others miss it. Half of the queries train the ways to
+turn similarities into a probability, the other half tests them, over 5 splits:
 
     .venv/bin/python examples/retrieval_confidence.py [OUT.png]
 """

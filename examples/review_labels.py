@@ -1,11 +1,11 @@
-"""Review wrong labels of CIFAR-10N as one would on the page, and measure what that does.
+"""Review wrong labels of CIFAR-10N as on the page, and measure the effect.
 
 Run from the repository root, with the data in NEARWISE_DATA:
 
     python examples/review_labels.py --model cifar10n.model
 
 It fits a model on pretrained features of images (or, with --data cifar10, on the images, in half an
-hour) with the labels that people gave, starts the service's application on it,
+hour) with the human labels, starts the service's application on it,
 and decides about the first rows that the view "Review" lists, through the routes that its buttons
 use: as many as a person decides in ten minutes at four seconds each. The published labels stand in
 for the person's eye.
@@ -27,7 +27,7 @@ SECONDS, EACH = 600, 4
 
 
 def measured(model: AttnKNNClassifier, X: np.ndarray, y: np.ndarray) -> str:
-    """Say how good a model is on right labels."""
+    """Describe how good a model is on right labels."""
     found = evaluate_probabilities(np.searchsorted(model.classes_, y), model.predict_proba(X))
     return f"accuracy {found['accuracy']:.4f}, NLL {found['nll']:.4f}, ECE {found['ece']:.4f}"
 

@@ -1,9 +1,9 @@
-"""Draw docs/images/token-attention.png: whom tokens ask, and what it takes in memory.
+"""Draw docs/images/token-attention.png: which tokens attend to which, and the memory it takes.
 
 A small vision transformer whose tokens, patches of 2 x 2 pixels, attend to their four nearest
 tokens learns scikit-learn's digits when this runs (no download). For three test digits the picture
-shows the patch with most ink and the four that it asks in the last layer, in the head that weighs
-them most unevenly. The curve is that of benchmarks/results/layer_memory.json.
+shows the patch with most ink and the four that it attends to in the last layer, in the head that
+weighs them most unevenly. The curve is from benchmarks/results/layer_memory.json.
 
     .venv/bin/python examples/token_attention_figure.py [OUT.png]
 """
@@ -29,12 +29,12 @@ ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "token-attention.png"
 MEMORY = ROOT / "benchmarks" / "results" / "layer_memory.json"
 EPOCHS, BATCH, K, SEED = 25, 64, 4, 0
-SIDE = 4  # tokens a side
+SIDE = 4  # tokens per side
 SHOWN = (0, 3, 7)
 
 
 def main(out: Path = OUT) -> None:
-    """Learn, ask, draw."""
+    """Train, predict, draw."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
     split = train_test_split(

@@ -1,19 +1,19 @@
-"""A small sequence model that names digits by what it was told earlier, with and without a memory.
+"""A small sequence model that names digits from names given earlier, with and without a memory.
 
 In every stream the ten digits get new names, a random permutation. The stream shows images of
-digits one after the other; the model says the name of each before it is told. It sees segments of
-8 images at a time, so what it was told before the segment is gone, unless it is remembered:
+digits one after the other; the model predicts the name of each before it is given. It reads
+segments of 8 images at a time, so names from before the segment are gone, unless remembered:
 
     embed image or image with its name -> one MemoryAttention layer -> ten names
 
-An image is a token that asks, and, once named, a second token that later ones may find. Only named
+An image is a query token and, once named, a second token that later ones may find. Only named
 tokens are remembered. Train and test streams share no images.
 
     .venv/bin/python examples/token_memory.py [OUT.png] [--draw-only]
 
 writes benchmarks/results/token_memory.json (some minutes), then draws
 docs/images/memory-attention.png from it and from benchmarks/results/tail_correction.json;
-`--draw-only` takes what was measured before.
+`--draw-only` uses earlier measurements.
 """
 
 import json
@@ -63,7 +63,7 @@ class Namer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.see = nn.Linear(64, DIM)
-        self.name = nn.Embedding(NAMES + 1, DIM)  # the last: not told yet
+        self.name = nn.Embedding(NAMES + 1, DIM)  # the last: not given yet
         self.norm = nn.LayerNorm(DIM)
         self.attention = MemoryAttention(
             DIM,
@@ -162,7 +162,7 @@ def nearest_pixels(data: tuple[Tensor, Tensor], seed: int) -> np.ndarray:
     earlier = torch.ones(images.shape[1], images.shape[1]).tril(-1).bool()
     nearest = (unit @ unit.mT).masked_fill(~earlier, -math.inf).argmax(-1)
     right = names.gather(1, nearest) == names
-    right[:, 0] = False  # nothing was told yet
+    right[:, 0] = False  # no name was given yet
     return right.float().unflatten(1, (TEST_SEGMENTS, SEGMENT)).mean((0, 2)).numpy()
 
 

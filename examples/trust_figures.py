@@ -1,7 +1,7 @@
 """Draw docs/images/{abstention,prediction-sets,out-of-distribution}.png, on scikit-learn's digits.
 
-The classifier sees the digits at 4 x 4 pixels, so that there is something to be unsure of; they
-are drawn as they were. Everything in the pictures is measured when this runs (no download, about a
+The classifier reads the digits at 4 x 4 pixels, so that some are hard; they are drawn at full
+size. Everything in the pictures is measured when this runs (no download, about a
 minute):
 
     .venv/bin/python examples/trust_figures.py [FOLDER]
@@ -27,7 +27,7 @@ NOVEL = 8
 
 
 def shrink(X: np.ndarray) -> np.ndarray:
-    """Bring digits of 8 x 8 pixels to 4 x 4, (n, 16)."""
+    """Shrink digits of 8 x 8 pixels to 4 x 4, (n, 16)."""
     return X.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
 
 

@@ -19,7 +19,7 @@ RECIPES = {False: "without augmentation", True: "with augmentation"}
 
 
 def draw(rows: list[dict[str, Any]], out: Path) -> None:
-    """Draw a panel a recipe: a dot for the mean of each layer, a line for its seeds' range."""
+    """Draw a panel per recipe: a dot for the mean of each layer, a line for its seeds' range."""
     recipes = [on for on in RECIPES if any(row["augment"] == on for row in rows)]
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     with page_style():

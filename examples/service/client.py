@@ -1,4 +1,4 @@
-"""Ask `nearwise serve`, tell it the truth, and see how good it has been. Python alone is enough."""
+"""Query `nearwise serve`, send true labels, and read how good it has been. Needs only Python."""
 
 import json
 import sys

@@ -84,16 +84,16 @@ def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme)
         box = page.locator("input[name=off]").first
         box.focus()
         page.keyboard.press("Space")  # the keyboard alone
-        page.wait_for_selector("text=if it were so")
+        page.wait_for_selector("text=with these changes")
         assert page.locator("input[name=off]").first.is_checked()
         page.get_by_role("button", name="As it is").click()
-        page.wait_for_selector("text=if it were so", state="detached")
+        page.wait_for_selector("text=with these changes", state="detached")
         assert page.locator(".sure").inner_text() == sure
         page.locator("input[name=off]").first.check()
-        page.wait_for_selector("text=if it were so")
+        page.wait_for_selector("text=with these changes")
         page.get_by_label("age").fill("0.75")  # another question: nothing is switched off in it
         page.get_by_role("button", name="Ask", exact=True).click()
-        page.wait_for_selector("text=if it were so", state="detached")
+        page.wait_for_selector("text=with these changes", state="detached")
         page.get_by_role("button", name="Pick one at random").click()
         page.wait_for_selector("text=left out of its own neighbors")
         page.get_by_label("age").fill("0.25")  # no longer that row

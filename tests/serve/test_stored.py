@@ -67,7 +67,7 @@ def test_the_page_asks_about_a_row_without_itself_and_without_a_neighbor(client,
     near = re.findall(r'name="off" value="(\d+)"', shown.text)
     assert near and "3" not in near
     changed = client.post("/page/ask/answer", json=values | {"off": near[:2]})
-    assert changed.status_code == 200 and "if it were so" in changed.text
+    assert changed.status_code == 200 and "with these changes" in changed.text
     assert client.get("/page/trust/view").status_code == 200
     moved = AttnKNNClassifier.load(moved)
     assert moved.n_remembered_ == client.service.live.model.n_remembered_

@@ -383,7 +383,7 @@ def _lead(results: Results, reference: str) -> str:
         where = f"the lowest mean NLL on {first} of {sets}"
     else:
         where = f"{'' if first else 'not '}the lowest mean NLL"
-    return f"{counts}{reference} has {where}; whether that is more than chance stands below."
+    return f"{counts}{reference} has {where}; whether that is more than chance is shown below."
 
 
 def _noise(record: Record) -> str:

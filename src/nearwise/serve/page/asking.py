@@ -216,7 +216,7 @@ def _number(text: str, name: str) -> float:
     try:
         found = float(text)
     except ValueError:
-        raise ProblemError(422, f"{name}: {text[:40]!r} is no number.") from None
+        raise ProblemError(422, f"{name}: {text[:40]!r} is not a number.") from None
     if not math.isfinite(found):
         raise ProblemError(422, f"{name}: give a finite number, or nothing where it is missing.")
     return found
@@ -232,7 +232,7 @@ def _among(text: str | list[str], n: int, what: str) -> int:
 
 def _id(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise ProblemError(422, f"{text[:40]!r} is no id of a row.")
+        raise ProblemError(422, f"{text[:40]!r} is not a row id.")
     return int(text)
 
 

@@ -80,7 +80,7 @@ def study_document(
     sections += _efficiency_sections(study)
     sections.append(_how_section(study))
     footer = (
-        f"Made by nearwise {__version__} from records.jsonl in its folder. The same tables lie "
+        f"Made by nearwise {__version__} from records.jsonl in its folder. The same tables are "
         "there as results.md, results.tex, results.csv and results.json; the figures are in "
         "report.html and report.pdf. 'nearwise report' renders all of them again."
     )

@@ -2,8 +2,8 @@
 
 Left: hard-binned and soft-binned calibration error of one prediction as its temperature changes;
 the soft one has a slope everywhere. Right: reliability on test rows of a head trained on the NLL
-alone and of one trained on the NLL and the soft error with a learned temperature, neither calibrated
-afterwards. Measured when this runs, on scikit-learn's digits (no download):
+alone and of one trained on the NLL and the soft error with a learned temperature, neither
+calibrated afterwards. Measured when this runs, on scikit-learn's digits (no download):
 
     .venv/bin/python examples/calibration_figure.py [OUT.png]
 """

@@ -156,7 +156,7 @@ def test_rate_of_a_given_transition_is_that_of_the_classes_behind_the_labels():
         (even(0.2, 4), "1 have no row"),
         (even(0.2, 2), "a row and a column for each"),
         (np.full((3, 3), 0.5), "not stochastic: the row of class a sums to 1.5"),
-        (np.eye(3) * 2 - np.full((3, 3), 1 / 3), "no probabilities"),
+        (np.eye(3) * 2 - np.full((3, 3), 1 / 3), "not probabilities"),
         ([[0.5, 0.5, 0], [0.4, 0.6, 0], [0.5, 0.5, 0]], "never gives|tell them apart"),
     ],
 )

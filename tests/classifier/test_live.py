@@ -242,7 +242,7 @@ def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(folder):
     live = LiveModel(folder)
     X, y = blobs(60, seed=9)
     attn_knn(base=None, random_state=0).fit(X, y).save(folder)
-    with pytest.raises(StoreError, match="Another model has taken the place"):
+    with pytest.raises(StoreError, match="Another model has replaced the one"):
         live.remove([5])
     assert live.remove([5]).version == 1  # seen by now
 
@@ -346,7 +346,7 @@ def test_a_request_sent_twice_under_one_key_is_one_change(folder):
     live.compact()
     other = LiveModel(folder)
     assert other.remove([0], key="c").version == 3 and other.version == 4
-    with pytest.raises(ValueError, match=r"key 'c' was that of another request, change 3 \(rem"):
+    with pytest.raises(ValueError, match=r"key 'c' was used by another request, change 3 \(rem"):
         other.remove([1], key="c")
 
 
@@ -378,7 +378,7 @@ def test_undo_gives_back_labels_rows_and_predictions(folder):
     assert len(live.model.memory_) == 90
     live.relabel([9], [1])
     live.relabel([9], [2])
-    with pytest.raises(ValueError, match="have been labelled anew since"):
+    with pytest.raises(ValueError, match="have been relabelled since"):
         live.undo(11)
     with pytest.raises(KeyError):
         live.undo(99)

@@ -69,7 +69,7 @@ def test_sets_are_an_array_that_knows_its_classes():
     again = pickle.loads(pickle.dumps(sets))
     assert again.labels() == sets.labels()
     for computed in (sets.sum(axis=1), sets[:, ::-1], sets * 1, ~sets):
-        with pytest.raises(ValueError, match="no array of prediction sets"):
+        with pytest.raises(ValueError, match="not an array of prediction sets"):
             computed.labels()
 
 

@@ -152,7 +152,7 @@ QUERIES = {
     "sparse array": (csr_array(np.eye(3)), SPARSE),
     "sparse columns": (pd.DataFrame.sparse.from_spmatrix(csr_matrix(np.eye(3))), SPARSE),
     "sparse tensor": (torch.eye(3).to_sparse(), SPARSE),
-    "a word": ("big", "is no folder of images"),
+    "a word": ("big", "is not a folder of images"),
     "images": (np.zeros((2, 8, 8, 3), dtype=np.uint8), "fitted on a table; X holds images"),
 }
 
@@ -337,10 +337,10 @@ def test_manhattan_agrees_with_scikit_learn():
 
 @pytest.mark.parametrize("index", ["faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"])
 def test_faiss_refuses_manhattan_and_says_what_to_do(index):
-    with pytest.raises(ValueError, match=r'does not know metric="manhattan".*index="exact"'):
+    with pytest.raises(ValueError, match=r'does not support metric="manhattan".*index="exact"'):
         fitted(metric="manhattan", index=index)
     pytest.importorskip("faiss")
-    with pytest.raises(ValueError, match="does not know metric='manhattan'"):
+    with pytest.raises(ValueError, match="does not support metric='manhattan'"):
         make_index(index, "manhattan")
 
 

@@ -27,7 +27,7 @@ def test_names():
     assert type(make_index("hnsw")) is HnswIndex
     with pytest.raises(ValueError, match="Use one of auto, exact"):
         make_index("annoy")
-    with pytest.raises(ValueError, match="does not know metric='cosine'"):
+    with pytest.raises(ValueError, match="does not support metric='cosine'"):
         make_index("faiss-flat-l2", "cosine")
     with pytest.raises(ValueError, match="Use inner_product or cosine"):
         make_index("faiss-flat-ip", "euclidean")

@@ -513,7 +513,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def _transition(self) -> Transition:
         known = transition_of(self._predictor.label_model)
         if known is None:
-            raise AttributeError("Nothing is known of wrong labels: label_noise was None in fit.")
+            raise AttributeError("Wrong labels were not estimated: label_noise was None in fit.")
         return known
 
     # --- queries ------------------------------------------------------------------------------

@@ -527,7 +527,7 @@ class LiveModel:
         same = all(params[name] is value for name, value in self._params.items())
         if self._now.fitted is not self.model._fitted or not same:
             raise ValueError(
-                "live.model was changed by its own methods, and the journal knows nothing of it. "
+                "live.model was changed by its own methods, and the journal lacks that change. "
                 f"Open the folder again (LiveModel({str(self.folder)!r})) and make the changes by "
                 "its add, remove and relabel. Nothing was written."
             )
@@ -579,8 +579,8 @@ class LiveModel:
         if self._state.lineage != lineage and request[0] != "add":
             raise StoreError(
                 "changed",
-                f"Another model has taken the place of the one in {self.folder}, and ids and "
-                "versions of the former mean nothing to it. Nothing was changed; look rows up in "
+                f"Another model has replaced the one in {self.folder}; ids and "
+                "versions of the former do not apply to it. Nothing was changed; look rows up in "
                 "the new one.",
             )
 
@@ -602,7 +602,7 @@ class LiveModel:
             return None
         if made.digest != digest:
             raise ReusedKeyError(
-                f"The key {key!r} was that of another request, change {made.version} "
+                f"The key {key!r} was used by another request, change {made.version} "
                 f"({made.kind}). Give every request a key of its own."
             )
         return made

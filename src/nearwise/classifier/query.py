@@ -321,7 +321,7 @@ class Query:
         """Rows that answers are judged by."""
         if self.views is None:
             raise ValueError(
-                "Rows are judged against the training rows, so these cannot be asked themselves. "
+                "Rows are compared with the training rows, so these have no score themselves. "
                 "Give new rows as X."
             )
         if self._judged_by is not None:

@@ -35,7 +35,7 @@ _OTHER_NAMES = {
     "train_params": "these are settings=Settings(train={...})",
     "head_params": "these are settings=Settings(head={...})",
     "k_ensemble": "neighborhood sizes are not averaged: that showed no gain (docs/calibration.md)",
-    "adaptive_k": "all n_neighbors are asked: choosing fewer showed no gain (docs/calibration.md)",
+    "adaptive_k": "all n_neighbors are used: choosing fewer showed no gain (docs/calibration.md)",
     "spaces": "all key spaces take part: leaving some out showed no gain (docs/images.md)",
 }
 

@@ -50,7 +50,7 @@ class FaissIndex(BaseIndex):
         super().__init__(metric, memory_budget=memory_budget)
         if self.metric not in self.metrics:
             raise ValueError(
-                f"{type(self).__name__} does not know metric={metric!r}. "
+                f"{type(self).__name__} does not support metric={metric!r}. "
                 f'Use {" or ".join(self.metrics)}, or index="exact".'
             )
         _import_faiss()

@@ -250,7 +250,7 @@ def test_new_classes_come_to_a_memory_without_a_base(live, made, tmp_path):
     assert AttnKNNClassifier.load(live.folder).predict(X[:1] + 40) == [7]
     with open_live(shutil.copytree(made("a table with a base")[1], tmp_path / "b")) as based:
         rows, _ = new_rows("a table with a base", 2)
-        with pytest.raises(ValueError, match="cannot come to a memory in a store"):
+        with pytest.raises(ValueError, match="cannot be added to a memory in a store"):
             based.add(rows, ["maybe", "maybe"])
 
 

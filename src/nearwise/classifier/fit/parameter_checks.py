@@ -58,7 +58,7 @@ def check_settings(
     settings = Settings.of(estimator.settings)
     if estimator.metric == "manhattan" and settings.index not in ("auto", "exact"):
         raise ValueError(
-            f'index={settings.index!r} does not know metric="manhattan": FAISS orders rows by '
+            f'index={settings.index!r} does not support metric="manhattan": FAISS orders rows by '
             'Euclidean distances and inner products. Use index="exact" (or "auto").'
         )
     base = estimator.base
@@ -131,13 +131,13 @@ def _check_cross_fit(estimator: Any, settings: Settings) -> None:
         raise ValueError(
             f"The settings {', '.join(changed)} do not fit "
             f"{'preset=' + repr(estimator.preset) if instant else 'a cross-fit'}, whose attention "
-            "comes trained. Leave them out, or hold rows out: validation_fraction=0.1."
+            "is already trained. Leave them out, or hold rows out: validation_fraction=0.1."
         )
     k = estimator.n_neighbors
     if isinstance(k, int | np.integer) and k > _MOST_ASKED:
         raise ValueError(
             f"n_neighbors={k} is more than the {_MOST_ASKED} that the attention was trained with. "
-            "Ask fewer, or hold rows out: validation_fraction=0.1."
+            "Use fewer, or hold rows out: validation_fraction=0.1."
         )
 
 
@@ -145,8 +145,9 @@ def _check_cache(settings: Settings, images: bool) -> None:
     """Refuse a folder for what a frozen backbone makes of images where there is none."""
     if settings.cache_dir is not None and not (images and settings.embedder_options.get("frozen")):
         raise ValueError(
-            f"cache_dir={str(settings.cache_dir)!r} keeps what a frozen image backbone makes of "
-            'images, and there is none. Set embedder_options={"frozen": True}, or leave it out.'
+            f"cache_dir={str(settings.cache_dir)!r} stores what a frozen image backbone returns, "
+            'and there is none. Set embedder_options={"frozen": True}, or leave it '
+            "out."
         )
 
 

@@ -124,7 +124,7 @@ def plan_columns(
         first = plans[0].report
         raise ValueError(
             f"Every column is left out, {first.name!r} first ({first.reason}). Keep those that "
-            f"say something of a row: columns={{{first.name!r}: 'keep'}} (--keep "
+            f"describe a row: columns={{{first.name!r}: 'keep'}} (--keep "
             f"'{first.name}')."
         )
     return plans

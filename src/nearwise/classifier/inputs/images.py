@@ -179,14 +179,14 @@ def from_source(X: Any, y: Any, *, training: bool) -> Source:
         return X
     if training and are_files(X):
         raise ValueError(
-            "Image files alone bring no labels. Give a folder with a folder for each class, or "
+            "Image files alone have no labels. Give a folder with one folder per class, or "
             "images = nearwise.data.read_images(files) with y."
         )
     if isinstance(X, str | Path):
         if not Path(X).is_dir():
             raise ValueError(
-                f"X={str(X)!r} is no folder of images. Give a folder with a folder for each class, "
-                "an array, or what nearwise.data.load_image_folder or read_table reads."
+                f"X={str(X)!r} is not a folder of images. Give a folder with one folder per class, "
+                "an array, or what nearwise.data.load_image_folder or read_table returns."
             )
         part: Split = "train" if training and has_test_part(Path(X)) else "all"
         dataset = load_image_folder(X, split=part)
@@ -197,7 +197,7 @@ def from_source(X: Any, y: Any, *, training: bool) -> Source:
     else:
         return Source(X, y)
     if y is not None:
-        raise ValueError("A folder or a data set brings its own labels. Leave y out.")
+        raise ValueError("A folder or a data set has its own labels. Leave y out.")
     if dataset.views:
         raise ValueError(
             f"The data set {dataset.name!r} has further views ({', '.join(dataset.views)}), whose "
@@ -231,7 +231,7 @@ def views_by_tta(
 ) -> list[EncodedImages]:
     """Further views of images as `tta` names them; ValueError if some were given as well."""
     if given:
-        raise ValueError("Images have their further views by tta. Leave views out.")
+        raise ValueError("Images get further views from tta. Leave views out.")
     return image_views(images, check_tta(tta))
 
 

@@ -93,7 +93,7 @@ def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame 
             ("images", "none") if isinstance(encoder, ImageEncoder) else ("a table", "images")
         )
         raise ValueError(
-            f"The classifier was fitted on {fitted}; X holds {present}. Give what it knows."
+            f"The classifier was fitted on {fitted}; X holds {present}. Give the same kind."
         )
     if isinstance(encoder, ImageEncoder):
         return check_rows(columns, X, reset=False)
@@ -337,7 +337,7 @@ def _refuse_sparse(X: Any) -> None:
         sparse = any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes)
     if sparse:
         raise ValueError(
-            "X is sparse, and neighbors are sought in dense rows. Bring it to a few dense columns "
-            "first: make_pipeline(TruncatedSVD(100), AttnKNNClassifier()) with "
+            "X is sparse, and neighbors are searched in dense rows. Reduce it to a few dense "
+            "columns first: make_pipeline(TruncatedSVD(100), AttnKNNClassifier()) with "
             "sklearn.decomposition.TruncatedSVD; or give X.toarray() where that fits in memory."
         )

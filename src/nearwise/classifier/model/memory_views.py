@@ -317,7 +317,7 @@ class MemoryViews:
         spare = len(positions) - (query_ids is not None)
         if spare < 1:
             raise ValueError(
-                f"The memory holds {len(positions)} rows that may be asked. Add rows first."
+                f"The memory holds {len(positions)} rows that may be found. Add rows first."
             )
         found = index.search(query, min(k, spare), query_ids)
         at = self._beside(f"positions {spec.name}", positions, found.indices)

@@ -67,8 +67,8 @@ def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -
         )
     if settings.per_class:
         raise ValueError(
-            'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
-            "in part. Use one of the two."
+            'calibration="per-class" is fitted to given labels, some of which label_noise takes to '
+            "be wrong. Use one of the two."
         )
     return NoisyLabelFitter(transition)
 

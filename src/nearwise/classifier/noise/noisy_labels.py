@@ -135,9 +135,8 @@ class CheckedLabels(LabelModel):
         if "answers" not in choice["label_noise"]:  # said of one view, and true of several
             choice["label_noise"]["answers"] = CLASS_SHARES
             warn_user(
-                "label_noise: out-of-fold predictions tell the labels no better than the class "
-                "shares do, so these are the answers. Check that X and y belong together, or "
-                "bring more rows."
+                "label_noise: out-of-fold predictions of the labels are no better than the class "
+                "shares, so these are predicted. Check that X and y belong together, or add rows."
             )
         return True
 
@@ -258,8 +257,8 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
     def refuse_refresh(self) -> None:
         """Refuse: predictions of the true labels that owe nothing to a fold come from the fit."""
         raise ValueError(
-            "This classifier takes its labels for wrong in part (label_noise), and what speaks for "
-            "the true ones was found in its fit. Fit again."
+            "This classifier takes some labels to be wrong (label_noise), and the evidence for the "
+            "true ones was found in its fit. Fit again."
         )
 
     def likely(self, bank: MemoryBank) -> np.ndarray:

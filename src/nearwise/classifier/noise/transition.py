@@ -111,7 +111,7 @@ def _check_matrix(matrix: np.ndarray, classes: np.ndarray) -> np.ndarray:
         )
     if not np.isfinite(matrix).all() or (matrix < 0).any():
         raise ValueError(
-            f"label_noise holds values that are no probabilities (smallest {np.nanmin(matrix)}). "
+            f"label_noise holds values that are not probabilities (smallest {np.nanmin(matrix)}). "
             "Every entry of a transition is 0 or more."
         )
     sums = matrix.sum(axis=1)
@@ -252,12 +252,12 @@ def audited_transition(given: Any, true: Any, *, classes: Any = None) -> np.ndar
     given, true = np.asarray(given), np.asarray(true)
     if given.shape != true.shape or given.ndim != 1:
         raise ValueError(
-            f"given has shape {given.shape}, true {true.shape}. Give one label each a checked row."
+            f"given has shape {given.shape}, true {true.shape}. Give one of each per checked row."
         )
     if len(given) < _LEAST_ROWS:
         raise ValueError(
-            f"{len(given)} checked rows tell too little of the mistakes. Check {_LEAST_ROWS} or "
-            "more, drawn at random; a few hundred are good."
+            f"{len(given)} checked rows are too few to estimate the mistakes. Check {_LEAST_ROWS} "
+            "or more, drawn at random; a few hundred are good."
         )
     named = np.unique(np.concatenate([given, true]) if classes is None else np.asarray(classes))
     for name, labels in (("given", given), ("true", true)):

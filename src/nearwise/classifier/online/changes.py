@@ -119,7 +119,7 @@ def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -
     if unknown:
         raise ValueError(
             f"Labels {unknown[:5]} are not among the classes {model.classes.tolist()[:10]}. "
-            "Rows of new classes come in through add()."
+            "Add rows of new classes by add()."
         )
     if not model.holds_memory:
         stored: Any = model
@@ -146,7 +146,7 @@ def with_declared(model: FittedModel, classes: Any, y: Any) -> FittedModel:
         if unknown:
             raise ValueError(
                 f"y holds {unknown[:5]}, which the first call's classes did not list. Use "
-                "add() for classes nobody expected, or leave classes out of partial_fit."
+                "add() for unexpected classes, or leave classes out of partial_fit."
             )
     return model
 

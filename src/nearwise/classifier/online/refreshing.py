@@ -13,7 +13,7 @@ def refuse_refresh(predictor: Predictor) -> None:
     if not predictor.is_cross_fitted:
         raise ValueError(
             "This classifier held rows out once (validation_fraction), so its networks were "
-            "trained on the labels of all remembered rows, which can teach the attention nothing "
-            "any more. Fit again."
+            "trained on the labels of all remembered rows, from which the attention can learn "
+            "nothing more. Fit again."
         )
     predictor.label_model.refuse_refresh()

@@ -178,7 +178,7 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
             named = ", ".join(map(str, gone[:5]))
             raise ValueError(f"{what}: the model no longer remembers {named}.")
     if change.kind == REFRESH:
-        raise ValueError(f"{what}: what the model was before is gone. Restore it from a copy.")
+        raise ValueError(f"{what}: the model before it is gone. Restore that from a copy.")
     undoes = {"undoes": change.version}
     if change.kind == KEEP:
         draft = draft_keep(fitted, change.ids, kept=not _Kept.model_validate(change.details).kept)
@@ -187,7 +187,7 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
     elif change.kind == RELABEL:
         given = _Relabelled.model_validate(change.details)
         if label_list(_labels_of(fitted, change.ids)) != given.labels:
-            raise ValueError(f"{what}: rows of it have been labelled anew since.")
+            raise ValueError(f"{what}: rows of it have been relabelled since.")
         former = np.array(given.former, dtype=np.dtype(given.former_dtype))
         draft = draft_relabel(fitted, change.ids, former, forget_classes=True)
     else:
@@ -199,7 +199,7 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
         if fitted.predictor.n_views > 1 and not fitted.predictor.tta:
             raise ValueError(
                 f"{what}: keys of this model are means over {fitted.predictor.n_views} views of a "
-                "row, and of removed rows the first alone is kept. Add them again with their views."
+                "row, and only the first is kept of removed rows. Add them again with their views."
             )
         draft = draft_add(model, dict(change.parts))
     return draft._replace(details=draft.details | undoes)
@@ -248,7 +248,7 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         _Kept.model_validate(details)
         made = fitted
     else:
-        raise ValueError(f"{change.kind!r} is no change that this nearwise knows")
+        raise ValueError(f"{change.kind!r} is not a change that this nearwise supports")
     return made, _made(change, change.ids, {})
 
 

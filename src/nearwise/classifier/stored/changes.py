@@ -62,9 +62,9 @@ class ChangeableModel(StoredFittedModel):
         positions, fresh = positions_among(self.classes, present)
         if fresh and self.predictor.has_base:
             raise ValueError(
-                f"Rows of the new classes {fresh[:5]} cannot come to a memory in a store whose "
-                "model has a base: what the base says of them follows from the whole memory. Add "
-                "them to the model before 'nearwise move', or fit with base=None."
+                f"Rows of the new classes {fresh[:5]} cannot be added to a memory in a store "
+                "whose model has a base: what the base predicts for them depends on the whole "
+                "memory. Add them to the model before 'nearwise move', or fit with base=None."
             )
         classes = classes_with(self.classes, fresh)
         fork = self.fetching()
@@ -163,7 +163,7 @@ class ChangeableModel(StoredFittedModel):
             named = ", ".join(map(repr, self.classes[emptied].tolist()[:5]))
             raise ValueError(
                 f"This leaves no row of the class {named} that may be found. Keep one, or pass "
-                "forget_classes=True: the class keeps its column, and no neighbor speaks for it."
+                "forget_classes=True: the class keeps its column, but has no neighbors."
             )
 
 

@@ -153,7 +153,7 @@ class StoredViews(MemoryViews):
     def bank(self) -> MemoryBank:
         """The rows that were fetched; ValueError of a model that was not forked."""
         if self._bank is None:
-            self.refuse("This asks for all remembered rows, which")
+            self.refuse("This needs all remembered rows, which")
         return self._bank
 
     @bank.setter
@@ -247,7 +247,7 @@ class StoredViews(MemoryViews):
         if len(self._new):
             positions = torch.cat([positions, self._among_new(spec, query, k, query_ids)], dim=1)
         if positions.shape[1] == 0 or bool((positions < 0).all(1).any()):
-            raise ValueError("The memory holds no rows that may be asked. Add rows first.")
+            raise ValueError("The memory holds no rows that may be found. Add rows first.")
         at = positions.numpy()
         distances = measure_candidates(query, keys, at.clip(0), spec.metric, self.memory_budget)
         distances[at < 0] = np.inf

@@ -183,7 +183,7 @@ class PredictionSets(np.ndarray):
             If this is no longer an array of sets.
         """
         if self.classes is None or self.ndim != 2:
-            raise ValueError(f"An array of shape {self.shape} is no array of prediction sets.")
+            raise ValueError(f"An array of shape {self.shape} is not an array of prediction sets.")
         return [self.classes[one].tolist() for one in np.asarray(self)]
 
     def to_frame(self) -> pd.DataFrame:

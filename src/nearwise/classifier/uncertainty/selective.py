@@ -366,8 +366,8 @@ _HOW = {
     "cross-fitted": "training rows, each predicted without itself and by a base of other rows, "
     "while new rows are predicted by the mean over the folds",
     "left out": "training rows, each predicted without itself",
-    "out of bag": "training rows, each predicted without itself, but by a head that hears of its "
-    "neighbors from trees that saw its label",
+    "out of bag": "training rows, each predicted without itself, but by a head whose inputs on "
+    "its neighbors come from trees that saw its label",
 }
 
 

@@ -74,8 +74,8 @@ def test_undone_rows_leave_no_trace_in_predictions(nearwise, tables, model, more
     ("arguments", "message"),
     [
         (("remove", "999"), "999"),
-        (("remove", "x"), "'x' is no number"),
-        (("relabel", "0", "maybe"), "'maybe' is none of the classes no, yes"),
+        (("remove", "x"), "'x' is not a number"),
+        (("relabel", "0", "maybe"), "'maybe' is not one of the classes no, yes"),
         (("undo", "7"), "has no change 7; its last is 0"),
     ],
     ids=str,
@@ -94,7 +94,7 @@ def test_a_request_sent_twice_is_made_once(nearwise, model, more):
     assert "Added" not in second.err
     assert facts_of(nearwise, model)["rows"] == 163
     again = nearwise("remove", model, "0", "--key", "monday")
-    assert again.exit_code == 2 and "that of another request, change 1 (add)" in again.err
+    assert again.exit_code == 2 and "used by another request, change 1 (add)" in again.err
     whole = nearwise("add", model, more, "--key", "tuesday", "--refresh")
     assert whole.exit_code == 2 and "--key names one change of the journal" in whole.err
 

@@ -202,6 +202,6 @@ def test_a_mis_spelt_file_and_a_missing_target_are_answered_with_what_there_is(n
     strange = nearwise("fit", tables / "zzzzzzz", "-t", "label", "-o", tables / "none")
     assert strange.exit_code == 2 and "Its folder holds " in strange.err
     open_target = nearwise("fit", tables / "train.csv", "-o", tables / "none")
-    assert "holds the labels? Say it with --target; it has: 'row', 'width'" in open_target.err
+    assert "holds the labels? Name it with --target; it has: 'row', 'width'" in open_target.err
     embedder = ("-t", "label", "-o", tables / "none", "--embedder", "tabel", "--drop", "row")
     assert "Did you mean 'table'?" in nearwise("fit", tables / "train.csv", *embedder).err

@@ -108,8 +108,7 @@ def test_columns_that_cannot_be_told_apart_are_explained(nearwise, folder):
     result = nearwise("predict", folder / "m.model", "-", "--no-header", stdin=two)
     assert result.exit_code == 2
     assert (
-        "2 columns without names, and the model knows '0', '1', '2' and the target '3'"
-        in result.err
+        "2 columns without names, and the model has '0', '1', '2' and the target '3'" in result.err
     )
 
 

@@ -45,7 +45,7 @@ def test_its_memory_is_changed_listed_and_compacted(nearwise, tables, moved, mor
     assert nearwise("undo", moved, "3").exit_code == 0
     answers = nearwise("predict", moved, tables / "new.csv", "--proba").out
     compacted = nearwise("compact", moved)
-    assert compacted.exit_code == 0 and "Wrote 163 rows anew" in compacted.err
+    assert compacted.exit_code == 0 and "Rewrote 163 rows" in compacted.err
     assert nearwise("predict", moved, tables / "new.csv", "--proba").out == answers
     listed = json.loads(nearwise("history", moved, "--json").out)
     assert [one["change"] for one in listed] == ["add", "relabel", "remove", "add"]

@@ -462,7 +462,7 @@ ASKED = {
     "missing id": (lambda f: f.drop(columns="id"), 0, ""),
     "new names": (lambda f: f.assign(name="nobody"), 0, ""),
     "other order": (lambda f: f[f.columns[::-1]], 0, ""),
-    "further column": (lambda f: f.assign(more=1), 0, "the model does not know 'more'; ignored"),
+    "further column": (lambda f: f.assign(more=1), 0, "the model has no 'more'; ignored"),
     "later days": (lambda f: f.assign(day="2031-12-31"), 0, ""),
 }  # fmt: skip
 

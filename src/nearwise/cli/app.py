@@ -63,7 +63,7 @@ _HELP = """Classify by attention over nearest neighbors: calibrated, with the ne
   nearwise predict iris.model new.csv --out predictions.csv --proba
 
 Every command has its own --help. Tables are CSV, Parquet, Excel, JSON or npz; - is standard input
-or output. Exit codes: 0 fine, 1 a fault of nearwise, 2 a mistake in what was asked, 130 stopped
+or output. Exit codes: 0 fine, 1 a fault of nearwise, 2 a mistake in the input, 130 stopped
 by Ctrl-C.
 """
 

@@ -146,8 +146,7 @@ def _check_cache(settings: Settings, images: bool) -> None:
     if settings.cache_dir is not None and not (images and settings.embedder_options.get("frozen")):
         raise ValueError(
             f"cache_dir={str(settings.cache_dir)!r} stores what a frozen image backbone returns, "
-            'and there is none. Set embedder_options={"frozen": True}, or leave it '
-            "out."
+            'and there is none. Set embedder_options={"frozen": True} or leave it out.'
         )
 
 

@@ -84,14 +84,14 @@ def left_to_make(
         differs = _differences(_read(manifest), found, finished)
         if differs:
             raise ValueError(
-                f"--out {out} has parts of another run: {'; '.join(differs)}. Ask as before to go "
-                "on with it, or choose another --out."
+                f"--out {out} has parts of another run: {'; '.join(differs)}. Use the same options "
+                "to go on with it, or choose another --out."
             )
         for torn in out.glob(".*.tmp"):  # of a process that was killed
             torn.unlink(missing_ok=True)
     elif out.is_dir() and any(out.iterdir()):
         raise ValueError(
-            f"--out {out} holds files and no {MANIFEST}, so they are no parts of a run. Choose a "
+            f"--out {out} holds files and no {MANIFEST}, so they are not parts of a run. Choose a "
             "new folder."
         )
     write_aside(manifest, json.dumps(found, indent=1, ensure_ascii=False).encode())

@@ -103,7 +103,7 @@ def _made(job: Job, parts: Sequence[Part], cluster: Cluster, *, quiet: bool) -> 
         others = f" ({len(errors) - 1} more such errors)" if len(errors) > 1 else ""
         raise ValueError(
             f"{len(errors)} of {len(parts)} parts were not made. {errors[0]}{others} The same "
-            "command makes what is missing, once that is mended."
+            "command makes what is missing, once that is fixed."
         )
     return n_rows
 

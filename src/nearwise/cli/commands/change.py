@@ -198,8 +198,8 @@ def relabel(
         known = {str(one): one for one in live.model.classes_.tolist()}
         if label not in known:
             raise ValueError(
-                f"{label!r} is none of the classes {', '.join(list(known)[:10])}. Rows of new "
-                "classes come in through 'nearwise add'."
+                f"{label!r} is not one of the classes {', '.join(list(known)[:10])}. Add rows of "
+                "new classes by 'nearwise add'."
             )
         labels = [known[label]] * len(numbers)
         return live.relabel(numbers, labels, forget_classes=forget_classes, key=key)
@@ -305,7 +305,7 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
     if not quiet and found is not None:
         shares = ", ".join(f"{share:.1%} in {space}" for space, share in found.recall.items())
         say(
-            f"Wrote {found.n_rows} rows anew; {model} is at version {live.version}. Searches find "
+            f"Rewrote {found.n_rows} rows; {model} is at version {live.version}. Searches find "
             f"{shares} of the nearest rows. Removed rows cannot be brought back."
         )
     elif not quiet:

@@ -97,8 +97,8 @@ def clean(
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv or .parquet, or - for CSV.")
     if rate is None and names_images(data):
         raise ValueError(
-            "--noise none: one network sees all images, so only what is known of wrong labels can "
-            "speak against one. Use --noise auto, or say how many may be wrong: --noise 0.05."
+            "--noise none: one network sees all images, so only an estimate of wrong labels can "
+            "rank them. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
     options = ImageOptions(image_size, color, skip_damaged)
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)

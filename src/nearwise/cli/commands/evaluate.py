@@ -167,9 +167,9 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
     if len(unknown):
         names = ", ".join(repr(str(label)) for label in unknown.unique()[:5])
         raise ValueError(
-            f"{where}: {len(unknown)} of {len(labels)} rows carry a label the model has never "
-            f"seen ({names}); it knows {', '.join(repr(str(label)) for label in classes[:20])}. "
-            "Teach it rows of that class with 'nearwise add', or leave those rows out."
+            f"{where}: {len(unknown)} of {len(labels)} rows have a label that the model does not "
+            f"have ({names}); it has {', '.join(repr(str(label)) for label in classes[:20])}. "
+            "Add rows of that class with 'nearwise add', or leave those rows out."
         )
     return positions
 

@@ -64,8 +64,7 @@ def fit(
         typer.Option(
             help="default: attention trained on other tables, then further on this one, "
             "and a base. fast: fewer folds and candidates, for a first look. instant: "
-            "one forest and the same attention without further training; for tables "
-            "only."
+            "one forest and the same attention without further training; for tables only."
         ),
     ] = None,
     base: Annotated[
@@ -241,7 +240,7 @@ def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
             _remove_checkpoints(folder)
         raise
     if before and _fits(folder) - before:  # each fit's rows and options have a folder of their own
-        say(f"note: {folder} was of other rows or options; this fit started afresh.")
+        say(f"note: {folder} was made from other rows or options; this fit started afresh.")
     _remove_checkpoints(folder)
 
 

@@ -55,6 +55,6 @@ def move(
         )
     if not quiet:
         say(
-            f"Moved {learned.n_remembered_} rows to {store or out / 'rows'}; {out} asks them "
-            f"there. Try it: nearwise inspect {out}"
+            f"Moved {learned.n_remembered_} rows to {store or out / 'rows'}; {out} searches "
+            f"them there. Try it: nearwise inspect {out}"
         )

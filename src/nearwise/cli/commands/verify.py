@@ -105,7 +105,7 @@ def _scan(fitted: "FittedModel") -> None:
         raise StoreError("torn", f"Rows of the store cannot be read: {error}") from error
     if n_rows != fitted.n_remembered:
         raise StoreError(
-            "torn", f"The store holds {n_rows} rows, and {fitted.n_remembered} were to be there."
+            "torn", f"The store holds {n_rows} rows, and should hold {fitted.n_remembered}."
         )
 
 

@@ -81,7 +81,7 @@ def match_columns(
     known = {*names, *expected}
     extra = [str(column) for column in frame.columns if column not in known]
     if extra and not quiet:
-        say(f"note: {named(where)}: the model does not know {listed(extra, n=_SHOWN)}; ignored.")
+        say(f"note: {named(where)}: the model has no {listed(extra, n=_SHOWN)}; ignored.")
     return frame[[name for name in names if name in frame.columns]]
 
 
@@ -113,10 +113,10 @@ def match_places(
             say(f"note: {named(where)}: its {len(names)} columns are taken in order: {order}.")
         return frame.set_axis(list(names), axis=1)
     raise ValueError(
-        f"{named(where)} has {frame.shape[1]} columns without names, and the model knows "
+        f"{named(where)} has {frame.shape[1]} columns without names, and the model has "
         f"{listed(names, n=_SHOWN)} and the target {target!r}. Give the columns in the order of "
         "the training table with the target or a column in its place, give just those that the "
-        "model knows, or add a first line with their names."
+        "model has, or add a first line with their names."
     )
 
 

@@ -12,7 +12,7 @@ def parse_numbers(option: str, text: str) -> list[int]:
     for part in split_list(text):
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"{option} {text!r}: {part!r} is no number. Write 0-4, 0,2,7 or 3.")
+            raise ValueError(f"{option} {text!r}: {part!r} is not a number. Write 0-4, 0,2,7 or 3.")
         start, stop = int(first), int(last) if dash else int(first)
         if stop < start:
             raise ValueError(f"{option} {text!r}: {part!r} runs backwards. Write {stop}-{start}.")
@@ -45,7 +45,7 @@ def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
         return None
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
-        raise ValueError(f"{option} {text!r} is no size in pixels. Write 64, or 48x64.")
+        raise ValueError(f"{option} {text!r} is not a size in pixels. Write 64, or 48x64.")
     return int(sides[0]), int(sides[-1])
 
 

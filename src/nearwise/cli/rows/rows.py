@@ -96,7 +96,7 @@ def read_to_learn(
     if target is None:
         columns = ", ".join(repr(str(column)) for column in frame.columns)
         raise ValueError(
-            f"Which column of {named(data)} holds the labels? Say it with --target; it has: "
+            f"Which column of {named(data)} holds the labels? Name it with --target; it has: "
             f"{columns}."
         )
     weights = None
@@ -234,7 +234,7 @@ def check_kind(
             raise ValueError(f"{name} was fitted on a table, and {path} is {kind}. Give a table.")
         if known is not None and not names_images(path) and (path == "-" or Path(path).exists()):
             raise ValueError(
-                f"{name} was fitted on images, and {named(path)} is none by its ending. Give "
+                f"{name} was fitted on images, and {named(path)} is not one by its ending. Give "
                 "images or a folder of them."
             )
     return known

@@ -100,7 +100,7 @@ class ScoredRows:
         if self.n_untold and self.new:
             sentences.append(
                 f"The model also learned from {self.n_untold} {self.noun} that it no longer "
-                "remembers: whether these are among the new ones cannot be told."
+                "remembers: whether these are among the new ones is unknown."
             )
         return sentences
 
@@ -174,8 +174,7 @@ def score_rows(
     if parts is None or not len(again):
         raise ValueError(
             f"{where}: the model learned from all {len(y)} {noun}, and its networks know their "
-            f"labels, so that nothing predicts them as if new. Give {noun} it has not learned "
-            "from."
+            f"labels, so that nothing predicts them as if new. Give {noun} it has not learned from."
         )
     common |= {"apart": None, "n_apart": 0, "together": None}
     return ScoredRows(again, y[again], parts, False, **common)

@@ -77,8 +77,8 @@ def open_lock(path: Path) -> int:
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise ValueError(
-            f"{path} is no plain file, and nearwise did not make it. Nothing was touched: a lock "
-            "file goes there while a model or results are written. Move it away."
+            f"{path} is not a plain file, and nearwise did not make it. Nothing was touched: a "
+            "lock file goes there while a model or results are written. Move it away."
         )
     while True:
         try:

@@ -387,7 +387,7 @@ def test_files_that_cannot_be_predicted_are_named(fitted, files):
         fitted.predict(folder)
     with pytest.raises(FileNotFoundError, match="There is no image"):
         fitted.predict([folder / "none.png"])
-    with pytest.raises(ValueError, match=r"notes\.txt is no image"):
+    with pytest.raises(ValueError, match=r"notes\.txt is not an image"):
         fitted.predict([folder / "notes.txt"])
     with pytest.raises(ValueError, match="Image files alone have no labels"):
         AttnKNNClassifier().fit([folder / "00.png", folder / "01.png"])

@@ -98,7 +98,7 @@ def test_points_are_chosen_by_the_published_generator():
         ("0", "leaves no point"),
         ("1.5", "more than there are"),
         ("nan", "is not one of"),
-        ("0.2@x", "no whole number"),
+        ("0.2@x", "not a whole number"),
     ],
 )
 def test_a_text_that_says_no_context_is_refused(text, said):

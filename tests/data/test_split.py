@@ -121,5 +121,5 @@ def test_images_split_like_any_rows_and_are_no_table():
     train, test = split_dataset(dataset, 0)
     assert (len(train), len(test), len(dataset)) == (16, 4, 20)
     np.testing.assert_array_equal(dataset.rows(test)[0], X[test])
-    with pytest.raises(ValueError, match=r"images of shape \(1, 1, 1\), which are no table"):
+    with pytest.raises(ValueError, match=r"images of shape \(1, 1, 1\), which are not a table"):
         dataset.to_frame()

@@ -150,7 +150,7 @@ def test_empty_standard_input_says_so(monkeypatch):
 
 def test_an_npz_that_is_no_table_lists_its_shapes(tmp_path):
     np.savez(tmp_path / "t.npz", images=np.zeros((2, 3, 3)), y=np.arange(2))
-    with pytest.raises(ValueError, match=r"is no table: it holds \{'images': \(2, 3, 3\)"):
+    with pytest.raises(ValueError, match=r"is not a table: it holds \{'images': \(2, 3, 3\)"):
         read_table(tmp_path / "t.npz")
 
 

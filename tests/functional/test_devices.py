@@ -35,9 +35,9 @@ def test_a_device_that_is_there_is_taken_as_it_is_named(gpus):
     [
         (0, "gpu", 'device=\'gpu\' is not known. Use "auto", "cpu"'),
         (0, None, "device=None is not known"),
-        (0, "cuda", 'device=\'cuda\' is not there. Use "auto" or "cpu"'),
-        (0, torch.device("mps"), "device='mps' is not there"),
-        (2, "cuda:2", "device='cuda:2' is not there: the last GPU is cuda:1"),
+        (0, "cuda", 'device=\'cuda\' is not available. Use "auto" or "cpu"'),
+        (0, torch.device("mps"), "device='mps' is not available"),
+        (2, "cuda:2", "device='cuda:2' is not available: the last GPU is cuda:1"),
     ],
 )
 def test_what_is_not_there_is_refused(gpus, n, name, message):

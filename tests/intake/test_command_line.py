@@ -219,5 +219,5 @@ def test_a_model_that_another_process_changes_is_not_touched(nearwise, place):
 def test_a_lock_file_that_is_a_link_is_not_followed(nearwise, place):
     Path(".m.lock").symlink_to("train.csv")
     before = contents(place)
-    assert refused(nearwise("add", "m", "train.csv"), "is no plain file.*Nothing was touched")
+    assert refused(nearwise("add", "m", "train.csv"), "is not a plain file.*Nothing was touched")
     assert contents(place) == before

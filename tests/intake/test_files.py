@@ -403,15 +403,15 @@ REFUSED = {
     "npz of nothing": ("t.npz", b"PK\x05\x06" + bytes(18), "cannot be read as npz"),
     "npz of text": ("t.npz", PLAIN, "cannot be read as npz"),
     "npz of objects": ("t.npz", npz(X=np.array([{}], object)), "'X' holds Python objects"),
-    "npz of a number": ("t.npz", npz(X=np.float64(1)), "is no table: it holds {'X': \\(\\)}"),
+    "npz of a number": ("t.npz", npz(X=np.float64(1)), "is not a table: it holds {'X': \\(\\)}"),
     "npz structured": (
         "t.npz",
         npz(X=np.zeros(3, [("a", "f4"), ("b", "i4")])),
         "'X' holds .*one number or text",
     ),
     "npz complex": ("t.npz", npz(X=np.zeros((3, 2), complex)), "'X' holds complex128"),
-    "npz 3-d": ("t.npz", npz(X=np.zeros((3, 2, 2)), y=np.zeros(3)), "is no table"),
-    "npz of other lengths": ("t.npz", npz(X=np.zeros((3, 2)), y=np.zeros(1)), "is no table"),
+    "npz 3-d": ("t.npz", npz(X=np.zeros((3, 2, 2)), y=np.zeros(3)), "is not a table"),
+    "npz of other lengths": ("t.npz", npz(X=np.zeros((3, 2)), y=np.zeros(1)), "is not a table"),
     "npz negative": (
         "t.npz",
         npz_member({"descr": "<f8", "fortran_order": False, "shape": (-1, 2)}),

@@ -69,8 +69,8 @@ def test_unusual_images_are_read(contents, shape):
         ([cut(encode(pixels(1)[0], "JPEG"))], "image file is truncated ("),
         (
             [encode(np.full((3, 3), 999, np.uint16))],
-            "im0 has more than 8 bits a channel (Pillow's mode I;16), which uint8 images cannot "
-            "hold. Save it with 8 bits a channel.",
+            "im0 has more than 8 bits per channel (Pillow's mode I;16), which uint8 images cannot "
+            "hold. Save it with 8 bits per channel.",
         ),
         ([saved("RGB", "TIFF")], DAMAGED),
         ([b"<svg xmlns='http://www.w3.org/2000/svg'/>"], DAMAGED),
@@ -114,8 +114,8 @@ def test_a_pipe_a_device_and_a_missing_file_are_named_and_never_waited_for(tmp_p
     with pytest.raises(ValueError) as caught:
         read_images(tmp_path)
     for name, reason in (
-        ("pipe.png", "it is no regular file"),
-        ("device.png", "it is no regular file"),
+        ("pipe.png", "it is not a regular file"),
+        ("device.png", "it is not a regular file"),
         ("gone.png", "No such file or directory"),
     ):
         assert f"{tmp_path / name} ({reason})" in str(caught.value)
@@ -130,7 +130,7 @@ def test_a_file_larger_than_the_limit_is_not_even_read(tmp_path):
 
 def test_a_limit_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setenv("NEARWISE_IMAGE_MEMORY", "2 GB")
-    with pytest.raises(ValueError, match="NEARWISE_IMAGE_MEMORY='2 GB' is no number of megabytes"):
+    with pytest.raises(ValueError, match="'2 GB' is not a number of megabytes"):
         decode_images([Encoded("im0", encode(COLOR))], 1)
 
 

@@ -81,7 +81,7 @@ class Context:
         """
         body, at, seed_text = text.strip().partition("@")
         if at and not seed_text.isdecimal():
-            raise ValueError(f"Context {text!r}: the seed {seed_text!r} is no whole number.")
+            raise ValueError(f"Context {text!r}: the seed {seed_text!r} is not a whole number.")
         seed = int(seed_text) if at else 0
         number, _, word = body.partition(":")
         if body == "full":

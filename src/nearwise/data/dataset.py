@@ -134,8 +134,8 @@ class Dataset:
         """
         if self.kind == "images":
             raise ValueError(
-                f"Data set {self.name!r} holds images of shape {self.X.shape[1:]}, which are no "
-                "table. Use X and y, or flatten: X.reshape(len(X), -1)."
+                f"Data set {self.name!r} holds images of shape {self.X.shape[1:]}, which are not "
+                "a table. Use X and y, or flatten: X.reshape(len(X), -1)."
             )
         if isinstance(self.X, pd.DataFrame):
             frame = self.X.reset_index(drop=True)

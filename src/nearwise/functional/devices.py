@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 def choose_device(name: str | torch.device) -> torch.device:
     """Device of a name, if it is there.
 
-    Raises ValueError if torch knows no such device, or it is not there.
+    Raises ValueError if torch knows no such device, or it is not available.
 
     Parameters
     ----------
@@ -31,10 +31,10 @@ def choose_device(name: str | torch.device) -> torch.device:
             f'device={name!r} is not known. Use "auto", "cpu", "cuda", "cuda:0" or "mps".'
         ) from None
     if (device.type == "cuda" and not cuda) or (device.type == "mps" and not mps):
-        raise ValueError(f'device={str(device)!r} is not there. Use "auto" or "cpu".')
+        raise ValueError(f'device={str(device)!r} is not available. Use "auto" or "cpu".')
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
-            f"device={str(device)!r} is not there: the last GPU is "
+            f"device={str(device)!r} is not available: the last GPU is "
             f"cuda:{torch.cuda.device_count() - 1}."
         )
     return device

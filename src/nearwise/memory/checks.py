@@ -224,5 +224,5 @@ def refuse_taken(ids: Tensor, own: Tensor, what: str) -> None:
     if bool(taken.any()):
         raise ValueError(
             f"{int(taken.sum())} ids are already in the {what}, first {int(ids[taken][0])}. "
-            "Pass new ids, or none to have them given."
+            "Pass new ids, or none to get new ones."
         )

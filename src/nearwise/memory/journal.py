@@ -303,7 +303,7 @@ class Journal:
         if self._connection is None:
             if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
                 raise StoreError(
-                    "foreign", f"{self.path} is no plain file, and nearwise did not make it."
+                    "foreign", f"{self.path} is not a plain file, and nearwise did not make it."
                 )
             self._connection = _connect(self.path)
             self._opened = self._there()
@@ -350,7 +350,7 @@ class Journal:
         if version > _FORMAT_VERSION:
             raise StoreError(
                 "newer",
-                f"{self.path} has format version {version} and this nearwise knows up to "
+                f"{self.path} has format version {version} and this nearwise reads up to "
                 f"{_FORMAT_VERSION}. Upgrade nearwise: pip install -U nearwise.",
             )
         if found != set(_TABLES):  # triggers and views would run with what we write

@@ -458,7 +458,7 @@ def _read_manifest(folder: Path, kind: str, newest_version: int) -> _Manifest:
     if manifest.version > newest_version:
         raise StoreError(
             "newer",
-            f"{folder} has format version {manifest.version} and this nearwise knows up to "
+            f"{folder} has format version {manifest.version} and this nearwise reads up to "
             f"{newest_version}. Upgrade nearwise: pip install -U nearwise.",
         )
     return manifest

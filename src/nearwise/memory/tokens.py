@@ -280,7 +280,7 @@ class TokenMemory:
         for name, x in (("key", key), ("value", value)):
             if not bool(x.isfinite().all()):
                 raise ValueError(
-                    f"{name} holds NaN or infinity. Look where the model's numbers overflow."
+                    f"{name} holds NaN or infinity. Check where the model's numbers overflow."
                 )
         self._check_widths(key.shape[-1], value.shape[-1])
         for item, own_key, own_value, stays in zip(range(len(key)), key, value, keep, strict=True):
@@ -444,7 +444,7 @@ class TokenMemory:
             if held != new:
                 raise ValueError(
                     f"key and value are {new[0]} and {new[1]} wide, the remembered ones {held[0]} "
-                    f"and {held[1]}. Use one memory a layer, or clear() it."
+                    f"and {held[1]}. Use one memory per layer, or clear() it."
                 )
 
     def _check_heads(self, name: str, x: Tensor) -> None:

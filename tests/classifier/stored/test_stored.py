@@ -448,7 +448,7 @@ def test_a_model_that_takes_the_place_of_another_is_not_taken_for_it(made, live)
     other = attn_knn(**INSTANT).fit(*blobs(90, seed=77))
     shutil.rmtree(live.folder)
     move_memory(other, live.folder)
-    with pytest.raises(StoreError, match="taken the place"):
+    with pytest.raises(StoreError, match="has replaced"):
         live.remove([0])
     assert live.version == 0 and live.model.n_remembered_ == 90
     assert np.array_equal(live.model.predict_proba(X), other.predict_proba(X))

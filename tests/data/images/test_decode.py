@@ -103,7 +103,7 @@ def test_something_else_is_refused_with_its_name(content):
 
 
 def test_more_than_eight_bits_are_refused():
-    with pytest.raises(ValueError, match=r"file 0 has more than 8 bits a channel .*mode I;16"):
+    with pytest.raises(ValueError, match=r"file 0 has more than 8 bits per channel .*mode I;16"):
         decode(encode(np.full((3, 3), 999, np.uint16)))
 
 

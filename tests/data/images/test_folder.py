@@ -227,5 +227,5 @@ def test_options_that_do_not_fit_a_folder_are_explained(folder, options, message
 
 
 def test_what_is_no_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"is no folder\. Pass one with a folder for each class"):
+    with pytest.raises(ValueError, match=r"is not a folder\. Pass one with a folder"):
         load_image_folder(tmp_path / "absent")

@@ -197,6 +197,6 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     mine.write_text("years of work")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".lock").symlink_to(mine)
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="not a plain file"):
         lock_folder(tmp_path / "runs")
     assert mine.read_text() == "years of work"

@@ -219,9 +219,9 @@ def test_a_server_that_stopped_is_told(tmp_path, monkeypatch):
     with milvus_server(tmp_path) as uri:
         store = MilvusStore.create(uri, SCHEMA, [ROWS], SUMMARY)
         reader = store.reader()
-    with pytest.raises(OSError, match="did not do query"):
+    with pytest.raises(OSError, match="failed in query"):
         store.reader()
-    with pytest.raises(OSError, match="did not do search"):
+    with pytest.raises(OSError, match="failed in search"):
         reader.search("all", ROWS.keys["all"][:1], 3)
     store.close()
 

@@ -47,7 +47,7 @@ class Room:
         value = os.environ.get(VARIABLE, "") or str(_DEFAULT)
         if not value.isdecimal() or int(value) < 1:
             raise ValueError(
-                f"{VARIABLE}={value!r} is no number of megabytes. Set it to a positive whole "
+                f"{VARIABLE}={value!r} is not a number of megabytes. Set it to a positive whole "
                 f"number, or leave it unset for {_DEFAULT}."
             )
         return cls(int(value) * MEGABYTE)
@@ -178,8 +178,8 @@ def check_options(image_size: Size | None, color: Color | None) -> tuple[int, in
         for side in sides
     ):
         raise ValueError(
-            f"image_size={image_size!r} is no size. Pass the side of a square, or (height, width), "
-            "in pixels."
+            f"image_size={image_size!r} is not a size. Pass the side of a square, or (height, "
+            "width), in pixels."
         )
     return int(sides[0]), int(sides[1])
 
@@ -280,7 +280,7 @@ def _array_for(n: int, pixels: Images) -> Images:
         height, width, channels = pixels.shape
         raise MemoryError(
             f"{n:,} images of {height} x {width} x {channels} take {n * pixels.nbytes / 1e9:,.0f} "
-            "GB, more than there is. Pass a smaller image_size (--image-size), or fewer images"
+            "GB, more than is available. Pass a smaller image_size (--image-size), or fewer images"
         ) from error
 
 
@@ -327,7 +327,7 @@ def _content(image: Encoded, room: Room) -> bytes:
         return image.content
     status = image.content.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     room.check(status.st_size, "the file takes")
     return image.content.read_bytes()
 
@@ -367,8 +367,8 @@ def _pieces(image: Any) -> Iterator[tuple[int, int, Any]]:
 def _convert(image: Any, mode: str, where: str) -> Any:
     if image.mode.startswith("I") or image.mode == "F":
         raise ValueError(
-            f"{where} has more than 8 bits a channel (Pillow's mode {image.mode}), which uint8 "
-            "images cannot hold. Save it with 8 bits a channel."
+            f"{where} has more than 8 bits per channel (Pillow's mode {image.mode}), which uint8 "
+            "images cannot hold. Save it with 8 bits per channel."
         )
     if image.has_transparency_data:
         from PIL import Image
@@ -384,7 +384,7 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
     if a.color != b.color:
         raise ValueError(
             f"Grey and color images are mixed: {name_a} is {a.color}, {name_b} is {b.color}. "
-            'Pass color="rgb" or color="grey" (--color rgb) to turn all into one kind.'
+            'Pass color="rgb" or color="grey" (--color rgb) to convert all to one kind.'
         )
     if a.pixels.shape != b.pixels.shape:
         raise ValueError(

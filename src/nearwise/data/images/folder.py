@@ -81,7 +81,7 @@ def load_image_folder(
         raise ValueError(f"split={split!r} is not one of {', '.join(get_args(Split))}.")
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"{str(folder)!r} is no folder. Pass one with a folder for each class.")
+        raise ValueError(f"{str(folder)!r} is not a folder. Pass one with a folder for each class.")
     listed, names = list_folder(folder)
     if split != "all":
         if "test" not in listed:
@@ -189,7 +189,7 @@ def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
     for file in files:
         if not _is_image(file):
             raise ValueError(
-                f"{file} is no image (known endings: {', '.join(SUFFIXES)}). Leave it out."
+                f"{file} is not an image (known endings: {', '.join(SUFFIXES)}). Leave it out."
             )
         if not file.is_file():
             raise FileNotFoundError(f"There is no image {file}. Check the path.")

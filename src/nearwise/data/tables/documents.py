@@ -45,7 +45,7 @@ def parse_parquet(
     some. ValueError if it cannot be read, declares far more rows than it holds bytes (see
     `check_expansion`), or has columns of lists, structures or bytes.
     """
-    with _explained(where, "Parquet", "Write it anew, or rename it to .csv if it is text."):
+    with _explained(where, "Parquet", "Write it again, or rename it to .csv if it is text."):
         file = pq.ParquetFile(_opened(source))
         schema, found = file.schema_arrow, file.metadata
         taken = range(found.num_row_groups) if groups is None else groups
@@ -61,7 +61,7 @@ def parse_parquet(
             f"{where}: columns {', '.join(odd[:5])} hold lists, structures or bytes. Store one "
             "number or text per cell."
         )
-    with _explained(where, "Parquet", "Write it anew."):
+    with _explained(where, "Parquet", "Write it again."):
         if groups is None:
             table = pd.read_parquet(_opened(source))
         else:
@@ -76,7 +76,7 @@ def rows_of_groups(path: Path, where: str) -> list[int] | None:
     pandas makes other types of whole numbers and truth values where there is a gap, so the file
     must say which columns have some. A named range as index stands in no row group.
     """
-    with _explained(where, "Parquet", "Write it anew, or rename it to .csv if it is text."):
+    with _explained(where, "Parquet", "Write it again, or rename it to .csv if it is text."):
         file = pq.ParquetFile(path)
         found, stored = file.metadata, (file.schema_arrow.pandas_metadata or {})
     if any(isinstance(i, dict) and i.get("name") for i in stored.get("index_columns", [])):
@@ -200,7 +200,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
             'reading Excel files needs the extra "excel": pip install nearwise[excel], or save the '
             "sheet as CSV."
         ) from error
-    with _explained(where, "Excel", "Save it anew as .xlsx, or as CSV."):
+    with _explained(where, "Excel", "Save it again as .xlsx, or as CSV."):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             declared = sum(info.file_size for info in archive.infolist())
         check_expansion(declared, len(content), where)

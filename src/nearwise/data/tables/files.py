@@ -202,8 +202,8 @@ def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:
     left = {name: a.shape for name, a in arrays.items() if name != matrix and name not in columns}
     if not columns or left:
         raise ValueError(
-            f"{where} is no table: it holds { ({n: a.shape for n, a in arrays.items()}) }. Store "
-            f"one two-dimensional feature array ({', '.join(FEATURE_NAMES)}) and "
+            f"{where} is not a table: it holds { ({n: a.shape for n, a in arrays.items()}) }. "
+            f"Store one two-dimensional feature array ({', '.join(FEATURE_NAMES)}) and "
             "one-dimensional arrays of the same length."
         )
     return pd.DataFrame({name: _as_column(values) for name, values in columns.items()})

@@ -49,7 +49,7 @@ def _check_sizes(content: bytes, where: str) -> None:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             if name == info.filename:
-                raise ValueError(f"{name!r} in it is no array (.npy)")
+                raise ValueError(f"{name!r} in it is not an array (.npy)")
             with archive.open(info) as member:
                 shape, dtype = _read_header(member)
                 held = info.file_size - member.tell()

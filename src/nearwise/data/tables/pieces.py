@@ -29,7 +29,7 @@ def table_files(folder: Path) -> list[Path]:
         but = f", but {listed(others, n=5)}" if others else ""
         raise ValueError(f"The folder {folder} holds no table{but}. Give a folder of tables.")
     if others:
-        warn_user(f"{folder}: {listed(others, n=5)} left out: no table by the ending.")
+        warn_user(f"{folder}: {listed(others, n=5)} left out: not a table by its ending.")
     return tables
 
 

@@ -203,8 +203,8 @@ def _check_candidates(
     positions = as_positions(candidates, n_keys)
     if positions.ndim == 2 and len(positions) != batch:
         raise ValueError(
-            f"candidates has {len(positions)} rows, but the batch has {batch}. Give one row each, "
-            "or one for all."
+            f"candidates has {len(positions)} rows, but the batch has {batch}. Give one row per "
+            "entry, or one for all."
         )
     # Ascending, so that ties go to the lowest position here as elsewhere.
     in_order = positions.sort(dim=-1).values

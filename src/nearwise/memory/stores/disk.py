@@ -99,7 +99,7 @@ class _Bulk:
                 raise
             raise StoreError(
                 "changed",
-                "Rows were written anew twice since this version was opened, and its files are "
+                "Rows were rewritten twice since this version was opened, and its files are "
                 "gone. Open the model again.",
             ) from error
 
@@ -483,7 +483,7 @@ class DiskStore:
                 raise StoreError(
                     "changed",
                     f"{self.uri} is at version {self._reader.version}, and the change was made "
-                    f"from {expect}. Look at it again.",
+                    f"from {expect}. Read it again.",
                 )
             parts = {
                 _PART["put"]: _pack_rows(edit.put),

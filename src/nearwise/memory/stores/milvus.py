@@ -214,7 +214,7 @@ class MilvusStore:
                 raise StoreError(
                     "foreign",
                     f"The collection {name!r} at {server.shown} is there already. Name another "
-                    "store behind a # in the URI.",
+                    "store after a # in the URI.",
                 )
         try:
             server.create(schema)
@@ -263,7 +263,7 @@ class MilvusStore:
             raise StoreError(
                 "newer",
                 f"The store at {self._server.shown} has format version {said['format']} and this "
-                f"nearwise knows up to {_VERSION}. Upgrade nearwise: pip install -U nearwise.",
+                f"nearwise reads up to {_VERSION}. Upgrade nearwise: pip install -U nearwise.",
             )
         schema = Schema.from_json(said["schema"])
         return _Head(int(found[0]["version"]), said["lineage"], schema, said["probes"])
@@ -298,7 +298,7 @@ class MilvusStore:
                 raise StoreError(
                     "changed",
                     f"The store at {server.shown} is at version {head.version}, and the change was "
-                    f"made from {expect}. Look at it again.",
+                    f"made from {expect}. Read it again.",
                 )
             born = row_entities(edit.put, version)
             texts = self._texts_of(edit, version)

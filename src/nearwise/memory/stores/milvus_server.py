@@ -120,7 +120,7 @@ class MilvusServer:
                     time.sleep(0.1)  # it is indexed just now
                     continue
                 raise OSError(
-                    f"the store at {self.shown} did not do {call.__name__}: {error.message} "
+                    f"the store at {self.shown} failed in {call.__name__}: {error.message} "
                     f"(code {error.code})."
                 ) from error
 

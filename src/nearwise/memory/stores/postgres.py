@@ -168,7 +168,7 @@ class PostgresReader:
         if oldest > self.version:
             raise StoreError(
                 "changed",
-                f"Version {self.version} is gone: rows were written anew twice since it was "
+                f"Version {self.version} is gone: rows were rewritten twice since it was "
                 "opened. Open the model again.",
             )
         order = f"key{number} {operator} %s"
@@ -272,7 +272,7 @@ class PostgresStore:
         if version > _VERSION:
             raise StoreError(
                 "newer",
-                f"The store at {_shown(uri)} has format version {version} and this nearwise knows "
+                f"The store at {_shown(uri)} has format version {version} and this nearwise reads "
                 f"up to {_VERSION}. Upgrade nearwise: pip install -U nearwise.",
             )
         self.lineage: str = lineage
@@ -298,7 +298,7 @@ class PostgresStore:
                 raise StoreError(
                     "foreign",
                     f"The schema {database.name!r} of {_shown(uri)} is there already. Name another "
-                    "behind a # in the URI.",
+                    "after a # in the URI.",
                 )
             database.run("CREATE SCHEMA {}")
             database.run(
@@ -353,7 +353,7 @@ class PostgresStore:
                 raise StoreError(
                     "changed",
                     f"The store at {_shown(self.uri)} is at version {now}, and the change was made "
-                    f"from {expect}. Look at it again.",
+                    f"from {expect}. Read it again.",
                 )
             gone = np.concatenate([edit.put.ids, edit.removed]).tolist()
             self._database.run(

@@ -285,8 +285,8 @@ def replaced(uri: str) -> StoreError:
     """Give the error of a store in whose place another one is."""
     return StoreError(
         "changed",
-        f"Another memory has taken the place of the one in {uri}, and ids and versions of the "
-        "former mean nothing to it. Open the model again.",
+        f"Another memory has replaced the one in {uri}; ids and versions of the former do not "
+        "apply to it. Open the model again.",
     )
 
 

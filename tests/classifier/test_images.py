@@ -251,7 +251,7 @@ def test_what_is_no_image_is_refused(X, message):
     [
         ({"embedder": "table"}, "is for tables and ready embeddings, but X holds images"),
         ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'. Did you mean 'resnet18'"),
-        ({"embedder": "no/folder"}, "is no folder here. A model on the hub is written 'hf:no"),
+        ({"embedder": "no/folder"}, "is not a folder here. A model on the hub is written 'hf:no"),
         ({"embedder_options": {"frozn": True}}, "'frozn' is not known. Did you mean 'frozen'"),
         ({"validation_fraction": 0.1}, r"0\.1 of 120 rows holds out 12 .*, or a share of 0\.17"),
         ({"tta": ("rotate",)}, "names an unknown view"),

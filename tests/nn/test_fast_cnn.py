@@ -81,7 +81,7 @@ def test_a_wanted_width_of_the_key_brings_a_projection():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 8}, "at least 9 pixels a side, got 8 x 8"),
+        ({"image_size": 8}, "at least 9 pixels per side, got 8 x 8"),
         ({"widths": ()}, "one positive number of channels per block"),
         ({"widths": (8, 0)}, "one positive number of channels per block"),
         ({"pretrained": True}, "no ImageNet weights for 'fast-cnn'"),

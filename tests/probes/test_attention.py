@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused():
     X, y = blobs(40)
     with pytest.raises(NotFittedError):
         AttentionProbe().predict(X)
-    with pytest.raises(ValueError, match="keys='all' is none of auto, features, whitened, both"):
+    with pytest.raises(ValueError, match="keys='all' is not one of auto, features, whitened, both"):
         AttentionProbe(keys="all").fit(X, y)
     for n_neighbors in (0, 65):
         with pytest.raises(ValueError, match="must lie between 1 and 64"):

@@ -211,8 +211,8 @@ def test_validation_labels_must_be_known():
     [
         ({"n_neighbors": 99}, "n_neighbors=99 exceeds the 30 training rows"),
         ({"n_neighbors": 0}, "neither a positive integer"),
-        ({"weights": "rank"}, "weights='rank' is none of"),
-        ({"metric": "l1"}, "metric='l1' is none of"),
+        ({"weights": "rank"}, "weights='rank' is not one of"),
+        ({"metric": "l1"}, "metric='l1' is not one of"),
         ({"temperature": 0.0}, "temperature=0.0 is neither positive"),
     ],
 )

@@ -118,7 +118,7 @@ def test_what_is_no_encoder_is_refused(source):
     source = source() if isinstance(source, type) else source
     if isinstance(source, nn.Module):
         source.encode = lambda x: x  # no token_dim
-    with pytest.raises(ValueError, match=r"is no encoder\. Pass an encoder"):
+    with pytest.raises(ValueError, match=r"is not an encoder\. Pass an encoder"):
         extract_features(source, images(3))
 
 

@@ -83,7 +83,7 @@ def test_a_keys_file_never_holds_a_key(keys):
     assert holder_of("nw_other", read_keys(path)) is None
     with pytest.raises(ValueError, match="called 'read'"):
         make_key(path, "read", "admin")
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a name"):
         make_key(path, "a b", "read")
     assert len(set(made.values())) == 3
 
@@ -91,7 +91,7 @@ def test_a_keys_file_never_holds_a_key(keys):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "no keys file"),
+        ("", "not a keys file"),
         ("[]", "holds no key"),
         ('[{"name": "a", "scope": "all", "sha256": "00"}]', "scope"),
         (json.dumps([{"name": "a", "scope": "read", "sha256": "0" * 64}] * 2), "two keys"),

@@ -86,7 +86,7 @@ def test_images_are_files_in_base64(asked, tmp_path):
         assert "resize" in problem(client.post("/predict", json={"images": [larger]}), 422)
         body = {"images": [larger], "resize": True}
         assert client.post("/predict", json=body).status_code == 200
-        assert "no base64" in problem(client.post("/predict", json={"images": ["%"]}), 422)
+        assert "not a file in" in problem(client.post("/predict", json={"images": ["%"]}), 422)
         broken = base64.b64encode(b"not an image").decode()
         assert "image 0" in problem(client.post("/predict", json={"images": [broken]}), 422)
         assert "images" in problem(client.post("/predict", json={"features": [[1.0]]}), 422)
@@ -107,7 +107,7 @@ def test_images_are_files_in_base64(asked, tmp_path):
         ({"max_risk": 1e-9}, 422, "risk"),
         ({"confidence": 0.9999}, 422, "rows to judge by"),
         ({"nothing": 1}, 422, "nothing"),
-        ({"images": ["aa"], "rows": None}, 422, "no images"),
+        ({"images": ["aa"], "rows": None}, 422, "not take images"),
     ],
 )
 def test_what_a_model_cannot_take_is_explained(client, change, status, says):
@@ -119,15 +119,15 @@ def test_what_a_model_cannot_take_is_explained(client, change, status, says):
 @pytest.mark.parametrize(
     ("content", "status", "says"),
     [
-        (b'{"rows": [', 400, "no JSON"),
+        (b'{"rows": [', 400, "not readable JSON"),
         (b"[" * 100_000, 400, ""),
         (b'{"rows": [{"age": NaN}]}', 422, "age"),
         (b'{"rows": [{"age": 1e999, "income": 1, "town": "x"}]}', 422, "age"),
-        (b'{"rows": [{"\\ud800": 1}]}', 400, "no JSON"),
-        (b'{"features": [[' + b"1" * 5_000 + b"]]}", 400, "no JSON"),
+        (b'{"rows": [{"\\ud800": 1}]}', 400, "not readable JSON"),
+        (b'{"features": [[' + b"1" * 5_000 + b"]]}", 400, "not readable JSON"),
         (b'{"features": [["1", "2", "3"]]}', 422, "features"),
         (b"\xff\xfe", 400, ""),
-        (b"", 400, "no JSON"),
+        (b"", 400, "not readable JSON"),
         (b"3", 422, "body"),
     ],
 )

@@ -122,7 +122,7 @@ def test_acting_needs_a_limit(arrays):
         (tensor(shape=(3, 2)), "has 4"),
         (tensor(shape=(0, 2), data=[]), "no rows"),
         (tensor(shape=(4,)), "shape"),
-        (tensor(datatype="FP128"), "none of"),
+        (tensor(datatype="FP128"), "is not one of"),
         (tensor(datatype="INT8", data=[[300, 1], [2, 3]]), "INT8"),
         (tensor(datatype="INT64", data=[[0.5, 1.0], [2.0, 3.0]]), "float"),
         (tensor(datatype="INT64", data=[[None, 1], [2, 3]]), "NoneType"),

@@ -281,11 +281,11 @@ def test_lookahead_goes_back_to_the_average_every_five_steps_and_ends_there():
 def test_wrong_arguments_say_what_to_do():
     with pytest.raises(ValueError, match="Did you mean 'optimizer'"):
         EngineConfig(optimiser="sgd")
-    with pytest.raises(ValueError, match="evaluated was nothing"):
+    with pytest.raises(ValueError, match="Evaluated: nothing"):
         run(monitor="loss", evaluate=None)
-    with pytest.raises(ValueError, match="name one by monitor"):
+    with pytest.raises(ValueError, match="name one with monitor"):
         run(schedule="plateau")
-    with pytest.raises(ValueError, match="evaluated was loss, accuracy"):
+    with pytest.raises(ValueError, match="Evaluated: loss, accuracy"):
         run(monitor="nll")
     with pytest.raises(ValueError, match="leaves nothing"):
         train_epochs(BatchLoss(make_model(), dict, 0), EngineConfig(), seed=0)

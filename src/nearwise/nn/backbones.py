@@ -314,7 +314,7 @@ def pretrained_backbone(
             f"No vision model could be loaded from {source!r}: {first_line(error)} Give a local "
             "folder with config.json and model.safetensors, or the name of a model on the hub, "
             "NAME or NAME@REVISION. Pickled weights (.bin) can run code and are not read: save "
-            "such a model anew with transformers."
+            "such a model again with transformers."
         ) from error
     if model.main_input_name != "pixel_values":
         raise ValueError(
@@ -359,7 +359,7 @@ def _imagenet_model(name: str) -> tuple[Any, str | None]:
         raise
     except Exception as error:  # the hub client has many ways to say that there is no network
         warn_user(
-            f"ImageNet weights for {name!r} ({IMAGENET_MODELS[name]!r}) could not be had: "
+            f"ImageNet weights for {name!r} ({IMAGENET_MODELS[name]!r}) could not be loaded: "
             f"{first_line(error)} The backbone starts from scratch. Save the model with "
             "transformers on a machine that is online and give its folder as the backbone instead."
         )

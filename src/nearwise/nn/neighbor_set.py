@@ -162,8 +162,8 @@ class KnownRows:
         """
         if (base_log_proba is None) != (self.base_log_proba is None):
             raise ValueError(
-                "The base's log-probabilities are known of the queries or of the remembered rows "
-                "alone. Give both, or neither."
+                "The base's log-probabilities are given for the queries or the remembered rows "
+                "only. Give both, or neither."
             )
         at, (n_queries, k) = found.indices, found.indices.shape
         distances = from_zero(found.distances, summary.metric).float() / summary.unit

@@ -243,7 +243,7 @@ def _make_backbone(
         side = size or (_DEFAULT_SIDE, _DEFAULT_SIDE)
         if backbone.startswith("fast-cnn") and min(side) < SMALLEST_SIDE:
             raise ValueError(
-                f"{backbone!r} takes images of at least {SMALLEST_SIDE} pixels a side, got "
+                f"{backbone!r} takes images of at least {SMALLEST_SIDE} pixels per side, got "
                 f'{side[0]} x {side[1]}. Take "resnet-small", or resize by image_size.'
             )
         return named_backbone(backbone, side, channels, stem, pretrained, widths)
@@ -255,7 +255,7 @@ def _make_backbone(
         )
     if not backbone.startswith("hf:") and not Path(backbone).is_dir():
         raise ValueError(
-            f"{backbone!r} is no folder here. A model on the hub is written 'hf:{backbone}'."
+            f"{backbone!r} is not a folder here. A model on the hub is written 'hf:{backbone}'."
         )
     network, spec = pretrained_backbone(backbone.removeprefix("hf:"), size)
     if channels not in (1, spec.channels):

@@ -121,13 +121,13 @@ class AttentionProbe(Probe):
 
     def _check_settings(self) -> None:
         if self.keys not in get_args(Keys):
-            raise ValueError(f"keys={self.keys!r} is none of {', '.join(get_args(Keys))}.")
+            raise ValueError(f"keys={self.keys!r} is not one of {', '.join(get_args(Keys))}.")
         if self.metric not in METRICS:
-            raise ValueError(f"metric={self.metric!r} is none of {', '.join(METRICS)}.")
+            raise ValueError(f"metric={self.metric!r} is not one of {', '.join(METRICS)}.")
         if not 1 <= self.n_neighbors <= _MOST_NEIGHBORS:
             raise ValueError(
                 f"n_neighbors={self.n_neighbors} must lie between 1 and {_MOST_NEIGHBORS}, the "
-                "most that the head knows."
+                "most that the head supports."
             )
 
     def _folds(self, rows: Rows) -> Iterator[tuple[Rows, Rows]]:

@@ -197,7 +197,7 @@ class FunctionEncoder:
             return cast(Encoder, source)
         if hasattr(source, "encode") or not callable(source):
             raise ValueError(
-                f"{type(source).__name__} is no encoder. Pass an encoder (with token_dim, "
+                f"{type(source).__name__} is not an encoder. Pass an encoder (with token_dim, "
                 "num_tokens and encode), a module or function of a batch (of a module that has "
                 "encode alone, that method), or a model of transformers."
             )

@@ -118,9 +118,11 @@ class KNNProbe(Probe):
 
     def _check_settings(self) -> None:
         if self.weights not in get_args(Weights):
-            raise ValueError(f"weights={self.weights!r} is none of {', '.join(get_args(Weights))}.")
+            raise ValueError(
+                f"weights={self.weights!r} is not one of {', '.join(get_args(Weights))}."
+            )
         if self.metric not in METRICS:
-            raise ValueError(f"metric={self.metric!r} is none of {', '.join(METRICS)}.")
+            raise ValueError(f"metric={self.metric!r} is not one of {', '.join(METRICS)}.")
         k, temperature = self.n_neighbors, self.temperature
         whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
         if k != "val" and (not whole or k < 1):

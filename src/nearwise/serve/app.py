@@ -55,15 +55,15 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         },
     }
     for status, what in {
-        400: "The body is no JSON.",
-        401: "A key is missing, or not known.",
+        400: "The body is not JSON.",
+        401: "A key is missing or unknown.",
         403: "The key may not do that, or the request comes from elsewhere.",
         404: "There is no such row, change or job.",
         408: "The body did not come in time.",
-        409: "The Idempotency-Key was that of another request.",
+        409: "The Idempotency-Key was used by another request.",
         413: "Too many rows or bytes.",
         415: "The body is of another type than JSON.",
-        422: "The model cannot take these rows, or this is not to be had of it.",
+        422: "The model cannot take these rows, or does not support this.",
         429: "Too many requests wait; Retry-After says when to try again.",
         501: "An extra is not installed.",
         503: "The model cannot be changed now, or its folder not be used.",
@@ -181,7 +181,7 @@ def create_app(
             token = api_key if bearer is None else bearer.credentials
             found = None if token is None else holder_of(token, keys)
             if found is None:
-                what = "The key is not known" if token else "A key is needed"
+                what = "The key is unknown" if token else "A key is needed"
                 raise ProblemError(
                     401, f"{what}: send Authorization: Bearer KEY.", {"WWW-Authenticate": "Bearer"}
                 )
@@ -287,7 +287,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @read.get("/feedback", tags=["memory"])
     async def feedback_so_far(
-        last: Annotated[int | None, Query(ge=1, description="Newest rows alone.")] = None,
+        last: Annotated[int | None, Query(ge=1, description="Only the newest rows.")] = None,
     ) -> Response:
         """Accuracy, NLL, ECE, coverage of 90 % sets, and evidence of drift of all feedback."""
         history = await service.ask(service.live.history)
@@ -313,7 +313,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     async def remove(
         id: RowId,
         forget_classes: Annotated[
-            bool, Query(description="Also where a class loses its last row by it.")
+            bool, Query(description="Even if a class loses its last row.")
         ] = False,
         key: IdempotencyKey = None,
     ) -> Response:

@@ -47,7 +47,7 @@ def _check_cell(value: Any, where: str) -> None:
     if not isinstance(value, int | float):
         raise ValueError(f"{where} is a list or an object; give a number, text, true or false")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is no finite number; null stands for a missing value")
+        raise ValueError(f"{where} is not a finite number; null stands for a missing value")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"{where} is a whole number beyond 64 bits; give it as text")
 
@@ -114,7 +114,7 @@ class Rows(Body):
     rows: Table | None = None
     features: Annotated[list[Annotated[list[Number | None], *Few]], *Few] | None = None
     images: Annotated[list[str], *Few] | None = None
-    resize: bool = Field(False, description="Bring images to the size that the model knows.")
+    resize: bool = Field(False, description="Resize images to the size that the model takes.")
 
     @model_validator(mode="after")
     def _one_form(self) -> "Rows":
@@ -178,7 +178,7 @@ class NewLabel(Body):
     """Another label of a remembered row."""
 
     label: Label
-    forget_classes: bool = Field(False, description="Also where a class loses its last row by it.")
+    forget_classes: bool = Field(False, description="Even if a class loses its last row.")
 
 
 class Decision(Body):
@@ -186,7 +186,7 @@ class Decision(Body):
 
     action: Literal["relabel", "keep", "remove"]
     label: Label | None = None
-    forget_classes: bool = Field(False, description="Also where a class loses its last row by it.")
+    forget_classes: bool = Field(False, description="Even if a class loses its last row.")
 
     @model_validator(mode="after")
     def _label_where_due(self) -> "Decision":
@@ -224,10 +224,10 @@ def rows_for(version: Version, body: Rows) -> Any:
     encoder = version.fitted.predictor.encoder
     if isinstance(encoder, ImageEncoder):
         if body.images is None:
-            raise ProblemError(422, "The model knows images; give them as images, in base64.")
+            raise ProblemError(422, "The model takes images; give them as images, in base64.")
         return _decoded(body.images, encoder, resize=body.resize)
     if body.images is not None or body.resize:
-        raise ProblemError(422, "The model knows no images; give rows or features, no resize.")
+        raise ProblemError(422, "The model does not take images; give rows or features, no resize.")
     if body.features is not None:
         return _matrix(body.features)
     assert body.rows is not None  # checked
@@ -244,8 +244,8 @@ def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> n
             hint = did_you_mean(strange, known) if isinstance(strange, str) else ""
             raise ProblemError(
                 422,
-                f"{_as_json(strange)} is none of the {len(known)} classes {shown}.{hint} If it is "
-                "a new one, say new_classes: true where rows are added.",
+                f"{_as_json(strange)} is not one of the {len(known)} classes {shown}.{hint} If it "
+                "is a new one, set new_classes: true where rows are added.",
             )
     found = np.empty(len(labels), dtype=object)
     found[:] = labels
@@ -300,7 +300,7 @@ def _decoded(images: list[str], encoder: ImageEncoder, *, resize: bool) -> Any:
         try:
             files.append(Encoded(f"image {number}", base64.b64decode(text, validate=True)))
         except (binascii.Error, ValueError):
-            raise ProblemError(422, f"Image {number} is no base64 of a file.") from None
+            raise ProblemError(422, f"Image {number} is not a file in base64.") from None
     size = encoder.size if resize else None
     try:
         found = decode_images(files, len(files), image_size=size, color=encoder.color)
@@ -312,8 +312,8 @@ def _decoded(images: list[str], encoder: ImageEncoder, *, resize: bool) -> Any:
         height, width = encoder.size
         raise ProblemError(
             422,
-            f"The images have {found.shape[1]} x {found.shape[2]} pixels, the model knows {height} "
-            f"x {width}. Resize them, or say resize: true.",
+            f"The images have {found.shape[1]} x {found.shape[2]} pixels, the model takes {height} "
+            f"x {width}. Resize them, or set resize: true.",
         )
     return found
 

@@ -105,7 +105,7 @@ class Guards:
             raise ProblemError(403, "Pages of other sites may not call this service.")
         length = headers.get("content-length", "0")
         if not re.fullmatch(r"\d{1,18}", length):
-            raise ProblemError(400, "Content-Length is no number.")
+            raise ProblemError(400, "Content-Length is not a number.")
         if int(length) > self._max_body:
             raise _too_large(self._max_body)
         if "inference-header-content-length" in headers:

@@ -65,8 +65,8 @@ def read_keys(path: Path) -> list[StoredKey]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise ValueError(
-            f"{path} is no keys file ({where}: {first['msg']}). Make one with 'nearwise key NAME "
-            f"--keys {path}'."
+            f"{path} is not a keys file ({where}: {first['msg']}). Make one with 'nearwise key "
+            f"NAME --keys {path}'."
         ) from None
     names = [key.name for key in keys]
     twice = [name for name in names if names.count(name) > 1]
@@ -98,7 +98,8 @@ def make_key(path: Path, name: str, scope: Scope) -> str:
     """
     if not re.fullmatch(_NAME, name):
         raise ValueError(
-            f"{name!r} is no name of a key. Use up to 64 letters, digits and . _ - @ characters."
+            f"{name!r} is not a name for a key. Use up to 64 letters, digits and . _ - @ "
+            "characters."
         )
     with _alone_in(path.absolute().parent):
         return _make_key(path, name, scope)

@@ -92,7 +92,7 @@ def wanted_outputs(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
     names = tuple(one.name for one in request.outputs or []) or _DEFAULT_OUTPUTS
     strange = [name for name in names if name not in OUTPUTS]
     if len(set(names)) < len(names):
-        raise ProblemError(422, "An output is wished for twice.")
+        raise ProblemError(422, "An output is requested twice.")
     if strange:
         raise ProblemError(
             422, f"There is no output {strange[0]!r}. The outputs are {', '.join(OUTPUTS)}."
@@ -144,7 +144,9 @@ def rows_of_tensors(version: Version, inputs: list[InputTensor]) -> Any:
 def _array(tensor: InputTensor) -> np.ndarray:
     if tensor.datatype not in _DTYPES:
         known = ", ".join(_DTYPES)
-        raise ProblemError(422, f"{tensor.name}: datatype {tensor.datatype!r} is none of {known}.")
+        raise ProblemError(
+            422, f"{tensor.name}: datatype {tensor.datatype!r} is not one of {known}."
+        )
     if tensor.shape[0] == 0:
         raise ProblemError(422, f"{tensor.name} has no rows.")
     text = tensor.datatype == "BYTES"
@@ -161,7 +163,7 @@ def _array(tensor: InputTensor) -> np.ndarray:
     try:
         array = np.array(flat, dtype=_DTYPES[tensor.datatype])
     except (OverflowError, ValueError, TypeError) as error:
-        raise ProblemError(422, f"{tensor.name} is no {tensor.datatype}: {error}.") from None
+        raise ProblemError(422, f"{tensor.name} is not {tensor.datatype}: {error}.") from None
     return array.reshape(tensor.shape)
 
 

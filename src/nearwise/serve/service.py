@@ -360,7 +360,7 @@ class Service:
     def job(self, number: int) -> Job:
         """Look a job up."""
         if number not in self._jobs:
-            raise ProblemError(404, f"There is no job {number}; the last {_MOST_JOBS} are known.")
+            raise ProblemError(404, f"There is no job {number}; the last {_MOST_JOBS} are kept.")
         return self._jobs[number]
 
     def _check_writable(self) -> None:

@@ -109,7 +109,7 @@ def load_checkpoint(
     if folder.meta["fingerprint"] != fingerprint:
         raise ValueError(
             f"The checkpoint in {path} belongs to another run: its data, settings or seed differ. "
-            "Delete the folder to start anew, or name another one."
+            "Delete the folder to start again, or name another one."
         )
     device = next(network.parameters()).device
     groups = _grouped(folder.tensors)

@@ -129,7 +129,7 @@ def train_epochs(
     if objective.n_rows < 1:
         raise ValueError(f"n_rows={objective.n_rows} leaves nothing to train on.")
     if config.schedule == "plateau" and monitor is None:
-        raise ValueError("schedule='plateau' goes by the monitored value; name one by monitor.")
+        raise ValueError("schedule='plateau' follows the monitored value; name one with monitor.")
     device = torch.device(device)
     objective.model.to(device)
     interrupted = False
@@ -426,8 +426,8 @@ def _monitored_value(monitor: str, values: dict[str, float]) -> float:
     name = monitor.removeprefix("-")
     if name not in values:
         raise ValueError(
-            f"monitor={monitor!r} names {name!r}, but evaluated was "
-            f"{', '.join(values) or 'nothing'}."
+            f"monitor={monitor!r} names {name!r}, which was not "
+            f"evaluated. Evaluated: {', '.join(values) or 'nothing'}."
         )
     return -values[name] if monitor.startswith("-") else values[name]
 

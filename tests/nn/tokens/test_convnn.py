@@ -249,7 +249,7 @@ def test_mistakes_are_named():
         (lambda: Sampling("random", 18).draw(17, far, True), "exceeds the 17 tokens"),
         (lambda: Sampling("line", 18).draw(17, far, True), "18 samples do not fit the 17"),
         (lambda: Sampling("line", 3, padding=9).draw(17, far, True), "do not fit the 0 of 17"),
-        (lambda: Sampling("grid", 2).draw(17, far, True), "fill no square grid"),
+        (lambda: Sampling("grid", 2).draw(17, far, True), "do not fill a square grid"),
     ]
     for call, message in wrong:
         with pytest.raises(ValueError, match=message):

@@ -386,7 +386,7 @@ def test_layers_that_cannot_be_told_apart_take_only_one_number():
     from transformers.models.vit import modeling_vit
 
     alone = modeling_vit.ViTLayer(chosen)
-    with pytest.raises(ValueError, match="does not know its layer"):
+    with pytest.raises(ValueError, match="has no layer index"):
         alone(torch.randn(1, 17, 24))
     chosen = transformers.AlbertConfig(**TEXT, embedding_size=16)
     shared = transformers.AlbertModel._from_config(

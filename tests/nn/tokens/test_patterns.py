@@ -183,7 +183,10 @@ def test_mistakes_are_named():
         (lambda: NeighborhoodAttention1D(24, 3, kernel_size=2, stride=3), "stride at most"),
         (lambda: NeighborhoodAttention2D(24, 3, kernel_size=(3, 3, 3)), "must have 2 entries"),
         (lambda: NeighborhoodAttention1D(24, 3, kernel_size=18)(tokens()), "there are 17 along"),
-        (lambda: NeighborhoodAttention2D(24, 3, kernel_size=3)(tokens()), "fill no square grid"),
+        (
+            lambda: NeighborhoodAttention2D(24, 3, kernel_size=3)(tokens()),
+            "do not fill a square grid",
+        ),
         (
             lambda: NeighborhoodAttention2D(24, 3, kernel_size=3, grid_size=(4, 5))(tokens()),
             "holds 20 tokens, but there are 17",

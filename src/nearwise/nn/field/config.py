@@ -119,8 +119,8 @@ class PerceiverConfig:
             )
         if self.latent_grid is not None and math.prod(self.latent_grid) != self.num_latents:
             raise ValueError(
-                f"latent_grid={self.latent_grid} has {math.prod(self.latent_grid)} places for "
-                f"num_latents={self.num_latents} tokens."
+                f"latent_grid={self.latent_grid} has {math.prod(self.latent_grid)} positions "
+                f"for num_latents={self.num_latents} tokens."
             )
 
     @property
@@ -269,12 +269,12 @@ def describe_model(folder: str | Path) -> FieldFile:
             header = json.loads((opened.metadata() or {})["nearwise"])
         kind, version = header["kind"], header["version"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{file} is damaged, or no model of nearwise ({error!r}).") from error
+        raise ValueError(f"{file} is damaged, or not a model of nearwise ({error!r}).") from error
     if kind != _KIND:
         raise ValueError(f"{file} holds a {kind}, not a neural field.")
     if version > _VERSION:
         raise ValueError(
-            f"{file} has version {version} and this nearwise knows up to {_VERSION}. Upgrade "
+            f"{file} has version {version} and this nearwise reads up to {_VERSION}. Upgrade "
             "nearwise: pip install -U nearwise."
         )
     return FieldFile(path, PerceiverConfig.from_dict(header["model"]), dict(header["run"]))
@@ -295,7 +295,7 @@ def load_model(
     if expected is not None and (differences := found.config.differences(expected)):
         raise ValueError(
             f"The model in {found.folder} is another one than asked for: "
-            f"{'; '.join(differences)}. Ask for its sizes, or name another folder."
+            f"{'; '.join(differences)}. Give its sizes, or name another folder."
         )
     _compare_with_config(found)
     model = make(found.config)

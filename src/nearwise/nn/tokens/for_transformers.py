@@ -212,8 +212,8 @@ def _of_layer(n_neighbors: int | tuple[int, ...], module: nn.Module) -> int:
     layer = getattr(module, "nearwise_layer", None) if layer is None else layer
     if n_layers is None or layer is None or layer >= n_layers:
         raise ValueError(
-            f"n_neighbors has one entry per layer, but {type(module).__name__} does not know its "
-            "layer: its model shares one among all (as ALBERT), or was made before "
+            f"n_neighbors has one entry per layer, but {type(module).__name__} has no layer index: "
+            "its model shares one among all (as ALBERT), or was made before "
             "transformers_attention was called. Give one n_neighbors for all layers, or make the "
             "model after that call."
         )

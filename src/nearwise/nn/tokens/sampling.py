@@ -128,13 +128,13 @@ def grid_of(
         if math.prod(grid_size) != n_tokens:
             raise ValueError(
                 f"grid_size={grid_size} holds {math.prod(grid_size)} tokens, but there are "
-                f"{n_tokens} behind {num_prefix_tokens} prefix tokens."
+                f"{n_tokens} after {num_prefix_tokens} prefix tokens."
             )
         return grid_size
     side = math.isqrt(n_tokens)
     if side * side != n_tokens:
         raise ValueError(
-            f"{n_tokens} tokens behind {num_prefix_tokens} prefix tokens fill no square grid. Set "
-            "grid_size=(rows, columns) and num_prefix_tokens."
+            f"{n_tokens} tokens after {num_prefix_tokens} prefix tokens do not fill a square grid. "
+            "Set grid_size=(rows, columns) and num_prefix_tokens."
         )
     return side, side

@@ -116,7 +116,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
     validation_fraction : float, "auto" or None, default="auto"
         Share of the rows held out once, from memory and networks, to stop the networks and to fit
-        heads and calibration. None cross-fits. "auto" is None, but for images and with views .1,
+        heads and calibration. None cross-fits. "auto" is None, but .1 for images and with views,
         up to .5 where that is fewer than 20 rows.
     tta : sequence of {"flip", "shift"}, optional
         Further views of every image: mirrored; four shifted crops. They are part of the memory's
@@ -230,7 +230,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         views : sequence of arrays like `X`, optional
             Further views of the same rows, such as the embeddings of the flipped images. Networks
             are trained on the first as well, keys are averaged over all, and predictions from as
-            many views are calibrated as such. Images have theirs by `tta`.
+            many views are calibrated as such. Images have theirs from `tta`.
         """
         model = self._fit_model(from_source(X, y, training=True), sample_weight, views)
         with self._lock:
@@ -291,7 +291,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return replace(model, stream=stream)
 
     def _fit_again(self, model: FittedModel) -> FittedModel:
-        """Fit to what is remembered, with the same seed; what is known of wrong labels stays."""
+        """Fit to what is remembered, with the same seed; the estimate of wrong labels stays."""
         bank = model.bank
         weight = bank.sample_weight.double().numpy()
         own = None if (weight == 1).all() else weight / weight.mean()
@@ -318,7 +318,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> list[ColumnPlan]:
         """Decide what the columns are used as; those of an array are numbers, all of them.
 
-        `left_out` names those that an earlier fit left out, which then warned of what it did.
+        `left_out` names those that an earlier fit left out, with a warning.
         """
         if isinstance(rows, pd.DataFrame):
             frame = rows.set_axis([str(name) for name in rows.columns], axis=1)
@@ -362,7 +362,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that gaps are welcome."""
+        """Tell scikit-learn that missing values are supported."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
@@ -374,10 +374,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_writers"}
 
-    # --- the model, and what is known of it ---------------------------------------------------
+    # --- the model, and its properties --------------------------------------------------------
 
     def _publish(self, model: FittedModel) -> None:
-        """Let a model that was fitted or read take the place of any other."""
+        """Replace the present model by one that was fitted or read."""
         with self._lock:
             self._model = model
 
@@ -420,7 +420,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def classes_(self) -> np.ndarray:
-        """Classes, ndarray of shape (n_classes,): sorted, those that `add` brought at the end."""
+        """Classes, ndarray of shape (n_classes,): sorted, those from `add` at the end."""
         return self._fitted.classes
 
     @property
@@ -443,7 +443,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def n_forgotten_(self) -> int:
-        """How many rows were learned from and cannot be known again by `learned_rows`."""
+        """How many rows were learned from that `learned_rows` cannot recognize."""
         return n_forgotten(self._fitted)
 
     @property
@@ -500,7 +500,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def transition_(self) -> np.ndarray:
         """With `label_noise`: probability of each given label (columns) for each true one (rows).
 
-        Of an estimate that is not believed, what is taken; `choice_["label_noise"]` says why.
+        If the estimate is not trusted, what is used instead; `choice_["label_noise"]` says why.
         """
         return self._transition.matrix
 
@@ -543,14 +543,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         novelty: bool = False,
         explain: int | Literal[False] | None = False,
     ) -> Query:
-        """Ask several things of the same rows, which are then encoded and searched for once.
+        """Answer several queries about the same rows, which are encoded and searched for once.
 
         Parameters
         ----------
         X, views
             As in `predict_proba`.
         sets, novelty : bool, default=False
-            Whether prediction sets, and novelty or selective prediction, will be asked for.
+            Whether prediction sets, and novelty or selective prediction, will be used.
         explain : int or None or False, default=False
             Neighbors that explanations will show; None shows all.
 
@@ -588,7 +588,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             as a list of files.
         views : sequence of arrays like `X`, optional
             Further views of the rows, as many as `fit` was given, to be merged with the first.
-            Images have theirs by `tta`; an empty list asks for the prediction from one view.
+            Images have theirs from `tta`; an empty list asks for the prediction from one view.
 
         Returns
         -------
@@ -638,7 +638,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If trust is asked for the training rows, or there are too few rows to judge by.
+            If trust is requested for the training rows, or there are too few calibration rows.
         """
         if n_neighbors is not None:
             check_count("n_neighbors", n_neighbors, 1)
@@ -706,7 +706,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         seed: int | None = None,
         views: Sequence[Any] | None = None,
     ) -> PredictionSets:
-        """Predict sets of classes that hold the true one about as often as asked.
+        """Predict sets of classes that hold the true one at about the given confidence.
 
         Parameters
         ----------
@@ -718,15 +718,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             "lac": the smallest sets on average. "aps": sets that grow with how hard a row is.
             "raps": "aps" with a penalty on large sets.
         class_conditional : bool, default=False
-            Whether each class is to be covered as often as asked, rather than all on average.
+            Whether each class is to be covered at this confidence, rather than all on average.
         allow_empty : bool, default=True
             Whether a set may be empty: no class fits the row as well as labels usually do. False
-            puts the most probable class in; rows are then covered more often than asked.
+            puts the most probable class in; coverage is then above `confidence`.
         penalty, free_ranks : float, int
             Of "raps": added for each class beyond the `free_ranks` most probable.
         seed : int, optional
             For "aps" and "raps": draw at random whether a class at the edge is in. Without, it is
-            always in: no set is empty, and more rows are covered than asked where the classifier
+            always in: no set is empty, and coverage is above `confidence` where the classifier
             is right more often than that.
 
         Returns
@@ -737,16 +737,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If there are too few rows (of a class) to judge by, saying how many are needed.
+            If there are too few calibration rows (of a class), with how many are needed.
 
         Notes
         -----
-        CV+: a calibration row is compared with what the head that predicted it says of the new one.
-        For rows drawn like the training rows, and heads that saw nothing of a row they judge,
-        coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in practice
-        near confidence. Held-out rows are unseen by memory and networks; calibration rows of a
-        cross-fit have been seen by memory, head and temperatures, and nothing is proved. What is
-        covered is the average over rows, or over the rows of a class, not every row.
+        CV+: a calibration row is compared with what the head that predicted it predicts for the new
+        one. For rows drawn like the training rows, and heads that did not see their calibration
+        rows, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
+        practice near confidence. Held-out rows are unseen by memory and networks; calibration rows
+        of a cross-fit have been seen by memory, head and temperatures, and nothing is proved. What
+        is covered is the average over rows, or over the rows of a class, not every row.
 
         Where `label_noise` found wrong labels, the sets are to hold the *true* class: the
         calibration rows are counted through the inverse of the transition, and what is covered
@@ -811,7 +811,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return self.query(X, views, novelty=True).novelty_p_value(score)
 
     def keys(self, X: Any, space: str = "features") -> Tensor:
-        """Keys of rows in one of the spaces that neighbors are sought in.
+        """Keys of rows in one of the spaces that are searched for neighbors.
 
         Parameters
         ----------
@@ -842,7 +842,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
             None means the training rows, each without itself.
         n_neighbors : int, optional
-            Default: as many as the classifier asks.
+            Default: as many as the classifier uses.
         return_distance : bool, default=True
 
         Returns
@@ -877,7 +877,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         X, n_neighbors
             As in `kneighbors`.
         mode : {"connectivity", "distance"}, default="connectivity"
-            What stands at a neighbor: 1, or the distance.
+            Entry of a neighbor: 1, or the distance.
 
         Returns
         -------
@@ -888,7 +888,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If `mode` is unknown, or `n_neighbors` exceeds the rows that may be asked.
+            If `mode` is unknown, or `n_neighbors` exceeds the rows that may be found.
         """
         if mode not in ("connectivity", "distance"):
             raise ValueError(f'mode={mode!r} is not known. Use "connectivity" or "distance".')
@@ -900,10 +900,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return csr_matrix((values, columns, starts), shape=(len(ids), len(model.bank)))
 
     def learned_rows(self, X: Any, y: Any = None) -> LearnedRows:
-        """Tell rows that the classifier has learned from, by content.
+        """Recognize rows that the classifier has learned from, by content.
 
-        Scores on such rows say nothing about new ones; `predict_learned` predicts them as if they
-        were new.
+        Scores on such rows are no evidence about new ones; `predict_learned` predicts them as if
+        they were new.
 
         Parameters
         ----------
@@ -914,15 +914,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         found : LearnedRows
-            ids in `memory_`, places among the rows that were held out, and `new`.
+            ids in `memory_`, positions among the rows that were held out, and `new`.
 
         Notes
         -----
         Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
         hundred-thousandth of the column's spread, so that a file's format does not matter. Images
         are equal pixel by pixel. Neither order nor label decides, so a new row that repeats one
-        counts as learned: the memory knows the answer to both. Rows that were learned from and
-        forgotten since (`remove`, `capacity`, `max_per_class`) are not known again.
+        counts as learned: the memory holds the answer to both. Rows that were learned from and
+        forgotten since (`remove`, `capacity`, `max_per_class`) are not recognized.
         """
         if X is None:
             raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
@@ -938,7 +938,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         After a cross-fit that is every remembered row, without itself, as `predict_proba(None)`
         gives it. Where rows were held out once, it is
-        these, by heads that were not fitted on them: the networks know the labels of the others.
+        these, by heads that were not fitted on them: the networks learned the labels of the others.
 
         Parameters
         ----------
@@ -948,7 +948,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         rows : int64 ndarray of shape (n_predicted,)
-            Which of the rows asked for could be predicted.
+            Which of the requested rows could be predicted.
         parts : Parts
             Of these rows.
         """
@@ -958,7 +958,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def can_find_label_issues(self) -> bool:
         """Whether `label_issues` can rank the remembered rows.
 
-        Not where rows were held out once and no label noise was asked for, or none was found.
+        Not where rows were held out once and `label_noise` was None, or none was found.
         """
         return can_find_label_issues(self._predictor)
 
@@ -987,15 +987,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If the networks were trained on the labels of all remembered rows and no `label_noise`
-            was asked for, or none was found, or `judge` is unknown.
+            If the networks were trained on the labels of all remembered rows and `label_noise` was
+            None, or none was found, or `judge` is unknown.
         ImportError
-            If cleanlab is asked for and missing.
+            If cleanlab is chosen and missing.
         """
         return label_issues(self._fitted, n_neighbors, judge)
 
     def review(self) -> pd.DataFrame:
-        """List what in the memory a person should look at, the worst of each kind first.
+        """List what in the memory a person should check, the worst of each kind first.
 
         Returns
         -------
@@ -1014,7 +1014,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         2; times the usual distance. "group": classes, the 50 most
         frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
         labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
-        accuracy. Without `can_find_label_issues` copies and outliers alone.
+        accuracy. Without `can_find_label_issues` only copies and outliers.
         """
         return review(self._fitted)
 
@@ -1098,7 +1098,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ids : int64 Tensor of shape (n_added,)
-            Ids go on from the largest ever given, so they tell the order of arrival.
+            Ids go on from the largest ever given, so they show the order of arrival.
         """
         check_is_fitted(self)
         source = from_source(X, y, training=True)
@@ -1134,8 +1134,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ----------
         ids : int64 array-like of shape (n_removed,)
         forget_classes : bool, default=False
-            True lets a class lose its last row. It keeps its place in `classes_`, and only the
-            base and the null speak for it.
+            True lets a class lose its last row. It keeps its position in `classes_`, and only
+            the base and the null can predict it.
 
         Raises
         ------
@@ -1165,7 +1165,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def _exactly(
         self, model: FittedModel, change: Callable[..., FittedModel], *args: Any, **options: Any
     ) -> FittedModel:
-        """Change remembered rows, and let nothing stay of what they were where that can be."""
+        """Change remembered rows, without any trace of the former ones where that is possible."""
         changed = change(model, *args, **options)
         exactly = model.holds_memory and model.predictor.forgets_exactly
         return self._fit_again(changed) if exactly else changed
@@ -1182,7 +1182,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Learn from the next batch: the first is fitted, later ones are added.
 
         After half as many new rows as the memory held, or some rows of a new class, all is fitted
-        again (`refresh`). It is not where `refresh` would refuse: where wrong labels were found
+        again (`refresh`). Not where `refresh` would refuse: where wrong labels were found
         (`label_noise`), and where rows were held out once (`validation_fraction`, images, views).
         Rows are then added and no more.
 
@@ -1193,7 +1193,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         classes : array-like, optional
             All classes that will ever come. Those the first batch lacks get their column at the
             end of `classes_` at once, and later labels must be among them. Without, new classes
-            come in as they arrive.
+            are added as they arrive.
 
         Raises
         ------
@@ -1239,7 +1239,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self._publish(model)
 
     def _settings_of_refresh(self, model: FittedModel) -> FitSettings:
-        """Check the settings again; a memory of fewer rows than `n_neighbors` asks all it has."""
+        """Check the settings again; a memory of fewer rows than `n_neighbors` uses all it has."""
         n_rows = len(model.bank)
         if isinstance(self.n_neighbors, int | np.integer):
             n_rows = max(n_rows, int(self.n_neighbors) + 1)
@@ -1259,8 +1259,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If the fit held rows out once (its networks know the remembered labels), or took
-            labels for wrong in part (`label_noise`). Nothing is then changed.
+            If the fit held rows out once (its networks learned the remembered labels), or
+            took some labels to be wrong (`label_noise`). Nothing is then changed.
         """
         self._change(self._refreshed)
         return self
@@ -1274,7 +1274,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete.
 
-        What was written is opened and predicts a few rows before it takes the old one's place.
+        What was written is opened and predicts a few rows before it replaces the old one.
 
         Parameters
         ----------

@@ -105,7 +105,7 @@ class Version(NamedTuple):
         return self._replace(fitted=fitted)
 
     def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Query:
-        """Ask about the encoded rows of several requests at once; `extras` as in `Query`."""
+        """Query the encoded rows of several requests at once; `extras` as in `Query`."""
         views = [type(parts[0]).joined(parts) for parts in zip(*requests, strict=True)]
         return Query(self.fitted, views, **extras)
 
@@ -182,12 +182,12 @@ class LiveModel:
 
     @property
     def model(self) -> AttnKNNClassifier:
-        """The classifier as it is now, to be asked; `LiveModel` changes it."""
+        """The classifier as it is now, for queries; `LiveModel` changes it."""
         return self._opened[1]
 
     @property
     def now(self) -> Version:
-        """The version that predictions see; whoever keeps it goes on seeing it."""
+        """The version that predictions see; a caller that keeps it goes on seeing it."""
         return self._now
 
     @property
@@ -197,7 +197,7 @@ class LiveModel:
 
     @property
     def lineage(self) -> str:
-        """Names the fit that versions count from; ids of another one are of other rows."""
+        """Names the fit that versions count from; ids of another one name other rows."""
         return self._state.lineage
 
     @property
@@ -259,9 +259,10 @@ class LiveModel:
     ) -> Change:
         """Predict rows whose labels have become known, note how good that was, and remember them.
 
-        The change holds what the model said before it saw the labels, so that `feedback_summary`
-        can tell how good its answers have been. Sets and p-values come from calibration rows that
-        are predicted anew when 1 % of the memory has changed, as that takes long.
+        The change holds what the model predicted before it saw the labels, so that
+        `feedback_summary` can measure how good its answers have been. Sets and p-values come from
+        calibration rows that are predicted again when 1 % of the memory has changed, as that takes
+        long.
 
         Parameters
         ----------
@@ -271,10 +272,10 @@ class LiveModel:
         Returns
         -------
         change : Change
-            As of `add`, of kind "feedback". `details["judged"]` has a value for each row:
-            predicted, correct, confidence, proba_true, and where the model has enough rows to judge
-            by, novelty_p among n_known rows and in_set (whether the 90 % set held the label), else
-            None.
+            As from `add`, of kind "feedback". `details["judged"]` has a value for each row:
+            predicted, correct, confidence, proba_true, and where the model has enough calibration
+            rows, novelty_p among n_known rows and in_set (whether the 90 % set held the label),
+            else None.
 
         Raises
         ------
@@ -284,12 +285,12 @@ class LiveModel:
         return self._remember(X, y, None, views, key, feedback=True)
 
     def feedback_summary(self, last: int | None = None) -> dict[str, Any]:
-        """Say how good the answers were to the rows of all feedback that was not undone.
+        """Measure how good the answers were to the rows of all feedback that was not undone.
 
         Parameters
         ----------
         last : int, optional
-            Use only so many rows, the newest; all by default.
+            Use only this many rows, the newest; all by default.
 
         Returns
         -------
@@ -355,7 +356,7 @@ class LiveModel:
         )
 
     def keep(self, ids: Any, *, key: str | None = None) -> Change:
-        """Note that the labels of rows were looked at and are right; errors as in `add`.
+        """Note that the labels of rows were checked and are right; errors as in `add`.
 
         Predictions stay as they are. `kept` has the ids until the rows are relabelled.
         """
@@ -364,7 +365,7 @@ class LiveModel:
         )
 
     def kept(self) -> set[int]:
-        """Ids of the rows whose labels were looked at and found right as they are now."""
+        """Ids of the rows whose present labels were checked and found right."""
         history = self.history()
         undone, found = undone_by(history), set[int]()
         for change in history:
@@ -375,7 +376,7 @@ class LiveModel:
         return found & set(self.now.fitted.bank.ids.tolist())
 
     def undo(self, version: int, *, key: str | None = None) -> Change:
-        """Make the opposite of the change that led to a version.
+        """Reverse the change that led to a version.
 
         Added rows are removed, relabelled ones get their former labels, and removed rows are added
         again, under new ids. Rows that an addition made the memory forget do not come back.
@@ -407,7 +408,7 @@ class LiveModel:
         Parameters
         ----------
         last : int, optional
-            The newest alone, so many of them; by default all.
+            Only this many, the newest; by default all.
         """
         if last is not None:
             check_count("last", last, 1)
@@ -415,7 +416,7 @@ class LiveModel:
         with Journal(self.folder) as journal:  # changes under way are not waited for
             there, found = journal.state(), journal.history(state.lineage, last)
         if there is not None and there.lineage != state.lineage:
-            return []  # a new model took the place of this one, and its journal that of this one's
+            return []  # a new model replaced this one, and its journal this one's
         if state.version > max(state.saved, found[-1].version if found else 0):
             raise StoreError("torn", f"{journal.path} lacks changes that were made through it.")
         return found
@@ -470,7 +471,7 @@ class LiveModel:
     def compact(self, *, keep_removed: bool = False) -> Any:
         """Fold all changes into the folder, so that it opens as fast as after the fit.
 
-        Which rows were changed and when stays known.
+        The history of which rows changed and when is kept.
 
         Parameters
         ----------
@@ -510,7 +511,7 @@ class LiveModel:
         return state
 
     def _kept_params(self) -> dict[str, Any]:
-        """Parameters that no change brings along."""
+        """Parameters that changes do not hold."""
         params = self.model.get_params(deep=False)
         return {name: params[name] for name in params if name not in ("capacity", "eviction")}
 
@@ -558,7 +559,7 @@ class LiveModel:
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
-        """Make a change durable and then visible; `request` tells a repeated one."""
+        """Make a change durable and then visible; `request` identifies a repeated one."""
         key, digest = self._checked_key(key, request)
         with self._lock, locked_folder(self.folder, wait=self._wait):
             lineage = self._state.lineage
@@ -586,7 +587,7 @@ class LiveModel:
 
     @staticmethod
     def _checked_key(key: str | None, request: list[Any]) -> tuple[str | None, str]:
-        """Give the key of a request as plain text, and what tells a repeated one."""
+        """Give the key of a request as plain text, and what identifies a repeated one."""
         if key is not None and not isinstance(key, str):
             raise TypeError(f"key={key!r} must be a str, such as a UUID's.")
         plain_key = None if key is None else str.__str__(key)
@@ -612,7 +613,7 @@ class LiveModel:
         return self._journal.find(self._state.lineage, **named)
 
     def _judged_by(self, fitted: FittedModel) -> CalibrationRows:
-        """Rows by which answers are judged: of a version that is near enough."""
+        """Calibration rows for answers: of a version that is near enough."""
         if self._yardstick is None or not self._yardstick.fits(fitted):
             self._yardstick = Yardstick.of(fitted)
         return self._yardstick.rows

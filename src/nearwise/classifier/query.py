@@ -64,7 +64,7 @@ class Query:
     """Rows, and what one version of a fitted model finds for them.
 
     Encoding, base, searches and the heads' predictions are computed in one pass over the rows,
-    block by block, when the first answer is asked for; all answers are made from them. What an
+    block by block, when the first answer is needed; all answers are made from them. What an
     answer needs beyond a prediction is named beforehand, or costs a second pass.
 
     Parameters
@@ -73,13 +73,13 @@ class Query:
     views : list of Encoded or EncodedImages, or None
         The rows in all their views; None stands for the remembered rows, each without itself.
     sets : bool, default=False
-        Whether `sets` will be asked for.
+        Whether `sets` will be used.
     novelty : bool, default=False
-        Whether novelty or selective prediction will be asked for.
+        Whether novelty or selective prediction will be used.
     explain : int or None or False, default=False
         Neighbors that `explanations` will show; None shows all, False none.
     judged_by : CalibrationRows, optional
-        Rows to judge by, of an earlier version; by default those of this one, which takes a
+        Calibration rows of an earlier version; by default those of this one, which takes a
         prediction of all of them after each change of the memory.
     """
 
@@ -172,7 +172,7 @@ class Query:
 
     @cached_property
     def _answers(self) -> tuple[Answer, list[Answer]]:
-        """The merged answer and that to each view, in the wanted class shares."""
+        """The merged answer and that to each view, under the given class prior."""
         corrected = self._calibration.corrected
         if self.views is None:
             merged = corrected(self.model.predictor.predict_left_out(self._n_classes))
@@ -213,7 +213,7 @@ class Query:
         ]
 
     def can_judge(self, confidence: float = SET_CONFIDENCE) -> bool:
-        """Whether there are enough rows to judge by for sets of a confidence."""
+        """Whether there are enough calibration rows for sets of a confidence."""
         n_rows = float(self.calibration_rows().truth.sum())
         return round(n_rows, 1) >= rows_needed(confidence)
 
@@ -318,7 +318,7 @@ class Query:
     # --- what answers are made from -------------------------------------------------------------
 
     def calibration_rows(self) -> CalibrationRows:
-        """Rows that answers are judged by."""
+        """Calibration rows for answers."""
         if self.views is None:
             raise ValueError(
                 "Rows are compared with the training rows, so these have no score themselves. "

@@ -164,7 +164,7 @@ class Settings(StrictSettings):
 
 
 def hinting(init: Callable[P, None]) -> Callable[P, None]:
-    """Make a constructor tell what was meant by an argument that it does not have."""
+    """Make a constructor suggest what was meant by an argument that it does not have."""
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -190,7 +190,7 @@ def unknown_hint(name: str, known: Sequence[str]) -> str:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number of at least `least`."""
+    """Refuse what is not a whole number of at least `least`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not (whole and value >= least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")

@@ -148,7 +148,7 @@ def _codes_fit(model: HistGradientBoostingClassifier) -> bool:
 def _columns_inside(
     model: HistGradientBoostingClassifier,
 ) -> tuple[NDArray[np.int64], dict[int, NDArray[np.float64]]]:
-    """Tell which column each of a boosting model's own columns is, and their categories.
+    """Return which column each of a boosting model's own columns is, and their categories.
 
     Inside, categories come first and are numbered in ascending order.
     """

@@ -1,4 +1,4 @@
-"""Per-class calibration under the wanted class shares, kept where the held-out NLL falls."""
+"""Per-class calibration under the class prior, kept where the held-out NLL falls."""
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ def fit_class_correction(
     kinds: tuple[str, ...],
     seed: int,
 ) -> tuple[ClassCorrection, dict[str, float]]:
-    """Choose between the shift alone and what can be fitted beside it, by cross-validated NLL.
+    """Choose between the shift alone and a fitted correction beside it, by cross-validated NLL.
 
-    A row counts as often as its class occurs under the wanted shares, so that the NLL is that of
+    A row counts as often as its class occurs under the prior, so that the NLL is that of
     the world the prediction is for. Classes with fewer than 10 held-out rows share one scale and
     have no bias: what few rows say, each counting for many, would be followed too far.
 

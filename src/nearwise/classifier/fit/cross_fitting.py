@@ -143,7 +143,7 @@ def cross_fit_table(
 
 
 def _learns(problem: Problem, n_members: int | Literal["auto"], settings: FitSettings) -> bool:
-    """Whether anything but the forest is learned on the table; of few rows only where asked for."""
+    """Whether anything but the forest is learned on the table; of few rows only on request."""
     if settings.preset == "instant" or len(problem.labels) >= _FEW:
         return settings.preset != "instant"
     own_base = settings.base is not None and not isinstance(settings.base, str)
@@ -152,7 +152,7 @@ def _learns(problem: Problem, n_members: int | Literal["auto"], settings: FitSet
 
 
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
-    """Whether a forest of the fit's own says what rows are alike; it also joins the base."""
+    """Whether a forest of the fit's own measures which rows are alike; it also joins the base."""
     large = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
     return settings.base == "auto" and not large
 
@@ -421,7 +421,7 @@ def _tuned(
 ) -> tuple[CrossFit, Tensor]:
     """Train the head further, and keep that where other rows are predicted better.
 
-    Also gives the rows by which that was judged, predicted by heads that they neither trained nor
+    Also gives the rows on which that was measured, predicted by heads that they neither trained nor
     stopped.
     """
     n_tuned = min(_TUNED, len(problem.folds))
@@ -456,7 +456,7 @@ def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
 
 
 def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -> Predictor:
-    """Fit the temperatures, and what brings predictions to the wanted class shares."""
+    """Fit the temperatures, and the correction for the class prior."""
     n = len(problem.labels)
     some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:_JUDGED])
     rows = torch.from_numpy(some)

@@ -1,4 +1,4 @@
-"""Networks that make keys and predictions, each trained without the rows it is judged on."""
+"""Networks that make keys and predictions, each trained without the rows it is measured on."""
 
 import inspect
 from collections.abc import Callable
@@ -45,7 +45,7 @@ AnyRows = Encoded | EncodedImages
 
 
 def network_inputs(encoder: AnyEncoder, rows: AnyRows) -> tuple[Tensor, Tensor | None]:
-    """Make what a network sees: numbers with gaps filled and marked, and category codes.
+    """Make the inputs of a network: numbers with gaps filled and marked, and category codes.
 
     Images are handed on as they are, uint8 (n, c, h, w).
 

@@ -130,7 +130,7 @@ def _flat_on_host(data: HeadRows) -> HeadRows:
 def correct_classes(
     predictor: Predictor, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
 ) -> ClassCorrection | None:
-    """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing.
+    """Fit the correction of calibrated scores (n, C) for the class prior; None where nothing.
 
     Where labels may differ from the classes, Bayes' rule takes the shares of the classes, and
     nothing is fitted beside it: how often a row counts is for its class to say.
@@ -171,7 +171,7 @@ def cross_fit_heads(
 ) -> CrossFit:
     """Fit the first `n_members` heads; go on from those begun.
 
-    Each is stopped on another fold than its own, whose rows are then judged by a head that they
+    Each is stopped on another fold than its own, whose rows are then predicted by a head that they
     have neither trained nor stopped. Only where there are two folds do they stop it.
     """
     empty = torch.zeros(len(problem.labels), problem.n_classes)

@@ -170,7 +170,7 @@ def _remember(
     stands_for: np.ndarray,
     settings: FitSettings,
 ) -> MemoryViews:
-    """Fill the memory; ids are the rows' places among the training rows."""
+    """Fill the memory; ids are the rows' positions among the training rows."""
     rows = torch.from_numpy(memory)
     weight = None
     if problem.weight is not None or settings.max_per_class is not None:

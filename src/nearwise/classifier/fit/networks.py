@@ -109,7 +109,7 @@ def fit_apart(
     name: str,
     progress: Progress,
 ) -> NeighborNetwork:
-    """Train a network that is no member, on rows of the memory and their present targets."""
+    """Train a network that is not a member, on rows of the memory and their present targets."""
     apart, member = replace(problem, history=[]), len(problem.folds) + number
     fold, target = (rows, problem.folds[0][1]), problem.target(0)
     return _fit_network(kind, train, apart, settings, fold, target, member, name, progress)[0]
@@ -127,7 +127,7 @@ def _fit_network(
     progress: Progress,
     second: AnyRows | None = None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
-    """Train one network on a fold, note its epochs, and keep checkpoints where wanted."""
+    """Train one network on a fold, note its epochs, and keep checkpoints on request."""
     described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
     folder = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}{problem.label_model.checkpoint_tag}"
     network, result = train_member(

@@ -26,7 +26,7 @@ _FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 # What decides the networks of a fit, whose checkpoints may then serve it.
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
 
-# What a fit that trains nothing may be asked for, and settings that have no use in a cross-fit.
+# Parameters of a fit that trains nothing, and settings that have no use in a cross-fit.
 _OF_INSTANT: dict[str, tuple[Any, ...]] = {
     "base": ("auto", None),
     "embedder": ("auto", "identity"),
@@ -193,7 +193,7 @@ def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
 
 
 def _usual_fraction(n_rows: int, n_classes: int) -> float:
-    """Share that is held out where nothing else is said: more than usual of few rows."""
+    """Share that is held out by default: more than usual of few rows."""
     enough = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
     return min(max(VALIDATION_FRACTION, enough), _MOST_HELD_OUT)
 

@@ -39,7 +39,7 @@ class Unseen(NamedTuple):
 class LabelFitter:
     """Fits the label model of a problem; this one leaves labels as they are given.
 
-    `description` is plain data that tells fitters apart; None for this one.
+    `description` is plain data that distinguishes fitters; None for this one.
     """
 
     description: Any = None
@@ -54,7 +54,7 @@ class LabelFitter:
     ) -> None:
         """Set `problem.label_model`.
 
-        `unseen` tells what is known of rows without their labels. Each of `corrections` trains a
+        `unseen` gives what is known of rows without their labels. Each of `corrections` trains a
         network on the memory's rows, fitted to the problem's present targets, and gives its
         log-probabilities (n, C) of all rows, those that it was trained on included.
         """
@@ -83,7 +83,7 @@ class FitSettings(Settings):
 
     @property
     def fast(self) -> bool:
-        """Whether fewer folds and candidates are wanted."""
+        """Whether to use fewer folds and candidates."""
         return self.preset == "fast"
 
     @property

@@ -64,7 +64,7 @@ class ColumnReport:
     gap_words : tuple of str
         Texts in a column of numbers that count as missing.
     reason : str
-        Why, where the type alone does not say it.
+        Why, where the type alone does not explain it.
     change : {"", "keep", "number", "category"}
         What to give for this column in `columns`, or as a flag of 'nearwise fit', to have it used
         in the other way.
@@ -109,8 +109,8 @@ def plan_columns(
     Types decide first: numbers and truth values are numbers, dates are dates, all else is a
     category. Text that writes a date in every row is one; texts among numbers that stand for a gap
     ("?", "unknown") are gaps. Left out are row numbers, row ids, and text that differs in (nearly)
-    every row, which tell nothing of new rows. `wishes` overrule all this; "keep" only forbids to
-    leave a column out. Without `judge` types alone decide.
+    every row, which do not predict new rows. `wishes` override all this; "keep" only forbids
+    leaving a column out. Without `judge` types alone decide.
 
     ValueError if a wish names no column or no use, cannot be fulfilled, leaves no column, or if a
     column holds what is none of numbers, text and dates.
@@ -131,14 +131,14 @@ def plan_columns(
 
 
 def refuse_repeated(columns: Sequence[str]) -> None:
-    """Refuse columns that share a name: nothing could tell them apart."""
+    """Refuse columns that share a name: they could not be distinguished."""
     twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice:
         raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
 
 
 def warn_of_columns(plans: list[ColumnPlan]) -> None:
-    """Say once what the user should know and has not asked for."""
+    """Warn once of what the user should know."""
     spoken = [plan.report for plan in plans if plan.warn]
     if not spoken:
         return
@@ -182,7 +182,7 @@ def _check_wishes(wishes: Mapping[str, Wish] | None, frame: pd.DataFrame) -> dic
 def plan_column(
     column: pd.Series, name: str, wish: Wish | None = None, *, judge: bool = True
 ) -> ColumnPlan:
-    """Decide what one column is used as; `plan_columns` says by what rules."""
+    """Decide what one column is used as; `plan_columns` gives the rules."""
     if wish == "left out":
         return ColumnPlan(_report(column, name, "left out", reason="as you said"))
     kind = kind_of(column)
@@ -210,7 +210,7 @@ def _kept(plan: ColumnPlan, column: pd.Series) -> ColumnPlan:
 
 
 def kind_of(column: pd.Series) -> Literal["number", "category", "date"]:
-    """Tell by its type what a column is; ValueError where it is none of numbers, text and dates."""
+    """Classify a column by its type; ValueError where it is none of numbers, text and dates."""
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         if pd.api.types.is_complex_dtype(column):
             raise ValueError(f"Column {column.name!r} holds complex numbers. Split it in two.")
@@ -291,7 +291,7 @@ def _dated(column: pd.Series, name: str, layout: str) -> ColumnPlan:
 
 
 def _judge_text(column: pd.Series, name: str, plan: ColumnPlan) -> ColumnPlan:
-    """Look at what the text of a column says."""
+    """Examine the text of a column."""
     counts = column.astype(object).value_counts()
     values = counts.index.tolist()
     if all(isinstance(value, str) for value in values):
@@ -335,7 +335,7 @@ def _numbers_as_text(
 
 
 def _nearly_numbers(column: pd.Series, name: str, texts: list[str], plan: ColumnPlan) -> ColumnPlan:
-    """Numbers but for a few cells of text, which may stand for gaps."""
+    """Numbers except for a few cells of text, which may stand for gaps."""
     rows = np.flatnonzero(column.isin(texts))
     first = f"{column.iloc[rows[0]]!r} in row {rows[0]}, counted from 0"
     cells = f"{len(rows)} of {len(column)} cells hold text"
@@ -352,7 +352,7 @@ def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
     """Say that a text differs in (nearly) every row; empty where it does not."""
     n, distinct = n_rows - report.missing, report.distinct or 0
     if n < 0.9 * n_rows:
-        return ""  # whether there is a value may tell something
+        return ""  # whether there is a value may be informative
     if distinct == n and n >= _FEWEST_IDS and _is_id_name(report.name):
         return "a row id by its name, different in every row"
     if distinct == n and n >= _FEWEST_TEXTS:

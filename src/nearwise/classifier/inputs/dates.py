@@ -40,7 +40,7 @@ class DateColumn:
     def numbers(self, column: pd.Series, name: str) -> np.ndarray:
         """Return the parts of every date, float64 (n, n_parts), NaN where missing.
 
-        ValueError, with row and value, if a cell is no date, or has a time zone where those of
+        ValueError, with row and value, if a cell is not a date, or has a time zone where those of
         training had none (and the reverse).
         """
         if column.isna().all():
@@ -68,9 +68,9 @@ def holds_dates(column: pd.Series) -> bool:
 
 
 def text_layout(values: list[str], name: str, *, required: bool = False) -> str | None:
-    """Tell how all texts of a column write a date; None where they are no dates.
+    """Return how all texts of a column write a date; None where they are not dates.
 
-    Texts are different ones. ValueError only where the user says that these are dates (`required`):
+    Texts are different ones. ValueError only where the user declared these as dates (`required`):
     if day and month cannot be told apart.
     """
     if not all(_MAYBE.fullmatch(text.strip()) for text in values[:_FEW]):
@@ -111,14 +111,14 @@ def _fits(texts: pd.Series, layout: str) -> bool:
 
 
 def _parse(texts: pd.Series, layout: str) -> pd.Series:
-    """Read text; NaT where it is no date. Offsets from UTC are brought to UTC."""
+    """Read text; NaT where it is not a date. Offsets from UTC are brought to UTC."""
     texts = texts.mask(texts.isin(_MOVING))
     with_offset = layout == ISO and texts.str.contains(r"\d(?:Z|[+-]\d{2}:?\d{2})$", na=False).any()
     return pd.to_datetime(texts, format=layout, errors="coerce", utc=bool(with_offset))
 
 
 def _moments(column: pd.Series, layout: str, name: str) -> pd.Series:
-    """Read a column of dates or text as datetime64, or name the first cell that is no date."""
+    """Read a column of dates or text as datetime64, or name the first cell that is not a date."""
     if isinstance(column.dtype, pd.PeriodDtype):
         return column.dt.to_timestamp()
     if isinstance(column.dtype, pd.ArrowDtype):
@@ -164,7 +164,7 @@ def _zone(moments: pd.Series) -> str:
     try:
         pd.Timestamp(0, tz=str(zone))
     except (KeyError, ValueError, TypeError):
-        return "UTC"  # a zone without a name that says the same on another machine
+        return "UTC"  # a zone without a name that is the same on another machine
     return str(zone)
 
 

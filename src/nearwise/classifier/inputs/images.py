@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TTAView = Literal["flip", "shift"]
 TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
 _FEW = 20_000  # images up to which AdamW learns faster than SGD
-_MANY, _EPOCHS = 45_000, 16  # images from which a fast-cnn sees each so often; fewer more often
+_MANY, _EPOCHS = 45_000, 16  # images from which a fast-cnn sees each this often; fewer more often
 _TINY = 16  # pixels up to which a small network is enough
 _SMALL = 64  # pixels up to which one is that trains in minutes on a CPU
 _SHIFT = 16  # a shifted crop moves by this part of the side
@@ -140,7 +140,7 @@ def are_files(X: Any) -> bool:
 def from_files(X: Any, encoder: Any) -> Any:
     """Read image files, or those of a folder, for a classifier; other rows are handed back.
 
-    They become grey or colour as the classifier knows them; their size must be its own.
+    They become grey or colour as in training; their size must be that of training.
     """
     from nearwise.data.images.folder import image_files, read_images
 
@@ -290,7 +290,7 @@ def image_config(
     fast: bool,
     epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Training settings of an image network for so many images; `epochs` where the user says.
+    """Training settings of an image network for so many images; `epochs` where the user gives them.
 
     A fast-cnn has those of its publication. Else cross-entropy beside the leave-one-out neighbor
     loss over the whole memory, whose keys are refreshed in place; MixUp in half of the batches. A

@@ -61,9 +61,9 @@ class TableEncoder:
 
     `categories` are the most frequent first: position + 1 is the code. `median`, `mean` and `scale`
     are of each name in `numeric`; a constant column has scale 1. `has_gaps`: whether there were
-    missing values in training; of a date's parts only the first says so. `gap_words` are texts that
-    count as missing in a column of numbers, `dates` what `DateColumn` remembers, `report` what
-    `ColumnReport` says; empty where an array was given.
+    missing values in training; of a date's parts only the first records it. `gap_words` are texts
+    that count as missing in a column of numbers, `dates` what `DateColumn` remembers, `report` what
+    `ColumnReport` holds; empty where an array was given.
     """
 
     columns: list[str] = field(default_factory=list)
@@ -185,7 +185,7 @@ class TableEncoder:
 
     def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         frame = as_frame(X)
-        frame.columns = pd.Index(self.columns, dtype=object)  # not looked at
+        frame.columns = pd.Index(self.columns, dtype=object)  # not checked
         return self._numbers(frame), self._codes(frame, count=True)
 
     @property

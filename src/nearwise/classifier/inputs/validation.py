@@ -201,7 +201,7 @@ def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[Co
     Raises
     ------
     ValueError
-        If `X` is no table, and as in `AttnKNNClassifier.fit`.
+        If `X` is not a table, and as in `AttnKNNClassifier.fit`.
     """
     frame = as_rows(X)
     if not isinstance(frame, pd.DataFrame):
@@ -231,7 +231,7 @@ def _refuse_one_dimension(X: Any) -> None:
 
 
 def _without_text(X: Any) -> Any:
-    """Refuse text in what is no table; in arrays of objects every missing value becomes NaN."""
+    """Refuse text in what is not a table; in arrays of objects every missing value becomes NaN."""
     array = X
     if isinstance(X, list | tuple):
         array = np.array(X, dtype=object)

@@ -16,7 +16,7 @@ from sklearn.utils.extmath import softmax
 from nearwise.functional.devices import SMALL_WORK, Threads
 from nearwise.functional.kernels import compiled
 
-CODES = 256  # category codes that a split by value can tell apart: 0 to 255
+CODES = 256  # category codes that a split by value can distinguish: 0 to 255
 Arrays = dict[str, NDArray[Any]]
 _STEPS = 64  # multiplications that a walk through one tree takes the time of
 _FLOATS = (np.float32, np.float64)
@@ -276,7 +276,7 @@ def add_leaf_shares(  # type: ignore[no-untyped-def]
 ):
     """Add to `out` (n, C) the class shares of the leaves that `rows` (n, F) reach, tree by tree.
 
-    The shares of leaf i are ``shares[start[i]:start[i + 1]]``, of the classes at these places.
+    The shares of leaf i are ``shares[start[i]:start[i + 1]]``, of the classes at these positions.
     """
     for tree in range(roots.shape[0]):
         for i in range(rows.shape[0]):

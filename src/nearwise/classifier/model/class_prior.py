@@ -21,7 +21,7 @@ _LEFT = 0.01  # of a prediction that gives way to class shares, so that rows kee
 
 @dataclass(frozen=True)
 class ClassCorrection:
-    """What turns a calibrated prediction into one for the wanted class shares.
+    """Correction of a calibrated prediction for a class prior.
 
     log p_c becomes ``scale_c (log p_c + shift_c) + bias_c``, normalised over the classes that were
     there in `fit`, which keep their total; classes that came later are untouched.
@@ -29,15 +29,15 @@ class ClassCorrection:
     Attributes
     ----------
     shift : tuple of float, (C,)
-        Logarithm of the wanted over the training share of each class.
+        Logarithm of the prior over the training share of each class.
     scale : tuple of float, (C,)
         Positive.
     bias : tuple of float, (C,)
     source : {"prior", "temperature", "bias", "vector", "class shares"}
         What was fitted beside the shift, "prior" being nothing. "class shares": labels were found
-        to say nothing more, and these are the answers.
+        to add nothing, and these are predicted.
     wanted : tuple of float, (C,), or None
-        The wanted class shares; None: whatever those of the memory are.
+        The class prior; None: the class shares of the memory.
     """
 
     shift: tuple[float, ...]
@@ -61,7 +61,7 @@ class ClassCorrection:
     def to_shares(
         cls, shift: Iterable[Any], prior: Tensor, wanted: tuple[float, ...] | None
     ) -> Self:
-        """Answer the class shares `prior` (C,), but for a hundredth of what is predicted."""
+        """Predict the class shares `prior` (C,), with a hundredth of the prediction left."""
         shifts = tuple(map(float, shift))
         logs = torch.log(prior.double()).tolist()
         bias = tuple((1 - _LEFT) * (one + by) for one, by in zip(logs, shifts, strict=True))
@@ -102,7 +102,7 @@ class ClassCorrection:
 
 
 def check_class_prior(prior: Any, n_classes: int) -> np.ndarray | None:
-    """Return the wanted class shares as float64 (C,), or None for those of the training rows."""
+    """Return the class prior as float64 (C,), or None for that of the training rows."""
     if isinstance(prior, str):
         if prior == "train":
             return None
@@ -135,7 +135,7 @@ def check_class_prior(prior: Any, n_classes: int) -> np.ndarray | None:
 
 
 def log_ratio(wanted: np.ndarray | None, train: Tensor) -> Tensor:
-    """Logarithm of the wanted over the training shares, float64 (C,); zeros where they agree."""
+    """Logarithm of the prior over the training shares, float64 (C,); zeros where they agree."""
     if wanted is None:
         return torch.zeros(len(train), dtype=torch.float64)
     return torch.log(torch.from_numpy(wanted)) - torch.log(train.double())

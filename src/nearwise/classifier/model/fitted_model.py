@@ -21,7 +21,7 @@ class StreamState:
 
     `seed` decides which rows a full memory gives up. At the last refresh, or the fit,
     `refreshed_at` rows had arrived and `refreshed_size` were remembered; `first` came in the first
-    fit. `declared`: `partial_fit` was told all classes. `half_life`: rows after which a vote counts
+    fit. `declared`: `partial_fit` got all classes. `half_life`: rows after which a vote counts
     half; None where votes do not fade.
     """
 
@@ -126,10 +126,10 @@ class FittedModel:
         """Copy the model for a change; what the change replaces is the copy's own."""
         return replace(self, predictor=self.predictor.fork())
 
-    # What follows is for models that fetch what they need of their memory; here all is at hand.
+    # What follows is for models that fetch what they need of their memory; here all is in memory.
 
     def for_query(self, *, remembered: bool) -> Self:
-        """Give the model that a query asks, about remembered rows or others."""
+        """Give the model that a query uses, about remembered rows or others."""
         return self
 
     def release(self) -> None:

@@ -32,8 +32,8 @@ class LabelModel:
     """Labels are taken as they are given.
 
     Fits and memory use this object wherever labels enter, so that none of them needs to know
-    whether a label may differ from the class to predict. A subclass that says so replaces the
-    methods; the methods here are the plain case.
+    whether a label may differ from the class to predict. A subclass for labels that may replaces
+    the methods; the methods here are the plain case.
 
     Attributes
     ----------
@@ -81,9 +81,9 @@ class LabelModel:
     def tells_nothing(
         self, scores: Tensor, labels: Tensor, weight: Tensor, choice: dict[str, Any]
     ) -> bool:
-        """Whether out-of-fold scores (n, C) tell labels no better than class shares do.
+        """Whether out-of-fold scores (n, C) predict labels no better than class shares do.
 
-        It is then warned of, and noted in `choice`.
+        If so, that is warned of, and noted in `choice`.
         """
         return False
 

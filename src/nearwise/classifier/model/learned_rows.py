@@ -29,7 +29,7 @@ class LearnedRows(NamedTuple):
     ids : int64 ndarray of shape (n,)
         Id in `memory_` of the remembered row that is equal; -1 where there is none.
     held_out : int64 ndarray of shape (n,)
-        Place among the rows that `fit` held out once; -1 where the row is none of them.
+        Position among the rows that `fit` held out once; -1 where the row is none of them.
     repeats : float
         Share of the remembered rows that equal another one, in [0, 1]. About as many new rows will
         equal a remembered one, and are then taken for it.
@@ -58,7 +58,7 @@ def find_learned(model: FittedModel, rows: AnyRows, labels: np.ndarray | None) -
     """
     predictor, bank = model.predictor, model.bank
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fit and add have said what there was to say
+        warnings.simplefilter("ignore")  # fit and add have given the warnings
         known = predictor.encoder.transform(model.rows)
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
     groups = _grouped(row_digests(known))
@@ -119,7 +119,7 @@ def held_digests(rows: AnyRows) -> Tensor:
 def _digests_among(
     groups: dict[int, list[int]], encoder: Any, known: AnyRows, rows: AnyRows
 ) -> np.ndarray:
-    """Digests of the asked rows; where these equal known rows but for rounding, theirs."""
+    """Digests of the given rows; where these equal known rows up to rounding, theirs."""
     digests = row_digests(rows)
     if isinstance(known, Encoded) and isinstance(rows, Encoded):
         strange = np.flatnonzero([digest not in groups for digest in digests.tolist()])

@@ -39,12 +39,12 @@ class Calibration(NamedTuple):
     classes: ClassCorrection | None = None
 
     def in_memory_shares(self) -> "Calibration":
-        """Leave out what brings predictions to other class shares than those of the memory."""
+        """Leave out the correction for another class prior than that of the memory."""
         elsewhere = self.classes is not None and self.classes.wanted is not None
         return self._replace(classes=None) if elsewhere else self
 
     def corrected(self, answer: Answer) -> Answer:
-        """Bring an answer to the wanted class shares; the temperatures are still to be applied."""
+        """Correct an answer for the class prior; the temperatures are still to be applied."""
         if self.classes is None:
             return answer
         alone = self.classes.of_parts()
@@ -131,7 +131,7 @@ def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
 def with_new_classes(
     base_log_proba: Tensor, distances: Tensor, labels: Tensor, n_classes: int
 ) -> Tensor:
-    """Give classes that a base does not know their share of the neighbors, (n, C)."""
+    """Give classes that a base lacks their share of the neighbors, (n, C)."""
     n_known = base_log_proba.shape[1]
     near = torch.softmax(-_VOTE_SHARPNESS * distances, dim=1)
     vote = near.new_zeros(len(near), max(n_classes, int(labels.max()) + 1))

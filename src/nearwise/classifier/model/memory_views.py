@@ -50,7 +50,7 @@ class SpaceSpec:
 
     @property
     def judged_in(self) -> str:
-        """Space whose neighbors tell a row's reliability: its own, or the features'.
+        """Space whose neighbors give a row's reliability: its own, or the features'.
 
         A trained space gathers its training rows around their labels, right or wrong, so there
         the features' neighbors are taken.
@@ -146,7 +146,7 @@ class MemoryViews:
         is. None: the CPU. Queries on the device have their neighborhoods there, others have them
         on the CPU.
     label_model : LabelModel, optional
-        Says of which classes the rows are taken to be.
+        Gives the classes that the rows are taken to have.
     """
 
     def __init__(
@@ -242,9 +242,9 @@ class MemoryViews:
         self._copies.clear()
 
     def forget_labels(self) -> None:
-        """Drop what was derived from labels; call after they alone changed.
+        """Drop what was derived from labels; call after only they changed.
 
-        Indexes and the rows' own neighbors go by keys, and stay.
+        Indexes and the rows' own neighbors depend on keys, and stay.
         """
         self.derived.clear()
 
@@ -301,7 +301,7 @@ class MemoryViews:
     ) -> Retrieval:
         """Do what `retrieve` does for rows of the bank.
 
-        Without the trained space, whose keys know the rows' labels.
+        Without the trained space, whose keys depend on the rows' labels.
         """
         names = [spec.name for spec in self.specs if spec.name != TRAINED]
         keys = {name: self.bank.keys[name][positions] for name in names}
@@ -359,7 +359,7 @@ class MemoryViews:
         return self._own[spec.name]
 
     def _judged(self, spec: SpaceSpec) -> SpaceSpec:
-        """Space whose neighbors tell reliability."""
+        """Space whose neighbors give reliability."""
         return next(other for other in self.specs if other.name == spec.judged_in)
 
     def _nearest_others(self, spec: SpaceSpec, positions: Tensor) -> Tensor:
@@ -411,7 +411,7 @@ class MemoryViews:
         return self
 
     def _judging(self) -> list[SpaceSpec]:
-        """Spaces whose own neighbors tell reliability."""
+        """Spaces whose own neighbors give reliability."""
         return [spec for spec in self.specs if spec.judged_in == spec.name]
 
     def judge(self) -> None:

@@ -129,7 +129,7 @@ class Predictor:
     part_temperatures : (float, float)
         Out-of-fold temperatures of the base alone and of the neighbors alone.
     classes : ClassCorrection or None
-        What brings predictions from one view to the wanted class shares.
+        Correction of predictions from one view for the class prior.
     merge : {"probabilities", "logits", "embeddings"}
         How several views of a query are merged.
     of_views : Calibration or None

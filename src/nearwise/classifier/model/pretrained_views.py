@@ -1,4 +1,4 @@
-"""The memory as the pretrained head sees it, up to date with every change."""
+"""The memory as input of the pretrained head, up to date with every change."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ class PretrainedViews(MemoryViews):
         return self.space(spec).describe(found, base, query_positions, log_weight)
 
     def space(self, spec: SpaceSpec) -> RememberedSpace:
-        """Tell what is known of the remembered rows of a space."""
+        """Return what is known of the remembered rows of a space."""
         if spec.name not in self.derived:
             self.derived[spec.name] = self._described(spec)
         space: RememberedSpace = self.derived[spec.name]

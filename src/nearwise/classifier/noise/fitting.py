@@ -129,7 +129,7 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
         note["decision"] = f"labels are taken as they are: the rate may be {floor} or less"
         return CheckedLabels(transition=transition, signal=signal)
     if known is None:
-        # Overlap of the classes is no reason for networks to agree where labels do not.
+        # Overlap of the classes is not a reason for networks to agree where labels do not.
         evidence = float("inf") if raised else _evidence(plain, problem, rows)
         share, reason = weigh(transition, signal, evidence)
         note |= {"agreement": predictor.agreement} if raised else {"evidence": evidence}
@@ -157,7 +157,7 @@ def _raised(
 
     Networks that were trained on separate rows agree about as often as one of them is right, also
     where their labels are wrong in part (Jiang et al., "Assessing Generalization of SGD via
-    Disagreement", ICLR 2022); pooled predictions are no worse. Where people err most on hard rows,
+    Disagreement", ICLR 2022); pooled predictions are not worse. Where people err most on hard rows,
     a transition learned from sure rows takes those mistakes for overlap of the classes and leaves
     predictions less sure than that. Nothing is changed where they are as sure as the lower end of
     the agreement's interval less the hundredth by which networks agree more often than they are
@@ -260,7 +260,7 @@ def _worth_fitting(
     settings: FitSettings,
     progress: Progress,
 ) -> bool:
-    """Whether light models of posterior labels tell given ones better than those of given ones.
+    """Whether light models of posterior labels predict given ones better than those of given ones.
 
     By two standard errors of the difference, row by row: where the posterior is unsure, its most
     probable labels look surer than the rows are.

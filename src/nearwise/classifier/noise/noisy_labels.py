@@ -126,13 +126,13 @@ class CheckedLabels(LabelModel):
     def tells_nothing(
         self, scores: Tensor, labels: Tensor, weight: Tensor, choice: dict[str, Any]
     ) -> bool:
-        """Whether neither the first predictions nor these tell labels from labels at random."""
+        """Whether neither the first predictions nor these separate labels from random ones."""
         if self.signal >= SIGNAL:
             return False
         proba = torch.softmax(scores.double(), dim=1).numpy()
         if signal_of(proba, labels.numpy(), weight.double().numpy()) >= SIGNAL:
             return False
-        if "answers" not in choice["label_noise"]:  # said of one view, and true of several
+        if "answers" not in choice["label_noise"]:  # found on one view, and true of several
             choice["label_noise"]["answers"] = CLASS_SHARES
             warn_user(
                 "label_noise: out-of-fold predictions of the labels are no better than the class "
@@ -161,11 +161,11 @@ class TrainingRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NoisyLabels(ForwardCorrection, CheckedLabels):
-    """Labels of which a part is wrong, as a transition says.
+    """Labels of which a part is wrong, by a transition.
 
-    `matrices` (n_versions, C, C) are the transition as each fold knows it, from labels of the rows
-    that it does not hold out; one after the fit, and where all folds share what is known. `rows`
-    is None after the fit.
+    `matrices` (n_versions, C, C) are the transition as each fold estimates it, from labels of the
+    rows that it does not hold out; one after the fit, and where all folds share what is known.
+    `rows` is None after the fit.
     """
 
     matrices: Tensor
@@ -178,7 +178,7 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
     @property
     def checkpoint_tag(self) -> str:  # type: ignore[override]
-        """Tells networks fitted to posterior labels from those fitted to given ones."""
+        """Distinguishes networks fitted to posterior labels from those fitted to given ones."""
         return "" if self.rows is None or self.rows.targets is None else "-true"
 
     def pool_options(self, parts: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -194,7 +194,7 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
         """Weighted number of the training rows of each true class, (n_classes,)."""
-        assert self.rows is not None  # asked for in the fit alone
+        assert self.rows is not None  # used only in the fit
         return torch.from_numpy(self.rows.shares).float() * weight.sum()
 
     def class_weights(self, labels: np.ndarray, n_classes: int) -> np.ndarray:
@@ -211,7 +211,7 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
     def columns(self, rows: Tensor) -> dict[str, Tensor]:
         """Predictions of the rows' true labels."""
-        assert self.rows is not None  # asked for in the fit alone
+        assert self.rows is not None  # used only in the fit
         return {LOG_PROBA: self.rows.log_proba[0, rows]}
 
     def columns_of_new(self, predict: Callable[[], Tensor]) -> dict[str, Tensor]:
@@ -220,14 +220,14 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
     def of_fold(self, fold: int) -> Self:
         """Return the version of one fold alone."""
-        assert self.rows is not None  # asked for in the fit alone
+        assert self.rows is not None  # used only in the fit
         targets = self.rows.targets and [self.rows.targets[fold]]
         rows = self.rows._replace(log_proba=self.rows.log_proba[fold, None], targets=targets)
         return replace(self, matrices=self.matrices[fold, None], rows=rows)
 
     def of_all(self, folds: list[Fold]) -> Self:
         """Return one version, of each row that of the fold that held it out."""
-        assert self.rows is not None  # asked for in the fit alone
+        assert self.rows is not None  # used only in the fit
         log_proba = self.rows.log_proba[:1].clone()
         targets: list[Target] | None = None
         for fold, (_, held_out) in enumerate(folds):
@@ -255,7 +255,7 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
         return RememberedLabels(proba.argmax(1), proba.amax(1))
 
     def refuse_refresh(self) -> None:
-        """Refuse: predictions of the true labels that owe nothing to a fold come from the fit."""
+        """Refuse: predictions of the true labels without their own fold come from the fit."""
         raise ValueError(
             "This classifier takes some labels to be wrong (label_noise), and the evidence for the "
             "true ones was found in its fit. Fit again."

@@ -1,4 +1,4 @@
-"""What in a memory a person should look at: labels, copies, rows unlike all others, groups."""
+"""What in a memory a person should check: labels, copies, rows unlike all others, groups."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -37,7 +37,7 @@ _LEVEL = 0.95  # of all groups together
 
 
 def review(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
-    """List what a person should look at; see `AttnKNNClassifier.review`.
+    """List what a person should check; see `AttnKNNClassifier.review`.
 
     `issues` are the model's label issues, where they are known already.
     """
@@ -70,7 +70,7 @@ def _copies(
     found = []
     for row in np.flatnonzero(near[:, 0]):
         there = model.bank.positions(ids[row][near[row]]).numpy()
-        apart = _apart(model, int(row), there)  # keys may not tell rows apart that differ
+        apart = _apart(model, int(row), there)  # rows that differ may have equal keys
         others = tuple(own[there[apart <= _ALIKE]].tolist())
         if not others:
             continue

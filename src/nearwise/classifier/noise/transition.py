@@ -27,7 +27,7 @@ class Transition:
     `rate` is the share of the labels that are wrong; `interval` its bootstrap interval, of no width
     where the user gave the transition; `low` and `high` are that of `matrix`, entry by entry. Where
     only a part of an estimate is taken, intervals reach from there to what was estimated. `source`
-    says where it comes from.
+    names its origin.
     """
 
     matrix: np.ndarray
@@ -223,10 +223,10 @@ def _even(n_classes: int, rate: float) -> np.ndarray:
 
 
 def audited_transition(given: Any, true: Any, *, classes: Any = None) -> np.ndarray:
-    """Count a transition from rows whose labels were checked by somebody who knows.
+    """Count a transition from rows whose labels were checked by an expert.
 
-    Draw the rows at random from the training table: suspects alone would show too many mistakes.
-    A few hundred tell more than any estimate where people err most on the rows that a model finds
+    Draw the rows at random from the training table: suspects would show too many mistakes.
+    A few hundred are better than any estimate where people err most on the rows that a model finds
     hard, which given labels cannot show.
 
     Parameters
@@ -299,9 +299,9 @@ def noise_floor(n_rows: int, *, apart: bool) -> float:
     """Share of wrong labels up to which "auto" takes rows for clean.
 
     `apart`: predictions come from networks of images that were trained on separate rows. People err
-    on the images that networks err on too, so that of many images their estimate is too low rather
-    than too high (CIFAR-10N: .04 where .09 are wrong). Of few it is not: networks that are right on
-    two thirds of 3,000 clean images find .04 as well.
+    on the images that networks err on too, so that with many images their estimate is too low
+    rather than too high (CIFAR-10N: .04 where .09 are wrong). With few it is not: networks that are
+    right on two thirds of 3,000 clean images find .04 as well.
     """
     return 0.02 if apart and n_rows > _MANY_IMAGES else 0.05
 
@@ -338,7 +338,7 @@ def _rate(matrix: np.ndarray, shares: np.ndarray) -> float:
 
 
 def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> float:
-    """Count the standard errors by which predictions tell labels from labels drawn at random.
+    """Count the standard errors by which predictions separate labels from labels drawn at random.
 
     The score test of a pool of class shares and predictions at power 0, row by row: the probability
     of a row's label against the mean over labels in their shares. `proba` (n, C) is of the true

@@ -207,7 +207,7 @@ def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]
 
 
 def of_one_class(labels: np.ndarray) -> bool:
-    """Whether there is nothing that a classifier could tell apart."""
+    """Whether there are no classes to distinguish."""
     return bool((labels == labels[0]).all())
 
 

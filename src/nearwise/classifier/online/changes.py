@@ -29,7 +29,7 @@ from nearwise.classifier.storage.row_storage import append_frame
 from nearwise.memory.eviction import EvictionName, check_capacity, usual_half_life
 from nearwise.warn import warn_user
 
-_REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows ask for the next
+_REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows cause the next
 _REFRESH_NEW_CLASS = 0.02  # of the memory: so many rows of classes that attention has not met
 _FEWEST = 50  # rows in the memory below which a refresh would learn nothing
 
@@ -95,7 +95,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
 
 
 def _settled(fork: FittedModel) -> FittedModel:
-    """Take the class shares anew where the head goes by those of the memory."""
+    """Recompute the class shares where the head uses those of the memory."""
     if not fork.predictor.is_cross_fitted:
         return fork
     shares = fork.predictor.views.class_shares()
@@ -227,7 +227,7 @@ def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np
 
 
 def classes_with(before: np.ndarray, fresh: list[Any]) -> np.ndarray:
-    """Put classes that come later behind those there are."""
+    """Put classes that come later after those there are."""
     if not fresh:
         return before
     extra = np.array(fresh, dtype=np.result_type(before, np.asarray(fresh)))

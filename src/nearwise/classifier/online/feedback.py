@@ -24,7 +24,7 @@ _CHANGED = 0.01  # share of the memory up to which its calibration rows are good
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Calibration rows of one version, by which rows may be judged that come a little later.
+    """Calibration rows of one version, also used for rows that come a little later.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def judge(query: Query, y: Any) -> Judged:
     Parameters
     ----------
     query : Query
-        Of the rows; asked for sets and novelty.
+        Of the rows; made for sets and novelty.
     y : array-like of shape (n,)
         True labels, new ones among them.
     """

@@ -4,7 +4,7 @@ from nearwise.classifier.model.predictor import Predictor
 
 
 def can_refresh(predictor: Predictor) -> bool:
-    """Whether what is remembered says all that a fit needs."""
+    """Whether what is remembered holds all that a fit needs."""
     return predictor.is_cross_fitted and predictor.label_model.as_given
 
 

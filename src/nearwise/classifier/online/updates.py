@@ -84,7 +84,7 @@ def refuse_emptied_classes(
 
 
 def give_labels(predictor: Predictor, ids: Any, labels: Tensor) -> None:
-    """Relabel rows by id, and take their reliability anew; no other row is searched for."""
+    """Relabel rows by id, and recompute their reliability; no other row is searched for."""
     views = predictor.views
     views.bank.relabel(ids, labels)
     views.forget_labels()

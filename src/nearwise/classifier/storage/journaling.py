@@ -31,7 +31,7 @@ _LABELS = "labels"  # the part of a change that holds its labels; rows are in ro
 class FolderState(NamedTuple):
     """What a model holds of a folder: its generation, its lineage and the last change.
 
-    `saved` is the last change that the folder itself holds; those behind it are in the journal.
+    `saved` is the last change that the folder itself holds; those after it are in the journal.
     `fitted_anew`: the model was fitted since, and is no longer that of the lineage.
     """
 
@@ -65,7 +65,7 @@ class Judged(Part):
 
     predicted labels and their probability, the probability of the true label (0 of a new class),
     the out-of-distribution p-value among `n_known` rows, and whether the 90 % set held the true
-    label. The last three are None where the model has too few rows to judge by.
+    label. The last three are None where the model has too few calibration rows.
     """
 
     predicted: list[Category]
@@ -116,7 +116,7 @@ def pack_rows_to_add(
 
 
 def draft_add(model: Any, parts: dict[str, bytes], judged: Judged | None = None) -> Draft:
-    """Packed rows to remember; as feedback where the model was asked first what they are."""
+    """Packed rows to remember; as feedback where the model predicted them first."""
     check_bound(model)
     capacity = None if model.capacity is None else int(model.capacity)
     details = _Added(capacity=capacity, eviction=model.eviction, judged=judged).model_dump()
@@ -154,7 +154,7 @@ def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool
 
 
 def draft_keep(fitted: FittedModel, ids: Any, *, kept: bool = True) -> Draft:
-    """Labels that were looked at and found right, or (not `kept`) not found so after all."""
+    """Labels that were checked and found right, or (not `kept`) not found so after all."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
     fitted.bank.positions(ids)  # refuses ids that are not remembered
     return Draft(KEEP, ids, _Kept(kept=kept).model_dump(), {})

@@ -11,7 +11,7 @@ from nearwise.memory import IndexName
 from nearwise.nn.neighbor_head import Null, Pooling
 
 _TABLE_SPACES = ("features", "supervised", "trained")
-_LARGEST = 2**53  # whole numbers beyond are no counts
+_LARGEST = 2**53  # whole numbers beyond are not counts
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Size = Annotated[int, Field(ge=1, le=_LARGEST)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]

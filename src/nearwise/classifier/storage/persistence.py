@@ -288,7 +288,7 @@ def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
 
 
 def _unpack_held_out(folder: Folder) -> dict[str, Any]:
-    """Rebuild what a fit leaves behind that held rows out once; nothing after a cross-fit."""
+    """Rebuild what a fit that held rows out once leaves behind; nothing after a cross-fit."""
     shared = folder.meta.get("shared")
     if shared is None:
         return {}
@@ -393,7 +393,7 @@ def save_model(
     overwrite: bool = False,
     locked: bool = False,
 ) -> None:
-    """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more.
+    """Write a fitted classifier to a folder, in one step; see `AttnKNNClassifier.save`.
 
     `locked`: the caller holds the folder's lock.
     """
@@ -457,9 +457,9 @@ def _refuse_later_changes(path: Path, before: FolderState) -> None:
 
 
 def _clear_journal(path: Path, state: FolderState) -> None:
-    """Take out of the journal what the folder holds now, but for removed rows, which undo needs.
+    """Take out of the journal what the folder holds now, except removed rows, which undo needs.
 
-    The caller holds the folder's lock. Loading goes by the folder, so that what fails here costs
+    The caller holds the folder's lock. Loading relies on the folder, so that what fails here costs
     space and no change.
     """
     if folder_generation(path) != state.generation:
@@ -481,7 +481,7 @@ def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
 def _compare(
     model: Any, fitted: FittedModel, written: Folder, trusted: Sequence[str], path: Path
 ) -> None:
-    """Refuse to let a folder take the old one's place that does not predict as the model does."""
+    """Refuse to replace the old folder by one that does not predict as the model does."""
     try:
         stored = rebuilt(type(model), written, trusted, path)
     except StoreError as error:
@@ -613,7 +613,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
 
 
 def _try(model: Any) -> None:
-    """Predict a few remembered rows: what no check by itself sees shows here."""
+    """Predict a few remembered rows: what no single check finds shows here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         proba = model.predict_proba(model._fitted.rows[:_FEW])

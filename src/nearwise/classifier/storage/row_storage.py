@@ -24,7 +24,7 @@ def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[
 
 
 def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """Put new rows, of the same columns, behind others; a column may be empty in them."""
+    """Put new rows, of the same columns, after others; a column may be empty in them."""
     new = new.set_axis(rows.columns, axis=1)
     rows, new = rows.copy(deep=False), new.copy(deep=False)
     for name in rows.columns:
@@ -61,7 +61,7 @@ def storable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mixes_dates(column: pd.Series) -> bool:
-    """Whether days and moments stand in one column: Arrow would keep the days alone."""
+    """Whether days and moments are in one column: Arrow would keep only the days."""
     if not pd.api.types.is_object_dtype(column.dtype):
         return False
     kinds = {type(value) for value in column.dropna()}
@@ -81,7 +81,7 @@ def unpack_rows(folder: Folder, n_rows: int, n_columns: int) -> pd.DataFrame | n
         _refuse_other_shape(shape, (n_rows, n_columns))
         return array
     stored = io.BytesIO(folder.blobs["rows"])
-    # What the file says of itself comes before what it holds: a small one may unpack to much.
+    # The file's header is checked before its content: a small one may unpack to much.
     found = pq.ParquetFile(stored)
     shape = (found.metadata.num_rows, len(found.schema_arrow.names))
     _refuse_other_shape(shape, (n_rows, n_columns))

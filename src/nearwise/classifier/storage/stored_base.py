@@ -56,7 +56,7 @@ def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
 
 
 class UntrustedTypesError(ValueError):
-    """A stored classifier holds types (`names`) that nobody has said to trust."""
+    """A stored classifier holds types (`names`) that were not given as trusted."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(

@@ -29,7 +29,7 @@ def part_of_folder(name: str) -> Iterator[None]:
     """Turn whatever goes wrong while a part is read into an `InvalidPartError` that names it.
 
     A stored part may be anything, so that checks cannot foresee every error. A missing package,
-    types that nobody trusts and a lack of memory are no faults of the part and stay as they are.
+    types that nobody trusts and a lack of memory are not faults of the part and stay as they are.
     """
     try:
         yield
@@ -125,8 +125,8 @@ def check_classes(model: Any, n_classes: int) -> None:
 def filled(make: Callable[[], Network], tensors: dict[str, Tensor]) -> Network:
     """Build a network and give it stored weights, in eval mode.
 
-    The shapes are compared on a network without memory first: settings may ask for more than there
-    is. ValueError if names, shapes or types of the weights are not those that the settings ask for.
+    The shapes are compared on a network without memory first: settings may need more than there
+    is. ValueError if names, shapes or types of the weights are not those of the settings.
     """
     with torch.device("meta"):
         described = {name: (t.shape, t.dtype) for name, t in make().state_dict().items()}

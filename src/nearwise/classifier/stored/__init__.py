@@ -1,1 +1,1 @@
-"""Models whose memory is in a store: the rows that a query needs are fetched when it is asked."""
+"""Models whose memory is in a store: the rows that a query needs are fetched for it."""

@@ -42,7 +42,7 @@ from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import RowStore, StoredRows, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
-_LOCATION = "memory"  # the part of the folder that says where the memory is
+_LOCATION = "memory"  # the part of the folder that holds where the memory is
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
 
 
@@ -78,7 +78,7 @@ def is_stored(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is that of a model whose memory is in a store."""
     try:
         return folder_kind(folder) == STORED_KIND
-    except StoreError:  # whoever reads it says what is wrong
+    except StoreError:  # reading it explains what is wrong
         return False
 
 
@@ -89,7 +89,7 @@ def move_memory(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write the memory of a fitted classifier to a store, and a model that asks it to a folder.
+    """Write the memory of a fitted classifier to a store, and a model that searches it to a folder.
 
     Predictions of the new model are those of the old one. What an addition does not change in it,
     as it would take a pass over the memory: the reliability of rows remembered before, typical
@@ -104,14 +104,14 @@ def move_memory(
         URI of a store that is not there yet, see `nearwise.memory.stores.engine_of`. By default a
         folder named "rows" in `folder`.
     progress : callable, optional
-        Told how many of how many rows are written.
+        Called with the rows written and their total.
 
     Raises
     ------
     ValueError
         If the model cannot be moved: soft labels, a capacity, or a memory that fades.
     StoreError
-        If something is at the place of the folder or store.
+        If the folder or store exists already.
     """
     path, fitted = Path(folder), model._fitted
     _check_movable(model, fitted)

@@ -101,7 +101,7 @@ class StoredModel(LiveModel):
         except StoreError as error:
             if error.reason != "changed":
                 raise
-            self._load()  # another model has taken the place of this one
+            self._load()  # another model has replaced this one
             return
         if reader is stored(now.fitted).reader:
             return
@@ -150,7 +150,7 @@ class StoredModel(LiveModel):
 def _edit(made: FittedModel, change: Change) -> Edit:
     assert isinstance(made, ChangeableModel)  # changes of a store make nothing else
     pending = made.pending
-    if pending is None:  # labels that were looked at and kept
+    if pending is None:  # labels that were checked and kept
         pending = made._unchanged().pending
         assert pending is not None  # it is what changes give
     kept = {} if change.kind in ("add", "feedback") else dict(change.parts)

@@ -1,4 +1,4 @@
-"""The memory as a query sees it where the rows are in a store: those that it needs, fetched."""
+"""The memory of a query where the rows are in a store: those that it needs, fetched."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -122,7 +122,7 @@ class MemorySummary:
 class StoredViews(MemoryViews):
     """Searches a store, and keeps what a query needs of it, for heads trained with the model.
 
-    A fork is empty and fetches what it is asked for; the views of a published model have no bank.
+    A fork is empty and fetches what it needs; the views of a published model have no bank.
     """
 
     reader: RowReader
@@ -137,7 +137,7 @@ class StoredViews(MemoryViews):
 
     @classmethod
     def over(cls, views: MemoryViews, **parts: Any) -> Self:
-        """Take the place of the views of a model, with a store for its bank."""
+        """Replace the views of a model, with a store for its bank."""
         made = object.__new__(cls)
         bank = views.__dict__["bank"]
         made.__dict__ |= {k: v for k, v in views.__dict__.items() if k != "bank"} | parts
@@ -188,7 +188,7 @@ class StoredViews(MemoryViews):
         self._bank = None
 
     def _renew(self) -> None:
-        """Work out anew what depends on the rows that are here."""
+        """Recompute what depends on the rows that are here."""
         n_classes = len(self.summary.classes)
         self.derived = {
             ("calibration rows", n_classes, n_views): with_classes(rows, n_classes)
@@ -230,7 +230,7 @@ class StoredViews(MemoryViews):
         self.take_in(rows)
         self._new = torch.arange(len(rows))
 
-    # --- what the heads ask for -----------------------------------------------------------------
+    # --- what the heads need -----------------------------------------------------------------
 
     def search(
         self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None = None
@@ -295,7 +295,7 @@ class StoredPretrainedViews(StoredViews, PretrainedViews):
     """The same for the pretrained head."""
 
     def space(self, spec: SpaceSpec) -> Any:
-        """Tell what is known of the rows that were fetched."""
+        """Return what is known of the rows that were fetched."""
         columns, facts = self.bank.columns, self.layout.spaces[spec.name]
         rows = KnownRows(
             self.labels,
@@ -328,7 +328,7 @@ class _Described(NamedTuple):
 
 
 def stored_views(views: MemoryViews, **parts: Any) -> StoredViews:
-    """Put a store behind the views of a model; `parts` are the attributes of `StoredViews`."""
+    """Give the views of a model a store; `parts` are the attributes of `StoredViews`."""
     kind = StoredPretrainedViews if isinstance(views, PretrainedViews) else StoredViews
     return kind.over(views, **parts)
 
@@ -353,13 +353,13 @@ class StoredFittedModel(FittedModel):
     @property
     def _views(self) -> StoredViews:
         views = self.predictor.views
-        assert isinstance(views, StoredViews)  # the constructor of every one sees to it
+        assert isinstance(views, StoredViews)  # every constructor ensures it
         return views
 
     holds_memory = False
 
     def fetching(self) -> Self:
-        """Copy that fetches what it is asked for; nothing is there yet."""
+        """Copy that fetches what it needs; still empty."""
         return replace(self, predictor=self.predictor.fork())
 
     def fork(self) -> NoReturn:
@@ -377,7 +377,7 @@ class StoredFittedModel(FittedModel):
         self._views.empty()
 
     def holding(self, ids: Any) -> Self:
-        """Copy that holds some remembered rows, and those alone."""
+        """Copy that holds some remembered rows, and only those."""
         fork = self.fetching()
         wanted = np.unique(np.asarray(ids, dtype=np.int64).reshape(-1))
         fork._views.hold(wanted)

@@ -47,10 +47,10 @@ class CalibrationRows(NamedTuple):
     parts : Parts
     remoteness : Remoteness
     truth : float64 ndarray of shape (n, n_classes)
-        How much each row counts as each class: 1 for its label and 0 for the others, or what the
-        label model says. Single entries may then be negative or above 1; over many rows they give
-        the right counts. Where they are such shares and other class shares are wanted, rows count
-        as much as each class is wanted.
+        How much each row counts as each class: 1 for its label and 0 for the others, or by the
+        label model. Single entries may then be negative or above 1; over many rows they give
+        the right counts. Where they are such shares and a class prior is given, rows count as much
+        as each class in it.
     caveat : str
         What the label model takes for granted; a clause, or empty.
     """
@@ -88,7 +88,7 @@ class CalibrationRows(NamedTuple):
 
 
 def calibration_rows(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
-    """Predict the rows that later predictions are judged by; kept until the memory changes.
+    """Predict the calibration rows of later predictions; kept until the memory changes.
 
     After a cross-fit these are the remembered rows, each without itself (a random 10,000 of more);
     after a fit with rows held out, those rows, in one or in all views. Rows of weight 0 are left

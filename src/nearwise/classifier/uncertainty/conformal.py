@@ -86,21 +86,21 @@ def p_values(
 ) -> np.ndarray:
     """Conformal p-value of each label of new rows (CV+).
 
-    A judged row is compared with what the head that predicted it says about the new row. With
-    one head this is split-conformal prediction. Rows count as each
-    class as far as `truth` says; what error in these counts could undo, that no nonconformity score
-    is more frequent, is put back, towards larger sets.
+    A calibration row is compared with what the head that predicted it predicts for the new row.
+    With one head this is split-conformal prediction. Rows count as each
+    class as far as given by `truth`; what error in these counts could undo, that no nonconformity
+    score is more frequent, is put back, towards larger sets.
 
     Parameters
     ----------
     scores : ndarray of shape (n_heads, n, n_classes)
-        Nonconformity of new rows, as each head sees them.
+        Nonconformity of new rows, by each head.
     judged : ndarray of shape (n_rows, n_classes)
         Nonconformity of every label of the calibration rows.
     truth : ndarray of shape (n_rows, n_classes)
-        How much a judged row counts as each class, at most 1 in the long run.
+        How much a calibration row counts as each class, at most 1 in the long run.
     folds : int64 ndarray of shape (n_rows,)
-        First axis of `scores` that each judged row is compared with; -1 is the last.
+        First axis of `scores` that each calibration row is compared with; -1 is the last.
     by_class : bool, default=False
         Whether a label is compared with what counts as its own class only.
 
@@ -129,7 +129,7 @@ def p_values(
 
 
 def counts_at_least(values: np.ndarray, weight: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Weight of the values that are at least each one asked; never rising with what is asked."""
+    """Weight of the values that are at least each level; never rising with the level."""
     order = np.argsort(values, kind="stable")
     tail = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)
     tail = np.maximum.accumulate(tail[::-1])[::-1]
@@ -143,7 +143,7 @@ def sets_from_p_values(p: np.ndarray, confidence: float) -> np.ndarray:
 
 
 class PredictionSets(np.ndarray):
-    """Sets of classes, bool (n, n_classes), that know their classes.
+    """Sets of classes, bool (n, n_classes), with the names of the classes.
 
     Attributes
     ----------
@@ -211,7 +211,7 @@ def check_method(method: str) -> Method:
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is no number; True and False are none."""
+    """Refuse what is not a number; True and False are none."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         raise ValueError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
 

@@ -116,7 +116,7 @@ class Explanation:
         Largest weight first.
     novelty_p_value : float or None
         Out-of-distribution p-value, as `novelty_p_value` gives it. This and the set are None unless
-        `explain` was asked for trust.
+        `explain` got trust=True.
     prediction_set : list or None
         Classes that hold the true one nine times in ten, as `predict_set` gives them.
     source : tuple of (rows, int) or None
@@ -170,7 +170,7 @@ class Explanation:
         return notebook("explanation.html", explanation=self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what JSON holds, but for numpy's types.
+        """Give what JSON holds, except for numpy's types.
 
         Returns
         -------
@@ -228,7 +228,7 @@ class Weighed(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """What stands behind one prediction.
+    """What one prediction is based on.
 
     Attributes
     ----------
@@ -276,9 +276,9 @@ def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
 
 
 def _order(keys: np.ndarray) -> np.ndarray:
-    """Order (n, m) that sorts each row of whole numbers from 0 to 2^39, ties by their place.
+    """Order (n, m) that sorts each row of whole numbers from 0 to 2^39, ties by their position.
 
-    Numbers with their places behind them, sorted in vector registers: a fifth of the time of a
+    Numbers followed by their positions, sorted in vector registers: a fifth of the time of a
     stable `argsort`.
     """
     bits = max(1, (keys.shape[1] - 1).bit_length())
@@ -350,7 +350,7 @@ def reasons(
     n_classes: int,
     calibration: Calibration,
 ) -> list[Reason]:
-    """Say what stands behind the predictions of rows that the heads have attended to.
+    """Give what the predictions of rows that the heads have attended to are based on.
 
     Parameters
     ----------
@@ -377,7 +377,7 @@ def reasons(
 def remembered_reasons(
     predictor: Predictor, n_neighbors: int | None, n_classes: int
 ) -> dict[int, Reason]:
-    """Say what stands behind the predictions of the fitted rows, each without itself."""
+    """Give what the predictions of the fitted rows are based on, each without itself."""
     bank, calibration = predictor.views.bank, predictor.calibration()
     found: dict[int, Reason] = {}
     fitted = torch.nonzero(bank.columns[FOLD] >= 0)[:, 0]

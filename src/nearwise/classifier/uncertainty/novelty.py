@@ -18,7 +18,7 @@ def novelty_scores(
     """Novelty scores of rows, larger is more novel, (n,).
 
     "combined" is the mean of the four others, each in standard deviations from its mean among the
-    calibration rows: no novel row is needed to make it, and whichever of them sees a row as far out
+    calibration rows: no novel row is needed to make it, and each of them that finds a row far out
     raises it.
     """
     if name != "combined":

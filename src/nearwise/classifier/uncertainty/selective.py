@@ -45,7 +45,7 @@ class Selection:
         With probability `confidence`, no more of the accepted rows are wrong in the long run.
     confidence : float
     n_calibration, n_accepted : int
-        Rows behind all this, and how many of them are accepted.
+        Rows used for all this, and how many of them are accepted.
     aurc : dict of str to float
         Area under the risk-coverage curve of every score compared, on the calibration rows.
     guarantee : str
@@ -153,7 +153,7 @@ def fit_combination(rows: CalibrationRows) -> Combination | None:
 
 
 def _features(parts: Parts, remoteness: Remoteness) -> np.ndarray:
-    """Lay out what the learned score sees of a prediction, (n, 9)."""
+    """Lay out the inputs of the learned score, (n, 9)."""
     best = parts.proba.argmax(axis=1)
     rows = np.arange(len(best))
     top = parts.proba[rows, best].clip(_FLOOR, 1 - _FLOOR)
@@ -199,7 +199,7 @@ class Judge:
         }
 
     def choose(self, name: Score | Literal["auto"]) -> Score:
-        """Give the score asked for, or the best.
+        """Give the named score, or the best.
 
         That is the one with the lowest AURC where it lies below that of the maximum probability
         in 95 of 100 bootstrap resamples of the calibration rows, else the maximum probability: few
@@ -280,7 +280,7 @@ class Judge:
         Raises
         ------
         ValueError
-            If there is none; it says the lowest risk that can be promised.
+            If there is none, with the lowest risk that can be promised.
         """
         shares = np.arange(1, _GRID + 1) / _GRID
         tried = [self.at_coverage(name, share) for share in shares]

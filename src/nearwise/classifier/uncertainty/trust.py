@@ -94,7 +94,7 @@ def measure_trust(model: FittedModel) -> Trust:
 
 
 def _set_sizes(rows: CalibrationRows) -> dict[float, Any]:
-    """Shares of set sizes; a row's own score is among those it is judged by, one of many."""
+    """Shares of set sizes; a row's own score is among those it is compared with, one of many."""
     judged = nonconformity(rows.parts.proba, "lac")
     everyone = np.zeros(len(rows.labels), dtype=np.int64)
     p = p_values(judged[None], judged, rows.truth, everyone)

@@ -133,7 +133,7 @@ class TrustOptions:
         return self.coverage is not None or self.max_risk is not None
 
     def select(self, query: "Query") -> "Selection | None":
-        """Choose the rows to answer, or None where nothing was asked."""
+        """Choose the rows to answer, or None where there is no option for it."""
         if not self.selective:
             return None
         return query.selection(
@@ -187,7 +187,7 @@ def measure_trust(
     `labels` are positions among the model's classes. "selective": coverage_asked, coverage, risk
     (None where no row was answered), expected_risk, risk_bound, bound_confidence, score, threshold.
     "sets": confidence and the metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the
-    reason, where the model has too few rows to judge by. ValueError if the coverage or the
+    reason, where the model has too few calibration rows. ValueError if the coverage or the
     confidence is out of its range.
     """
     from nearwise.metrics import evaluate_sets
@@ -198,7 +198,7 @@ def measure_trust(
         chosen, sets = options.select(query), query.sets(options.set_confidence)
     except ValueError as error:
         return {"not_measured": str(error)}
-    assert chosen is not None  # a coverage was asked for
+    assert chosen is not None  # a coverage was given
     wrong = chosen.labels != model.classes_[labels]
     answered = chosen.accepted
     return {

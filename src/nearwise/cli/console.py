@@ -108,10 +108,10 @@ def open_streams() -> None:
 
 @contextmanager
 def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show the step that is being done behind a label, in one line on standard error.
+    """Show the current step after a label, in one line on standard error.
 
-    Yields what takes the words of the next step. Nothing is shown where standard error is no
-    terminal.
+    Yields a function that takes the name of the next step. Nothing is shown where standard error is
+    no terminal.
     """
     console = _console(stderr=True)
     if quiet or not console.is_terminal:
@@ -126,7 +126,7 @@ def progress(
 ) -> Iterator[T]:
     """Go through items with a bar on standard error; on terminals only, gone when done.
 
-    `total` is how many there are, where that cannot be told by their `len`.
+    `total` is how many there are, where their `len` does not give it.
     """
     console = _console(stderr=True)
     yield from rich.progress.track(

@@ -1,4 +1,4 @@
-"""Model folders: open one, check a place for a new one, keep two writers apart."""
+"""Model folders: open one, check the path of a new one, exclude a second writer."""
 
 import fcntl
 import os
@@ -39,13 +39,13 @@ class Pin:
 
 
 def pin_of(model: "AttnKNNClassifier", folder: Path) -> Pin:
-    """Tell which version of the model in a folder was opened."""
+    """Return which version of the model in a folder was opened."""
     state = model._folders[os.path.realpath(folder)]
     return Pin(state.lineage, state.version, __version__)
 
 
 def require_model(folder: Path) -> None:
-    """Raise a ValueError that says how to make a model if there is no folder."""
+    """Raise a ValueError with how to make a model if there is no folder."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise ValueError(
@@ -91,7 +91,7 @@ def check_out(folder: Path, *, overwrite: bool) -> None:
 def sole_writer(folder: Path) -> Iterator[None]:
     """Keep two processes from changing a model at once, where the later would undo the earlier.
 
-    A hidden file beside the folder (or the place for one; a symbolic link to it has the same lock)
+    A hidden file beside the folder (or its path; a symbolic link to it has the same lock)
     is locked while the block runs, and removed if it was made for that. Processes that only predict
     need no lock. BlockingIOError if another process is changing it, ValueError if something else
     than a file has the lock's name.
@@ -119,10 +119,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def new_model(folder: Path, *, overwrite: bool) -> Iterator[None]:
-    """Check a place for a model, and keep it to this process while the block runs.
+    """Check the path of a model, and lock it for this process while the block runs.
 
-    Whoever wants to write there meanwhile, or to add rows to the model that is replaced, is told at
-    once: what came to the old model while the new one is trained would be lost. Raises as
+    Whoever tries to write there meanwhile, or to add rows to the model that is replaced, gets an
+    error at once: what came to the old model while the new one is trained would be lost. Raises as
     `check_out` and `sole_writer`.
     """
     check_out(folder, overwrite=overwrite)

@@ -19,7 +19,7 @@ def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path
     if out is None:
         return
     if str(out) == "-":
-        with standard_output():  # told now if it is closed
+        with standard_output():  # fails now if it is closed
             return
     path = Path(out)
     if path.is_dir():

@@ -156,7 +156,7 @@ class Context:
         if self.kind == "fixed":
             return start[None]
         mixed = _mix(start + rows)
-        # the place in the batch counts, so that another order of the same rows is another batch
+        # the position in the batch counts, so that another order of the same rows is another batch
         positions = 2 * torch.arange(len(rows), device=rows.device) + 1
         return mixed if self.kind == "per-image" else _mix((mixed * positions).sum()[None])
 

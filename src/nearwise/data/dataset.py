@@ -41,7 +41,7 @@ class Dataset:
         The set's own class numbers, where their order differs from that of the labels: a
         stratified split depends on it. Default: the labels.
     views : dict of str to float32 ndarray of the shape of `X`
-        Other views of the same rows (for example "flip"), where asked for and available.
+        Other views of the same rows (for example "flip"), on request, where available.
     row_names : tuple of str, optional
         Name of every row, where rows have one: the file of an image, from its folder's own name
         on ("flowers/train/rose/1.png").
@@ -130,7 +130,7 @@ class Dataset:
         Raises
         ------
         ValueError
-            If the features are images, which are no columns.
+            If the features are images, which are not columns.
         """
         if self.kind == "images":
             raise ValueError(

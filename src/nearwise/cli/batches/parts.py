@@ -10,7 +10,7 @@ from nearwise.cli.outputs import check_folder
 from nearwise.safe_files import plain, write_aside
 from nearwise.warn import warn_user
 
-MANIFEST = "_nearwise_batch.json"  # what begins with "_" is no part to readers of Parquet folders
+MANIFEST = "_nearwise_batch.json"  # readers of Parquet folders skip names that begin with "_"
 IMAGES_PER_PART = 256
 
 
@@ -34,7 +34,7 @@ def parts_of_tables(data: str, *, whole: bool = False) -> list[Part]:
         n = 1 if whole else _pieces(file)
         if not n and in_folder:
             warn_user(f"{file} has no rows, and no part.")
-        n = n if in_folder else max(n, 1)  # whoever reads a single one says so
+        n = n if in_folder else max(n, 1)  # reading a single one reports it
         names = (
             f"{number:06d}-{piece:05d}-of-{n:05d}-{file.stem[:60]}.parquet" for piece in range(n)
         )
@@ -43,7 +43,7 @@ def parts_of_tables(data: str, *, whole: bool = False) -> list[Part]:
 
 
 def _pieces(file: Path) -> int:
-    """Count the pieces of a table; one if it is damaged, which whoever reads it says."""
+    """Count the pieces of a table; one if it is damaged, which reading it reports."""
     from nearwise.data.tables.pieces import count_pieces
 
     try:

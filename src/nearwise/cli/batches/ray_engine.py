@@ -51,7 +51,7 @@ def run_batch(
 ) -> None:
     """Answer a question about a table, those in a folder, or images, in parts below `out`.
 
-    Parts that a former run made are kept. ValueError if what is asked cannot be done, or parts
+    Parts that a former run made are kept. ValueError if the options cannot be fulfilled, or parts
     could not be made; the others are there then.
     """
     require_extra("--engine ray", "ray", "ray")

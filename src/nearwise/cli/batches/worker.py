@@ -27,7 +27,7 @@ _ATTEMPTS = 3
 
 
 class Question(Protocol):
-    """What is asked about rows; it stays the same when a process hands it to another."""
+    """Options of a query about rows; the same when a process passes them to another."""
 
     def table(
         self,
@@ -35,10 +35,10 @@ class Question(Protocol):
         copied: "pd.DataFrame",
         features: "pd.DataFrame | np.ndarray",
     ) -> "pd.DataFrame":
-        """Give the answers, one row each, behind the columns that are handed on."""
+        """Give the answers, one row each, after the columns that are passed on."""
 
     def settings(self) -> dict[str, Any]:
-        """Say all that is asked, as JSON holds it."""
+        """Return all options, as JSON holds them."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Job:
 class Worker:
     """Makes parts of a job; Ray Data calls it with one part at a time.
 
-    What a user can mend, and what is to be said, goes back to the process that started the job.
+    What a user can fix, and messages, go back to the process that started the job.
     """
 
     def __init__(self, job: Job) -> None:

@@ -79,7 +79,7 @@ def clean(
     """Find rows whose label looks wrong, and show the neighbors that say so.
 
     Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
-    row to look at, not a verdict: rare cases look suspicious too. Rows count from 0.
+    row to check, not a verdict: rare cases look suspicious too. Rows count from 0.
 
     For images DATA is a folder with one folder per class. A share of them is held out to fit the
     attention, and is not ranked; another --seed holds others out.
@@ -116,7 +116,7 @@ def clean(
         verbose=0 if quiet else 1,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
+        warnings.simplefilter("ignore", ColumnWarning)  # the report has it
         model.fit(rows.source)
     if rate == "auto" and rows.names is not None and not model.can_find_label_issues:
         raise ValueError(

@@ -117,7 +117,7 @@ class Keys:
     space: str
 
     def settings(self) -> dict[str, Any]:
-        """Say all that is asked."""
+        """Return all options."""
         return {"command": "embed"} | asdict(self)
 
     def table(
@@ -126,7 +126,7 @@ class Keys:
         copied: "pd.DataFrame",
         features: "pd.DataFrame | np.ndarray",
     ) -> "pd.DataFrame":
-        """Lay keys out as columns behind those that are handed on."""
+        """Lay keys out as columns after those that are passed on."""
         import pandas as pd
 
         keys = model.keys(features, self.space).numpy()

@@ -90,7 +90,7 @@ def evaluate(
     95 % percentile bootstraps over rows. For images DATA is a folder with one folder per class; if
     it has a training and a test part, the latter is used.
 
-    Then follows how well the model knows its limits: the share of wrong answers when only the
+    Then follows how well the model estimates its limits: the share of wrong answers when only the
     surest --coverage of rows is answered, beside what the training rows, predicted as if new,
     promised (with --confidence); and how often sets of --confidence hold the true class, and how
     large they are.
@@ -218,7 +218,7 @@ def _shots(
     memory = learned.memory_
     labels, weight = memory.labels, None
     if Settings.of(learned.settings).max_per_class:
-        # A row that may be found weighs as many as it stands for.
+        # A row that may be found weighs as many as it represents.
         found = memory.columns.get(FINDABLE, slice(None))
         labels, weight = labels[found], memory.sample_weight[found]
     counts = labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()

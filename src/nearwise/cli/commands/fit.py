@@ -38,7 +38,7 @@ from nearwise.interrupts import watch_interrupt
 if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier
 
-# The file says that a folder of checkpoints may be removed; without it nothing is.
+# The file marks a folder of checkpoints that may be removed; without it nothing is.
 _MARK = "made-by-nearwise-fit.txt"
 _MARK_TEXT = "Training checkpoints of 'nearwise fit'. They go when the model is saved.\n"
 _FIT = re.compile(r"fit-[0-9a-f]+")
@@ -126,7 +126,7 @@ def fit(
 
     Columns of text are categories, dates become year, month, day of week and days; empty cells
     are missing values. Row numbers, row ids and text that differs in every row are left out. A
-    report says what each column is used as and which flag changes it. For images DATA is a folder
+    report shows what each column is used as and which flag changes it. For images DATA is a folder
     with one folder per class, perhaps within "train" beside "test" or "val", which is then left for
     'nearwise evaluate'.
 
@@ -177,7 +177,7 @@ def fit(
         watch_interrupt() as interrupt,
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
+        warnings.simplefilter("ignore", ColumnWarning)  # the report has it
         model = AttnKNNClassifier(
             **parameters,
             random_state=seed,
@@ -222,7 +222,7 @@ def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
     """Keep training checkpoints beside a model until it is complete.
 
     Those of an earlier try are used (`resume`) or removed. The folder that is yielded is removed
-    when the block ends without an exception, but for what no fit wrote there.
+    when the block ends without an exception, except what no fit wrote there.
     """
     check_checkpoints(out)
     folder = checkpoint_folder(out)

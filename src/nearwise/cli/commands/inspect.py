@@ -94,7 +94,7 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
 
 
 def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, Any]:
-    """Collect what a fitted model can tell about itself.
+    """Collect what is known of a fitted model.
 
     rows, target, classes (rows of each), columns (use of each), column_report, for images from
     files files (how many from each folder), settings (those that differ from the defaults), choice,

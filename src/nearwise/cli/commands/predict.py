@@ -184,14 +184,14 @@ def predict(
 
 @dataclass(frozen=True)
 class Answers:
-    """What is asked about rows; `neighbors`: how many are shown, None shows all, False none."""
+    """Options of a query; `neighbors`: how many are shown, None shows all, False none."""
 
     proba: bool
     neighbors: int | Literal[False] | None
     trust: TrustOptions
 
     def settings(self) -> dict[str, Any]:
-        """Say all that is asked."""
+        """Return all options."""
         own = {"command": "predict", "proba": self.proba, "neighbors": self.neighbors}
         return own | asdict(self.trust)
 
@@ -206,7 +206,7 @@ class Answers:
     def found(
         self, model: "AttnKNNClassifier", features: "pd.DataFrame | np.ndarray"
     ) -> "tuple[Query, Selection | None, list[Explanation] | None]":
-        """Ask about rows: the query, which rows to answer, and the neighbors, where asked for."""
+        """Query rows: the query, which rows to answer, and the neighbors, on request."""
         query = model.query(
             features,
             sets=self.trust.sets,
@@ -222,7 +222,7 @@ class Answers:
         copied: "pd.DataFrame",
         features: "pd.DataFrame | np.ndarray",
     ) -> "pd.DataFrame":
-        """Lay answers out as columns behind those that are handed on."""
+        """Lay answers out as columns after those that are passed on."""
         query, chosen, explanations = self.found(model, features)
         if chosen is not None:
             say(f"Rows are accepted by one rule {promised(chosen)}")
@@ -232,7 +232,7 @@ class Answers:
 
 
 def _format_of(out: str) -> Format:
-    """Tell the format by the suffix, before any work is done."""
+    """Detect the format by the suffix, before any work is done."""
     from nearwise.data.tables.files import table_format
 
     if out == "-":

@@ -71,7 +71,7 @@ def match_columns(
     expected: Iterable[str] = (),
     quiet: bool = False,
 ) -> "pd.DataFrame":
-    """Give the columns a model knows, by name and in its order.
+    """Give the columns a model uses, by name and in its order.
 
     Nothing is learned from those of `optional`, which may be missing; `expected` ones (the target)
     may be there beside, others are ignored with a note.
@@ -97,9 +97,9 @@ def match_places(
     """Name the columns "0", "1", ... of a table without a header as a model does.
 
     Numbers count as in the table that the model was fitted on, its target among them. With as many
-    columns as `names` and other numbers, or none of the classes in the target's place, the target
-    is taken to be missing, and the columns to be those of the model in order. ValueError if it
-    cannot be told which column is which.
+    columns as `names` and other numbers, or none of the classes in the target's position, the
+    target is taken to be missing, and the columns to be those of the model in order. ValueError if
+    it it is unclear which column is which.
     """
     if set(names) <= set(frame.columns):
         if target not in frame.columns:

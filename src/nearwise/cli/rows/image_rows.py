@@ -44,7 +44,7 @@ _TARGET = "class"  # what the labels of a folder are called
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What the command line asks about images: their size, colour, and damaged files."""
+    """Options of the command line about images: their size, colour, and damaged files."""
 
     size: str | None = None
     color: Literal["grey", "rgb"] | None = None
@@ -52,7 +52,7 @@ class ImageOptions:
     resize: bool = False
 
     def refuse(self, why: str) -> None:
-        """Refuse options about images where there are none; `why` says what there is instead."""
+        """Refuse options about images where there are none; `why` names what there is instead."""
         options = {
             "--image-size": self.size,
             "--color": self.color,
@@ -98,7 +98,7 @@ def read_class_folder(
 ) -> "Dataset":
     """Read a folder with a folder for each class.
 
-    `part` says what to take where there are two; the other is left out, which is said. Images must
+    `part` says which to take where there are two; the other is left out, with a note. Images must
     have the size of a model (`known`) or be brought to it. ValueError if `data` is no such folder,
     an image is damaged, or sizes or colours differ.
     """

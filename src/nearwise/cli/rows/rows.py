@@ -56,7 +56,7 @@ class Rows:
         return Source(self.X, self.y, self.names)
 
     def described(self, row: int, n_columns: int) -> dict[str, str]:
-        """Tell what a row is: its first columns, or its file."""
+        """Describe a row: its first columns, or its file."""
         import pandas as pd
 
         if isinstance(self.X, pd.DataFrame):
@@ -136,7 +136,7 @@ def read_for_model(
     header: bool | None = None,
     quiet: bool = False,
 ) -> Rows:
-    """Read labelled rows of the kind that the model in folder `name` knows.
+    """Read labelled rows of the kind that the model in folder `name` takes.
 
     As `read_to_learn`, but the target is the model's own by default; `part` says what to take of a
     folder of images that has both.
@@ -153,7 +153,7 @@ def read_for_model(
     _refuse_header(header)
     check_target(target, model.target_name_)
     rows = _labelled(read_class_folder(data, part, options, of_images, quiet=quiet))
-    # a model fitted in Python may know its classes as numbers; a folder's name is text
+    # a model fitted in Python may have numbers as classes; a folder's name is text
     known = {str(label): label for label in model.classes_.tolist()}
     values = [known.get(label, label) for label in rows.y.tolist()]
     return Rows(rows.X, pd.Series(values, name=rows.y.name), names=rows.names)
@@ -170,7 +170,7 @@ def read_to_predict(
     quiet: bool = False,
     read: "Callable[..., pd.DataFrame]" = read_frame,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
-    """Read rows without labels, of the kind that a model knows: columns to hand on, and features.
+    """Read rows without labels, of the kind that a model takes: columns to pass on, and features.
 
     `data` is one table, or files and folders of images; of images "file" is handed on, as it was
     given. `read` reads a table, or a piece of it.
@@ -224,7 +224,7 @@ def _refuse_header(header: bool | None) -> None:
 def check_kind(
     model: "AttnKNNClassifier", name: Path, data: Sequence[str], options: ImageOptions
 ) -> "ImageEncoder | None":
-    """Refuse images for a model of tables and the reverse; return what a model knows of images."""
+    """Refuse images for a model of tables and the reverse; return a model's encoder of images."""
     known = encoder_of_images(model)
     if known is None:
         options.refuse(f"{name} was fitted on a table")

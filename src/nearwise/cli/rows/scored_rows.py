@@ -1,4 +1,4 @@
-"""Rows that ``nearwise evaluate`` scores: new ones, and apart those the model learned from."""
+"""Rows that ``nearwise evaluate`` scores: new ones, and separately those the model learned from."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,12 @@ ONLY_LEARNED = (
     "Abstention and sets are calibrated on rows the model learned from, so they need others. Give "
     "rows it has not learned from."
 )
-_MANY = 0.01  # share of repeated rows from which it is said
+_MANY = 0.01  # share of repeated rows from which it is reported
 
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Rows of a file with their predictions, and what is to be said about them.
+    """Rows of a file with their predictions, and what to report about them.
 
     `at` says which rows of the file count, `y` has their class positions. They are `new`, or the
     model learned from all and each is predicted as if it had not. `n_learned` rows of the file were

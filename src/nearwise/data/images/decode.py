@@ -71,7 +71,7 @@ class Room:
                 self._changed.notify_all()
 
     def check(self, n_bytes: int, what: str) -> None:
-        """Refuse what does not fit even alone; the `TooLargeError` says what to set."""
+        """Refuse what does not fit even alone; the `TooLargeError` names what to set."""
         if n_bytes > self.n_bytes:
             needed = -(-n_bytes // MEGABYTE)
             raise TooLargeError(
@@ -106,7 +106,7 @@ def _return_freed_memory() -> None:
 def _bytes(opened: Any, size: tuple[int, int] | None, mode: str, n_whole: int) -> int:
     width = 1 if opened.mode in _ONE_BYTE_MODES else 4  # bytes per pixel
     loading = width + (_WEBP_CANVASES if opened.format == "WEBP" else 0)
-    # without these, a PNG would be decoded to look for EXIF behind its pixels
+    # without these, a PNG would be decoded to look for EXIF after its pixels
     if _NOTES & opened.info.keys() and opened.getexif().get(_ORIENTATION, 1) != 1:
         loading += width  # turning makes a copy
     n_channels = len(mode)
@@ -145,7 +145,7 @@ class Encoded(NamedTuple):
 
 
 class DamagedImage(NamedTuple):
-    """An image that cannot be read: its name, what the reader said, and what to do."""
+    """An image that cannot be read: its name, the reader's error, and what to do."""
 
     where: str
     reason: str
@@ -220,7 +220,7 @@ def decode_sound(
     image_size: Size | None = None,
     color: Color | None = None,
 ) -> Sound:
-    """Decode as `decode_images` does, and set damaged images apart instead of raising."""
+    """Decode as `decode_images` does, and return damaged images separately instead of raising."""
     _import_pillow()
     size = check_options(image_size, color)
     X: Images = np.empty((0, 0, 0, 0), dtype=np.uint8)
@@ -298,7 +298,7 @@ def _decode(
             mode = _MODES[color]
             stack.enter_context(room.take(plan(opened, size, mode, room)))
             stack.callback(opened.close)  # frees the pixels before others may take the room
-            if opened.format == "PNG":  # Pillow compares the check sums of pixels only when asked
+            if opened.format == "PNG":  # Pillow compares the check sums of pixels only on request
                 with Image.open(io.BytesIO(content), formats=FORMATS) as again:
                     again.verify()
             opened.load()
@@ -397,7 +397,7 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # Pillow's "cannot identify image file <_io.BytesIO object at 0x...>" says no more than this
+    # Pillow's "cannot identify image file <_io.BytesIO object at 0x...>" has no more than this
     return str(error).partition(" <_io")[0].partition(" '")[0] or type(error).__name__
 
 

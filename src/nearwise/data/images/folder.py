@@ -42,7 +42,7 @@ def load_image_folder(
     The class folders may lie in a folder "train" and one of "test", "val", "valid" or
     "validation"; the latter is then the test part. Classes and files come in the order of their
     names, the training part first. Hidden files and folders (a dot first) are skipped; so are
-    files that are no images, and links to images of the same class folder, with a warning.
+    files that are not images, and links to images of the same class folder, with a warning.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     """List the images of a folder of class folders without decoding them.
 
     Gives for "train" and "test", or "all", the files in the order of classes and names and their
-    class numbers, and the names of the classes. Warns if files that are no images, or links to
+    class numbers, and the names of the classes. Warns if files that are not images, or links to
     images of the same folder, are left out.
     """
     parts = _parts(folder)
@@ -149,7 +149,7 @@ def decode_files(
     color: Color | None = None,
     skip_damaged: bool = False,
 ) -> tuple[Images, list[int]]:
-    """Decode image files; damaged ones are left out with a warning, where asked for.
+    """Decode image files; damaged ones are left out with a warning, on request.
 
     Gives uint8 (n_kept, height, width, channels), and the positions in `files` of these images.
     Options are those of `load_image_folder`.
@@ -172,7 +172,7 @@ def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """List the images in a folder and the folders within it, or check a list of image files.
 
     Symbolic links are followed, and each image of a folder is listed once, however many links lead
-    to it. Warns if files that are no images, or links to what is listed already, are left out of a
+    to it. Warns if files that are not images, or links to what is listed already, are left out of a
     folder.
     """
     if isinstance(source, Path) and source.is_dir():
@@ -321,7 +321,7 @@ def _repeated(images: Sequence[Path], known: dict[str, Path]) -> list[Path]:
 def _everything(folder: Path) -> tuple[list[Path], list[Path]]:
     """List the files below a folder, each once, and the links that lead to one of them again.
 
-    Links are followed last, so that what lies in the folder itself goes by its own name. Hidden
+    Links are followed last, so that what lies in the folder itself has its own name. Hidden
     files and folders are left out.
     """
     files: list[Path] = []
@@ -360,7 +360,7 @@ def _but(others: Sequence[Path]) -> str:
 
 
 def _tell_others(folder: Path, others: Sequence[Path]) -> None:
-    """Say which files of a folder are no images and were left out."""
+    """Say which files of a folder are not images and were left out."""
     if not others:
         return
     single = len(others) == 1

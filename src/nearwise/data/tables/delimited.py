@@ -46,7 +46,7 @@ def read_numbers(
     read so. What can be read both ways, as 1,234, follows the columns of the file that cannot; if
     there are none, a comma separates thousands in a file separated by commas and decimals in any
     other. Where columns have decimal commas and none has decimal points, points separate thousands
-    (1.000). Columns of which one value is no number stay text.
+    (1.000). Columns of which one value is not a number stay text.
 
     Columns are numbered from 0; `as_text` gives those of some numbers as they are written in the
     file. Numbers are read to the nearest float64; whole ones stay int64 where there is no gap.
@@ -109,7 +109,7 @@ def _with_points(table: pd.DataFrame, as_text: Callable[[list[int]], pd.DataFram
 
 
 def _style(column: "pd.Series") -> str | None:
-    """Tell how all values of a column spell numbers (plain, comma, point or either), if they do."""
+    """Return how all values of a column spell numbers (plain, comma, point, either), if they do."""
     values = column.dropna().unique().tolist()
     if not values:
         return None
@@ -148,7 +148,7 @@ _EXACT: dict[str, Any] = (
 MAX_COLUMNS = 100_000  # pandas takes a minute and 1.4 GB for a million
 _DELIMITERS = (",", ";", "\t", "|")
 _BLANKS = r"\s+"
-_SAMPLE = 1 << 16  # bytes that the layout is told by
+_SAMPLE = 1 << 16  # bytes that the layout is found from
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -162,7 +162,7 @@ _WORDS = {_BLANKS: "blanks", "\t": "tabs"}
 class Layout:
     """How the values of a line are separated: by a character, or a regular expression for blanks.
 
-    `spaced`: a blank follows every delimiter and is no part of the value.
+    `spaced`: a blank follows every delimiter and is not a part of the value.
     """
 
     delimiter: str
@@ -170,7 +170,7 @@ class Layout:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What pandas is told about it."""
+        """Arguments for pandas."""
         return {
             "sep": self.delimiter,
             "skipinitialspace": self.spaced,
@@ -194,7 +194,7 @@ def parse_text(
     header: bool | None = None,
     known: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Read delimited text: encoding, delimiter, names and spellings of numbers are told by itself.
+    """Read delimited text: encoding, delimiter, names and spellings of numbers are detected.
 
     UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252). `header` and `known`
     as in `read_table`; `note` takes a sentence about everything that was not read as it stands.
@@ -334,7 +334,7 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def _has_blanks(lines: Sequence[str]) -> bool:
-    """Tell whether blanks separate columns: as many in each line, one of them all numbers."""
+    """Return whether blanks separate columns: as many in each line, one of them all numbers."""
     rows = [line.split() for line in lines]
     if len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
         return False
@@ -394,13 +394,13 @@ def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> 
 def _note_short_lines(
     content: bytes, layout: Layout, body: pd.DataFrame, where: str, note: Note
 ) -> None:
-    """Tell how many lines lack values at their end, which pandas takes for gaps."""
+    """Return how many lines lack values at their end, which pandas takes for gaps."""
     n_columns = body.shape[1]
     if n_columns < 2 or not body.iloc[:, -1].isna().any():
         return
     try:
         short = [line for line, n in _rows(content, layout) if n < n_columns]
-    except csv.Error:  # a value longer than csv takes: nothing can be said
+    except csv.Error:  # a value longer than csv takes: nothing can be found
         return
     if short:
         note(

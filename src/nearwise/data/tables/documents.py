@@ -1,4 +1,4 @@
-"""Tables that are no delimited text: Parquet, JSON, JSON lines and Excel workbooks."""
+"""Tables that are not delimited text: Parquet, JSON, JSON lines and Excel workbooks."""
 
 import io
 import json
@@ -144,7 +144,7 @@ def _n_bytes(kind: pa.DataType) -> int:
 def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFrame:
     """Read JSON: a list of objects, an object of columns, or an object on each of its `lines`.
 
-    null and what an object lacks are gaps; types are those of JSON. ValueError if this is no JSON
+    null and what an object lacks are gaps; types are those of JSON. ValueError if this is not JSON
     (in UTF-8, UTF-16 or UTF-32), no table, or a cell holds a list or an object.
     """
     try:
@@ -177,7 +177,7 @@ def parse_excel(
     """Read the first sheet of an Excel workbook (.xlsx), as `parse_text` reads text.
 
     Values are those last computed by Excel; empty cells and the words for missing values are gaps,
-    empty rows are left out. ImportError if openpyxl is not there, ValueError if this is no
+    empty rows are left out. ImportError if openpyxl is not installed, ValueError if this is no
     workbook, is out of proportion to its file, or the first row does not hold names.
     """
     rows = _sheet_rows(content, where, note)

@@ -149,7 +149,7 @@ def open_table(path: Path) -> BinaryIO:
     except FileNotFoundError as error:
         folder = path.parent
         tables = [p for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
-        stems = {p.stem: p.name for p in tables}  # an ending alike says nothing
+        stems = {p.stem: p.name for p in tables}  # the same ending is no hint
         guess = nearest_names(path.stem, stems)
         hint = f" Its folder holds {', '.join(p.name for p in tables[:8])}." if tables else ""
         hint = f" Did you mean {stems[guess[0]]!r}?" if guess else hint
@@ -159,7 +159,7 @@ def open_table(path: Path) -> BinaryIO:
 
 
 def _form(content: bytes, path: Path | None) -> str:
-    """Tell the format by the first bytes, then by the suffix, that of a compression aside."""
+    """Detect the format by the first bytes, then by the suffix (not that of a compression)."""
     if content.startswith(PARQUET_MAGIC):
         return "parquet"
     if content.startswith(ZIP_MAGIC) and is_workbook(zip_names(content)):

@@ -13,7 +13,7 @@ from nearwise.names import listed
 _NUMBER = re.compile(r"[+-]?(?:\d[\d.,]*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _BLANK = {"", "?", "NA", "N/A", "nan", "NaN", "None", "null", "NULL"}
 _FEW = 3  # numbers from which an ascending row of them may be names, such as years
-_DIGITS = 4  # digits that make a spelling tell, as in 2020-01-31
+_DIGITS = 4  # digits that make a spelling significant, as in 2020-01-31
 
 
 def check_names(
@@ -95,7 +95,7 @@ def _holds_numbers(column: "pd.Series") -> bool:
 
 
 def _is_like(cell: str, column: "pd.Series") -> bool:
-    """Tell whether text occurs in a column, or is spelt as its values are (dates, say)."""
+    """Return whether text occurs in a column, or is spelt as its values are (dates, say)."""
     values = column.dropna().astype(str).str.strip()
     if not len(values):
         return False
@@ -114,7 +114,7 @@ def _spelling(text: str) -> str:
 def _may_be_names(
     cells: Sequence[str], columns: dict[int, "pd.Series"], places: Sequence[int]
 ) -> bool:
-    """Tell whether numbers are names: 0, 1, 2 ..., or ascending and far from what is below them."""
+    """Whether numbers are names: 0, 1, 2 ..., or ascending and far from what is below them."""
     try:
         values = [float(cell) for cell in cells]
     except ValueError:  # 1.000,5
@@ -130,7 +130,7 @@ def _may_be_names(
 
 
 def _is_outside(value: float, column: "pd.Series") -> bool:
-    """Tell whether a number lies outside a column's range, widened by its width on both sides."""
+    """Return whether a number lies outside a column's range, widened by its width on both sides."""
     if not _holds_numbers(column):
         return bool(len(column))
     low, high = float(column.min()), float(column.max())

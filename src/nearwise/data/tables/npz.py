@@ -19,8 +19,8 @@ Arrays = dict[str, NDArray[np.generic]]
 def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arrays:
     """Read all arrays of an npz file, given as a path or as its bytes (which `where` names).
 
-    ValueError if the file is no npz, holds no array, holds Python objects (those are never loaded),
-    structured or complex arrays, or arrays that declare more than the file holds.
+    ValueError if the file is not an npz, holds no array, holds Python objects (those are never
+    loaded), structured or complex arrays, or arrays that declare more than the file holds.
     """
     where = where or ("The content" if isinstance(source, bytes) else str(source))
     try:

@@ -84,7 +84,7 @@ def unpack(content: bytes, where: str) -> bytes:
 
 
 def _only_member(content: bytes, where: str) -> Callable[[BinaryIO], BinaryIO] | None:
-    """Give what opens the only file of a zip; None if this is no zip, an npz or a workbook."""
+    """Give what opens the only file of a zip; None if this is not a zip, an npz or a workbook."""
     names = zip_names(content) if content.startswith(ZIP_MAGIC) else []
     if not names or is_workbook(names) or any(name.endswith(".npy") for name in names):
         return None
@@ -106,7 +106,7 @@ def zip_names(content: bytes) -> list[str]:
 
 
 def is_workbook(names: Sequence[str]) -> bool:
-    """Tell whether a zip archive with these files is an Excel workbook."""
+    """Return whether a zip archive with these files is an Excel workbook."""
     return "xl/workbook.xml" in names
 
 
@@ -128,7 +128,7 @@ def _read_bounded(opener: Callable[[BinaryIO], BinaryIO], content: bytes, where:
 
 
 def refuse_other_kinds(content: bytes, where: str) -> None:
-    """Raise ValueError if the first bytes say that a file is no table, and what it looks like."""
+    """Raise ValueError, with what it looks like, if the first bytes are not those of a table."""
     start = content[:512].removeprefix(b"\xef\xbb\xbf")
     for pattern, what in _NO_TABLES:
         if re.match(pattern, start):

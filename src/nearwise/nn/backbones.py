@@ -25,7 +25,7 @@ _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 def load_weights(loader: Any, source: str, **options: Any) -> nn.Module:
     """Load a model of transformers from a folder or the hub; refuse one that lacks weights.
 
-    Weights are read from safetensors alone: a pickle (.bin) can run code.
+    Weights are read only from safetensors: a pickle (.bin) can run code.
     """
     # float32 whatever the file holds: half precision is a matter of autocast.
     model: nn.Module
@@ -67,7 +67,7 @@ def origin(name: str, options: Mapping[str, str]) -> str | None:
 
 def cached_first(load: Callable[..., Any], source: str, **options: Any) -> Any:
     """Call a loader of transformers on what this machine has, then on the hub."""
-    # The hub is asked, with half a minute of retries where there is no network, only for what is
+    # The hub is queried, with half a minute of retries where there is no network, only for what is
     # not on this machine.
     try:
         return load(source, local_files_only=True, **options)
@@ -176,7 +176,7 @@ class BackboneSpec:
     """All that rebuilds a backbone without its weights, in plain numbers and strings."""
 
     model: dict[str, Any]  # the configuration of the transformers model, or widths of a FastCNN
-    image_size: tuple[int, int]  # height and width that the backbone sees
+    image_size: tuple[int, int]  # height and width of the backbone's input
     channels: int
     # The first layers of a residual network; "imagenet" for every other model.
     stem: Literal["cifar", "strided", "imagenet"] = "imagenet"
@@ -262,7 +262,7 @@ def named_backbone(
     pretrained: bool,
     widths: Sequence[int] | None = None,
 ) -> tuple[Backbone | FastCNN, BackboneSpec]:
-    """Build one of `NAMES`, with ImageNet weights where asked for.
+    """Build one of `NAMES`, with ImageNet weights on request.
 
     With them the network takes 3 channels in any case. `stem` "auto" fits it to the larger side:
     "imagenet" above 64 pixels, else "cifar"; for "resnet-small" "strided" above 16 pixels, else
@@ -295,7 +295,7 @@ def pretrained_backbone(
 
     `source` is NAME or NAME@REVISION, or a folder; weights are safetensors, neither pickles nor
     code of the repository are read. `image_size` None takes the model's own. Raises ValueError if
-    the model cannot be found or read, or is no vision model.
+    the model cannot be found or read, or is not a vision model.
     """
     transformers = transformers_module()
     try:
@@ -304,7 +304,7 @@ def pretrained_backbone(
             config = cached_first(
                 transformers.AutoConfig.from_pretrained, name, trust_remote_code=False, **options
             )
-            config = getattr(config, "vision_config", config)  # CLIP: the tower that sees
+            config = getattr(config, "vision_config", config)  # CLIP: the vision tower
             model = load_weights(
                 transformers.AutoModel, name, config=config, trust_remote_code=False, **options
             )
@@ -357,7 +357,7 @@ def _imagenet_model(name: str) -> tuple[Any, str | None]:
             return model, origin(hub_name, options)
     except ImportError:
         raise
-    except Exception as error:  # the hub client has many ways to say that there is no network
+    except Exception as error:  # the hub client has many errors for a missing network
         warn_user(
             f"ImageNet weights for {name!r} ({IMAGENET_MODELS[name]!r}) could not be loaded: "
             f"{first_line(error)} The backbone starts from scratch. Save the model with "

@@ -12,7 +12,7 @@ FAST_CNN_WIDTHS: dict[str, tuple[int, ...]] = {
     "fast-cnn": (64, 256, 256),
     "fast-cnn-wide": (128, 384, 512),
 }
-SMALLEST_SIDE = 9  # below it nothing is left of the image behind three blocks
+SMALLEST_SIDE = 9  # below it nothing is left of the image after three blocks
 _PATCH = 2
 _LEAST_VARIANCE = 5e-4  # added to that of each component of a patch
 WHITENING_IMAGES = 2_000
@@ -25,8 +25,8 @@ class FastCNN(nn.Module):
 
     Each block halves the sides: convolution, 2x2 max-pool, batch normalisation without learned
     scale, GELU, convolution, normalisation, GELU. Convolutions start as partial identities. The
-    first layer is set to whiten patches of training images (`fit_inputs`) and not trained, but for
-    its bias in the first three epochs.
+    first layer is set to whiten patches of training images (`fit_inputs`) and not trained, except
+    for its bias in the first three epochs.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class FastCNN(nn.Module):
         self.whiten.weight.copy_(both)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Train the first layer's bias in the first epochs alone; `epoch` counts from 1."""
+        """Train the first layer's bias only in the first epochs; `epoch` counts from 1."""
         _bias(self.whiten).requires_grad_(epoch <= _BIAS_EPOCHS)
 
 

@@ -149,7 +149,7 @@ def margin_contrastive(
     """Margin form of the contrastive loss: ``-log(exp(s_pos + m) / sum exp(s))``, at least 0.
 
     The sum runs over all other rows of the batch. As written, the margin only shifts the value;
-    floored at 0 a pair whose share of the softmax has reached ``exp(-m)`` is left alone, which is
+    floored at 0 a pair whose share of the softmax has reached ``exp(-m)`` is unchanged, which is
     what a margin is for.
 
     Parameters

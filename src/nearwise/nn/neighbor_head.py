@@ -1,6 +1,6 @@
 """The head: attention over the neighbors of several key spaces, pooled with a base prediction.
 
-What it sees of the neighbors (`Neighborhood`), the attention within one space
+Its inputs from the neighbors (`Neighborhood`), the attention within one space
 (`NeighborAttention`), and the head itself (`NeighborHead`).
 """
 
@@ -23,14 +23,14 @@ Null = Literal["auto", "prior", "parametric"]
 N_NEIGHBOR_FEATURES = 7
 N_SUMMARY_FEATURES = 8
 _LOG_CLIP = -6.0  # log-probabilities below this look alike to the head
-NEGLIGIBLE = -20.0  # log-probability of a class that nothing speaks for
+NEGLIGIBLE = -20.0  # log-probability of a class without evidence
 _FLOOR = 1e-9
 _CHUNK = 4096  # rows predicted at once
 _LARGEST_NULL = 60.0  # logit of a null that leaves the neighbors nothing
 
 
 class Neighborhood(NamedTuple):
-    """What a head sees of the k nearest rows of each query, in one key space.
+    """Inputs of a head: the k nearest rows of each query, in one key space.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ def describe_neighborhood(
     log_weight: Tensor | None = None,
     certainty: Tensor | None = None,
 ) -> Neighborhood:
-    """Compute what the head sees from distances, labels and the base's predictions.
+    """Compute the head's inputs from distances, labels and the base's predictions.
 
     Nothing here may depend on the query's own label: leave the query out of `reliability` and of
     the neighbors by id.
@@ -154,7 +154,7 @@ def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tens
     """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
 
     The query's label must not reach its own prediction through its neighbors' reliability, so
-    where i is among j's nearest m, the next one takes its place; where there is no next one, the
+    where i is among j's nearest m, the next one replaces it; where there is no next one, the
     reliability is unknown, 0.5.
 
     Parameters
@@ -251,7 +251,7 @@ class NeighborAttention(nn.Module):
 
 
 class HeadOutput(NamedTuple):
-    """Prediction of a head and what lies behind it.
+    """Prediction of a head and what it is based on.
 
     Attributes
     ----------
@@ -289,7 +289,7 @@ class NeighborHead(nn.Module):
     "log-linear": each space weighs its own neighbors beside a null that carries the class prior,
     and ``log p = a log p_base + sum_s b_s log p_s + const`` with learned positive gates.
     "mixture": one softmax over the neighbors of all spaces and a null that carries the base.
-    New classes, which the base does not know, take the mass of the neighbors that carry them.
+    New classes, which the base lacks, take the mass of the neighbors that carry them.
 
     Parameters
     ----------
@@ -570,7 +570,7 @@ def _with_new_classes(log_proba: Tensor, fresh: Tensor) -> Tensor:
     fresh = fresh.clamp(0, 1 - 1e-6)
     rest = torch.log1p(-fresh.sum(1, keepdim=True).clamp_max(1 - 1e-6))
     # As little as a class gets that no neighbor in the whole batch carries: a
-    # row's prediction does not depend on the rows that are asked with it.
+    # row's prediction does not depend on the rows that are predicted with it.
     return torch.cat([log_proba + rest, torch.log(fresh.clamp_min(math.exp(NEGLIGIBLE)))], dim=1)
 
 

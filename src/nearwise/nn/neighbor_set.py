@@ -19,7 +19,7 @@ from nearwise.nn.neighbor_head import pair_reliability
 
 N_SUMMARY = 16
 OWN_NEIGHBORS = 17  # of which the last stands by for one that is left out
-_JUDGED = 2_000  # remembered rows by which the votes of a space are judged
+_JUDGED = 2_000  # remembered rows on which the votes of a space are measured
 _SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
 _SMOOTHING = 0.5  # rows added to every class
 
@@ -51,7 +51,7 @@ class NeighborSet(NamedTuple):
         Of table, space and query: sizes, how well plain votes predict the remembered rows, whether
         there is a base and how sure it is.
     log_prior : Tensor of shape (B, C)
-        Logarithm of the class shares; -inf for classes that are no classes, as padding.
+        Logarithm of the class shares; -inf for classes that are not classes, as padding.
     """
 
     distances: Tensor
@@ -140,7 +140,7 @@ class KnownRows:
 
     @cached_property
     def own_opinion(self) -> Tensor:
-        """What the base says of each row's own label, (n,)."""
+        """The base's log-probability of each row's own label, (n,)."""
         assert self.base_log_proba is not None  # the caller gave the queries' own
         return self.base_log_proba.float().gather(1, self.labels[:, None])[:, 0]
 
@@ -156,7 +156,7 @@ class KnownRows:
         base_log_proba: Tensor | None = None,
         log_weight: Tensor | None = None,
     ) -> NeighborSet:
-        """Tell what is known of the neighbors of queries that are none of these rows.
+        """Return what is known of the neighbors of queries that are none of these rows.
 
         Parameters and result are those of `RememberedSpace.describe`.
         """
@@ -248,7 +248,7 @@ class RememberedSpace:
     ) -> Self:
         """Search the keys (n, width) of remembered rows among themselves and sum them up.
 
-        The other parameters are those of the class. ValueError if labels are no positions of
+        The other parameters are those of the class. ValueError if labels are not positions of
         `n_classes` classes, one per key, or the base's log-probabilities have another shape.
         """
         n = len(keys)
@@ -281,7 +281,7 @@ class RememberedSpace:
         left_out: Tensor | None = None,
         log_weight: Tensor | None = None,
     ) -> NeighborSet:
-        """Tell what is known of the neighbors that were found for queries.
+        """Return what is known of the neighbors that were found for queries.
 
         Nothing here depends on the label of a query that is left out, but what a base that saw it
         says of its neighbors.
@@ -369,7 +369,7 @@ class RememberedSpace:
 
     @cached_property
     def _judged(self) -> Tensor:
-        """Rows that tell how well votes predict, evenly spread."""
+        """Rows that measure how well votes predict, evenly spread."""
         n = len(self.labels)
         if n <= _JUDGED:
             return torch.arange(n, device=self.labels.device)
@@ -377,7 +377,7 @@ class RememberedSpace:
 
     @cached_property
     def _votes(self) -> Tensor:
-        """How well votes of its own neighbors predict each row that tells, (rows, 6)."""
+        """How well votes of its own neighbors predict each such row, (rows, 6)."""
         if self.own.shape[1] < 2:
             return torch.zeros(len(self._judged), len(_SHARPNESS) + 1, device=self.labels.device)
         at = self._judged

@@ -41,7 +41,7 @@ class NeighborNetwork(nn.Module):
     head : bool, default=False
         Add a linear head on the key, for a cross-entropy term and parametric predictions.
     similarity : {"euclidean", "cosine"}, default="euclidean"
-        "cosine" asks for an embedder with `normalize=True`.
+        "cosine" needs an embedder with `normalize=True`.
     learn_scale : bool, default=True
         Whether ``s`` is trained.
 

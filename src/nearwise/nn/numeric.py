@@ -202,7 +202,7 @@ class PiecewiseLinearEncoding(nn.Module):
         ):
             buffer[column] = start
         n = len(edges) - 1
-        if n < 1:  # a constant column says nothing
+        if n < 1:  # a constant column has no information
             return
         self.lower[column, :n] = edges[:-1].to(self.lower)
         self.width[column, :n] = (edges[1:] - edges[:-1]).to(self.width)

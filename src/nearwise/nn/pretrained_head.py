@@ -250,7 +250,7 @@ class PretrainedNeighborHead(nn.Module):
             )
 
     def _arrays(self) -> tuple[Any, ...]:
-        """Weights of the layers as `pool_rows` takes them, made anew where they have changed."""
+        """Weights of the layers as `pool_rows` takes them, remade where they have changed."""
         if self._learned is None:  # listing them takes longer than the layers do for one query
             self._learned = list(self.layers.parameters())
         versions = [(one.data_ptr(), one._version) for one in self._learned]

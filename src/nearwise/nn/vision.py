@@ -48,19 +48,19 @@ class ImageEmbedder(Embedder):
     dim : int, optional
         Width of the key; default 256, for a fast-cnn its last width.
     image_size : int or (int, int), optional
-        Side, or height and width, that the backbone sees; images of another size are resized.
+        Side, or height and width, of the backbone's input; images of another size are resized.
         Default 32 for the named backbones, the model's own size for others.
     channels : int, default=3
         Channels of the images, 1 or 3. One channel is repeated where the backbone takes three.
     projection_norm : {"batch", "layer"}, default="batch"
     stem : {"auto", "cifar", "strided", "imagenet"}, default="auto"
         First layers of a named backbone: a 3x3 convolution ("strided" halves the sides), or the
-        7x7 convolution with max-pool. "auto" goes by the image size.
+        7x7 convolution with max-pool. "auto" depends on the image size.
     pretrained : bool, default=False
         ImageNet weights for "resnet18" and "resnet50"; where they are not available a warning says
         so and the backbone starts from scratch.
     frozen : bool, default=False
-        Leave the backbone as it is and train the projection alone.
+        Leave the backbone as it is and train only the projection.
     normalize : bool, default=True
         Scale keys to unit L2 length.
     widths : sequence of int, optional
@@ -172,7 +172,7 @@ class ImageEmbedder(Embedder):
             self.backbone.fit_inputs(self.embed(some))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Tell a fast-cnn how far its training has come."""
+        """Pass the progress of training to a fast-cnn."""
         if isinstance(self.backbone, FastCNN):
             self.backbone.begin_epoch(epoch)
 

@@ -100,7 +100,7 @@ class DropPath(nn.Module):
         return x * kept.to(x.dtype) / (1 - self.rate)
 
     def extra_repr(self) -> str:
-        """Tell the rate."""
+        """Return the rate."""
         return f"{self.rate:.3g}"
 
 
@@ -284,7 +284,7 @@ class VisionTransformer(nn.Module):
         attn_drop: float,
         options: Mapping[str, Any],
     ) -> nn.Module:
-        """Build a layer and tell it about the grid, as far as it wants to know."""
+        """Build a layer, with the grid as far as it takes one."""
         make = token_layer(layer)
         known = inspect.signature(make).parameters
         takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values())
@@ -308,7 +308,7 @@ class VisionTransformer(nn.Module):
             nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Return the tokens (B, prefix + N, dim) behind the last layer and norm.
+        """Return the tokens (B, prefix + N, dim) after the last layer and norm.
 
         Parameters
         ----------

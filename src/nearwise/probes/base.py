@@ -123,7 +123,7 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
 
 
 def joined(rows: Rows, others: Rows) -> Rows:
-    """Put other rows behind rows."""
+    """Put other rows after rows."""
     return Rows(np.concatenate([rows.X, others.X]), np.concatenate([rows.codes, others.codes]))
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from nearwise.data.images.pixels import as_unit_floats
 from nearwise.nn.backbones import pretrained_backbone
 
-_PROBED_IMAGES = 16  # whose tokens tell two functions apart
+_PROBED_IMAGES = 16  # whose tokens distinguish two functions
 _CLASS_TOKENS = ("cls_token", "class_embedding", "class_token")  # transformers, torchvision
 
 
@@ -24,7 +24,7 @@ class Encoder(Protocol):
 
     Four more attributes are read where an encoder has them: ``ordered`` (default True), whether
     token i means the same in every image; ``has_cls`` (default False), whether the first token
-    stands for the whole image; ``fingerprint()``, a text that changes with what the encoder gives;
+    represents the whole image; ``fingerprint()``, a text that changes with what the encoder gives;
     ``trained_on``, digests of the images it was trained on (the lab notes and reads them).
     """
 
@@ -44,7 +44,7 @@ class Encoder(Protocol):
         Parameters
         ----------
         x : float Tensor of shape (B, C, H, W)
-            In [0, 1]; an encoder that wants another range normalises inside.
+            In [0, 1]; an encoder that needs another range normalises inside.
         context : int64 Tensor of shape (B, n), optional
             Row-major positions of the pixels that may be seen; None shows all.
 
@@ -114,7 +114,7 @@ def digest_of(tensor: Tensor) -> str:
 
 
 def as_batch(x: Tensor) -> Tensor:
-    """Images in [0, 1] and other floats as float32, integers that are no pixels as they are."""
+    """Images in [0, 1] and other floats as float32, integers that are not pixels as they are."""
     return as_unit_floats(x) if x.dtype == torch.uint8 or x.is_floating_point() else x
 
 
@@ -165,7 +165,7 @@ class FunctionEncoder:
     ordered : bool, default=True
         Whether token i means the same in every image.
     has_cls : bool, optional
-        Whether the first token stands for the whole image; by default, whether a module has a
+        Whether the first token represents the whole image; by default, whether a module has a
         parameter named cls_token or class_embedding.
 
     Raises
@@ -224,7 +224,7 @@ class FunctionEncoder:
         return tokens[:, None] if tokens.ndim == 2 else tokens
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Tokens (B, L, D); where the function knows no context, unseen pixels are black."""
+        """Tokens (B, L, D); where the function takes no context, unseen pixels are black."""
         if context is not None and not self._takes_context:
             x, context = seen_only(x, context), None
         return self._called(x, context)
@@ -236,7 +236,7 @@ class FunctionEncoder:
         return self
 
     def parameters(self) -> Any:
-        """Weights of the function, none where it is no module."""
+        """Weights of the function, none where it is not a module."""
         module = module_of(self)
         return iter(()) if module is None else module.parameters()
 
@@ -272,12 +272,12 @@ class TransformersEncoder(nn.Module):
     source : str
         A name on the hub, NAME or NAME@REVISION, or the path of a folder.
     image_size : (int, int), optional
-        Height and width that the model sees; default its own.
+        Height and width of the model's input; default its own.
 
     Attributes
     ----------
     has_cls : bool
-        Whether the first token stands for the whole image.
+        Whether the first token represents the whole image.
 
     Raises
     ------

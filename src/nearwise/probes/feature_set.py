@@ -63,7 +63,7 @@ def refuse_not_finite(
 ) -> None:
     """Raise a ValueError with the `numbers` of the rows of `X` that hold NaN or infinity."""
     flat = X.reshape(len(X), -1)
-    # a sum is finite where every term is, but for overflow; rows are looked at only when it is not
+    # a sum is finite where every term is, except for overflow; rows are checked only when it is not
     if np.isfinite(flat.sum(dtype=np.float64)):
         return
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))

@@ -70,7 +70,7 @@ def changed_views(
     """One random view of each image, the same whatever batch the image comes in.
 
     `rows` (number of each image), `view` and `seed` decide the draw; without an `augmentation` an
-    eighth of the side, at least 1, is padding, and images flip. Raises ValueError if it asks for
+    eighth of the side, at least 1, is padding, and images flip. Raises ValueError if it requests
     more than crops and flips.
     """
     if augmentation is None:
@@ -165,7 +165,7 @@ def extract_features(
     """Encode images once and keep what probes read.
 
     The encoder runs without gradient and in eval mode; each of its modules has its former mode
-    afterwards. What one image gives depends on neither batch size nor order (but for a context
+    afterwards. What one image gives depends on neither batch size nor order (except for a context
     "shared per batch").
 
     Parameters
@@ -368,7 +368,7 @@ class _Job:
             )
 
     def n_tokens(self, X: NDArray[Any]) -> int | None:
-        """Tokens of an image, as far as the features or the encoder tell."""
+        """Tokens of an image, as far as the features or the encoder give it."""
         if self.pool is None:
             return int(X.shape[1])
         if self.pool == "flatten":
@@ -398,12 +398,12 @@ def _batches_of(encoder: Any, images: ArrayLike | Tensor, *, plain: bool) -> Ten
 
 
 def count_parameters(encoder: Encoder) -> int:
-    """Count an encoder's parameters; 0 for one that is no module."""
+    """Count an encoder's parameters; 0 for one that is not a module."""
     return sum(p.numel() for p in getattr(encoder, "parameters", lambda: [])())
 
 
 def refuse_cls(encoder: Encoder, pool: str | None) -> None:
-    """Refuse the pool "cls" where no token stands for the whole image."""
+    """Refuse the pool "cls" where no token represents the whole image."""
     if pool == "cls" and not getattr(encoder, "has_cls", False):
         raise ValueError(
             f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean", '

@@ -203,7 +203,7 @@ class TransformerProbe(NetworkProbe):
     ----------
     d_model : int, default=256
     num_layers : int, default=2
-        0 with ``pooling="attention"`` is attentive pooling alone.
+        0 with ``pooling="attention"`` is only attentive pooling.
     num_heads : int, default=4
         Must divide `d_model`.
     pooling : {"mean", "attention"}, default="mean"

@@ -114,7 +114,7 @@ def train_embedder(
         }
         return train_epochs(
             objective,
-            # The objective sees to the precision: of the embedder, not of the loss.
+            # The objective sets the precision: of the embedder, not of the loss.
             config.model_copy(update={"precision": "float32"}),
             seed=seed,
             device=device,
@@ -128,7 +128,7 @@ def train_embedder(
 
 @contextmanager
 def _channels_last(network: NeighborNetwork, config: TrainConfig) -> Iterator[None]:
-    """Change the memory format inside, where asked for."""
+    """Change the memory format inside, on request."""
     if config.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     try:

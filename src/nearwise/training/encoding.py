@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 _KEYS, _VECTORS = "keys", "backbone vectors"
 _OF_PROJECTION = ("dim", "projection_norm", "normalize", "frozen")
 _CHUNK = 8192
-# Few images at a time stay in a processor's cache; an accelerator wants many.
+# Few images at a time stay in a processor's cache; an accelerator needs many.
 _CPU_PIXELS = 2**18
 _DEVICE_PIXELS = 2**22
 
@@ -113,7 +113,7 @@ def _image_embedder(network: NeighborNetwork) -> ImageEmbedder:
 
 
 def rows_at_once(embedder: Embedder, rows: TrainingRows) -> int:
-    """Rows that are encoded together, unless the caller says."""
+    """Rows that are encoded together, unless the caller gives their number."""
     if not isinstance(embedder, ImageEmbedder):
         return _CHUNK
     height, width = embedder.image_size
@@ -207,7 +207,7 @@ def predict_neighbors(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that a device, or the machine, is out of memory."""
+    """Whether `error` means that a device, or the machine, is out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     # MPS and the CPU's allocator raise plain RuntimeErrors.
@@ -233,7 +233,7 @@ def cached_encode(
     """Keys of rows (`encode`) on their device, from `folder` where they are there already.
 
     Labels and ids do not matter. Each combination of weights, rows and settings has a folder of its
-    own in it, named by their hash, so keys of other weights are never taken. A UserWarning tells of
+    own in it, named by their hash, so keys of other weights are never taken. A UserWarning reports
     a stored entry that is damaged, which is computed and written again, and of one that cannot be
     written.
     """

@@ -28,7 +28,7 @@ from nearwise.warn import warn_user
 
 Progress = Callable[[Record], None]
 
-_LOOK_EVERY = 50  # steps between looks at whether the loss is finite; each waits for the device
+_LOOK_EVERY = 50  # steps between checks that the loss is finite; each waits for the device
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class _Run:
         return float(self.processes.sum(torch.stack(list(values)).float()).cpu().double().mean())
 
     def _refuse_bad(self, losses: Sequence[Tensor], n_batches: int) -> None:
-        start = (len(losses) - 1) // _LOOK_EVERY * _LOOK_EVERY  # those before were looked at
+        start = (len(losses) - 1) // _LOOK_EVERY * _LOOK_EVERY  # those before were checked
         finite = self.processes.sum(torch.stack(list(losses[start:]))).isfinite()
         if not finite.all():
             first = start + int((~finite).nonzero()[0, 0])
@@ -347,7 +347,7 @@ class _Run:
         self.model.eval()
 
     def _note_whole(self) -> None:
-        """Copy what an epoch leaves behind: steps after it may be broken off or go astray."""
+        """Copy the state after an epoch: steps after it may be broken off or diverge."""
         if self.state.best:
             return  # which are then kept
         whole = self.model.state_dict() if self.average is None else self.average.state
@@ -386,7 +386,7 @@ class _Run:
         self.processes.wait()  # none may write a checkpoint before all have looked for one
 
     def _load(self) -> None:
-        assert self.checkpoint is not None  # the caller sees to it
+        assert self.checkpoint is not None  # the caller ensures it
         found = load_checkpoint(
             self.checkpoint, self.fingerprint, self.model, self.optimizer, self.generator
         )
@@ -439,7 +439,7 @@ def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 @contextmanager
 def _compiled(module: nn.Module, config: EngineConfig) -> Iterator[None]:
-    """Compile the module's call inside, where asked for."""
+    """Compile the module's call inside, on request."""
     if config.compile:
         module.compile(mode=config.compile_mode)
     try:

@@ -40,7 +40,7 @@ class HeadConfig(StrictSettings):
         rate of the rest they would not converge.
     neighbor_weight : float, default=0.1
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction. At 0
-        attention goes to neighbors that contradict the base, and what it shows is no answer.
+        attention goes to neighbors that contradict the base, and what it shows is not an answer.
     patience : int, default=10
         Evaluations without a better held-out NLL before stopping.
     """

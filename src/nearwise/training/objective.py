@@ -93,7 +93,7 @@ class Objective:
 
     @property
     def compiled(self) -> nn.Module:
-        """Module that is compiled where the settings ask for it."""
+        """Module that is compiled where the settings require it."""
         return self.model
 
     def state(self) -> dict[str, Tensor]:

@@ -135,7 +135,7 @@ def epoch_batches(
     takes all rows). `row_weights` (n_rows,) say how often a row is drawn relative to the others,
     with replacement; a row drawn twice in one batch is kept once. `candidate_weights` say the same
     of further candidates, each drawn once per step at most; without them all rows take turns. The
-    generator is on the CPU, and its state alone decides the order.
+    generator is on the CPU, and only its state decides the order.
     """
     order = torch.randperm(n_rows, generator=generator)
     n_total = n_rows if n_candidates is None else min(n_rows, n_candidates)

@@ -46,7 +46,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Trainable parameters in two groups: matrices decay; biases, scales and norms only if all do.
 
-    Frequencies and phases of periodic embeddings do not decay either: zero is no neutral value
+    Frequencies and phases of periodic embeddings do not decay either: zero is not a neutral value
     for them. Where `backbone_lr` is not 1, the backbone of an image embedder makes two groups of
     its own, with that factor on the learning rate. Where `norm_bias_lr` is not 1, so do the biases
     of batch normalisation, which then decay by as much in a step as matrices do.
@@ -108,7 +108,7 @@ def rate_factor(
 ) -> float:
     """Factor in (0, 1] on the learning rates of a step (from 0).
 
-    `monitored` holds the values of finished evaluations, lower is better: what "plateau" goes by.
+    `monitored` holds the values of finished evaluations, lower is better: what "plateau" uses.
     """
     warmup = round(config.warmup_epochs * steps_per_epoch)
     factor = learning_rate_factor(
@@ -137,7 +137,8 @@ def count_plateaus(values: Sequence[float], patience: int) -> int:
     """
     best, waited, plateaus = math.inf, 0, 0
     for value in values:
-        # Not best * (1 - 1e-4): that would ask a negative value, -accuracy, for less than it has.
+        # Not best * (1 - 1e-4): that would loosen the bar for a negative value,
+        # -accuracy.
         if value < best - _BETTER * abs(best if math.isfinite(best) else 0):
             best, waited = value, 0
             continue

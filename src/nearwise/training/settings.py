@@ -1,4 +1,4 @@
-"""Settings of training, which refuse what they do not know with a hint."""
+"""Settings of training, which refuse unknown ones with a hint."""
 
 from typing import Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
     """Return `values`, or raise ValueError naming the setting of `model` nearest to an unknown one.
 
-    Only a dict is looked at; `what` is the kind of settings in the message.
+    Only a dict is checked; `what` is the kind of settings in the message.
     """
     known = list(model.model_fields)
     for name in values if isinstance(values, dict) else ():
@@ -35,7 +35,7 @@ class StrictSettings(BaseModel):
 
 
 def plain_message(error: ValueError) -> str:
-    """Say what a pydantic error says, without its codes and links."""
+    """Return the text of a pydantic error, without its codes and links."""
     if not isinstance(error, ValidationError):
         return str(error)
     lines = []

@@ -52,7 +52,7 @@ class KeyCache:
         self.keys = torch.empty(0, network.embedder.dim)
 
     def refresh_all(self) -> None:
-        """Compute every key anew."""
+        """Compute every key again."""
         self.keys = encode_shared(self._network, self._rows, self._precision, self._processes)
 
     def refresh(self, positions: Tensor, keys: Tensor) -> None:
@@ -149,7 +149,7 @@ class _StepKeys(NamedTuple):
     query_keys: Tensor  # (B, dim), of mixed rows where there is MixUp
     labels: Tensor  # theirs
     ids: Tensor  # (B,) or (B, 2), of the rows they come from
-    unmixed: Tensor  # (B, dim), of the rows as they are; (0, dim) where none asks for them
+    unmixed: Tensor  # (B, dim), of the rows as they are; (0, dim) where none needs them
     keys: Tensor  # the same, and (M, dim) of further candidates where they are fresh
 
 
@@ -177,7 +177,7 @@ def _compute_keys(
             keys = embedder(x_num, x_cat).float()
         unmixed = keys[: len(queries)]
         return _StepKeys(unmixed, labels, ids, unmixed, keys)
-    # The unmixed keys are candidates or views; where neither is asked for, mixed ones are enough,
+    # The unmixed keys are candidates or views; where neither is needed, mixed ones are enough,
     # and images, dear to encode, take their candidates from the cache.
     from_cache = cache is not None and rows.are_images
     only_mixed = not config.contrastive_weight and (not config.knn_weight or from_cache)
@@ -251,7 +251,7 @@ def fit_start_scale(
     """Set the scale to the one with the lowest leave-one-out NLL on training rows, and return that.
 
     Training then starts from well-tuned distance weighting, and need not bend the keys to make up
-    for a scale that is far off. The generator, on the CPU, decides which rows are looked at.
+    for a scale that is far off. The generator, on the CPU, decides which rows are used.
     """
     chosen = rows.take(torch.randperm(len(rows), generator=generator)[:_SCALE_CANDIDATES])
     keys = _keys_without_dropout(network, chosen, precision)

@@ -199,7 +199,7 @@ def perceiver_config(
 
 
 def _squarest(n: int) -> tuple[int, int]:
-    """Rows and columns of the grid of n places that is nearest to a square."""
+    """Rows and columns of the grid of n positions that is nearest to a square."""
     rows = max(r for r in range(1, math.isqrt(n) + 1) if n % r == 0)
     return rows, n // rows
 
@@ -289,7 +289,7 @@ def load_model(
     """Read a model with its weights into what `make` builds.
 
     Raises ValueError if it cannot be read, differs from `expected` or from its config.json (the
-    message says in what), or weights are missing, strange or of another shape.
+    message names it), or weights are missing, strange or of another shape.
     """
     found = describe_model(folder)
     if expected is not None and (differences := found.config.differences(expected)):

@@ -143,7 +143,7 @@ class Attention(nn.Module):
 
     @torch.no_grad()
     def sharpen(self, scores: float) -> None:
-        """Draw the weights anew so that normed tokens give scores of this deviation.
+        """Draw the weights again so that normed tokens give scores of this deviation.
 
         torch's own weights give 0.3: attention is nearly a mean, and a field then stays at the
         mean image for hundreds of steps before it learns where anything is.

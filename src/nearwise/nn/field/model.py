@@ -320,7 +320,7 @@ def make_perceiver(
 
 
 def _table(config: PerceiverConfig, dim: int) -> Tensor:
-    """Tokens (num_latents, dim) before they have read anything: waves of their number or place."""
+    """Tokens (num_latents, dim) before they have read anything: waves of number or position."""
     if config.latent_grid is None:
         return waves(torch.arange(config.num_latents, dtype=torch.float), dim, interleave=True)
     rows, columns = (torch.arange(n, dtype=torch.float) for n in config.latent_grid)
@@ -330,7 +330,7 @@ def _table(config: PerceiverConfig, dim: int) -> Tensor:
 
 
 def _centers(config: PerceiverConfig) -> Tensor | None:
-    """Coordinates (num_latents, 2) of the tokens' places: the middles of equal cells."""
+    """Coordinates (num_latents, 2) of the tokens' positions: the middles of equal cells."""
     if config.latent_grid is None:
         return None
     axes = [(torch.arange(n) + 0.5) * 2 / n - 1 for n in config.latent_grid]

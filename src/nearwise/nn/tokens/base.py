@@ -168,7 +168,7 @@ class TokenAttention(nn.Module, ABC):
         """Query, key and value (B, H, N, head_dim) from their common projection."""
         batch, n_tokens, _ = projected.shape
         parts = projected.view(batch, n_tokens, 3, self.num_heads, self.head_dim)
-        # Taken apart where they lie: so their gradients are put together in one copy.
+        # Split in place: so their gradients are joined in one copy.
         query, key, value = (x.transpose(1, 2) for x in parts.unbind(2))
         return query, key, value
 
@@ -215,13 +215,13 @@ def check_heads(dim: int, num_heads: int, head_dim: int | None = None) -> None:
 
 
 def check_tokens(x: Tensor, dim: int) -> None:
-    """Refuse an input that is no batch of tokens."""
+    """Refuse an input that is not a batch of tokens."""
     if x.ndim != 3 or x.shape[-1] != dim:
         raise ValueError(f"Tokens must be of shape (batch, N, {dim}); got {tuple(x.shape)}.")
 
 
 def check_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> None:
-    """Refuse masks of other kinds than a layer documents, also where it would not look at them."""
+    """Refuse masks of other kinds than a layer documents, also where it would not read them."""
     check_mask("attn_mask", attn_mask, "may attend")
     check_mask("key_padding_mask", key_padding_mask, "leave out", takes_floats=False)
 

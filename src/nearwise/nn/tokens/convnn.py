@@ -68,7 +68,7 @@ class SlotConvolution(nn.Module):
         return self.pointwise(slot_sum(value, indices, weights, kernel[:, 0]))
 
     def extra_repr(self) -> str:
-        """Tell the kind and how many slots."""
+        """Return the kind and how many slots."""
         return f"{self.kind!r}, n_slots={self.n_slots}"
 
 
@@ -109,7 +109,7 @@ class ConvNNAttention(TokenAttention):
     num_samples, sample_padding, num_prefix_tokens, grid_size, sample_in_eval, generator
         See `Sampling`.
     coordinates : {"none", "1d", "2d"}, default="none"
-        Append the position of each token, in [-1, 1], to queries, keys and, but for "depthwise",
+        Append the position of each token, in [-1, 1], to queries, keys and, except for "depthwise",
         values: along the sequence, or rows and columns of the grid (0 for prefix tokens).
     self_score : float or None, default=1.0
         Similarity (or distance) of a token to itself in its own slot; None for the true one.
@@ -177,7 +177,7 @@ class ConvNNAttention(TokenAttention):
         )
 
     def extra_repr(self) -> str:
-        """Tell how neighbors are found and weighed."""
+        """Return how neighbors are found and weighed."""
         return (
             f"metric={self.metric!r}, weighting={self.weighting!r}, "
             f"sampling={self.sampling.kind!r}, coordinates={self.coordinates!r}"
@@ -228,7 +228,7 @@ class ConvNNAttention(TokenAttention):
         return Ranked(found.indices, self._raw_scores(query, key, found.indices, masks))
 
     def _rank_sampled(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
-        """Rank the candidates behind the token itself."""
+        """Rank the candidates after the token itself."""
         own = torch.arange(query.shape[2], device=query.device, dtype=torch.int32)
         own = own[:, None].expand(*query.shape[:3], 1)
         own_score = self._own_score(query, key, own.long())

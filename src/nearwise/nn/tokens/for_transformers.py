@@ -18,14 +18,14 @@ _DEPTHS = (
     *("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers"),
     *("encoder_num_hidden_layers", "decoder_num_hidden_layers"),
 )
-# What some models pass on that changes scores or weights, and k-NN attention does not know.
+# What some models pass on that changes scores or weights, and k-NN attention does not support.
 _UNKNOWN = ("head_mask", "softcap", "s_aux", "sinks", "block_indices", "cache")
 
 
 def transformers_attention(
     n_neighbors: int | Sequence[int] = 9, *, metric: TokenMetric = "matmul"
 ) -> str:
-    """Register k-NN attention with transformers and return the name to ask for it.
+    """Register k-NN attention with transformers and return its name.
 
     A model that has it writes the name into its ``config.json``, and gives the weights of all keys,
     (batch, heads, N, M), where it is called with ``output_attentions=True``.
@@ -50,7 +50,7 @@ def transformers_attention(
     ValueError
         If `n_neighbors` is not positive, or the metric is not known. A model raises it when it is
         made, if it does not use the interface; when it runs, if `n_neighbors` does not have one
-        entry per layer, its layers cannot be told apart (ALBERT shares them), or its attention
+        entry per layer, its layers cannot be distinguished (ALBERT shares them), or its attention
         has more to it (sinks, soft caps).
 
     Examples
@@ -89,7 +89,7 @@ def restore_transformers_attention() -> None:
     """Let ``from_pretrained`` give saved models the k-NN attention that they were saved with.
 
     Once per process; `transformers_attention` does it too. In a process without it transformers
-    refuses to load such a model, as it does not know the attention that ``config.json`` names.
+    refuses to load such a model, as it lacks the attention that ``config.json`` names.
     Pickled models need no call.
 
     Raises
@@ -164,7 +164,7 @@ def _register(kept: str | dict[str, Any] | None) -> None:
 
 
 def _unpickled(kept: str | dict[str, Any], make: Callable[..., Any], *args: Any) -> Any:
-    """Make a model in a process that may not know its attention yet."""
+    """Make a model in a process that may not have registered its attention yet."""
     _register(kept)
     return make(*args)
 
@@ -186,7 +186,7 @@ def _depths(config: Any) -> list[int]:
 
 
 def _number_layers(model: nn.Module) -> None:
-    """Tell modules with a configuration which layer they are of, and of how many."""
+    """Give modules with a configuration their layer index and the number of layers."""
     module: Any
     for stack in model.modules():
         layers = list(stack) if isinstance(stack, nn.ModuleList) else []
@@ -240,7 +240,7 @@ def _forward(
     metric: TokenMetric,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend (B, H, N, D) as transformers wants it: (B, N, H, D), and weights (B, H, N, M)."""
+    """Attend (B, H, N, D) as transformers expects it: (B, N, H, D), and weights (B, H, N, M)."""
     for name in _UNKNOWN:
         if options.get(name) is not None:
             raise ValueError(f"k-NN attention has no {name}, which {type(module).__name__} needs.")
@@ -250,7 +250,7 @@ def _forward(
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
     causal = causal and attention_mask is None and 1 < n_queries <= n_keys
-    if causal:  # behind the queries a cache of fixed size is still empty
+    if causal:  # after the queries a cache of fixed size is still empty
         key, value = key[:, :, :n_queries], value[:, :, :n_queries]
     found = attend(
         query,

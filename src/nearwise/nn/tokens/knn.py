@@ -89,7 +89,7 @@ class KNNAttention(TokenAttention):
         self.learned_temperature, self.null_neighbor = learned_temperature, null_neighbor
 
     def extra_repr(self) -> str:
-        """Tell how many neighbors by which metric."""
+        """Return how many neighbors by which metric."""
         return f"n_neighbors={self.n_neighbors}, metric={self.metric!r}"
 
     def neighbors(self, x: Tensor, attn_mask: Tensor | None = None) -> KNNAttentionOutput:

@@ -84,7 +84,7 @@ class MemoryAttention(KNNAttention):
         stands for: an estimate of attention to the whole memory, see
         docs/memory-attention.md. Drawn at random in training, evenly spaced in evaluation.
     attend_local : bool, default=True
-        False leaves the tokens at hand out: cross-attention to the memory alone.
+        False leaves the tokens at hand out: cross-attention to the memory only.
     metric, include_self, learned_temperature, null_neighbor, sampling
         As in `KNNAttention`; the memory's metric must be the same, "inner_product" for "matmul".
 
@@ -132,7 +132,7 @@ class MemoryAttention(KNNAttention):
         self.memory_score = nn.Parameter(torch.zeros(num_heads, **factory))
 
     def extra_repr(self) -> str:
-        """Tell how many neighbors here and in memory."""
+        """Return how many neighbors here and in memory."""
         return f"{super().extra_repr()}, n_recalled={self.n_recalled}"
 
     def forward(
@@ -188,7 +188,7 @@ class MemoryAttention(KNNAttention):
         return self._merged(output)
 
     def recall(self, x: Tensor, memory: EarlierTokens) -> tuple[Tensor, Tensor]:
-        """Tell which remembered tokens every token finds, and how it weighs them among each other.
+        """Return the remembered tokens that every token finds, and their relative weights.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""k-NN attention behind the call of `torch.nn.MultiheadAttention`."""
+"""k-NN attention with the interface of `torch.nn.MultiheadAttention`."""
 
 import math
 from typing import Any
@@ -72,7 +72,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         self.n_neighbors, self.metric, self.include_self = n_neighbors, metric, include_self
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, as `torch.nn.MultiheadAttention` does."""
+        """Draw the weights again, as `torch.nn.MultiheadAttention` does."""
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         self._reset_parameters()
         self._qkv_same_embed_dim = False

@@ -56,7 +56,7 @@ class NeighborhoodAttention(TokenAttention):
         self.grid_size, self.num_prefix_tokens = grid_size, num_prefix_tokens
 
     def extra_repr(self) -> str:
-        """Tell the neighborhood."""
+        """Return the neighborhood."""
         return (
             f"kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}, "
             f"causal={self.causal}"
@@ -64,13 +64,13 @@ class NeighborhoodAttention(TokenAttention):
 
     @abstractmethod
     def _grid(self, n_tokens: int) -> tuple[int, ...]:
-        """Shape of the grid of tokens behind the prefix."""
+        """Shape of the grid of tokens after the prefix."""
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         n_prefix = self.num_prefix_tokens
         if masks.is_causal and n_prefix:
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
-        if query.shape[2] == 0:  # no grid to look at
+        if query.shape[2] == 0:  # no grid
             return self._dense(query, key, value, masks)
         near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
         if query.shape[2] <= _DENSE_BELOW * near.shape[1]:
@@ -99,7 +99,7 @@ class NeighborhoodAttention(TokenAttention):
         return Masks(mask, masks.key_padding_mask)
 
     def _neighbors(self, n_tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Keys (n, K) of every token behind the prefix and whether it may attend to them."""
+        """Keys (n, K) of every token after the prefix and whether it may attend to them."""
         grid = self._grid(n_tokens)
         near = torch.zeros((), dtype=torch.int64, device=device)
         allowed = torch.ones((), dtype=torch.bool, device=device)
@@ -131,7 +131,7 @@ class NeighborhoodAttention(TokenAttention):
         near: Tensor,
         allowed: Tensor,
     ) -> Tensor:
-        """Attend from the tokens behind the prefix to their keys."""
+        """Attend from the tokens after the prefix to their keys."""
         batch, heads, n_queries, width = query.shape
         n_prefix, n_keys = self.num_prefix_tokens, key.shape[2]
         bias = None
@@ -175,7 +175,7 @@ class NeighborhoodAttention1D(NeighborhoodAttention):
     dilation : int, default=1
         Step between the tokens of a window.
     causal : bool, default=False
-        Whether a token sees only itself and tokens before it.
+        Whether a token attends only to itself and tokens before it.
     num_prefix_tokens : int, default=0
         Class and register tokens at the front: they attend to all tokens, and all to them.
 
@@ -275,7 +275,7 @@ class NeighborhoodAttention2D(NeighborhoodAttention):
 
 
 def _pattern(near: Tensor, allowed: Tensor, n_tokens: int) -> Tensor:
-    """Tokens that each token may attend to (N, N), from keys (n, K) behind the prefix."""
+    """Tokens that each token may attend to (N, N), from keys (n, K) after the prefix."""
     counts = torch.zeros(len(near), n_tokens, device=near.device)
     grid = counts.scatter_add(1, near, allowed.to(counts.dtype)) > 0
     return torch.cat([grid.new_ones(n_tokens - len(near), n_tokens), grid])
@@ -290,7 +290,7 @@ def neighbors_along(
     """
     check_window(length, kernel, dilation)
     at = torch.arange(length, device=device)
-    # Tokens a dilation apart form a group of its own, within which windows are dense.
+    # Tokens one dilation apart form a group of their own, within which windows are dense.
     group, rank = at % dilation, at // dilation
     size = (length - group + dilation - 1) // dilation
     if causal:

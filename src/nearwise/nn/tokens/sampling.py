@@ -18,7 +18,7 @@ class Sampling:
     Parameters
     ----------
     kind : {"all", "random", "line", "grid"}, default="all"
-        "random": `num_samples` tokens, drawn anew in each call and shared by batch and heads;
+        "random": `num_samples` tokens, drawn again in each call and shared by batch and heads;
         "line": `num_samples` tokens evenly along the sequence; "grid": `num_samples` x
         `num_samples` tokens evenly over the grid of tokens. What the ConvNN paper calls "spatial"
         is a grid in its text and a line in its code.
@@ -30,7 +30,7 @@ class Sampling:
         Class and register tokens at the front: always candidates, beside those that are drawn
         from the others.
     grid_size : tuple of int, optional
-        Rows and columns of the grid behind the prefix; default a square.
+        Rows and columns of the grid after the prefix; default a square.
     sample_in_eval : bool, default=False
         Whether "random" also draws in evaluation mode; else all tokens are candidates there, and
         results are deterministic.
@@ -120,7 +120,7 @@ def evenly(n: int, num_samples: int, padding: int, what: str, device: torch.devi
 def grid_of(
     n_tokens: int, grid_size: tuple[int, int] | None, num_prefix_tokens: int
 ) -> tuple[int, int]:
-    """Rows and columns of the tokens behind the prefix.
+    """Rows and columns of the tokens after the prefix.
 
     Raises ValueError if they do not fill `grid_size`, or no square where none is given.
     """

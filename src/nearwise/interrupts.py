@@ -19,7 +19,7 @@ class Interrupt:
 def watch_interrupt() -> Iterator[Interrupt]:
     """Note a Ctrl-C that the library answers by stopping early and keeping the best so far.
 
-    The `KeyboardInterrupt` is raised as usual. Only the main thread gets to know of it.
+    The `KeyboardInterrupt` is raised as usual. Only the main thread receives it.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():

@@ -35,7 +35,7 @@ def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[
 
 
 def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:
-    """Ask whether the nearest known names were meant; empty where nothing is like `name`.
+    """Suggest the nearest known names; empty where nothing is like `name`.
 
     Examples
     --------

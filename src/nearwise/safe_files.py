@@ -98,7 +98,7 @@ def is_own_lock(handle: int) -> bool:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[TextIO]:
-    """Give standard output to write to, and flush it; an OSError says what could not be written.
+    """Give standard output to write to, and flush it; an OSError names what could not be written.
 
     BrokenPipeError if its reader has gone.
     """

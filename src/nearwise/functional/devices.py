@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 def choose_device(name: str | torch.device) -> torch.device:
     """Device of a name, if it is there.
 
-    Raises ValueError if torch knows no such device, or it is not available.
+    Raises ValueError if torch has no such device, or it is not available.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 def fast_bfloat16(name: str | torch.device) -> bool:
-    """Whether a device multiplies in bfloat16 faster than in float32, by what its maker says."""
+    """Whether a device multiplies in bfloat16 faster than in float32, by its maker's data."""
     if torch.device(name).type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     # Not there in every version of torch, nor on every processor.

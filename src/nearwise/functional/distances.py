@@ -91,7 +91,7 @@ def paired_distances(query: Tensor, neighbors: Tensor, metric: Metric = "euclide
     Returns
     -------
     distances : Tensor of shape (n_queries, n_neighbors)
-        Smaller is nearer; exactly 0 for identical rows, but for "inner_product".
+        Smaller is nearer; exactly 0 for identical rows, except with "inner_product".
 
     Raises
     ------

@@ -21,7 +21,7 @@ _SIGNS = np.uint64(0x8000_8000_8000_8000)
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile on first use and keep the result on disk, where there is a place to keep it."""
+    """Compile on first use and keep the result on disk, where there is a folder for it."""
     try:
         return njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written to
@@ -173,7 +173,7 @@ def _first_limit(row, bias, factor, lanes, smallest):  # type: ignore[no-untyped
 
 @reordered
 def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyped-def]
-    """Tell whether a score from `start` to `stop` is within the limit."""
+    """Return whether a score from `start` to `stop` is within the limit."""
     hits = np.int32(0)
     # Unsigned: no negative index to look out for, so the loop runs in vector registers.
     for j in range(np.uint64(start), np.uint64(stop)):
@@ -183,7 +183,7 @@ def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyp
 
 @compiled
 def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-def]
-    """Insert into a sorted list behind equal values, dropping the last one if it is full."""
+    """Insert into a sorted list after equal values, dropping the last one if it is full."""
     slot = min(count, distances.shape[0] - 1)
     while slot > 0 and distances[slot - 1] > value:
         distances[slot] = distances[slot - 1]
@@ -273,7 +273,7 @@ def scan(products, scores, first, queries, keys, metric, direct, found):  # type
     n_queries, n_keys = products.shape
     n_neighbors = distances.shape[1]
     width = np.float64(query.shape[1])
-    # One more than wanted, for the query itself may be among them.
+    # One more than needed, for the query itself may be among them.
     smallest = np.empty(n_neighbors + 1 if by_id else n_neighbors, dtype=np.float32)
     n_lanes = 64
     while n_lanes < 4 * smallest.shape[0]:
@@ -305,7 +305,7 @@ def scan(products, scores, first, queries, keys, metric, direct, found):  # type
 
 @compiled
 def sift(words, first, queries, keys, metric, distances, indices):  # type: ignore[no-untyped-def]
-    """Merge keys, of which signs tell those that may be neighbors, into full lists of neighbors.
+    """Merge keys, whose signs mark those that may be neighbors, into full lists of neighbors.
 
     `words` (b, t / 4) uint64 are t bfloat16 per query, negative where a key may be nearer than
     the last neighbor so far; such keys are measured by `_exact`, and their number is returned. See
@@ -331,7 +331,7 @@ def sift(words, first, queries, keys, metric, distances, indices):  # type: igno
         while n_near > 0 and near[n_near - 1] >= rows.shape[0]:  # filled up to whole words
             n_near -= 1
         n_measured += n_near
-        # Measured one after the other without a look at the result, they come from memory at once.
+        # Measured one after the other without a check of the result, they come from memory at once.
         for j in range(n_near):
             apart[j] = _exact(query[i], rows[near[j]], q_scale[i], k_scale[near[j]], metric)
         for j in range(n_near):
@@ -387,7 +387,7 @@ def vote_rows(  # type: ignore[no-untyped-def]
                     raised = _F(0) if top == -np.inf else np.exp(logits[row, j, h] - top)
                     shares[row, j, h] = raised
                     total += raised
-                if total == 0:  # no neighbor may be asked
+                if total == 0:  # no neighbor may be used
                     empty[row, group] = 1
                     continue
                 for j in range(start, stop):

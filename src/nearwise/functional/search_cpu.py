@@ -70,7 +70,7 @@ class Tile:
     scale: Array  # (n,) one over the L2 norm of `rows`, 0 for a row of zeros
 
     def is_safe(self, metric: int) -> bool:
-        """Tell whether float32 products of these rows order them, with the promised precision."""
+        """Return whether float32 products of these rows order them, with the promised precision."""
         if metric == 4:  # "manhattan": no product does
             return False
         if metric == 2 and float(self.scale.max()) > 1.0 / _SMALLEST_NORM:
@@ -132,7 +132,7 @@ def refuse_not_finite(name: str, rows: Tensor, first: int = 0) -> None:
 
 def _norms(name: str, rows: Tensor, first: int) -> tuple[Array, Array]:
     norms, scale = kernels.norms_of(rows.numpy())
-    # Sums of squares in float64 tell of NaN and infinity without another look at the rows.
+    # Sums of squares in float64 reveal NaN and infinity without another pass over the rows.
     if not np.isfinite(norms).all():
         refuse_not_finite(name, rows, first)
     return norms, scale

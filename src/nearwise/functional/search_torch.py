@@ -39,7 +39,7 @@ class PreparedKeys:
 
     @classmethod
     def of(cls, keys: Tensor, metric: Metric) -> Self:
-        """Look at all keys once."""
+        """Prepare all keys once."""
         keys = keys.detach()
         with torch.autocast(keys.device.type, enabled=False):
             center = center_of(keys) if metric in ("euclidean", "sqeuclidean") else None
@@ -68,7 +68,7 @@ def search_torch(
 def search_prepared(
     query: Tensor, prepared: PreparedKeys, n_neighbors: int, ids: Ids, memory_budget: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Search as `search_torch`, in keys that were looked at before."""
+    """Search as `search_torch`, in keys that were prepared before."""
     search = _Search(prepared, n_neighbors, memory_budget, with_ids=ids is not None)
     empty = torch.empty(0, n_neighbors, device=query.device)
     found = [(empty, empty.long(), torch.empty(0, dtype=torch.int64, device=query.device))]

@@ -1,4 +1,4 @@
-"""Compiled loops of the pretrained head: what it sees of neighbors, and its layers on a CPU.
+"""Compiled loops of the pretrained head: its inputs from neighbors, and its layers on a CPU.
 
 They release the interpreter lock and start no threads.
 """

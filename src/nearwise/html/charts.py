@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_MOST_POINTS = 400  # of a line; more cannot be told apart
+_MOST_POINTS = 400  # of a line; more cannot be distinguished
 
 
 @dataclass(frozen=True)
 class Chart:
     """A chart with axes, drawn by the macro `chart` of charts.html.
 
-    `x` and `y` are the ranges shown, `title` says what is seen, for readers who do not see it.
+    `x` and `y` are the ranges shown, `title` describes the chart, for readers who do not see it.
     """
 
     title: str

@@ -7,7 +7,7 @@ from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.memory.index import NeighborIndex
 
 MOST_CHANGED = 0.05  # share of the rows beyond which a new index is trained
-_SLACK = 16  # rows asked for beyond those wanted, where some of the nearest are gone
+_SLACK = 16  # rows searched for beyond those needed, where some of the nearest are gone
 
 
 class ChangedIndex:

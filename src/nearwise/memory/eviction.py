@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 def arrival_draws(ids: Tensor, seed: int) -> np.ndarray:
-    """Draw a number in (0, 1) for every row, the same whenever and beside whomever it is asked for.
+    """Draw a number in (0, 1) for every row, the same at any time and beside any other rows.
 
     Ids are given in the order of arrival and never twice, so a draw that depends on seed and id
     alone needs no generator whose state would have to be kept. SplitMix64 of Steele, Lea, Flood,
@@ -36,7 +36,7 @@ def neighbor_usefulness(neighbors: Tensor, labels: Tensor) -> Tensor:
 
     Row i gives each neighbor j with i's label its uncertainty: 1 minus the margin of that label
     in the even vote of i's neighbors. Rows among plenty of their like come out near zero, rows
-    that carry an unsure neighborhood high. Rows that mislead more of those that ask them than
+    that carry an unsure neighborhood high. Rows that mislead more of those that use them than
     they help come out negative.
 
     Parameters
@@ -107,7 +107,7 @@ def choose_evicted(
     Raises
     ------
     ValueError
-        If the policy is unknown, lacks its usefulness, or there are more classes than places.
+        If the policy is unknown, lacks its usefulness, or there are more classes than the capacity.
     """
     if policy not in EVICTION_NAMES:
         raise ValueError(f"eviction={policy!r} is not known. Use one of {EVICTION_NAMES}.")

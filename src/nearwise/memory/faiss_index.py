@@ -18,7 +18,8 @@ from nearwise.memory.index import BaseIndex
 Floats = NDArray[np.float32]
 Slots = NDArray[np.int64]
 
-# Asked for beyond the neighbors wanted, so that exact distances can settle the order at the edge.
+# Searched for beyond the neighbors needed, so that exact distances can settle the order at the
+# edge.
 _SPARE = 8
 _ROUNDING = 6.6e-8  # 1.1 times the rounding unit of float32
 
@@ -167,7 +168,7 @@ class FaissIndex(BaseIndex):
 
     @abstractmethod
     def _may_miss(self, vectors: Floats, edge: Floats, worst: Floats) -> NDArray[np.bool_]:
-        """Tell for which queries the exact search must decide.
+        """Return for which queries the exact search must decide.
 
         `edge` (b,) is FAISS's score of its last candidate and `worst` (b,) the distance of the
         last neighbor among the candidates.
@@ -232,9 +233,9 @@ class _ApproximateIndex(FaissIndex):
 
 
 class HnswIndex(_ApproximateIndex):
-    """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = 64 or the candidates asked for.
+    """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = 64 or the candidates requested.
 
-    A graph cannot forget: removed rows are masked in every search, and the graph is built anew
+    A graph cannot forget: removed rows are masked in every search, and the graph is rebuilt
     when they are more than a quarter of it. Building in several threads is not reproducible to the
     last neighbor; many copies of one row link mostly to each other and cost recall.
     """
@@ -293,7 +294,7 @@ class IvfFlatIndex(_ApproximateIndex):
 
     min_probes = 16
     probed_share = 1 / 16
-    # FAISS wants that many rows to place the center of a cell.
+    # FAISS needs that many rows to find the center of a cell.
     rows_per_cell = 39
 
     def _make(self, n_rows: int, width: int) -> Any:

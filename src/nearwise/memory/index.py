@@ -24,7 +24,7 @@ from nearwise.memory import checks
 
 
 class ReadWriteLock:
-    """Many readers at once, or one writer alone; a waiting writer goes before new readers."""
+    """Many readers at once, or one writer alone; a waiting writer has priority over new readers."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -243,7 +243,7 @@ class BaseIndex(ABC):
 
     @abstractmethod
     def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
-        """Search; the lock is held, and arguments are checked but for values that are finite."""
+        """Search; the lock is held, and arguments are checked, except that values are finite."""
 
     @abstractmethod
     def _build(self) -> None:

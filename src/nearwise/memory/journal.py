@@ -124,7 +124,7 @@ class Journal:
             return None if found is None else found[1]
 
     def since(self, lineage: str, version: int) -> list[Change]:
-        """Give the changes behind a version of a folder, oldest first.
+        """Give the changes after a version of a folder, oldest first.
 
         Of a journal that belongs to another lineage, which a new model has replaced, there are
         none.
@@ -132,7 +132,7 @@ class Journal:
         Raises
         ------
         StoreError
-            With reason "changed" if changes behind `version` have been folded in meanwhile: read
+            With reason "changed" if changes after `version` have been folded in meanwhile: read
             the folder again. As `state` otherwise.
         """
         with self._reading(lineage) as there:
@@ -152,7 +152,7 @@ class Journal:
     def history(self, lineage: str, last: int | None = None) -> list[Change]:
         """Give the changes that a folder has seen, oldest first, without what they were made of.
 
-        `last` gives the newest alone, so many of them.
+        `last` gives only this many, the newest.
         """
         with self._reading(lineage) as there:
             if there is None:
@@ -174,7 +174,7 @@ class Journal:
     def append(self, lineage: str, folded: int, change: Change) -> None:
         """Write a change; when this returns it survives a kill and a loss of power.
 
-        The caller holds the folder's lock and knows that the folder itself, of `lineage`, holds
+        The caller holds the folder's lock and ensures that the folder itself, of `lineage`, holds
         version `folded`. A journal of another lineage is emptied first.
 
         Raises
@@ -229,7 +229,7 @@ class Journal:
         """Forget what the changes up to a version were made of: the folder holds them now.
 
         Which rows they changed and when stays known, and changes of the kind `keep` stay whole. A
-        journal of another lineage is emptied: a new model took the place of the one it belonged to.
+        journal of another lineage is emptied: a new model replaced the one it belonged to.
         """
         if not self.path.exists():
             return
@@ -421,10 +421,10 @@ def _checksum(*values: Any) -> str:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open for reading and writing, or for reading alone where the folder allows no more."""
+    """Open for reading and writing, or only for reading where the folder allows no more."""
     read_only = path.exists() and not os.access(path.parent, os.W_OK)
     quoted = path.absolute().as_uri()
-    if read_only:  # of a log that nobody writes SQLite wants to make the index, which it cannot
+    if read_only:  # SQLite tries to make the index of a log that nobody writes, which it cannot
         logged = path.with_name(f"{path.name}-wal").exists()
         quoted += "?mode=ro" if logged else "?immutable=1"
     connection = sqlite3.connect(quoted, uri=True, isolation_level=None, check_same_thread=False)

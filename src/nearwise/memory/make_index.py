@@ -29,7 +29,7 @@ def make_index(
         "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat". All but "exact"
         need the extra "faiss" and hold a second, float32 copy of the rows on the CPU.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
-        "euclidean" by default. "exact" knows all, "hnsw" and "ivf-flat" all but "manhattan",
+        "euclidean" by default. "exact" supports all, "hnsw" and "ivf-flat" all but "manhattan",
         "faiss-flat-l2" the first two, "faiss-flat-ip" the next two.
     n_rows : int, optional
         Rows to come; "auto" needs it.
@@ -47,7 +47,7 @@ def make_index(
     Raises
     ------
     ValueError
-        If a name is unknown, the index does not know the metric, or "auto" lacks `n_rows`.
+        If a name is unknown, the index does not support the metric, or "auto" lacks `n_rows`.
     ImportError
         If faiss is needed and not installed.
     """

@@ -124,7 +124,7 @@ def write_folder(
     kind : str
         What the folder holds. A folder of another kind is not written over.
     format_version : int
-        Version of the content, at least 1; `read_folder` refuses what is newer than it knows.
+        Version of the content, at least 1; `read_folder` refuses newer versions than its own.
     tensors : mapping of str to Tensor or ndarray
         Stored as safetensors.
     meta : mapping
@@ -132,7 +132,7 @@ def write_folder(
     blobs : mapping of str to bytes, optional
         Other parts, stored as they are.
     check : callable, optional
-        Given the new content as it is read back from disk, before it takes the place of the old.
+        Given the new content as it is read back from disk, before it replaces the old.
         What it raises ends the write; the old content stays.
     replaces : str, optional
         Generation that the folder must still have, if it is there. Default: any.
@@ -142,7 +142,7 @@ def write_folder(
     Returns
     -------
     generation : str
-        Names the new content; `read_folder` tells it too.
+        Names the new content; `read_folder` returns it too.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def folder_generation(path: str | os.PathLike[str]) -> str:
 
 
 def folder_kind(path: str | os.PathLike[str]) -> str:
-    """Say what a folder holds, from its manifest alone; StoreError as `read_folder`."""
+    """Return what a folder holds, from its manifest alone; StoreError as `read_folder`."""
     return _parse_manifest(Path(path)).kind
 
 

@@ -44,7 +44,7 @@ class TokenStream:
         return len(self.ids)
 
     def forget_all(self) -> None:
-        """Start anew; ids go on only within what follows."""
+        """Start again; ids go on only within what follows."""
         self.key: Tensor | None = None
         self.value: Tensor | None = None
         self.ids = torch.empty(0, dtype=torch.int64)
@@ -148,7 +148,7 @@ class Recalled(NamedTuple):
         Without gradient, as the rest.
     value : Tensor of shape (B, H, N, L, Dv)
     log_counts : float32 Tensor of shape (B, H, N, L)
-        Logarithm of the number of remembered tokens each slot stands for: 0 for the nearest,
+        Logarithm of the number of remembered tokens each slot represents: 0 for the nearest,
         -inf in empty slots. Added to a score it makes the softmax right.
     ids : int64 Tensor of shape (B, H, N, L)
         Which token of its stream, counted from the first that came; -1 in empty slots.
@@ -168,8 +168,8 @@ class TokenMemory:
     num_heads : int
         Each has keys and an index of its own.
     n_streams : int, default=1
-        Documents that are remembered apart, one for each item of a batch. With 1, all items share
-        one memory.
+        Documents that are remembered separately, one for each item of a batch. With 1, all items
+        share one memory.
     capacity : int, optional
         Maximum number of tokens per stream; by default all.
     metric : {"inner_product", "cosine", "euclidean", "sqeuclidean"}, default="inner_product"
@@ -227,7 +227,7 @@ class TokenMemory:
 
     @property
     def n_streams(self) -> int:
-        """Documents that are remembered apart."""
+        """Documents that are remembered separately."""
         return len(self._streams)
 
     @property

@@ -30,7 +30,7 @@ def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
     Returns
     -------
     evidence : ndarray of shape (n_rows,)
-        After each row, at least 0; 1 says nothing, 100 or more is a false alarm at most once in
+        After each row, at least 0; 1 is no evidence, 100 or more is a false alarm at most once in
         100 streams.
 
     Raises

@@ -61,7 +61,7 @@ def coverage_by_class(y: npt.ArrayLike, sets: npt.ArrayLike) -> FloatArray:
 
 
 def class_coverage_gap(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float) -> float:
-    """Average over classes how far their coverage lies from the confidence asked for.
+    """Average over classes how far their coverage lies from the given confidence.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def class_coverage_gap(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float)
     Returns
     -------
     gap : float in [0, 1]
-        0 where every class is covered as often as asked. Classes without a row do not count.
+        0 where every class is covered at that confidence. Classes without a row do not count.
 
     References
     ----------

@@ -36,7 +36,7 @@ def shot_groups(
     Raises
     ------
     ValueError
-        If the counts are no counts, or the thresholds are not ascending.
+        If the counts are not counts, or the thresholds are not ascending.
 
     References
     ----------

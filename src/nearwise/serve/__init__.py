@@ -1,4 +1,4 @@
-"""A saved model behind HTTP: predictions, changes of its memory, review; needs the extra "serve".
+"""A saved model over HTTP: predictions, changes of its memory, review; needs the extra "serve".
 
 ``nearwise serve MODEL`` runs it; docs/service.md describes it.
 """

@@ -132,11 +132,11 @@ def create_app(
     name : str, default="model"
         Of the model, in the Open Inference Protocol.
     keys : sequence of StoredKey, default=()
-        Without keys every request may do everything, so let it listen to this machine alone.
+        Without keys every request may do everything, so let it listen to this machine only.
     hosts : collection of str, optional
         Host names that requests may be sent to; by default any.
     page : bool, default=True
-        Whether to serve the page to look at neighbors too, at ``/``.
+        Whether to serve the page that shows neighbors too, at ``/``.
     """
 
     @asynccontextmanager
@@ -168,7 +168,7 @@ def create_app(
     )
 
     def holder(scope: Scope) -> Any:
-        """Dependency: who sent the request, if they may do what it asks for."""
+        """Dependency: who sent the request, if they may do what it requests."""
 
         async def check(
             request: Request,
@@ -275,7 +275,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     async def add_rows(
         body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
     ) -> Response:
-        """Remember rows; the next prediction may ask them. Nothing is trained."""
+        """Remember rows; the next prediction may use them. Nothing is trained."""
         return _changed(await taken(body, key, feedback=False), "evicted")
 
     @write.post("/feedback", tags=["memory"], status_code=201, openapi_extra=_body(Labelled))

@@ -1,4 +1,4 @@
-"""What clients send, checked: rows, labels, and what is asked about them."""
+"""What clients send, checked: rows, labels, and the outputs requested."""
 
 import base64
 import binascii
@@ -41,7 +41,7 @@ _SMALL = 2**16  # bytes of a body that is read in a millisecond or two
 
 
 def _check_cell(value: Any, where: str) -> None:
-    """Refuse what is no value of a cell; ValueError says where."""
+    """Refuse what is not a value of a cell; ValueError says where."""
     if value is None or isinstance(value, str | bool):
         return
     if not isinstance(value, int | float):
@@ -73,7 +73,7 @@ def _check_label(label: Any) -> Any:
 
 
 def _not_endless(values: Any) -> Any:
-    """Refuse a list before each of its entries is looked at."""
+    """Refuse a list before each of its entries is checked."""
     if isinstance(values, list) and len(values) > MOST_ROWS:
         raise ValueError(f"{len(values)} entries are more than the {MOST_ROWS} of any request")
     return values
@@ -132,7 +132,7 @@ class Rows(Body):
 
 
 class Question(Rows):
-    """Rows to predict, and what else is asked."""
+    """Rows to predict, and what else is requested."""
 
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Adds the set of classes that holds the true one this often."
@@ -196,7 +196,7 @@ class Decision(Body):
 
 
 def reader(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
-    """Give a dependency that reads a body: after the key was checked, and apart if it is large."""
+    """Give a dependency that reads a body: after the check of the key, in a thread if large."""
 
     def checked(content: bytes) -> B:
         try:
@@ -268,7 +268,7 @@ def _matrix(features: list[list[float | None]]) -> np.ndarray:
 
 
 def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> None:
-    """Refuse with 422 columns that a model does not know, and missing ones that it needs."""
+    """Refuse with 422 columns that a model does not have, and missing ones that it needs."""
     optional = set(encoder.left_out)
     strange = [name for name in there if name not in encoder.columns]
     missing = [name for name in encoder.columns if name not in there and name not in optional]

@@ -133,7 +133,7 @@ class _Bounded:
         self._is_whole = False
 
     async def __call__(self) -> Message:
-        if self._is_whole:  # whoever asks now waits for the client to leave
+        if self._is_whole:  # reading on now waits for the client to leave
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._end):

@@ -41,12 +41,12 @@ class Holder(NamedTuple):
     scope: Scope
 
     def may(self, scope: Scope) -> bool:
-        """Whether the holder may do what `scope` is asked for."""
+        """Whether the holder may do what needs `scope`."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
 ANYONE = Holder("", "admin")
-"""Who sends requests to a service without keys, which listens to this machine alone."""
+"""Who sends requests to a service without keys, which listens to this machine only."""
 
 
 def read_keys(path: Path) -> list[StoredKey]:

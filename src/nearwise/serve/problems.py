@@ -126,6 +126,6 @@ def problem_of_body(error: ValidationError) -> ProblemError:
 
 
 def fault(error: Exception, method: str, path: str) -> ProblemError:
-    """Log a fault of ours; the client is told no more than that."""
+    """Log a fault of ours; the client gets no more than that."""
     _LOG.error("%s %s failed", method, path, exc_info=error)
     return ProblemError(500, "This is a fault of nearwise; the service's log says more.")

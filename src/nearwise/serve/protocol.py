@@ -34,7 +34,7 @@ _NEIGHBOR = ("neighbor_id", "neighbor_label", "neighbor_weight", "neighbor_dista
 _TRUST = ("prediction_set", "act", "novelty_p")
 OUTPUTS = (*_PLAIN, *_NEIGHBOR, *_TRUST)
 _DEFAULT_OUTPUTS = ("label", "proba")
-_NUMBERS = {  # data types of outputs that are no labels
+_NUMBERS = {  # data types of outputs that are not labels
     "proba": "FP64",
     "base_proba": "FP64",
     "neighbor_proba": "FP64",
@@ -70,7 +70,7 @@ class OutputWish(_Open):
 
 
 class Parameters(_Open):
-    """What is asked about the rows; the defaults hold where an output needs them."""
+    """Requests about the rows; the defaults hold where an output needs them."""
 
     n_neighbors: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] = 5
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
@@ -88,7 +88,7 @@ class InferRequest(_Open):
 
 
 def wanted_outputs(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
-    """Names of the outputs that are wanted, and what has to be asked for them."""
+    """Names of the requested outputs, and the query that they need."""
     names = tuple(one.name for one in request.outputs or []) or _DEFAULT_OUTPUTS
     strange = [name for name in names if name not in OUTPUTS]
     if len(set(names)) < len(names):
@@ -211,7 +211,7 @@ def _values(name: str, found: Answers) -> np.ndarray:
     values = plain.get(name)
     if values is not None:
         return values
-    assert found.explanations is not None  # asked for
+    assert found.explanations is not None  # requested
     if name in _PLAIN:
         return np.array([getattr(one, name) for one in found.explanations])
     attribute = name.removeprefix("neighbor_")
@@ -224,7 +224,7 @@ def _values(name: str, found: Answers) -> np.ndarray:
 
 
 def datatype_of(labels: np.ndarray) -> Literal["BOOL", "INT64", "FP64", "BYTES"]:
-    """Tell the data type that labels travel as."""
+    """Return the data type that labels travel as."""
     kinds: dict[str, Literal["BOOL", "INT64", "FP64"]] = {"b": "BOOL", "i": "INT64", "f": "FP64"}
     return kinds.get(labels.dtype.kind, "BYTES")
 

@@ -1,4 +1,4 @@
-"""Service: a live model behind three lanes: predictions, changes, and reading what takes long."""
+"""Service: a live model behind three lanes: predictions, changes, and long reads."""
 
 import asyncio
 import itertools
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked about rows; requests that ask the same are answered together."""
+    """A query about rows; equal queries are answered together."""
 
     confidence: float | None = None
     novelty: bool = False
@@ -68,12 +68,12 @@ class Ask:
 
     @property
     def is_selective(self) -> bool:
-        """Whether it is asked on which predictions to act."""
+        """Whether to choose the predictions to act on."""
         return self.coverage is not None or self.max_risk is not None
 
 
 class Answers(NamedTuple):
-    """What was found for the rows of a request; None where it was not asked.
+    """What was found for the rows of a request; None where it was not requested.
 
     `proba` (n, n_classes), `sets` bool (n, n_classes), `novelty_p` (n,), `accepted` bool (n,),
     `explanations` one per row, `selection` of all requests that were answered together.
@@ -109,7 +109,7 @@ class Answers(NamedTuple):
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """One object per row: label, proba by class, and what else was asked."""
+        """One object per row: label, proba by class, and what else was requested."""
         names = [str(label) for label in self.classes.tolist()]
         records: list[dict[str, Any]] = []
         labels, proba = self.predicted.tolist(), self.proba.tolist()
@@ -227,7 +227,7 @@ class Service:
         Raises
         ------
         ProblemError
-            If the model cannot take the rows, or not answer what is asked.
+            If the model cannot take the rows, or not answer the query.
         """
         self.check_rows(n_rows)
         n_shown = n_rows * (ask.n_neighbors or 0)
@@ -248,7 +248,7 @@ class Service:
             )
 
     def _predict(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
-        """Answer requests that ask the same; by a newer version where this one's rows are gone."""
+        """Answer equal queries; by a newer version where this one's rows are gone."""
         results = self._answered(requests)
         if any(isinstance(one, StoreError) and one.reason == "changed" for one in results):
             self.live.catch_up()
@@ -256,7 +256,7 @@ class Service:
         return results
 
     def _answered(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
-        """Answer requests that ask the same, all by one version of the model."""
+        """Answer equal queries, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
         given = [_attempt(partial(rows, version)) for _, rows, _ in requests]
         encoded = _encoded(version, given)
@@ -266,7 +266,7 @@ class Service:
         n_rows = sum(len(one[0]) for one in sound)
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
-        # Refused where there are too few rows to judge by, or no threshold keeps the risk.
+        # Refused where there are too few calibration rows, or no threshold keeps the risk.
         found = _attempt(lambda: answers(version, version.query(sound, **_extras(ask)), ask))
         results, start = [], 0
         for one, (_, _, form) in zip(encoded, requests, strict=True):
@@ -288,7 +288,7 @@ class Service:
         ProblemError
             422 if the model refuses it, 404 if a row is not remembered, 409 if its key was another
             one's, 403 if the service is read-only, 503 while a job runs, 504 if it was not made in
-            time: then it says whether it may be made all the same.
+            time: then the message says whether it may be made all the same.
         """
         self._check_writable()
 
@@ -336,7 +336,7 @@ class Service:
             self._is_folding = False
 
     def start_job(self, kind: str, work: Callable[[LiveModel], object]) -> Job:
-        """Queue work that takes longer than a request may; `job` says how far it is."""
+        """Queue work that takes longer than a request may; `job` gives its progress."""
         self._check_writable()
         job = Job(next(self._job_ids), kind)
 
@@ -395,7 +395,7 @@ class Service:
         return version, found[suspect]
 
     def review(self) -> tuple[Version, Any]:
-        """All that a person should look at, as `AttnKNNClassifier.review`, without rows kept."""
+        """All that a person should check, as `AttnKNNClassifier.review`, without rows kept."""
         version, found = self._once("review", self._review)
         return version, found[~found["id"].isin(self.live.kept())]
 
@@ -412,7 +412,8 @@ class Service:
     def map(self, method: MapMethod = "pca", *, doubt: bool = False) -> tuple[Version, Any]:
         """Lay the memory out in two dimensions; by PCA of its keys, or by t-SNE.
 
-        `doubt`: also the probability that each label is wrong; 422 where the model cannot say.
+        `doubt`: also the probability that each label is wrong; 422 where the model cannot estimate
+        it.
         """
         version, laid = self.laid_out(method)
         fitted, rows = version.fitted, laid.positions
@@ -446,7 +447,7 @@ class Service:
         """Measure what all changes since the first that this service made did to held-out rows.
 
         Rows that a change touched are left out. None before the first change, or where no row is
-        left to judge by.
+        left for calibration.
         """
         start, now = self._first, self.live.now
         if self._effect is not None and self._effect[0] is now.fitted:
@@ -503,7 +504,7 @@ class Service:
 
 
 def answers(version: Version, query: Query, ask: Ask) -> Answers:
-    """Give what was asked of a query's rows."""
+    """Give what was requested of a query's rows."""
     chosen = None
     if ask.is_selective:
         chosen = query.selection(
@@ -558,10 +559,10 @@ def _not_remembered() -> ProblemError:
 
 
 def _attempt(work: Callable[[], T]) -> T | Exception:
-    """Do what a client asks for; an exception is its answer, and nobody else's."""
+    """Do what a client requests; an exception is its answer, and nobody else's."""
     try:
         return work()
-    except StoreError as error:  # though a ValueError, it is no mistake of a client
+    except StoreError as error:  # though a ValueError, it is not a mistake of a client
         return error
     except UnknownIdError:
         return _not_remembered()

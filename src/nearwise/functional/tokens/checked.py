@@ -57,7 +57,7 @@ def backward_checked(
 
 
 def _verdict(part: str, tokens: Tokens, by: str) -> str:
-    """Tell why plain operations must do one pass of such a problem; empty where they need not."""
+    """Return why plain operations must do one pass of such a problem; empty where they need not."""
     fault = registered(by).fault(tokens)
     if fault:
         _warn(by, fault, f"{fault}.")
@@ -88,7 +88,7 @@ def _examine(part: str, tokens: Tokens, shape: ShapeClass, by: str) -> str:
         size = f"{problem.query.shape[2]} queries and {problem.key.shape[2]} keys of this class"
         try:
             found = differences(problem, attend, backward)
-        except torch.OutOfMemoryError:  # says nothing about the implementation
+        except torch.OutOfMemoryError:  # not a fault of the implementation
             raise
         except Exception as error:  # whatever a compiler or a driver raises: plain operations serve
             return f"it fails with {size}: {type(error).__name__}: {error}"

@@ -30,7 +30,7 @@ class Complement:
         most = max(int(n_left.max()), farthest + 1) + 1 if n_left.numel() else 1
         in_order = chosen.long().masked_fill(empty, most).sort(-1).values
         before = in_order - torch.arange(chosen.shape[-1], device=chosen.device)
-        # Empty slots come behind every number that is asked for.
+        # Empty slots come after every number that is requested.
         before = before.masked_fill(in_order == most, most)
         stride = most + 1
         rows = torch.arange(n_left.numel(), device=chosen.device).view(*n_left.shape, 1)
@@ -54,7 +54,7 @@ def stratified_sample(
     """Draw keys among those not chosen, one from each of `n_samples` stretches of equal length.
 
     The keys not chosen are cut, in the order of positions, into stretches whose lengths differ by
-    one at most; a key of a stretch of c is drawn with probability 1 / c and stands for all c. So
+    one at most; a key of a stretch of c is drawn with probability 1 / c and represents all c. So
     for any numbers f, the sum of ``count * f(position)`` has the sum of f over all keys not chosen
     as its expectation (Horvitz and Thompson), and is that sum where every stretch has one key.
 

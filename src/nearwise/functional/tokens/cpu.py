@@ -211,7 +211,7 @@ class _Forward:
             scores.masked_fill_(tokens.padding[item, positions], -torch.inf)
 
     def _own_columns(self, positions: Tensor) -> Array:
-        """Column of every token itself, -1 where it is no candidate; empty if none matters."""
+        """Column of every token itself, -1 where it is not a candidate; empty if none matters."""
         if self.tokens.include_self == "candidate":
             return np.empty(0, np.int64)
         own = np.full(max(self.tokens.query.shape[2], self.tokens.key.shape[2]), -1)

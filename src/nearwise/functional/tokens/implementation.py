@@ -38,7 +38,7 @@ class FusedAttention(Protocol):
         """
 
     def fault(self, tokens: Tokens) -> str:
-        """Tell why it cannot attend in such a problem, without a full stop; empty where it can.
+        """Return why it cannot attend in such a problem, without a full stop; empty where it can.
 
         Called before every pass. Such problems run in plain operations, with one warning per
         answer.
@@ -50,7 +50,7 @@ _from_environment = os.environ.get(VARIABLE) or "auto"
 _of_process = _from_environment
 _blocks: list[list[str]] = []  # the choices of open ``with`` blocks, in order of entry
 # What is in force. A plain global, not a context variable: torch.compile guards on it and so
-# compiles anew.
+# compiles again.
 _forced = _of_process
 _one_at_a_time = threading.Lock()
 
@@ -125,7 +125,7 @@ def attention_implementation(name: str) -> Iterator[None]:
     """
     global _blocks
     _check_known(name)
-    block = [name]  # a list, to tell it by `is` from another block with the same choice
+    block = [name]  # a list, to distinguish it by `is` from another block with the same choice
     with _changes():
         _blocks = [*_blocks, block]
         _put_in_force()
@@ -185,7 +185,7 @@ def is_transformed() -> bool:
 
 
 def is_exported() -> bool:
-    """Whether a model is being exported; torch 2.6 does not tell strict mode from compilation."""
+    """Whether a model is exported; torch 2.6 does not separate strict mode from compilation."""
     if torch.onnx.is_in_onnx_export():
         return True
     if _TORCH_TELLS:

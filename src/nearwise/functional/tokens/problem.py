@@ -88,7 +88,7 @@ class Tokens(NamedTuple):
     keep: Tensor | None = None  # (B, H, N, K), factors of the weights: 0 or 1 / (1 - p) if dropping
 
     def unmasked(self) -> "Tokens":
-        """Return the problem as the backward pass sees it: masks have left their slots empty."""
+        """Return the problem for the backward pass: masks have left their slots empty."""
         return Tokens(*self[:6], keep=self.keep)
 
 
@@ -176,7 +176,7 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def check_n_neighbors(n_neighbors: Any) -> None:
-    """Refuse what is no number of neighbors."""
+    """Refuse what is not a number of neighbors."""
     if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, Integral) or n_neighbors < 1:
         raise ValueError(f"n_neighbors={n_neighbors!r} must be an integer of at least 1.")
 
@@ -214,9 +214,9 @@ def _check_candidates(
 
 
 def as_positions(candidates: KeyPositions, n_keys: int) -> Tensor:
-    """Bring candidates to an int64 tensor, (C,) or (batch, C), without a look at their values.
+    """Bring candidates to an int64 tensor, (C,) or (batch, C), without reading their values.
 
-    Raises ValueError if they are no integers, of another shape, or none.
+    Raises ValueError if they are not integers, of another shape, or none.
     """
     positions = candidates if isinstance(candidates, Tensor) else torch.as_tensor(candidates)
     if positions.dtype not in (torch.int64, torch.int32) or positions.ndim not in (1, 2):
@@ -232,7 +232,7 @@ def as_positions(candidates: KeyPositions, n_keys: int) -> Tensor:
 def check_positions(in_order: Tensor | None, n_keys: int, *, distinct: bool = True) -> None:
     """Refuse ascending positions (..., C) that do not exist, or name a key twice.
 
-    Not where they lie on another device than the CPU: a look at them would wait for it.
+    Not where they lie on another device than the CPU: reading them would wait for it.
     """
     if in_order is None or in_order.device.type != "cpu" or in_order.numel() == 0:
         return

@@ -124,7 +124,7 @@ def small_problem(
 
 
 def differences(tokens: Tokens, attend: Attend | None, backward: Backward | None = None) -> str:
-    """Tell how an implementation differs from plain torch operations.
+    """Return how an implementation differs from plain torch operations.
 
     The plain ones run on the CPU in float64: they share no rounding and no device with what is
     compared.

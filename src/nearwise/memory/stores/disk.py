@@ -2,7 +2,7 @@
 
 Rows lie in a Lance data set, and below it FAISS IVF-Flat indexes that the operating system maps
 into memory page by page. What changed since those were written is in a journal (SQLite) and held in
-memory, where it is searched exactly. `snapshot` writes both anew, and only then drops the old.
+memory, where it is searched exactly. `snapshot` writes both again, and only then drops the old.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ KIND = "rows on disk"
 _VERSION = 1
 _HEAD, _IDS, _ROWS = "head", "ids.npy", "rows.lance"
 _PART = {"put": "store/put", "removed": "store/removed", "summary": "store/summary"}  # of a change
-_ROWS_PER_CELL = 39  # that FAISS wants to place the center of a cell
+_ROWS_PER_CELL = 39  # that FAISS needs to find the center of a cell
 _FEWEST_PROBES = 16  # cells that are searched
 _LISTS = ".lists"  # ending of a file with cells that were merged from several indexes
 _SHARD = 2**30  # bytes of keys that are indexed at once
@@ -69,7 +69,7 @@ def _package(name: str) -> ModuleType:
 
 
 class _Head(NamedTuple):
-    """What the folder says of itself; `probes` are the cells searched in each space, 0: all."""
+    """Properties of the folder; `probes` are the cells searched in each space, 0: all."""
 
     generation: str
     lineage: str
@@ -507,7 +507,7 @@ class DiskStore:
         return replace(change, parts=own)
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
-        """Write rows and indexes anew, as they are now; see `RowStore.snapshot`."""
+        """Write rows and indexes again, as they are now; see `RowStore.snapshot`."""
         with locked_folder(self._head_folder, wait=self.wait):
             now, before = self.reader(), self._head
             name = f"bulk-{secrets.token_hex(4)}"

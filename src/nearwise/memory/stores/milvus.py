@@ -5,7 +5,7 @@ One collection holds every version of every row: a row belongs to the versions f
 memory as a whole, and the changes; text fields of Milvus hold 65,535 bytes, and so a text is cut
 into entities. Milvus has no transactions: a change first writes rows and texts that belong to a
 version that nobody sees yet, and then moves the head to it, in one step. What a killed writer left
-behind that head is removed by the next one.
+after that head is removed by the next one.
 """
 
 import base64
@@ -51,13 +51,13 @@ _VERSION = 1
 _HEAD = "head"  # primary key, and kind, of the text that names the newest version
 _QUERIES_AT_ONCE = 1_000
 _HITS_AT_ONCE = 1_000_000  # over all queries
-_ROWS_PER_CELL = 39  # that an index wants to place the center of a cell
+_ROWS_PER_CELL = 39  # that an index needs to find the center of a cell
 _ALL_CELLS = 65_536  # as many as an index may have; those that it has are searched
 _FEWEST_PROBES = 16  # cells that are searched
 
 
 class _Head(NamedTuple):
-    """What the store says of itself; `probes` are the cells searched in each indexed space."""
+    """Properties of the store; `probes` are the cells searched in each indexed space."""
 
     version: int
     lineage: str
@@ -168,18 +168,18 @@ class MilvusStore:
     Parameters
     ----------
     uri : str
-        "milvus+http://HOST:PORT/DATABASE" or "milvus+https://..."; behind a # the beginning of the
+        "milvus+http://HOST:PORT/DATABASE" or "milvus+https://..."; after a # the beginning of the
         collections' names, "nearwise" by default. The token comes from MILVUS_TOKEN.
 
     Notes
     -----
-    One process at a time may change a store; Milvus cannot tell that another does so in the very
+    One process at a time may change a store; Milvus cannot detect that another does so in the very
     same moment, and the rows of both would count. Processes that read may be many.
 
     Searches are exact until `snapshot` finds 100,000 rows and builds IVF indexes; readers wait
     meanwhile. A row holds up to 49,149 bytes of what it was given as.
 
-    A snapshot deletes what removed rows held, and asks Milvus to free the space; Milvus itself
+    A snapshot deletes what removed rows held, and requests Milvus to free the space; Milvus itself
     decides when. Readers of versions before the newest lack these rows from then on.
     """
 
@@ -411,7 +411,7 @@ class MilvusStore:
             return Snapshot(version, self.reader().n_rows, recall)
 
     def _index(self) -> dict[str, float]:
-        """Index the spaces as their size asks, and measure the recall in each."""
+        """Index the spaces as their size requires, and measure the recall in each."""
         server, recall = self._server, dict.fromkeys(self.schema.spaces, 1.0)
         n_rows = server.count("born >= 0")
         server.ask("flush", server.rows)

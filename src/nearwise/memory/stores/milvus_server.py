@@ -32,7 +32,7 @@ _CHUNKS = 500  # that are read at once
 _NARROWEST = 2  # numbers of a vector; Milvus takes no fewer
 _REQUEST = 2**24  # bytes that are written at once; Milvus takes 64 MiB
 _WITH_ROWS = 1_000  # rows that are read at once with what they were given as
-_NOT_LOADED = (101, 103)  # codes of the errors while a collection is indexed anew
+_NOT_LOADED = (101, 103)  # codes of the errors while a collection is indexed again
 _CONNECTING = 10.0  # seconds that a connection may take
 _ANSWERING = 60.0  # ... and the answer to a query, or to what is written
 _PATIENCE = 600.0  # seconds that a call waits for that
@@ -107,7 +107,7 @@ class MilvusServer:
                 self._client = None
 
     def ask(self, call: str, *args: Any, **options: Any) -> Any:
-        """Call the client, once the collections are loaded; OSError with what the server said."""
+        """Call the client, once the collections are loaded; OSError with the server's message."""
         return self._patiently(getattr(self.client, call), *args, **options)
 
     def _patiently(self, call: Any, *args: Any, **options: Any) -> Any:
@@ -145,7 +145,7 @@ class MilvusServer:
         for name in ("version", "number"):
             fields.add_field(name, kind.INT64)
         fields.add_field("text", kind.VARCHAR, max_length=_MOST_TEXT)
-        # Milvus wants a vector in every collection.
+        # Milvus needs a vector in every collection.
         fields.add_field("vector", kind.FLOAT_VECTOR, dim=_NARROWEST)
         self._create(self.texts, fields)
 

@@ -98,7 +98,7 @@ class _Database:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn what the server or the way to it says into an OSError."""
+        """Turn errors of the server or the connection into an OSError."""
         try:
             yield
         except _package("psycopg").errors.LockNotAvailable as error:
@@ -175,7 +175,7 @@ class PostgresReader:
         if metric == "cosine":  # of a key of zeros it is not a number
             order = f"coalesce(nullif({order}, 'NaN'), 1)"
         if exactly or space not in probes:
-            order += ", id"  # an index knows no ties, and would not be used
+            order += ", id"  # an index has no ties, and would not be used
         else:
             order = f"key{number} {operator} %s"
         left_out = np.full(len(query), -1) if exclude is None else exclude
@@ -244,7 +244,7 @@ class PostgresStore:
     Parameters
     ----------
     uri : str
-        As libpq takes it, "postgresql://USER@HOST/DATABASE"; behind a # the schema of the tables,
+        As libpq takes it, "postgresql://USER@HOST/DATABASE"; after a # the schema of the tables,
         "nearwise" by default. Passwords come from PGPASSWORD or ~/.pgpass.
 
     Notes

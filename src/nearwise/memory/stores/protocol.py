@@ -13,7 +13,7 @@ from nearwise.memory.journal import Change
 from nearwise.memory.store import StoreError
 
 BATCH = 10_000  # rows that are written or read at once
-SPARE = 8  # candidates beyond those wanted, so that exact distances settle the order at the edge
+SPARE = 8  # candidates beyond those needed, so that exact distances settle the order at the edge
 
 
 class SpaceSchema(NamedTuple):
@@ -63,7 +63,7 @@ class StoredRows:
     facts : float32 ndarray of shape (n, n_facts)
         What the model keeps of each row; the store does not use it.
     rows : list of bytes, or None
-        The rows as they were given, packed by the model; None where they were not asked for.
+        The rows as they were given, packed by the model; None where they were not requested.
     """
 
     ids: np.ndarray
@@ -77,7 +77,7 @@ class StoredRows:
         return len(self.ids)
 
     def take(self, at: np.ndarray) -> "StoredRows":
-        """Return the rows at some places, or where a mask is true."""
+        """Return the rows at some positions, or where a mask is true."""
         keys = {name: part[at] for name, part in self.keys.items()}
         numbers = np.arange(len(self))[at].tolist()
         rows = None if self.rows is None else [self.rows[i] for i in numbers]
@@ -111,7 +111,7 @@ class StoredRows:
             "weight": pa.array(self.weights, pa.float32()),
             "row": pa.array(self.rows, pa.large_binary()),
         }
-        if self.facts.shape[1]:  # Lance knows no vectors of no numbers
+        if self.facts.shape[1]:  # Lance has no vectors of no numbers
             columns["facts"] = _vectors(self.facts)
         columns |= {f"key {name}": _vectors(keys) for name, keys in self.keys.items()}
         return pa.RecordBatch.from_pydict(columns)
@@ -150,7 +150,7 @@ class Edit(NamedTuple):
     summary : dict
         What the model keeps of the memory as a whole from then on; JSON.
     put : StoredRows
-        Rows that are new, or take the place of those with the same ids.
+        Rows that are new, or replace those with the same ids.
     removed : int64 ndarray of shape (n_removed,)
         Ids of rows to forget.
     """
@@ -282,7 +282,7 @@ def refuse_unknown(ids: np.ndarray, known: np.ndarray) -> None:
 
 
 def replaced(uri: str) -> StoreError:
-    """Give the error of a store in whose place another one is."""
+    """Give the error of a store that another one has replaced."""
     return StoreError(
         "changed",
         f"Another memory has replaced the one in {uri}; ids and versions of the former do not "

@@ -25,7 +25,7 @@ def widened(
     space : str
         Name of the key space, for the warning.
     search : callable
-        Told how wide to search, it gives the ids or positions found, (n_queries, at least k).
+        Given how wide to search, it gives the ids or positions found, (n_queries, at least k).
     true : int64 ndarray of shape (n_queries, k)
         Those that are to be found.
     narrowest, widest : int

@@ -1,4 +1,4 @@
-"""The view that asks: a form from the model's columns, and the answer to it."""
+"""The view for queries: a form from the model's columns, and the answer to it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -101,8 +101,8 @@ class Answered:
     """What the answer shows.
 
     `explanation` applies what was switched off or relabelled; `before` does not, and has the
-    neighbors. `given` is the label of a remembered row that was asked about, without itself. `rows`
-    is what was asked, one row as the model takes it, `row` or `pixels` the same to be shown;
+    neighbors. `given` is the label of a remembered row that was queried, without itself. `rows` is
+    the query, one row as the model takes it, `row` or `pixels` the same to be shown;
     `shares` split the distances by column.
     """
 
@@ -165,7 +165,7 @@ def answer(version: Version, form: Form) -> Answered:
 
 
 def _explained(version: Version, changed: Version, rows: Any) -> Explanation:
-    """Explain one row by a version as it would be, judged by the rows of the version as it is."""
+    """Explain one row by a version as it would be, calibrated on the version as it is."""
     fitted = version.fitted
     judged_by = calibration_rows(fitted.predictor, fitted.n_classes, fitted.predictor.n_views)
     views = changed.encoded(rows)

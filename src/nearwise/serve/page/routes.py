@@ -1,6 +1,6 @@
 """Routes of the page. Its four views are empty until a request with a key fills them.
 
-Parts come as HTML, from the templates that notebooks use too, and htmx puts them in their places.
+Parts come as HTML, from the templates that notebooks use too, and htmx inserts them.
 """
 
 import json
@@ -58,7 +58,7 @@ Body = Annotated[PageForm, Depends(reader(PageForm))]
 
 
 async def _patiently(service: Service, where: str, work: Callable[[], Response]) -> Response:
-    """Read what may take longer than a deadline: until it is there, the part asks again."""
+    """Read what may take longer than a deadline: until it is there, the part polls."""
     try:
         return await service.read(work)
     except TimeoutError:

@@ -75,7 +75,7 @@ def _insert_itself(own, column, scores, columns, first, count):  # type: ignore[
 
 @inlined
 def _compare(columns, scores, first, count, n_slots, scale):  # type: ignore[no-untyped-def]
-    """Turn `count` descending scores into logarithms of weights; empty the slots behind."""
+    """Turn `count` descending scores into logarithms of weights; empty the slots after them."""
     best = scores[first]
     for s in range(first, first + count):
         scores[s] = (scores[s] - best) * scale
@@ -101,7 +101,7 @@ def _first_nan(scores, start, n_columns):  # type: ignore[no-untyped-def]
 
 @compiled
 def _seen(positions, at, row):  # type: ignore[no-untyped-def]
-    """Forbid the columns of tokens after `at`; return how many columns are left to look at."""
+    """Forbid the columns of tokens after `at`; return how many columns are left to read."""
     stop = np.searchsorted(positions, at + 1)
     n_seen = (stop + LANES - 1) // LANES * LANES
     row[stop:n_seen] = -np.inf
@@ -218,7 +218,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
     """Select, weigh and add up for a tile of queries of one or more heads of a batch item.
 
     `scores` (G, b, C) of the queries ``first .. first + b`` of the heads ``head .. head + G`` are
-    used up; more than one head come with all their queries. Behind the candidates, whose key
+    used up; more than one head come with all their queries. After the candidates, whose key
     positions `positions` ascend, a row is -inf up to a multiple of `LANES`. `itself` (N,) is each
     token's own column, or -1; `mode` 0 takes the token itself as it comes, 1 always (its score is
     `own` (G, b)), 2 never. `value` and `output` (B, H, N, Dv), `keep`, which may be empty,

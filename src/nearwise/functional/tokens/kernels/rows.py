@@ -68,9 +68,9 @@ def lowest_of(scores):  # type: ignore[no-untyped-def]
 
 @compiled
 def lanes_for(n_wanted):  # type: ignore[no-untyped-def]
-    """Return how many lanes a row is split into: half as many again as columns are wanted.
+    """Return how many lanes a row is split into: half as many again as columns are needed.
 
-    Then the limit lets some more columns pass than are wanted; ranking the lanes costs their
+    Then the limit lets some more columns pass than are needed; ranking the lanes costs their
     square. They are 16, 32, or a multiple of 64.
     """
     n = LANES * max(1, -(-3 * n_wanted // (2 * LANES)))

@@ -65,7 +65,7 @@ def test_one_damaged_set_does_not_hide_the_others(nearwise, tmp_path):
     (tmp_path / "cifar10" / "test.parquet").write_text("damaged")
     result = nearwise("datasets", "--data-root", tmp_path)
     assert result.exit_code == 0
-    assert "cannot be read: 'nearwise datasets NAME' tells why" in result.out
+    assert "cannot be read: 'nearwise datasets NAME' shows why" in result.out
     result = nearwise("datasets", "cifar10", "--data-root", tmp_path)
     assert result.exit_code == 2
     assert "test.parquet cannot be read as Parquet" in result.err

@@ -60,7 +60,7 @@ def test_a_saved_model_can_be_named_to_start_from(nearwise, tmp_path):
         (("--context", "1.5"), "context"),
         (("--objective", "nce", "--control"), "goes with reconstruction or sparse"),
         (("--start-from", "nowhere"), "There is no neural field in nowhere"),
-        (("--dataset", "cifar11"), "'cifar11' is no image set"),
+        (("--dataset", "cifar11"), "'cifar11' is not an image set"),
     ],
 )
 def test_a_mistake_is_told_in_a_line(nearwise, tmp_path, options, said):

@@ -60,8 +60,8 @@ def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("pixel", *DIGITS), "Encoder 'pixel' is none of pixels, patches:SIZE"),
-        (("nosuch:thing", *DIGITS), "nosuch:thing cannot be had"),
+        (("pixel", *DIGITS), "Encoder 'pixel' is not one of pixels, patches:SIZE"),
+        (("nosuch:thing", *DIGITS), "nosuch:thing cannot be loaded"),
         (("pixels", "digits-images", "-p", "knm"), "Did you mean 'knn'"),
         (("pixels", "iris"), "iris is a table"),
         (("pixels", "digits"), "Its images are 'digits-images'"),

@@ -46,7 +46,7 @@ def test_mistakes_are_named(nearwise, tmp_path):
         (("--tokens", "16", "--heads", 5), "does not divide dim=192"),
         (("--tokens", "16", "--repeats", 1), "repeats=1 must be at least 2"),
         (("--threads", 0), "--threads 0 must be at least 1"),
-        (("--out", tmp_path), "is no file of results"),
+        (("--out", tmp_path), "is not a file of results"),
     ):
         result = nearwise("vit", "bench", "--device", "cpu", *arguments)
         assert result.exit_code == 2

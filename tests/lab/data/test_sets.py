@@ -246,11 +246,11 @@ def test_digits_images_are_the_rows_of_digits_at_full_brightness():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("iris", {}, "'iris' is no image set: pass one of cifar10, cifar100, mnist, digits-images"),
+        ("iris", {}, "'iris' is not an image set: pass one of cifar10, cifar100, mnist, dig"),
         ("cifar10", {"split": "val"}, "split='val' is not one of train, test, all"),
         ("digits-images", {"split": "test"}, "no official test part"),
-        ("cifar10", {"limit": 0}, "limit=0 is no number of rows"),
-        ("cifar10", {"limit": (1, 2, 3)}, "is no number of rows"),
+        ("cifar10", {"limit": 0}, "limit=0 is not a number of rows"),
+        ("cifar10", {"limit": (1, 2, 3)}, "is not a number of rows"),
         ("mnist", {"image_size": 32}, "'mnist' keeps its images"),
     ],
 )

@@ -87,7 +87,7 @@ def test_what_cannot_be_read_says_what_to_pass(weights, tmp_path):
         (str(weights), "several checkpoints of tabicl: .* Pass tabicl=PATH"),
         (f"tabfm={weights}", "'tabfm' is not one of tabicl, tabpfn, lightpfn"),
         (f"tabicl={tmp_path}/none.ckpt", "no checkpoint at .* never downloaded"),
-        (str(tmp_path / "none"), "no folder"),
+        (str(tmp_path / "none"), "not a folder"),
         (str(tmp_path / "empty"), "Pass NAME=PATH"),
     ):
         with pytest.raises(ValueError, match=message):

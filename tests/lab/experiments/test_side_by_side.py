@@ -129,5 +129,5 @@ def test_processes_by_device_and_number():
     assert 1 <= number_of_jobs("auto", "cpu") <= (os.cpu_count() or 1)
     assert number_of_jobs(3, "cuda") == 3
     for wrong in (0, -1, True, "many", 1.5):
-        with pytest.raises(ValueError, match="no number of processes"):
+        with pytest.raises(ValueError, match="not a number of processes"):
             number_of_jobs(wrong, "cpu")

@@ -113,7 +113,7 @@ def test_files_that_hold_no_features_are_refused(tmp_path):
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:400])
     (tmp_path / "text.npz").write_text("hello")
     for name in ("cut.npz", "text.npz"):
-        with pytest.raises(ValueError, match=r"no npy or npz file of numbers, or was cut short"):
+        with pytest.raises(ValueError, match=r"not an npy or npz file of numbers, or was cut"):
             StoredFeatures.read(tmp_path / name)
     with pytest.raises(ValueError, match=r"Stored features are <U1, no numbers"):
         StoredFeatures([["a", "b"]])

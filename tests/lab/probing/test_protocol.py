@@ -312,7 +312,7 @@ def test_differences_of_the_nll_are_of_the_same_rows(data):
     assert paired_differences(records, baseline="knn-20")[0]["measure"] == "accuracy"
     with pytest.raises(ValueError, match="keeps no NLL of its rows"):
         paired_differences([fake("knn", [1]), fake("linear", [1])], baseline="knn", measure="nll")
-    with pytest.raises(ValueError, match="measure='brier' is none of accuracy, nll"):
+    with pytest.raises(ValueError, match="measure='brier' is not one of accuracy, nll"):
         paired_differences(records, baseline="knn-20", measure="brier")
 
 

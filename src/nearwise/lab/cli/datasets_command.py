@@ -57,9 +57,9 @@ def datasets(
             known[one] = _UNREADABLE
     show(_listing(known))
     if _ABSENT in known.values():
-        show("not here: 'nearwise datasets NAME' tells where it was sought, and downloads it.")
+        show("not here: 'nearwise datasets NAME' shows where it was sought, and downloads it.")
     if _UNREADABLE in known.values():
-        show("cannot be read: 'nearwise datasets NAME' tells why.")
+        show("cannot be read: 'nearwise datasets NAME' shows why.")
 
 
 def _listing(known: "dict[str, DatasetSummary | str]") -> Any:

@@ -155,7 +155,7 @@ def _limit(text: str) -> tuple[int, int]:
     parts = split_list(text)
     if len(parts) != 2 or not all(p.isdigit() and int(p) for p in parts):
         raise ValueError(
-            f"--limit {text!r} is no TRAIN,TEST pair of numbers. Write --limit 2000,500."
+            f"--limit {text!r} is not a TRAIN,TEST pair of numbers. Write --limit 2000,500."
         )
     return int(parts[0]), int(parts[1])
 
@@ -167,13 +167,13 @@ def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
     for text in also:
         name, sign, encoder = text.partition("=")
         if not sign or not name or not encoder:
-            raise ValueError(f"--also {text!r} is no NAME=ENCODER. Write --also dino=DIR.")
+            raise ValueError(f"--also {text!r} is not NAME=ENCODER. Write --also dino=DIR.")
         from nearwise.lab.probing import StoredFeatures, open_encoder
 
         made = open_encoder(encoder, (height, width), channels)
         if isinstance(made, StoredFeatures):
             raise ValueError(
-                f"--also {text!r} names features, which cannot be seen from other contexts. "
+                f"--also {text!r} names features, which cannot be computed from other contexts. "
                 "Use 'nearwise probe' for them."
             )
         found[name] = made

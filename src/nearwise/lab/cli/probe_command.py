@@ -160,7 +160,7 @@ def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
     if limit is not None:
         numbers = split_list(limit)
         if len(numbers) != 2 or not all(n.isdecimal() and int(n) > 1 for n in numbers):
-            raise ValueError(f"--limit {limit!r} is no pair of numbers. Write 5000,2000.")
+            raise ValueError(f"--limit {limit!r} is not a pair of numbers. Write 5000,2000.")
         bounds = int(numbers[0]), int(numbers[1])
     return probe_data(loaded, seed=seed, limit=bounds)
 

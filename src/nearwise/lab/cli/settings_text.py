@@ -35,7 +35,7 @@ def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
     for text in texts or ():
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise ValueError(f"{option} {text!r} is no KEY=VALUE. Write {option} epochs=5.")
+            raise ValueError(f"{option} {text!r} is not KEY=VALUE. Write {option} epochs=5.")
         try:
             settings[key.strip()] = yaml.safe_load(value)
         except yaml.YAMLError:

@@ -168,7 +168,7 @@ class CifarBinary:
             size = path.stat().st_size
             if not size or size % width:
                 raise ValueError(
-                    f"{path} has {size:,} bytes, which is no whole number of rows of {width} "
+                    f"{path} has {size:,} bytes, which is not a whole number of rows of {width} "
                     "bytes. It is damaged or cut short: unpack the archive again."
                 )
             count = -1 if left is None else left * width

@@ -180,8 +180,8 @@ def load_images(
     if key not in IMAGE_NAMES:
         if not Path(key).is_dir():
             raise ValueError(
-                f"{key!r} is no image set: pass one of {', '.join(IMAGE_NAMES)}, or a folder of "
-                "class folders."
+                f"{key!r} is not an image set: pass one of {', '.join(IMAGE_NAMES)}, or a folder "
+                "of class folders."
             )
         if limit is not None:
             raise ValueError(
@@ -209,7 +209,7 @@ def _check_limit(limit: int | tuple[int, int] | None) -> dict[Part, int | None]:
         isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1 for v in values
     ):
         raise ValueError(
-            f"limit={limit!r} is no number of rows. Pass a positive integer, or one for the "
+            f"limit={limit!r} is not a number of rows. Pass a positive integer, or one for the "
             "training and one for the test part."
         )
     return {"train": int(values[0]), "test": int(values[1])}

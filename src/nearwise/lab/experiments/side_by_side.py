@@ -41,7 +41,9 @@ def number_of_jobs(n_jobs: Jobs, device: str) -> int:
     if n_jobs == "auto":
         return _processors() if device == "cpu" else 1
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs < 1:
-        raise ValueError(f'n_jobs {n_jobs!r} is no number of processes. Pass 1, 2, ... or "auto".')
+        raise ValueError(
+            f'n_jobs {n_jobs!r} is not a number of processes. Pass 1, 2, ... or "auto".'
+        )
     return n_jobs
 
 
@@ -94,7 +96,7 @@ def run_side_by_side(
                 _await(waiting, places, told)
     except BrokenProcessPool as error:
         raise ChildProcessError(
-            f"One of {n_jobs} processes was killed, most likely for want of memory. Use fewer "
+            f"One of {n_jobs} processes was killed, most likely for lack of memory. Use fewer "
             "(jobs 1 needs the least); what is finished is kept."
         ) from error
     finally:

@@ -75,7 +75,7 @@ def draw_episodes(
     wanted = np.unique(labels) if classes is None else np.array(list(classes))
     rows = {c: np.flatnonzero(labels == c) for c in wanted.tolist()}
     if len(rows) < n_way:
-        raise ValueError(f"n_way={n_way} asks for more than the {len(rows)} classes. Lower n_way.")
+        raise ValueError(f"n_way={n_way} exceeds the {len(rows)} classes. Lower n_way.")
     small = [c for c, found in rows.items() if len(found) < n_shot + n_query]
     if small:
         raise ValueError(

@@ -184,7 +184,7 @@ def _starting_model(
         return PerceiverAutoencoder.load(start_from, expected=sizes)
     if differences := start_from.config.differences(sizes):
         raise ValueError(
-            f"The model to start from is another one than the settings ask for: "
+            f"The model to start from is not that of the settings: "
             f"{'; '.join(differences)}. Change preset or model, or start from another."
         )
     model = PerceiverAutoencoder(sizes, random_state=seed)

@@ -191,7 +191,7 @@ class BranchingConv(_Branching):
     ) -> Tensor:
         """Convolve; `attn_mask` is for the ConvNN branch alone."""
         if is_causal:
-            raise ValueError("A convolution looks at later tokens too: is_causal must be False.")
+            raise ValueError("A convolution uses later tokens too: is_causal must be False.")
         assert self.convolution is not None  # there are channels for it
         output: Tensor = self.convolution(x, key_padding_mask=key_padding_mask)
         return output

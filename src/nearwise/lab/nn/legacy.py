@@ -63,7 +63,7 @@ def _convnn(
 ) -> Tensor:
     """Attend as the published ConvNN layer, before its heads are merged."""
     if masks.attn_mask is not None or masks.key_padding_mask is not None or masks.is_causal:
-        raise ValueError("A layer with legacy_layout=True knows no masks. Leave them out.")
+        raise ValueError("A layer with legacy_layout=True supports no masks. Leave them out.")
     if masks.candidates is None:
         candidates = _drawn(layer, key.shape[2], key.device)
     else:

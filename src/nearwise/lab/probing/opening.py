@@ -76,7 +76,7 @@ def open_encoder(
         return StoredFeatures.read(path)
     if kind and rest and not path.exists() and "/" not in text:
         return _from_module(kind, rest, torch.zeros(2, channels, *image_size))
-    raise ValueError(f"Encoder {text!r} is none of {KNOWN}.")
+    raise ValueError(f"Encoder {text!r} is not one of {KNOWN}.")
 
 
 def _field_maker(
@@ -120,11 +120,11 @@ def _from_module(module: str, name: str, example: Tensor) -> Encoder:
     try:
         found: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"Encoder {module}:{name} cannot be had: {error}.") from error
+        raise ValueError(f"Encoder {module}:{name} cannot be loaded: {error}.") from error
     if hasattr(found, "encode") and not isinstance(found, type):
         return _announced(found, f"{module}:{name}")
     if not callable(found):
-        raise ValueError(f"{module}:{name} is no function and has no encode method.")
+        raise ValueError(f"{module}:{name} is not a function and has no encode method.")
     if not isinstance(found, nn.Module) and _needs_nothing(found):
         made = found()
         if hasattr(made, "encode"):

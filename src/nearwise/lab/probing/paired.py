@@ -58,9 +58,9 @@ def paired_differences(
         version keeps no NLL of its rows.
     """
     if measure not in get_args(RowMeasure):
-        raise ValueError(f"measure={measure!r} is none of {', '.join(get_args(RowMeasure))}.")
+        raise ValueError(f"measure={measure!r} is not one of {', '.join(get_args(RowMeasure))}.")
     if by not in _PARTS:
-        raise ValueError(f"by={by!r} is none of {', '.join(_PARTS)}.")
+        raise ValueError(f"by={by!r} is not one of {', '.join(_PARTS)}.")
     seen = list(dict.fromkeys(record[by] for record in records))
     if baseline not in seen:
         raise ValueError(f"No record has {by} {baseline!r}. There are {', '.join(map(str, seen))}.")

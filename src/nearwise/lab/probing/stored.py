@@ -99,7 +99,7 @@ class StoredFeatures:
             loaded = np.load(file, allow_pickle=False)
         except (ValueError, EOFError, BadZipFile) as error:
             raise ValueError(
-                f"{file} is no npy or npz file of numbers, or was cut short. Write it with "
+                f"{file} is not an npy or npz file of numbers, or was cut short. Write it with "
                 "numpy.save or numpy.savez."
             ) from error
         if isinstance(loaded, np.ndarray):

@@ -91,7 +91,7 @@ def find_checkpoints(given: Sequence[str]) -> dict[str, Checkpoint]:
 def _in_folder(folder: Path) -> dict[str, Checkpoint]:
     if not folder.is_dir():
         raise ValueError(
-            f"--peer-weights {folder} is no folder. Pass a folder of checkpoints, or NAME=PATH."
+            f"--peer-weights {folder} is not a folder. Pass a folder of checkpoints, or NAME=PATH."
         )
     found = {}
     for name in CLASSES:

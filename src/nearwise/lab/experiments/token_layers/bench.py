@@ -224,6 +224,6 @@ def _read(line: str, path: Path) -> Row:
         row["key"]["kind"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} is no file of results: {line[:60]!r}. Give another folder."
+            f"{path} is not a file of results: {line[:60]!r}. Give another folder."
         ) from error
     return row

@@ -232,7 +232,7 @@ class VitSettings(BaseModel):
             raise ValueError(f"num_samples={self.num_samples} must be positive, or -1 for all.")
         if self.scheduler == "plateau" and self.validation == 0:
             raise ValueError(
-                "scheduler='plateau' goes by validation images, and validation=0 keeps none. Give "
+                "scheduler='plateau' needs validation images, and validation=0 keeps none. Give "
                 "a share, such as 0.1."
             )
         return self

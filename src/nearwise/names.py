@@ -5,7 +5,7 @@ from difflib import SequenceMatcher
 
 _LIKE = 0.55  # share of common letters from which a name may be a mis-spelt one
 _LONGEST = 60  # characters of a name in a list
-_FEWEST = 2  # letters that say enough to be the beginning, or a part, of a name
+_FEWEST = 2  # letters that suffice to be the beginning, or a part, of a name
 
 
 def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[str]:

@@ -902,7 +902,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def learned_rows(self, X: Any, y: Any = None) -> LearnedRows:
         """Recognize rows that the classifier has learned from, by content.
 
-        Scores on such rows are no evidence about new ones; `predict_learned` predicts them as if
+        Scores on such rows are not evidence about new ones; `predict_learned` predicts them as if
         they were new.
 
         Parameters

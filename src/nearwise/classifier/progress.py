@@ -43,7 +43,7 @@ class Progress:
             self._bar.stop()
 
     def stage(self, name: str) -> None:
-        """Say what is being done now."""
+        """Report what is being done now."""
         if self._bar is not None:
             self._bar.reset(self._task, description=name, total=None, note="")
         if self.verbose > 1:

@@ -181,7 +181,7 @@ def hinting(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def unknown_hint(name: str, known: Sequence[str]) -> str:
-    """Say what an unknown parameter is called here; empty where nothing is like it."""
+    """Report what an unknown parameter is called here; empty where nothing is like it."""
     if name in Settings.model_fields:
         return f" It is one of the settings: settings=Settings({name}=...)."
     other = _OTHER_NAMES.get(name)

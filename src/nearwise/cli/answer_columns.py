@@ -161,13 +161,13 @@ def trust_columns(
 
 
 def spoken(chosen: "Selection") -> str:
-    """Say in a line how many rows were accepted and what that promises."""
+    """Report in a line how many rows were accepted and what that promises."""
     n_accepted = int(chosen.accepted.sum())
     return f"Accepted {n_accepted} of {len(chosen.accepted)} rows {promised(chosen)}"
 
 
 def promised(chosen: "Selection") -> str:
-    """Say which rows are accepted, and what that promises."""
+    """Report which rows are accepted, and what that promises."""
     return (
         f"({chosen.score_name} at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
         "training rows, predicted "
@@ -218,7 +218,7 @@ def measure_trust(
 
 
 def trust_in_words(numbers: dict[str, Any]) -> str:
-    """Say what `measure_trust` found in two sentences."""
+    """Report what `measure_trust` found in two sentences."""
     if "not_measured" in numbers:
         return f"Abstention and sets were not measured. {numbers['not_measured']}"
     chosen, sets = numbers["selective"], numbers["sets"]
@@ -234,7 +234,7 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
 
 
 def wrong_labels_line(model: "AttnKNNClassifier") -> str:
-    """Say the rate of a classifier that was fitted with `label_noise`, and what was decided."""
+    """Report the rate of a classifier that was fitted with `label_noise`, and what was decided."""
     note = model.choice_["label_noise"]
     low, high = note["interval"]
     rate = "not known" if note.get("taken") == 0 else f"{model.noise_rate_:.1%}"

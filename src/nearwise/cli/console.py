@@ -207,7 +207,7 @@ def _show_traceback() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Say in words what kept a command from ending well."""
+    """Report in words what kept a command from ending well."""
     if isinstance(error, MemoryError):
         return f"out of memory ({error}). Use fewer rows, or a machine with more memory."
     if isinstance(error, OSError) and error.strerror:

@@ -180,7 +180,7 @@ def _measure_all(
 
 
 def check_query(query: Tensor, n_neighbors: int, n_keys: int, what: str = "keys") -> None:
-    """Raise unless so many keys can be sought for `query` (n_queries, n_features)."""
+    """Raise unless this many keys can be found for `query` (n_queries, n_features)."""
     check_n_neighbors(n_neighbors, n_keys, what)
     check_rows("query", query)
 

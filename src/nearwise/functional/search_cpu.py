@@ -308,7 +308,7 @@ class _Search:
         limit = torch.empty(len(part.rows), dtype=torch.float64)
         given = (distances[:, -1], self.metric, part.norms, k_max, width, self.rough)
         kernels.limits(*given, limit.numpy())
-        # Sums of so many float32 numbers, of this size, come in any order.
+        # Sums of this many float32 numbers, of this size, come in any order.
         size = limit.abs() + np.abs(scores.bias).max() + q * np.abs(scores.factor).max() * k_max
         limit += (width + 32) * kernels.UNIT * size + 1e-36
         one = np.ones(len(limit), dtype=np.float32)

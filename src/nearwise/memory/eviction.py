@@ -134,7 +134,7 @@ def choose_evicted(
 
 
 def usual_half_life(capacity: int) -> float:
-    """Half-life of a row in a memory of so many: a quarter of it, so that most of it is recent."""
+    """Half-life of a row in a memory of this size: a quarter of it, so that most is recent."""
     return max(capacity / 4, 1.0)
 
 

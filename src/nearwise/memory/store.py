@@ -47,8 +47,8 @@ class StoreError(ValueError):
     ----------
     reason : {"missing", "foreign", "torn", "newer", "older", "invalid", "changed"}
         What is wrong with the folder. "torn": its bytes are not those that were written.
-        "invalid": they are, and what they say cannot be. "changed": another process has written it
-        since.
+        "invalid": they are, and their content is impossible. "changed": another process has written
+        it since.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:

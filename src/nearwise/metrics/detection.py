@@ -72,7 +72,7 @@ def fpr_at_tpr(known: npt.ArrayLike, novel: npt.ArrayLike, tpr: float = 0.95) ->
     Returns
     -------
     fpr : float in [0, 1]
-        At the highest threshold that flags at least so many; smaller is better.
+        At the highest threshold that flags at least this share; smaller is better.
 
     Notes
     -----

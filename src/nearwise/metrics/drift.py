@@ -30,8 +30,8 @@ def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
     Returns
     -------
     evidence : ndarray of shape (n_rows,)
-        After each row, at least 0; 1 is no evidence, 100 or more is a false alarm at most once in
-        100 streams.
+        After each row, at least 0; 1 is not an evidence, 100 or more is a false alarm at most once
+        in 100 streams.
 
     Raises
     ------

@@ -265,7 +265,7 @@ def _described(output: Any) -> str:
 class TransformersEncoder(nn.Module):
     """A vision model of transformers: its last tokens, or the map of a residual network.
 
-    Pixels are resized and normalised inside, as the model's own files say.
+    Pixels are resized and normalised inside, by the model's own files.
 
     Parameters
     ----------
@@ -350,5 +350,5 @@ def _takes_context(function: Callable[..., Any]) -> bool:
     target = function.forward if isinstance(function, nn.Module) else function
     try:
         return "context" in inspect.signature(target).parameters
-    except (TypeError, ValueError):  # builtins say nothing about their arguments
+    except (TypeError, ValueError):  # builtins do not declare their arguments
         return False

@@ -201,7 +201,7 @@ def extract_features(
     precision : {"float32", "bfloat16"}, default="float32"
         Of the encoder, through autocast.
     views : int, default=1
-        The image itself, and so many less one of its random crops and flips, one after the other:
+        The image itself, and this many less one of its random crops and flips, one after the other:
         all images, then their second views. For training rows of a probe, never for test rows.
     augmentation : Augmentation, optional
         `crop_padding` and `flip` of the further views; an eighth of the side, and flips, by

@@ -1,4 +1,4 @@
-"""KNNProbe: what the nearest training features say about a test feature."""
+"""KNNProbe: classification by the nearest training features."""
 
 from typing import Any, Literal, Self, get_args
 

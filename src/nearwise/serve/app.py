@@ -416,7 +416,7 @@ def _add_jobs(read: APIRouter, admin: APIRouter, service: Service) -> None:
 
     @read.get("/jobs/{id}", tags=["jobs"])
     async def job(id: RowId) -> Response:
-        """Say how far a job is: waiting, running, done or failed."""
+        """Report how far a job is: waiting, running, done or failed."""
         return PlainJSON(asdict(service.job(id)))
 
     @read.get("/metrics", tags=["jobs"])

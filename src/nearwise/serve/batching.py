@@ -9,7 +9,7 @@ from typing import Any
 
 
 class QueueFullError(Exception):
-    """So many requests wait that another one would wait too long."""
+    """Another request would wait too long behind those that wait."""
 
 
 @dataclass(eq=False)

@@ -68,7 +68,7 @@ class HeadConfig(StrictSettings):
         return (loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12)
 
     def rows_per_step(self, n_rows: int) -> int:
-        """Batch size for so many training rows."""
+        """Batch size for this many training rows."""
         return self.batch_size or min(512, max(64, n_rows // 8))
 
 

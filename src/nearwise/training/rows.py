@@ -132,8 +132,8 @@ def epoch_batches(
     """Split an epoch into batches of nearly equal size, each with candidates drawn for it.
 
     Candidates of a step are its own queries and `extra`, no row twice, `n_candidates` in all (None
-    takes all rows). `row_weights` (n_rows,) say how often a row is drawn relative to the others,
-    with replacement; a row drawn twice in one batch is kept once. `candidate_weights` say the same
+    takes all rows). `row_weights` (n_rows,) give how often a row is drawn relative to the others,
+    with replacement; a row drawn twice in one batch is kept once. `candidate_weights` give the same
     of further candidates, each drawn once per step at most; without them all rows take turns. The
     generator is on the CPU, and only its state decides the order.
     """

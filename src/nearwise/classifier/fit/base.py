@@ -140,7 +140,7 @@ def auto_candidates(
 
 
 def forest_settings(n_rows: int, *, seed: int, n_jobs: int | None) -> dict[str, Any]:
-    """Choose a forest for so many rows: large tables get fewer trees with larger leaves."""
+    """Choose a forest for this many rows: large tables get fewer trees with larger leaves."""
     leaf, trees = (2, 120) if n_rows > LARGE else (1, 200)
     return {
         "n_estimators": trees,

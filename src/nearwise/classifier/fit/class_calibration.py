@@ -24,7 +24,7 @@ def fit_class_correction(
 
     A row counts as often as its class occurs under the prior, so that the NLL is that of
     the world the prediction is for. Classes with fewer than 10 held-out rows share one scale and
-    have no bias: what few rows say, each counting for many, would be followed too far.
+    have no bias: few rows, each counting for many, would be followed too far.
 
     `log_proba` (n, C) is held out or out of fold, and calibrated under the training shares; `shift`
     (C,) is the logarithm of the wanted over the training shares. Of `kinds`, "temperature" fits one

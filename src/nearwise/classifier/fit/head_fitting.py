@@ -133,7 +133,7 @@ def correct_classes(
     """Fit the correction of calibrated scores (n, C) for the class prior; None where nothing.
 
     Where labels may differ from the classes, Bayes' rule takes the shares of the classes, and
-    nothing is fitted beside it: how often a row counts is for its class to say.
+    nothing is fitted beside it: how often a row counts depends on its class.
     """
     data = _flat_on_host(data)
     listed = slice(None if settings.class_prior is None else len(settings.class_prior))

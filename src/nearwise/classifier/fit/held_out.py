@@ -56,7 +56,7 @@ _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 def fit_problem(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
-    """Cross-fit or hold rows out once, as the settings say."""
+    """Cross-fit or hold rows out once, by the settings."""
     small = isinstance(problem.encoder, TableEncoder) and len(problem.labels) <= FEW
     with one_thread() if small else nullcontext():
         return _fit(problem, n_members, settings, progress)

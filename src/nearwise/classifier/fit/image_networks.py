@@ -136,7 +136,7 @@ def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:
 def _training(
     kind: str, encoder: ImageEncoder, n_rows: int, settings: FitSettings
 ) -> dict[str, Any]:
-    """Training settings for so many images, changed as the user says."""
+    """Training settings for this many images, with the user's changes."""
     epochs, device = settings.train.get("epochs"), settings.device
     train = image_config(encoder, kind, n_rows, device=device, fast=settings.fast, epochs=epochs)
     return changed_by_user(train, settings, kind)

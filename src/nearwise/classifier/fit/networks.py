@@ -85,7 +85,7 @@ def fit_keys(
 ) -> Embedding:
     """Train a network on the rows at these positions for keys that gather rows of a class.
 
-    A tenth of them say when to stop, not the rows that are held out: a network of some rows and
+    A tenth of them decide when to stop, not the rows that are held out: a network of some rows and
     one of all then come about alike, and what is held out is new to both.
     """
     order = np.random.default_rng(settings.seed).permutation(rows)
@@ -166,13 +166,13 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
 
 
 def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:
-    """Give the training settings of a table's network, changed as the user says."""
+    """Give the training settings of a table's network, with the user's changes."""
     defaults = default_config(kind, len(problem.labels), fast=settings.fast)
     return changed_by_user(defaults, settings, kind)
 
 
 def changed_by_user(defaults: dict[str, Any], settings: FitSettings, kind: str) -> dict[str, Any]:
-    """Change a network's training settings as the user says; refused before anything is fitted."""
+    """Apply the user's changes to a network's training settings; refused before any fit."""
     merged = defaults | settings.train
     try:
         TrainConfig(**merged)

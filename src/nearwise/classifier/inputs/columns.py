@@ -25,7 +25,7 @@ _GAP_WORDS = frozenset(
      "none", "missing", "unknown", "not available", "not applicable")
 )  # fmt: skip
 _MOSTLY = 0.9  # share of cells that read as numbers, from which the others look like slips
-_FEWEST_IDS = 5  # rows below which distinct values say nothing, whatever the name
+_FEWEST_IDS = 5  # rows below which distinct values mean nothing, whatever the name
 _FEWEST_RUN = 10  # rows from which counting up by one is no accident
 _FEWEST_TEXTS = 20  # rows from which a text that is different in every one is a name
 _MANY_TEXTS, _NEARLY_ALL = 100, 0.95  # ... in nearly every one
@@ -349,7 +349,7 @@ def _nearly_numbers(column: pd.Series, name: str, texts: list[str], plan: Column
 
 
 def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
-    """Say that a text differs in (nearly) every row; empty where it does not."""
+    """Report that a text differs in (nearly) every row; empty where it does not."""
     n, distinct = n_rows - report.missing, report.distinct or 0
     if n < 0.9 * n_rows:
         return ""  # whether there is a value may be informative
@@ -363,7 +363,7 @@ def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
 
 
 def _row_number(column: pd.Series, name: str, report: ColumnReport) -> str:
-    """Say that whole numbers count or name the rows; empty where they do not."""
+    """Report that whole numbers count or name the rows; empty where they do not."""
     n = len(column) - report.missing
     if report.use != "number" or report.distinct != n or n < _FEWEST_IDS:
         return ""

@@ -78,7 +78,7 @@ class ImageEncoder:
 
     @property
     def report(self) -> list[dict[str, Any]]:
-        """Nothing to say of columns."""
+        """Nothing to report on columns."""
         return []
 
     def fit(self, images: Any) -> EncodedImages:

@@ -28,7 +28,7 @@ def label_values(y: Any) -> np.ndarray:
 
 
 def _kind(of: type) -> str:
-    """Say what values of a type are, as labels."""
+    """Report what values of a type are, as labels."""
     if issubclass(of, bool | np.bool_):
         return "truth values"
     if issubclass(of, int | float | np.integer | np.floating):

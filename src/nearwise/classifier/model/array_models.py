@@ -145,7 +145,7 @@ class _Trees(_Model):
     def _walk(
         self, kernel: Any, rows: NDArray[Any], out: NDArray[Any], *more: NDArray[Any]
     ) -> None:
-        """Let a kernel add to `out` what the trees say of the rows; `more` follows the nodes."""
+        """Let a kernel add the trees' predictions to `out`; `more` follows the nodes."""
         nodes = [self._arrays[name] for name in self._NAMES]
         work = _STEPS * len(rows) * len(self._arrays["roots"])
         if work <= SMALL_WORK:

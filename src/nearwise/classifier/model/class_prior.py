@@ -142,7 +142,7 @@ def log_ratio(wanted: np.ndarray | None, train: Tensor) -> Tensor:
 
 
 def capped_rows(labels: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose at most so many rows per class.
+    """Choose at most this many rows per class.
 
     Parameters
     ----------

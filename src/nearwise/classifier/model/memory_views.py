@@ -69,7 +69,7 @@ class SpaceSpec:
 
 @dataclass(frozen=True)
 class Forgetting:
-    """How votes fade with age: by half every so many rows that came since.
+    """How votes fade with age: by half every this many rows that came since.
 
     A faded row still wins where no newer one stands against it; only where they disagree does the
     newer one outvote it.
@@ -335,7 +335,7 @@ class MemoryViews:
 
     def _index_over(self, spec: SpaceSpec, keys: Tensor, ids: Tensor) -> Searchable:
         sealed = self._sealed.get(spec.name)
-        if sealed is not None:  # keys of a row never change, so ids say what came and went
+        if sealed is not None:  # keys of a row never change, so ids show what came and went
             changed = ChangedIndex(sealed, keys, ids)
             if changed.share_changed <= MOST_CHANGED:
                 return changed
@@ -415,7 +415,7 @@ class MemoryViews:
         return [spec for spec in self.specs if spec.judged_in == spec.name]
 
     def judge(self) -> None:
-        """Note what each row's own neighbors say of it, as columns of the bank; after a fit."""
+        """Store the prediction of each row by its own neighbors in the bank; after a fit."""
         for spec in self._judging():
             self.bank.columns[spec.reliability] = self.reliability(spec)
 

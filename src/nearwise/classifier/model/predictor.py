@@ -362,7 +362,7 @@ class Predictor:
         return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))
 
     def calibration(self, n_views: int = 1) -> Calibration:
-        """Temperatures and class shares that predictions from so many views are finished with."""
+        """Temperatures and class shares that predictions from this many views are finished with."""
         if n_views == 1:
             base, neighbors = self.part_temperatures
             return Calibration(self.acceptance.temperature, base, neighbors, self.classes)

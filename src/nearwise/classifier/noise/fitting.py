@@ -91,7 +91,7 @@ class NoisyLabelFitter(LabelFitter):
         """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
 
         What is fitted without a fold must not use the given labels of its rows. Where rows are
-        held out once, all networks share what the rows for the memory say.
+        held out once, all networks share the estimate from the rows for the memory.
         """
         progress.stage("label noise")
         predictor = TrueLabelPredictor(problem, settings, unseen(), progress, self.known)
@@ -299,7 +299,7 @@ def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list
 
 
 def _decide(note: dict[str, Any], decision: str) -> None:
-    """Say that an estimate is not taken, or not whole."""
+    """Report that an estimate is not taken, or not whole."""
     note["decision"] = decision
     warn_user(
         f'label_noise="auto": {decision}. If you know the share of wrong labels, give it; '

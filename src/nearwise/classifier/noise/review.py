@@ -106,7 +106,7 @@ def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
     """Rows that lie further from their neighbors than nearly all others.
 
     Mean distances to ten neighbors are compared: by angle, with the fence of cleanlab's Datalab
-    (https://docs.cleanlab.ai, outlier issues); in few dimensions, where angles say little, the
+    (https://docs.cleanlab.ai, outlier issues); in few dimensions, where angles mean little, the
     logarithms of Euclidean ones (benchmarks/datalab.py).
     """
     keys, own = model.bank.keys["features"], model.bank.ids
@@ -176,7 +176,7 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
 def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
     """Negative log-probabilities of the labels of rows that were predicted without them.
 
-    Of remembered rows by id after a cross-fit, otherwise of the rows held out (`ids` then say
+    Of remembered rows by id after a cross-fit, otherwise of the rows held out (`ids` then give
     nothing). What a change of other rows does to them is its effect.
     """
     predictor, n_classes = model.predictor, model.n_classes

@@ -15,7 +15,7 @@ _STEPS = 50
 _BOOTSTRAP_STEPS = 10
 _BOOTSTRAPS = 100
 _LEAST_INFORMATION = 1e-3
-# Standard errors from which predictions say more of labels than the class shares do. Rows are each
+# Standard errors from which predictions beat the class shares on labels. Rows are each
 # other's neighbors, so that these errors are up to the square root of 2 too small: 5 stand for 3.5.
 SIGNAL = 5.0
 
@@ -55,7 +55,7 @@ def check_label_noise(label_noise: Any, classes: np.ndarray) -> Literal["auto"] 
     """Check the parameter `label_noise`; a rate becomes the transition that spreads it evenly.
 
     ValueError if a rate is outside [0, 1), a matrix is not square, not of this many classes, not
-    stochastic, or if given labels would say nothing about true ones.
+    stochastic, or if given labels would be no evidence of true ones.
     """
     n = len(classes)
     if label_noise is None:
@@ -343,7 +343,7 @@ def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) 
     The score test of a pool of class shares and predictions at power 0, row by row: the probability
     of a row's label against the mean over labels in their shares. `proba` (n, C) is of the true
     labels, each row's made without its own; not led through a transition, which was fitted to these
-    very labels and would carry what they say back to them.
+    very labels and would return them.
     """
     weight = np.ones(len(labels)) if weight is None else weight
     shares = np.bincount(labels, weight, proba.shape[1]) / weight.sum()
@@ -355,11 +355,11 @@ def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) 
 def weigh(transition: Transition, signal: float, evidence: float) -> tuple[float, str]:
     """Decide which share of an estimated transition to take, and say why where it is not all.
 
-    Nothing where predictions say no more than the class shares (`signal`), or where the rate leaves
-    its own interval. Where overlap of the classes explains the labels better, the share is the
-    likelihood ratio of the two; else the whole is taken. `evidence` is the log-likelihood of the
-    given labels under the estimate, less that under overlap of the classes: the same predictions,
-    softened towards the class shares as if no label were wrong; in nats.
+    Nothing where predictions are no better than the class shares (`signal`), or where the rate
+    leaves its own interval. Where overlap of the classes explains the labels better, the share is
+    the likelihood ratio of the two; else the whole is taken. `evidence` is the log-likelihood of
+    the given labels under the estimate, less that under overlap of the classes: the same
+    predictions, softened towards the class shares as if no label were wrong; in nats.
     """
     low, high = transition.interval
     if signal < SIGNAL:

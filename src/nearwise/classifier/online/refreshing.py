@@ -9,7 +9,7 @@ def can_refresh(predictor: Predictor) -> bool:
 
 
 def refuse_refresh(predictor: Predictor) -> None:
-    """Say why a fit cannot be refreshed, where it cannot."""
+    """Report why a fit cannot be refreshed, where it cannot."""
     if not predictor.is_cross_fitted:
         raise ValueError(
             "This classifier held rows out once (validation_fraction), so its networks were "

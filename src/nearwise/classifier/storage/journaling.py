@@ -78,7 +78,7 @@ class Judged(Part):
 
 
 class _Details(Part):
-    """What every kind of change may say: the version that it reverses."""
+    """What every kind of change may hold: the version that it reverses."""
 
     undoes: int | None = None
 

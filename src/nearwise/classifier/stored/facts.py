@@ -82,7 +82,7 @@ def layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
 
 
 def schema_of(bank: MemoryBank, specs: list[SpaceSpec], layout: Layout) -> Schema:
-    """Say what a store keeps of the rows of a memory."""
+    """Return what a store keeps of the rows of a memory."""
     spaces = {spec.name: SpaceSchema(bank.keys[spec.name].shape[1], spec.metric) for spec in specs}
     return Schema(spaces, layout.n_facts)
 
@@ -179,7 +179,7 @@ def relabelled(model: StoredFittedModel, ids: np.ndarray, labels: np.ndarray) ->
 def _judged(
     model: StoredFittedModel, rows: StoredRows, *, are_new: bool
 ) -> tuple[StoredRows, Counted]:
-    """Note what the neighbors of rows say of them, and what the rows count for."""
+    """Store what the neighbors of rows predict for them, and the rows' weights."""
     memory, blocks, counted = stored(model), [], []
     for start in range(0, len(rows), _AT_ONCE):
         ids = rows.ids[start : start + _AT_ONCE]

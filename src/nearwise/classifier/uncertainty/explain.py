@@ -49,7 +49,7 @@ class Parts(NamedTuple):
 
 
 def make_parts(merged: Answer, views: list[Answer], calibration: Calibration) -> Parts:
-    """Finish an answer and, where it is merged from several views, say how far they disagree."""
+    """Finish an answer and, where it is merged from several views, give how far they disagree."""
     apart = torch.zeros_like(merged.null_mass)
     if len(views) > 1:
         whole = merged.log_proba.exp()

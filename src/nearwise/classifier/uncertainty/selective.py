@@ -379,7 +379,7 @@ def guarantee(
     judged_on: str,
     caveat: str,
 ) -> str:
-    """Say in words what a risk bound promises and what not; `judged_on` as of `Predictor`."""
+    """Report in words what a risk bound promises and what not; `judged_on` as of `Predictor`."""
     how = f"the rows are {_HOW[judged_on]}{caveat}"
     name = "empirical Bernstein" if caveat else "Clopper-Pearson"
     corrected = f", corrected for {n_tests} thresholds and scores tried" if n_tests > 1 else ""

@@ -24,7 +24,7 @@ _N_BINS = 10
 
 @dataclass(frozen=True)
 class Trust:
-    """What the calibration rows say of a model: each was predicted without its own label.
+    """Measures of a model on the calibration rows: each was predicted without its own label.
 
     Labels that are wrong count against the model here, also where it found them.
 
@@ -37,7 +37,7 @@ class Trust:
     risk : RiskCoverageCurve
         Share of wrong answers when only the surest rows are answered.
     set_sizes : dict of float to ndarray of shape (n_classes + 1,)
-        By confidence: share of rows whose set has so many classes. A confidence for which there
+        By confidence: share of rows whose set has this many classes. A confidence for which there
         are too few rows is not there.
     """
 

@@ -76,7 +76,7 @@ def clean(
     header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find rows whose label looks wrong, and show the neighbors that say so.
+    """Find rows whose label looks wrong, and show the neighbors as evidence.
 
     Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
     row to check, not a verdict: rare cases look suspicious too. Rows count from 0.

@@ -1,4 +1,4 @@
-"""``nearwise verify``: check a folder that nearwise saved, and say what it holds."""
+"""``nearwise verify``: check a folder that nearwise saved, and report what it holds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +25,7 @@ def verify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Check a saved model from the first byte to a few predictions, and say what it holds.
+    """Check a saved model from the first byte to a few predictions, and report what it holds.
 
     The manifest, the size and checksum of every file, every entry of the JSON part, the shape, type
     and range of every tensor, the trees and weights of the base; then a few remembered rows are

@@ -1,4 +1,4 @@
-"""Options that say what a column is used as, and the report of what all are used as."""
+"""Options for what a column is used as, and the report of what all are used as."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nearwise.classifier import ColumnReport
 
 
-_ALL = 30  # columns up to which each has its line; of more, only those with something to say
+_ALL = 30  # columns up to which each has its line; of more, only those with something to report
 _SHOWN = 20
 _PLURAL = {"number": "numbers", "category": "categories", "date": "dates", "left out": "left out"}
 
@@ -81,7 +81,7 @@ DateOption = Annotated[list[str] | None, _names("Take its text for dates, or say
 
 
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
-    """Collect what ``--keep``, ``--category``, ``--number`` and ``--date`` say: column to use.
+    """Collect ``--keep``, ``--category``, ``--number`` and ``--date``: column to use.
 
     ValueError if two flags name a column, or `data` are images.
     """
@@ -96,7 +96,7 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
 
 
 def report(X: Any, data: str, uses: dict[str, Any], *, quiet: bool) -> None:
-    """Say what the columns of a table will be used as; refuse here what cannot be used."""
+    """Report what the columns of a table will be used as; refuse here what cannot be used."""
     from nearwise.classifier import report_columns
 
     require_columns(X, uses, data)

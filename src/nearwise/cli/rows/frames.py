@@ -19,7 +19,7 @@ def read_frame(
     known: Collection[str] = (),
     quiet: bool = False,
 ) -> "pd.DataFrame":
-    """Read a table, or standard input ("-"), and say what was not read as it stands.
+    """Read a table, or standard input ("-"), and report what was not read as it stands.
 
     `header` says whether the first line holds column names; by default it does, and is refused if
     it seems not to. A first line with all columns of a model (`known`) holds names.

@@ -252,7 +252,7 @@ def decode_sound(
 
 
 def damage_in_words(damaged: list[DamagedImage], n: int) -> str:
-    """Say which images cannot be read, why, and what to do; `n` is the number of all."""
+    """Report which images cannot be read, why, and what to do; `n` is the number of all."""
     if len(damaged) == 1:
         ((where, reason, advice),) = damaged
         return f"{where} cannot be read as an image ({reason}). {advice}"

@@ -360,7 +360,7 @@ def _but(others: Sequence[Path]) -> str:
 
 
 def _tell_others(folder: Path, others: Sequence[Path]) -> None:
-    """Say which files of a folder are not images and were left out."""
+    """Report which files of a folder are not images and were left out."""
     if not others:
         return
     single = len(others) == 1
@@ -371,7 +371,7 @@ def _tell_others(folder: Path, others: Sequence[Path]) -> None:
 
 
 def _tell_again(folder: Path, again: Sequence[Path]) -> None:
-    """Say which links lead to what is listed already and were left out."""
+    """Report which links lead to what is listed already and were left out."""
     if again:
         warn_user(
             f"{folder}: each image is read once; left out what symbolic links lead to again: "

@@ -325,7 +325,7 @@ def _delimiter(lines: Sequence[str]) -> str:
     # 1,5;2,5 holds as many commas as semicolons, or more
     if {",", ";"} <= set(steady) and not any(re.search(r"(?<!\d),|,(?!\d)", x) for x in lines):
         return ";"
-    # a first line unlike all the others is a remark: its marks say nothing
+    # a first line unlike all the others is a remark: its marks mean nothing
     below = [mark for mark, n in counts.items() if len(n) > 2 and n[1] and len(set(n[1:])) == 1]
     candidates = steady or below or [mark for mark, n in counts.items() if n[0]]
     if not candidates and _has_blanks(lines):
@@ -370,7 +370,7 @@ def _rows(content: bytes, layout: Layout) -> Iterator[tuple[int, int]]:
 
 
 def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> str:
-    """Say what keeps text from being a table, with the line where that can be found."""
+    """Report what keeps text from being a table, with the line where that can be found."""
     if "EOF inside string" in str(error):
         row = re.sub(r".*row ", "", str(error)).strip()
         return (

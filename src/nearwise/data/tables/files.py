@@ -149,7 +149,7 @@ def open_table(path: Path) -> BinaryIO:
     except FileNotFoundError as error:
         folder = path.parent
         tables = [p for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
-        stems = {p.stem: p.name for p in tables}  # the same ending is no hint
+        stems = {p.stem: p.name for p in tables}  # the same ending is not a hint
         guess = nearest_names(path.stem, stems)
         hint = f" Its folder holds {', '.join(p.name for p in tables[:8])}." if tables else ""
         hint = f" Did you mean {stems[guess[0]]!r}?" if guess else hint

@@ -91,7 +91,7 @@ class _Bulk:
 
     @contextlib.contextmanager
     def _there(self) -> Iterator[None]:
-        """Say so if the files are gone by now."""
+        """Raise if the files are gone by now."""
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:

@@ -190,7 +190,7 @@ class RowReader(Protocol):
         space : str
         query : float32 ndarray of shape (n_queries, width)
         k : int
-            At least so many candidates per query, if there are as many rows.
+            At least this many candidates per query, if there are as many rows.
         exclude : int64 ndarray of shape (n_queries,), optional
             Id of a row that each query is not to find.
 

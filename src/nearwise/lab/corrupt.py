@@ -25,7 +25,7 @@ def label_noise(
     without replacement over all rows. symmetric gives each a *different* class, uniformly;
     asymmetric gives the next class in the order of `classes`, the first after the last. For one
     seed a larger rate changes the same rows to the same labels, and further rows. transition
-    draws every row's label anew and independently from its class's row of `transition`.
+    draws every row's label again and independently from its class's row of `transition`.
 
     Parameters
     ----------

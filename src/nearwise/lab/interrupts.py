@@ -8,7 +8,7 @@ from nearwise.interrupts import watch_interrupt
 
 @contextmanager
 def whole_or_nothing() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` behind a block in which Ctrl-C was pressed and answered.
+    """Raise `KeyboardInterrupt` after a block in which Ctrl-C was pressed and handled.
 
     A fit that was stopped early keeps its best so far. Its numbers would pass for those of a whole
     one, so whoever measures and keeps them does it in this block.

@@ -1,3 +1,3 @@
-"""Names that tell a run of ``nearwise vit train`` from other folders."""
+"""Names that distinguish a run of ``nearwise vit train`` from other folders."""
 
 ARGS, MODEL = "args.txt", "model"

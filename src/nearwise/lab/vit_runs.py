@@ -1,4 +1,4 @@
-"""Runs of ``nearwise vit train``, told by their files, as encoders for ``nearwise probe``."""
+"""Runs of ``nearwise vit train``, recognized by their files, as encoders for ``nearwise probe``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -133,9 +133,9 @@ def demo(
 
 
 def _present_methods(wanted: list[str], weights: Collection[str]) -> list[str]:
-    """Replace groups by those of their methods whose packages are here; say which are left out.
+    """Replace groups by those of their methods whose packages are here; report which are left out.
 
-    Foundation models are left out where no weights are given, by whatever name they are asked for.
+    Foundation models are left out where no weights are given, by whatever name they are requested.
     """
     from nearwise.lab.experiments.methods import GROUPS, METHODS, weights_wanted
 

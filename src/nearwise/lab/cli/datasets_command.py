@@ -1,4 +1,4 @@
-"""``nearwise datasets``: what the registry knows, and what is here."""
+"""``nearwise datasets``: what the registry has, and what is here."""
 
 import warnings
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ def datasets(
     ] = None,
     data_root: DataRootOption = None,
 ) -> None:
-    """List the data sets that 'nearwise compare' knows by name, or describe one.
+    """List the data sets that 'nearwise compare' has by name, or describe one.
 
     Sets that need files are searched for in the data root, then in the cache; only describing one
     by name downloads it.

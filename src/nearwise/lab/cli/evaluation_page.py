@@ -48,10 +48,10 @@ def write_page(
     data : str
         Name of the file evaluated on.
     features : DataFrame of shape (n_rows, n_columns), or images
-        Its rows, as the model knows them.
+        Its rows, as inputs of the model.
     scored : ScoredRows
-        Their labels, what the model and its halves say, and whether it learned from them. Then
-        there is no gallery: among the neighbors of each row would be the row itself.
+        Their labels, the predictions of the model and its halves, and whether it learned from them.
+        Then there is no gallery: among the neighbors of each row would be the row itself.
     scores : dict of str to dict
         Metrics of the same three.
     trust : dict
@@ -108,7 +108,7 @@ def write_page(
 
 
 def _facts() -> list[tuple[str, str]]:
-    """Tell what the numbers were made under."""
+    """Return what the numbers were made under."""
     from nearwise.conditions import command_line, hardware, versions
     from nearwise.lab.report.commands import readable_command
 

@@ -156,7 +156,7 @@ def _show_rows(records: "Sequence[Record]") -> None:
     for r in measured:
         where = (r.experiment, r.dataset, r.preset, r.method, place_of(r).label)
         groups.setdefault(where, []).append(r)
-    # told apart only where there is something to tell; preset and method always
+    # distinguished only where there are differences; preset and method always
     titles = ("experiment", "dataset", "preset", "method", "condition")
     several = [len({key[i] for key in groups}) > 1 for i in range(len(titles))]
     shown = [i for i, title in enumerate(titles) if several[i] or title in ("preset", "method")]

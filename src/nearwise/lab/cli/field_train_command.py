@@ -92,7 +92,7 @@ def train(
     """Train a neural field: a Perceiver autoencoder that reads an image into tokens.
 
     Writes the model, its history and two figures: the learning curve, and reconstructions from
-    all and from some of the pixels. No label is used; validation images are only looked at, test
+    all and from some of the pixels. No label is used; validation images are only measured, test
     images never. Stop it and run it again: it goes on from the last epoch. What is there already is
     found by what is saved in the models, whatever their folders are called.
 

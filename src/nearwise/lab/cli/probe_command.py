@@ -204,7 +204,7 @@ def _show_records(records: "list[Record]") -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1))
-    # told apart only where there is something to tell; the probe always
+    # distinguished only where there are differences; the probe always
     titles = ("encoder", "context", "pool", "probe")
     short = _short_names([r["encoder"] for r in records])
     shown = [title for title in titles if title == "probe" or len({r[title] for r in records}) > 1]
@@ -233,7 +233,7 @@ def _show_records(records: "list[Record]") -> None:
 
 def _short_names(encoders: list[str]) -> dict[str, str]:
     """Call a folder or file by its own name, where no other encoder has that name."""
-    # "/" also stands in names of the hub, which are known by both halves
+    # "/" also occurs in names of the hub, which are recognized by both halves
     last = {name: name if name.startswith("hf:") else Path(name).name for name in set(encoders)}
     told = list(last.values())
     return {name: short for name, short in last.items() if short and told.count(short) == 1}

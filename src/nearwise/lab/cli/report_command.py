@@ -1,4 +1,4 @@
-"""``nearwise report``: what a results folder says, rendered from its records alone."""
+"""``nearwise report``: the content of a results folder, rendered from its records alone."""
 
 from pathlib import Path
 from typing import Annotated

@@ -11,7 +11,7 @@ from nearwise.lab.cli.vit_bench_command import bench
 
 
 class VitGroup(TyperGroup):
-    """Commands of `nearwise vit`, of which some are made only when they are asked for.
+    """Commands of `nearwise vit`, some of which are made only when they are requested.
 
     The options of ``train`` and ``summary`` come from settings that need torch, which ``nearwise
     --help`` shall not wait for.

@@ -133,7 +133,7 @@ def command_of(run: Run, settings: type[BaseModel]) -> Callable[..., None]:
         ``run(values, given, quiet)``: settings that were given or read from a file, the names of
         those, and whether to show no progress.
     settings : pydantic model
-        Fields have a description and, as extra, the panel of the help they stand in.
+        Fields have a description and, as extra, their panel of the help.
     """
 
     def command(ctx: typer.Context, config: Path | None, quiet: bool, **options: Any) -> None:

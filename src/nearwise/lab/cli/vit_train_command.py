@@ -119,7 +119,7 @@ def _show_metrics(metrics: dict[str, Any]) -> None:
 def _bar(
     settings: VitSettings, quiet: bool
 ) -> "Iterator[tuple[Callable[[int], None], Callable[[dict[str, Any]], None]]]":
-    """Say what each epoch came to; on a terminal, a line below counts steps."""
+    """Report each epoch's results; on a terminal, a line below counts steps."""
     from nearwise.lab.experiments.vit.outputs import epoch_line
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)

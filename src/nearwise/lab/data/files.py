@@ -30,7 +30,7 @@ class DataFile:
     Parameters
     ----------
     path : str
-        Place below the data root and below the cache, with forward slashes.
+        Path below the data root and below the cache, with forward slashes.
     remote : str or None
         Path below `UCI_BASE`, or a whole address; None for a file that cannot be downloaded.
     sha256 : tuple of str
@@ -85,7 +85,7 @@ def locate(
     file : DataFile
         What to look for.
     data_root : path, optional
-        Folder looked in first; default: the environment variable NEARWISE_DATA.
+        Folder searched first; default: the environment variable NEARWISE_DATA.
     download : bool, default=True
         Whether to fetch the file from its official address when no local copy is found.
     """
@@ -119,7 +119,7 @@ def locate(
 def find_root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
     """Return the data root (None where none is set) and what to call it.
 
-    Raises NotADirectoryError if `data_root` is given and is no folder.
+    Raises NotADirectoryError if `data_root` is given and is not a folder.
     """
     if data_root is not None:
         root = Path(data_root).expanduser()

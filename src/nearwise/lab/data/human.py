@@ -45,7 +45,7 @@ def load_human_labels(
         Of three people's labels for an image: "worse" is a wrong one where any is wrong (40.2 % of
         the rows are), "aggregate" the majority's (9.0 % are wrong).
     data_root : path, optional
-        Folder looked in first; default: the environment variable NEARWISE_DATA, then the cache.
+        Folder searched first; default: the environment variable NEARWISE_DATA, then the cache.
 
     Returns
     -------

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 def cached(name: str, files: Sequence[Path], make: Callable[[], Rows]) -> Rows:
     """Return what `make` gives, from the cache where these very files were decoded before.
 
-    The key is the sha256 of the files' contents. A copy that is damaged is made anew; one that
+    The key is the sha256 of the files' contents. A copy that is damaged is remade; one that
     cannot be written is done without.
 
     Parameters
@@ -72,7 +72,7 @@ def _read_copy(path: Path) -> Rows | None:
             X, codes = stored["X"], stored["codes"]
     except FileNotFoundError:
         return None
-    # the archive's own check sums tell a damaged copy
+    # the archive's own check sums detect a damaged copy
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         _log.warning("%s is damaged (%s); decoding again", path, error)
         return None
@@ -120,7 +120,7 @@ def load_images(
     the cache as Parquet shards (``cifar10/train-00000-of-00003.parquet``, ...) or in the binary
     version (``cifar10/cifar-10-batches-bin/data_batch_1.bin``, ...); MNIST as idx files or Parquet.
     The first of the two places that holds any of the files decides. Decoded Parquet shards are
-    kept in the cache; a slice is decoded anew.
+    kept in the cache; a slice is decoded again.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def load_images(
         Which official part to load.
     limit : int or (int, int), optional
         At most this many rows of each part, the first ones; a pair is for the training and the
-        test part. Only the rows asked for are decoded. Not for folders, whose rows lie class by
+        test part. Only the requested rows are decoded. Not for folders, whose rows lie class by
         class.
     image_size : int or (int, int), optional
         For folders: height and width to bring every image to, without keeping the aspect; one
@@ -141,7 +141,7 @@ def load_images(
         For folders: whether images that cannot be read are left out, with a warning that names
         them, instead of being an error.
     data_root : path, optional
-        Folder looked in first; default: the environment variable NEARWISE_DATA.
+        Folder searched first; default: the environment variable NEARWISE_DATA.
     download : bool, default=True
         Whether files found nowhere may be downloaded.
 
@@ -154,7 +154,7 @@ def load_images(
     Raises
     ------
     ValueError
-        If the name is no image set, an option does not fit, or a file is damaged or cut short.
+        If the name is not an image set, an option does not fit, or a file is damaged or cut short.
     FileNotFoundError
         If files are in none of the places; the message names each.
     ChecksumError
@@ -265,7 +265,7 @@ def _find(
     if root is not None:
         folder = root / spec.name
         here = {part: found for part in wanted if (found := _look(spec, folder, part))}
-        # a test part alone is of use, to ask about images of other classes; the reverse misleads
+        # a test part alone is useful, to query images of other classes; the reverse misleads
         if here and "test" in wanted and "test" not in here:
             raise FileNotFoundError(
                 f"{folder} holds the training part of {spec.name} and no test part. Add it, or "

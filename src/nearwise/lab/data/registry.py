@@ -114,7 +114,7 @@ _EMBEDDINGS = "cifar10-features"
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Return the names that `load_dataset` knows, besides paths."""
+    """Return the names that `load_dataset` takes, besides paths."""
     return (*_BUNDLED, *_UCI_SETS, _EMBEDDINGS, *IMAGE_NAMES)
 
 
@@ -148,7 +148,7 @@ def load_dataset(
         target, targets, label, labels, class, y or Y; a y beside an x is a coordinate and
         does not count.
     data_root : path, optional
-        Folder looked in first; default: NEARWISE_DATA.
+        Folder searched first; default: NEARWISE_DATA.
     download : bool, default=True
         Whether files found nowhere may be downloaded.
     views : bool, default=False
@@ -259,7 +259,7 @@ def _load_cifar10_features(
 
 
 def _as_file(key: str, target: str | None) -> tuple[str | None, str | None]:
-    """Split "FILE:COLUMN" and tell a path from a mis-spelt name (None)."""
+    """Split "FILE:COLUMN" and distinguish a path from a mis-spelt name (None)."""
     if key == "-" or Path(key).exists():
         return key, target
     path, colon, column = key.rpartition(":")

@@ -1,4 +1,4 @@
-"""The registered image sets: where their files come from, in which forms, and how to know them."""
+"""The registered image sets: origin and forms of their files, and how to recognize them."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -37,7 +37,7 @@ def compare(
     progress: bool = True,
     command: str | None = None,
 ) -> list[Record]:
-    """Fit every method on every data set and seed, and record what the test part says.
+    """Fit every method on every data set and seed, and record the results on the test part.
 
     Splits are stratified 80/20 by seed (the official test part where there is one), the same
     for every method. Everything a method tunes, it tunes inside the training part; the test
@@ -60,7 +60,7 @@ def compare(
     noise_kind : {"symmetric", "asymmetric"}, default="symmetric"
         Another class uniformly, or the next class.
     data_root : path, optional
-        Where `load_dataset` looks first.
+        Where `load_dataset` searches first.
     peer_weights : mapping of str to path or Checkpoint, optional
         Checkpoints on this machine of "tabicl", "tabpfn" and "lightpfn"; nothing is downloaded.
     progress : bool, default=True
@@ -71,12 +71,12 @@ def compare(
     Returns
     -------
     list of Record
-        All rows in the folder that belong to the data sets, methods and seeds asked for.
+        All rows in the folder that belong to the data sets, methods and seeds requested.
 
     Raises
     ------
     ValueError
-        If a name is unknown, nothing is asked for, a checkpoint is missing, or `noise` is out of
+        If a name is unknown, nothing is requested, a checkpoint is missing, or `noise` is out of
         range.
     RecordsError
         If the folder belongs to other settings, other data, other weights of a foundation model or
@@ -147,7 +147,7 @@ def _run_split(
 
 
 def fingerprint(dataset: Dataset) -> dict[str, Any]:
-    """Size and hash of a data set, so that two of one name are told apart."""
+    """Size and hash of a data set, so that two of one name are distinguished."""
     digest = hashlib.sha256()
     if isinstance(dataset.X, pd.DataFrame):
         digest.update("\x1f".join(map(str, dataset.X.columns)).encode())

@@ -1,4 +1,4 @@
-"""Neural fields trained stage by stage, kept in a folder, and found again by what they say."""
+"""Neural fields trained stage by stage, kept in a folder, and found again by their descriptions."""
 
 import hashlib
 import json
@@ -93,7 +93,7 @@ class FieldRun:
 
 @dataclass(frozen=True)
 class FieldProgress:
-    """What a run is told to report to; each is called with the name of the stage first.
+    """Callbacks of a run; each is called with the name of the stage first.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ def run_field(
     folder : path
         Models lie in folders below it.
     dataset : str, default=""
-        Its name, to be said by the model.
+        Its name, for the model's description.
     start_from : path, optional
         Folder of a model that the first stage goes on from.
     seed : int, default=0
@@ -174,11 +174,11 @@ def find_field(
 def _description(
     data: ProbeData, stages: Sequence[FieldConfig], seed: int, start_from: str | Path | None
 ) -> dict[str, Any]:
-    """Say all that decides a field."""
+    """Report all that decides a field."""
     channels, height, width = as_images(data.train.images[:1]).shape[1:]
     said: dict[str, Any] = {
         "data": digest_of_part(data.train),
-        # the preset's name does not say its sizes, which another version may have changed
+        # the preset's name does not give its sizes, which another version may have changed
         "model": stages[-1].perceiver((height, width), channels).as_dict(),
         "seed": seed,
         "stages": [stage.model_dump(mode="json", exclude=FREE_SETTINGS) for stage in stages],
@@ -247,6 +247,6 @@ def last_stage_steps(run: Mapping[str, Any]) -> int:
 
 
 def _place(folder: Path, name: str, wanted: Mapping[str, Any]) -> Path:
-    """Folder of a run: named for readers, and told apart by a hash of what decides it."""
+    """Folder of a run: named for readers, with a hash of what decides it."""
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     return folder / f"{name}-{digest[:8]}"

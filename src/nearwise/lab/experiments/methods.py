@@ -33,7 +33,7 @@ Family = Literal["neighbors", "linear", "trees", "boosting", "network", "ensembl
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a factory may know before it sees the data.
+    """What a factory may use before it gets the data.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Method:
         Whether `fit` and `predict_proba` take further views of the rows (`views=`).
     higher : bool
         Whether it is one of the higher peers: tuned, bagged and tempered; minutes on a table of a
-        thousand rows, and not run unless it is asked for.
+        thousand rows, and not run unless it is requested.
     needs_weights : bool
         Whether it is a foundation model, which needs a checkpoint on this machine.
     """
@@ -115,7 +115,7 @@ class Method:
 
 
 def weights_wanted(name: str) -> str:
-    """Say how the checkpoint of a foundation model is given."""
+    """Report how the checkpoint of a foundation model is given."""
     return (
         f"needs a checkpoint on this machine: --peer-weights {name}=PATH, or "
         f'compare(..., peer_weights={{"{name}": PATH}}).'
@@ -207,7 +207,7 @@ def _tabular_network(network: Network) -> Callable[[MethodContext], Pipeline]:
 
 def _pretrained(model: FoundationModel) -> Callable[[MethodContext], Pipeline]:
     def build(context: MethodContext) -> Pipeline:
-        assert context.weights is not None  # Method.__call__ asks for them
+        assert context.weights is not None  # Method.__call__ requires them
         one = PretrainedClassifier(model, context.weights, context.n_threads)
         bag = TemperedBag(one, "folds, refitted", stops=False, n_folds=3, random_state=context.seed)
         return make_pipeline(NativeEncoder("category"), bag)
@@ -465,7 +465,7 @@ def get_method(method: str | Method) -> Method:
 def get_methods(methods: Iterable[str | Method]) -> list[Method]:
     """Look several methods up, duplicates dropped, order kept.
 
-    The name of a group in `GROUPS` stands for its methods.
+    The name of a group in `GROUPS` means its methods.
     """
     names = [
         name

@@ -43,7 +43,7 @@ def fit_temperature(proba: np.ndarray, labels: np.ndarray, *, ridge: float = 0.0
 class StoppedMLP(ClassifierMixin, BaseEstimator):
     """scikit-learn's MLP, stopped on the NLL of rows that it is not fitted to.
 
-    scikit-learn's own early stopping looks at the accuracy of a tenth of the rows; stopping on
+    scikit-learn's own early stopping uses the accuracy of a tenth of the rows; stopping on
     the NLL of a held-out fold makes a stronger peer. One member of a `TemperedBag`.
 
     Parameters

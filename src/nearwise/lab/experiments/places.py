@@ -1,4 +1,4 @@
-"""What tells the rows of an experiment apart: what was varied, as a key and in words."""
+"""What distinguishes the rows of an experiment: what was varied, as a key and in words."""
 
 from dataclasses import dataclass
 

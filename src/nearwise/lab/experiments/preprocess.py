@@ -140,7 +140,7 @@ class NativeEncoder(TransformerMixin, BaseEstimator):
     form : {"category", "text"}, default="category"
         "category" gives pandas category columns with the categories of the training part
         (unseen ones become missing), as scikit-learn and LightGBM want them; "text" gives
-        strings with missing as its own category, as CatBoost wants them.
+        strings with missing as its own category, as CatBoost takes them.
 
     Attributes
     ----------
@@ -180,9 +180,9 @@ class NativeEncoder(TransformerMixin, BaseEstimator):
 class CompleteEncoder(TransformerMixin, BaseEstimator):
     """A table without gaps whose categories stay categories, for networks that embed them.
 
-    Missing numbers become the median of the training part, with a column that says so where there
-    were gaps in training; missing categories are a category, unseen ones count as missing. Columns
-    are named by text, and an array becomes a table.
+    Missing numbers become the median of the training part, with a column that marks them where
+    there were gaps in training; missing categories are a category, unseen ones count as missing.
+    Columns are named by text, and an array becomes a table.
     """
 
     def fit(self, X: Table, y: Any = None) -> Self:

@@ -20,7 +20,7 @@ class Bar:
     task: Any = None
 
     def show(self, text: str) -> None:
-        """Say what is being done."""
+        """Report what is being done."""
         if self.progress is not None:
             self.progress.update(self.task, description=text)
 
@@ -36,7 +36,7 @@ class Bar:
             self.progress.advance(self.task)
 
     def done(self, record: Record) -> None:
-        """Count what was just done; a failure is told above the bar."""
+        """Count what was just done; a failure is reported above the bar."""
         if self.progress is None:
             return
         if record.status == "failed":

@@ -300,7 +300,7 @@ class RunFolder:
         self._write_settings()
 
     def _drop_failures(self, mine: Callable[[Record], bool]) -> bool:
-        """Remove the rows that `mine` names where all of them failed; say whether they did."""
+        """Remove the rows that `mine` names where all of them failed; return whether they did."""
         asked = [record for record in self.records if mine(record)]
         if not asked or any(record.status != "failed" for record in asked):
             return False
@@ -327,7 +327,7 @@ class RunFolder:
             self._file.truncate(keep)
 
     def claim_dataset(self, name: str, fingerprint: dict[str, Any]) -> None:
-        """Note what a data set looks like; refuse another one, but for rows that all failed."""
+        """Note a data set's properties; refuse another one, except for rows that all failed."""
         fingerprint = plain(fingerprint)
         known = self._datasets.get(name)
         if known is None or (
@@ -342,7 +342,7 @@ class RunFolder:
             )
 
     def claim_preset(self, name: str, settings: dict[str, Any]) -> None:
-        """Note the settings of a preset; refuse others, but for rows that all failed."""
+        """Note the settings of a preset; refuse others, except for rows that all failed."""
         wanted = plain(settings)
         found = self._presets.get(name)
         if found is None or (

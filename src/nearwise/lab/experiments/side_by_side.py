@@ -25,7 +25,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 
 
 def number_of_jobs(n_jobs: Jobs, device: str) -> int:
-    """Give the number of processes that is asked for.
+    """Give the requested number of processes.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def run_side_by_side(
     """Do tasks in processes of their own; a round begins when the one before is over.
 
     What a task makes it leaves on disk. The processors are shared out: a process has as many
-    threads as there are processors for each, or what ``OMP_NUM_THREADS`` says. A script that calls
+    threads as there are processors for each, or ``OMP_NUM_THREADS``. A script that calls
     this with several processes needs ``if __name__ == "__main__":`` around what it runs.
 
     Parameters
@@ -109,7 +109,7 @@ def run_side_by_side(
 
 
 def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], told: Told) -> None:
-    """Wait for tasks, and tell what their notes say as it changes."""
+    """Wait for tasks, and pass on their notes as they change."""
     before = ""
     left = set(waiting)
     while left:
@@ -152,7 +152,7 @@ def _processors() -> int:
 
 @contextlib.contextmanager
 def _threads_for_each(n_jobs: int) -> Iterator[None]:
-    """Let processes that are started now share the processors, unless the user said otherwise."""
+    """Let processes that are started now share the processors, unless the user set it otherwise."""
     own = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(own, str(max(1, _processors() // n_jobs))))
     try:

@@ -181,7 +181,7 @@ def align(proba: Any, classes: np.ndarray, all_classes: np.ndarray) -> np.ndarra
     proba : array of shape (n_rows, n_known)
         Columns in the order of `classes`.
     classes : ndarray of shape (n_known,)
-        Classes the model knows; all in `all_classes`.
+        Classes the model has; all in `all_classes`.
     all_classes : ndarray of shape (n_classes,)
         Sorted.
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nearwise.nn.neighbor_head import HeadOutput, NeighborHead, describe_neighborhood
 
-_NEAREST = 64  # support rows that a query sees at most
+_NEAREST = 64  # support rows that a query attends to at most
 
 
 class EpisodeAttention(nn.Module):

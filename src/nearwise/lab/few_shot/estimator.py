@@ -19,8 +19,8 @@ from nearwise.memory import read_folder, write_folder
 from nearwise.training import BatchLoss, EngineConfig, train_epochs
 
 _KIND, _VERSION = "few-shot attention", 1
-_CHECKS = 8  # times a training is judged
-_JUDGED = 60  # episodes it is judged by
+_CHECKS = 8  # times a training is evaluated
+_JUDGED = 60  # episodes it is evaluated on
 _POWERS = (1.0, 0.5, 0.0)  # of the columns' spread that they are divided by
 _RATES = {"metric": 3e-3, "head": 1e-2, "gates": 5e-2}
 
@@ -29,9 +29,9 @@ class FewShotAttention(BaseEstimator):
     """Name rows by a few labeled ones, with attention that was learned on other classes.
 
     `fit` plays episodes on the classes it is given: a few rows of some classes are the memory,
-    others of the same classes are asked. `predict` then takes a support set of any classes, of any
-    size. Beside each query's attention over the support rows stands the nearest class mean, the
-    base of the same `nearwise.nn.NeighborHead` that the classifier uses.
+    others of the same classes are queries. `predict` then takes a support set of any classes, of
+    any size. Each query's attention over the support rows is combined with the nearest class mean,
+    the base of the same `nearwise.nn.NeighborHead` that the classifier uses.
 
     Parameters
     ----------
@@ -48,10 +48,10 @@ class FewShotAttention(BaseEstimator):
     Attributes
     ----------
     classes_ : ndarray
-        Classes `fit` was given; predictions speak of those of the support set instead.
+        Classes `fit` was given; predictions are of those of the support set instead.
     n_features_in_ : int
     choice_ : dict
-        The metric taken, after how many episodes, the NLL of kept-out classes behind it, and how
+        The metric taken, after how many episodes, its NLL on kept-out classes, and how
         columns and rows are scaled.
     history_ : list of dict
         stage, episode, loss (mean since the last record), held_out_nll.
@@ -176,7 +176,7 @@ class FewShotAttention(BaseEstimator):
         seed: int,
         judged: tuple[str, np.ndarray] | None = None,
     ) -> tuple[EpisodeAttention, dict[int, float]]:
-        """Play episodes of some classes; with others to be judged by, their NLL on the way."""
+        """Play episodes of some classes; with others for evaluation, their NLL on the way."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = EpisodeAttention(
@@ -231,7 +231,7 @@ class FewShotAttention(BaseEstimator):
         return torch.from_numpy(self.transform(X).astype(np.float32))
 
     def transform(self, X: Any) -> np.ndarray:
-        """Scale rows as the attention sees them, before the learned metric.
+        """Scale rows for the attention, before the learned metric.
 
         Parameters
         ----------
@@ -360,7 +360,7 @@ class _EpisodeObjective(BatchLoss):
 
 
 def _at_unit_length(rows: np.ndarray, wanted: bool) -> np.ndarray:
-    """Rows divided by their length, if that is wanted."""
+    """Rows divided by their length, if that is set."""
     if not wanted:
         return rows
     length = np.linalg.norm(rows, axis=1, keepdims=True)

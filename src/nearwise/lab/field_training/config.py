@@ -9,8 +9,8 @@ from nearwise.training.settings import EngineConfig, refuse_unknown
 
 Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
 FREE_SETTINGS = {"compile", "compile_mode", "checkpoint_every"}
-"""They say how fast or how often, and do not decide the result."""
-# what a preset is trained with unless a setting says otherwise
+"""They decide how fast or how often, and not the result."""
+# what a preset is trained with unless a setting changes it
 _RECIPES: dict[str, dict[str, Any]] = {
     "original": {"epochs": 50, "batch_size": 64, "lr": 2e-4},
     "S": {"epochs": 20, "batch_size": 256, "lr": 1e-3, "n_queries": 256},
@@ -26,13 +26,13 @@ class FieldConfig(BaseModel):
     """Settings of `train_field`.
 
     Unknown settings raise an error that names the nearest known one. Where none is given, epochs,
-    batch size, rate, points and places are the preset's own.
+    batch size, rate, points and positions are the preset's own.
 
     Parameters
     ----------
     objective : {"reconstruction", "sparse", "nce", "sparse-nce"}, default="reconstruction"
         Reconstruct the image from all its pixels, or ("sparse") from `context` of them; with
-        "nce" two views are also to be matched place by place.
+        "nce" two views are also to be matched position by position.
     preset : {"original", "S", "S64", "XS", "digits"}, default="digits"
         Sizes of the model, see `make_perceiver`.
     model : dict
@@ -42,7 +42,7 @@ class FieldConfig(BaseModel):
     layout : {"per-image", "fixed"}, default="per-image"
         Whether these are other pixels for each image and step, or always the same.
     n_queries : int or None, default=None
-        Pixels of each image that are decoded in a step, drawn anew each time; None is all.
+        Pixels of each image that are decoded in a step, drawn again each time; None is all.
     loss_on : {"all", "masked"}, default="all"
         Whether the sparse objectives also count the pixels they were shown.
     epochs, batch_size, lr : default=30, 64, 2e-3
@@ -60,7 +60,7 @@ class FieldConfig(BaseModel):
     nce_dim : int, default=128
         Width of what is compared.
     n_anchors, n_candidates : int, default=64, 256
-        Places in the first and in the second view, drawn anew each time.
+        Positions in the first and in the second view, drawn again each time.
     angle, smallest, shift
         Of the second view, see `random_warps`.
     """

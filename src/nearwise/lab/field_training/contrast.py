@@ -1,4 +1,4 @@
-"""Dense contrast of two views: a place is to be known again among the others of its image."""
+"""Dense contrast of two views: a position is to be recognized among the others of its image."""
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +14,17 @@ def dense_info_nce(
     temperature: float = 0.1,
     sigma: float = 0.08,
 ) -> Tensor:
-    """Cross-entropy of finding again, in a second view, the places of a first.
+    """Cross-entropy of finding the positions of a first view in a second one.
 
     The target of an anchor is spread over the candidates by a Gaussian of their distance to where
-    the anchor comes to lie. Anchors that leave the view have no place there and do not count.
+    the anchor comes to lie. Anchors that leave the view have no position there and do not count.
 
     Parameters
     ----------
     anchors : Tensor of shape (B, A, D)
-        Unit-length features of places in the first view.
+        Unit-length features of positions in the first view.
     candidates : Tensor of shape (B, C, D)
-        Unit-length features of places in the second view.
+        Unit-length features of positions in the second view.
     places : Tensor of shape (B, A, 2)
         Where the anchors come to lie in the second view, (y, x).
     others : Tensor of shape (B, C, 2)

@@ -1,4 +1,4 @@
-"""Trained neural fields, found again by what their runs say."""
+"""Trained neural fields, found again by their runs' settings."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from nearwise.nn.field.config import WEIGHTS, FieldFile, describe_model
 
 
 def find_models(folder: str | Path, wanted: Mapping[str, Any]) -> list[FieldFile]:
-    """Find the saved models below a folder whose `run` says what is wanted.
+    """Find the saved models below a folder whose `run` holds the wanted settings.
 
     Names of files and folders play no role.
 

@@ -1,4 +1,4 @@
-"""One step of a neural field's training: what is shown, what is asked, and the losses."""
+"""One step of a neural field's training: what is shown, what is queried, and the losses."""
 
 from typing import NamedTuple
 
@@ -22,11 +22,11 @@ class SecondView(NamedTuple):
     shown : int64 Tensor of shape (B, n) or None
         Pixels of the view that are shown.
     anchors : Tensor of shape (B, A, 2)
-        Places in the image.
+        Positions in the image.
     places : Tensor of shape (B, A, 2)
         Where they come to lie in the view.
     others : Tensor of shape (B, C, 2)
-        Places in the view.
+        Positions in the view.
     """
 
     images: Tensor
@@ -44,7 +44,7 @@ class FieldLearner(nn.Module):
     model : PerceiverAutoencoder
     config : FieldConfig
     seed : int
-        Of the head's first weights, and of the pixels that are shown and asked for.
+        Of the head's first weights, and of the pixels that are shown and queried.
     """
 
     def __init__(self, model: PerceiverAutoencoder, config: FieldConfig, seed: int) -> None:
@@ -140,14 +140,14 @@ class FieldLearner(nn.Module):
         wanted, n_pixels = self.config.n_queries, self._n_pixels
         if wanted is None or wanted >= n_pixels:
             return None
-        # another seed than that of the shown pixels: which are asked must not depend on these
+        # another seed than that of the shown pixels: which are queried must not depend on these
         context = Context("per-image", wanted / n_pixels, self.seed + 1_000_003)
         return context.indices(n_pixels, rows, draw)
 
     def second_view(
         self, images: Tensor, shown: Tensor | None, generator: torch.Generator
     ) -> SecondView:
-        """Draw a view of each image and the places to match."""
+        """Draw a view of each image and the positions to match."""
         config, n = self.config, len(images)
         warp: AffineWarp = random_warps(
             n, generator, angle=config.angle, smallest=config.smallest, shift=config.shift

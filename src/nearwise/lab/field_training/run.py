@@ -21,7 +21,7 @@ from nearwise.training.rows import count_batches
 
 __all__ = ["FieldConfig", "Objective", "reconstruction_errors", "train_field"]
 
-_MOST_EVALUATED = 1000  # validation images looked at after an epoch
+_MOST_EVALUATED = 1000  # validation images evaluated after an epoch
 _EVALUATED_AT_ONCE = 250
 _SEEDS_APART = 10_007
 
@@ -67,7 +67,7 @@ def train_field(
     Returns
     -------
     model : PerceiverAutoencoder
-        In eval mode. Its `run` says objective, settings, seed, steps, whether all of them were
+        In eval mode. Its `run` holds objective, settings, seed, steps, whether all of them were
         done, and the same of each run before.
     history : list of dict
         See `TrainingResult`; "train" holds loss, mse and nce, "evaluation" what
@@ -77,7 +77,7 @@ def train_field(
     ------
     ValueError
         If images are of a wrong shape or range, `start_from` has other sizes than the settings
-        (the message says which), or the loss is no longer finite.
+        (the message names which), or the loss is no longer finite.
     """
     pixels = as_images(images)
     held_out = None if validation is None else as_images(validation, "validation")
@@ -196,7 +196,7 @@ def _starting_model(
 def _describe(
     config: FieldConfig, seed: int, before: dict[str, Any], n_rows: int, epochs: int, data: str
 ) -> dict[str, Any]:
-    """Say how weights came about."""
+    """Report the origin of weights."""
     steps = epochs * count_batches(n_rows, config.batch_size)
     stages = [*before.get("stages", []), f"{config.objective}:{epochs}"]
     return {

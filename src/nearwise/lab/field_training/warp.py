@@ -27,11 +27,11 @@ class AffineWarp(NamedTuple):
         return type(self)(self.matrix.to(device), self.shift.to(device))
 
     def points(self, coords: Tensor) -> Tensor:
-        """Tell where points (B, Q, 2) of the image come to lie in its view."""
+        """Return where points (B, Q, 2) of the image come to lie in its view."""
         return coords @ self.matrix.transpose(1, 2) + self.shift[:, None]
 
     def origins(self, coords: Tensor) -> Tensor:
-        """Tell where points (B, Q, 2) or (Q, 2) of the view come from: the inverse of `points`."""
+        """Where points (B, Q, 2) or (Q, 2) of the view come from: the inverse of `points`."""
         return (coords - self.shift[:, None]) @ self.inverse().transpose(1, 2)
 
     def inverse(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Geometry of features: what neighborhoods, directions and distances say before any probe.
+"""Geometry of features: neighborhoods, directions and distances before any probe.
 
 Numpy arrays or torch tensors in, floats out; tensors stay on their device. A row is never its own
 neighbor: it is left out by its position.

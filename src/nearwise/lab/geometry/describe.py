@@ -41,7 +41,7 @@ def describe_geometry(
     curve : sequence of int
         Numbers of neighbors of the purity curve; those above the rows left are left out.
     max_rows : int, default=5000
-        Above it a random sample is measured: some measures look at all pairs.
+        Above it a random sample is measured: some measures use all pairs.
     random_state : int, default=0
         Of the sample.
 

@@ -51,7 +51,7 @@ def purity(
     Returns
     -------
     purity : float in [0, 1]
-        With labels that say nothing, the chance that two rows share a label.
+        With uninformative labels, the chance that two rows share a label.
     """
     return float(purity_curve(X, y, [n_neighbors], metric)[0])
 
@@ -139,7 +139,7 @@ def neighbor_overlap(X: Rows, Y: Rows, n_neighbors: int = 20, metric: Metric = "
 
 
 def trustworthiness(X: Rows, embedded: Rows, n_neighbors: int = 12) -> float:
-    """Tell how far the neighbors on a map were neighbors in the space it shows.
+    """Return how far the neighbors on a map were neighbors in the space it shows.
 
     Parameters
     ----------

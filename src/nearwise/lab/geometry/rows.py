@@ -69,7 +69,7 @@ def as_labels(y: npt.ArrayLike | Tensor, n_rows: int) -> IntArray:
     """Take labels, names too, as int64 class positions, one per row, or raise ValueError."""
     raw = np.asarray(y.cpu().numpy() if isinstance(y, Tensor) else y)
     if raw.ndim == 1 and raw.dtype.kind in "USOb":
-        # Whether two labels are the same is all that is asked here, so any names will do.
+        # Whether two labels are the same is all that matters here, so any names will do.
         codes, _ = pd.factorize(raw)
         if (codes < 0).any():
             raise ValueError(f"y has no label in row {int(np.argmin(codes))}. Leave such rows out.")

@@ -136,7 +136,7 @@ class _Branching(nn.Module, ABC):
 class BranchingConv(_Branching):
     """ConvNN on a share of the channels, a convolution along the sequence on the others.
 
-    `attn_mask` and `candidates` concern the ConvNN branch; a convolution looks both ways, so
+    `attn_mask` and `candidates` concern the ConvNN branch; a convolution reads both ways, so
     ``is_causal=True`` needs ``branch_ratio=1``.
 
     Parameters
@@ -147,7 +147,7 @@ class BranchingConv(_Branching):
         Heads of each branch.
     branch_ratio : float in [0, 1], default=0.5
         Share of the channels in the ConvNN branch, rounded down to a multiple of the heads, at
-        least one each but for 0 and 1.
+        least one each, except with 0 and 1.
     kernel_size : int, default=9
         Of the convolution.
     **convnn

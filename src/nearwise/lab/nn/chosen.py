@@ -40,7 +40,7 @@ class Chosen:
         return scores.masked_fill(empty, -torch.inf)
 
     def has_nobody(self, rows: Tensor) -> Tensor:
-        """Tell which queries, by rows among all of batch and heads (R,), may attend to no key."""
+        """Return which queries, by rows among all of batch and heads (R,), may attend to no key."""
         t = self.tokens
         n_heads, n_queries, n_all = *t.query.shape[1:3], t.key.shape[2]
         heads, at = rows // n_queries, rows % n_queries

@@ -44,7 +44,7 @@ def _slot_mix(value: Any, indices: Any, _: Any, kernel: Any, *__: Any, **___: An
 
 
 _ATEN, _OWN = torch.ops.aten, torch.ops.nearwise
-# For `FlopCounterMode(custom_mapping=FLOP_FORMULAS)`, which knows neither our operators nor the
+# For `FlopCounterMode(custom_mapping=FLOP_FORMULAS)`, which has neither our operators nor the
 # dense attention of CPUs.
 FLOP_FORMULAS: dict[Any, Callable[..., int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _dense_attention,

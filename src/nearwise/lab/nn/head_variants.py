@@ -250,7 +250,7 @@ class VariantHead(NeighborHead):
         if self.null is None:
             null = torch.full_like(null, -math.inf)
         alpha = self._alpha(scores, null, sizes)
-        # Where neither neighbors nor a null can be asked, the prior or the base has to answer.
+        # Where there are neither neighbors nor a null, the prior or the base predicts.
         total = alpha.sum(dim=1, keepdim=True)
         alpha = alpha / torch.where(total > 0, total, 1.0)
         nobody = (total[:, 0] == 0).to(alpha)
@@ -281,7 +281,7 @@ class VariantHead(NeighborHead):
 
 
 def _null_logits(logits: Logits) -> Tensor:
-    """Logits of the null as they stand beside the neighbors', (B, 1, H)."""
+    """Logits of the null, to append to the neighbors', (B, 1, H)."""
     none = torch.isneginf(logits.neighbors).all(dim=1, keepdim=True)
     total = torch.logsumexp(logits.neighbors.masked_fill(none, 0.0), dim=1, keepdim=True)
     return logits.null[:, :, None] + total.masked_fill(none, -1e4)
@@ -294,7 +294,7 @@ def _masked_softmax(scores: Tensor, null: Tensor, keep: Tensor | None) -> Tensor
 
 
 def _nearest_by_entropy(weights: Tensor) -> Tensor:
-    """Keep as many of the nearest (B, K) as the entropy of their weights asks for."""
+    """Keep as many of the nearest (B, K) as the entropy of their weights requires."""
     total = weights.detach().sum(1, keepdim=True)
     even = torch.full_like(weights, 1 / weights.shape[1])
     share = torch.where(total > 1e-9, weights.detach() / total.clamp_min(1e-9), even)

@@ -1,4 +1,4 @@
-"""Token layers by name: the library's, the lab's own, and what the published command line says."""
+"""Token layers by name: the library's, the lab's own, and those of the published command line."""
 
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.lab.nn.local import LocalAttention

@@ -21,7 +21,7 @@ _THETA = 10000.0
 
 
 class RotaryPositions(nn.Module):
-    """Turn queries and keys so that their products depend on how far apart the tokens are.
+    """Turn queries and keys so that their products depend on the distance of the tokens.
 
     `xpos_scale_base` is the number of tokens after which xPos has faded by its first step; None: no
     xPos. Su et al., "RoFormer", 2021; Sun et al., "A Length-Extrapolatable Transformer", 2022.
@@ -42,7 +42,7 @@ class RotaryPositions(nn.Module):
         if xpos_scale_base is not None and xpos_scale_base <= 0:
             raise ValueError(f"xpos_scale_base={xpos_scale_base} must be positive.")
         self.head_dim, self.xpos_scale_base = head_dim, xpos_scale_base
-        # Positions are no state: they follow from the width, in full precision.
+        # Positions are not state: they follow from the width, in full precision.
         self.register_buffer("inv_freq", torch.empty(0, device=device), persistent=False)
         self.register_buffer("fading", torch.empty(0, device=device), persistent=False)
         self.reset_parameters()
@@ -84,9 +84,9 @@ class LocalAttention(TokenAttention):
         Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     window_size : int, default=128
     causal : bool, default=False
-        Whether a token sees only itself and tokens before it.
+        Whether a token attends only to itself and tokens before it.
     exact_window : bool, default=True
-        Whether tokens farther than `window_size` are left out; else a token sees its three
+        Whether tokens farther than `window_size` are left out; else a token attends to its three
         windows whole.
     rotary : bool, default=True
         Whether queries and keys carry rotary positions.
@@ -155,7 +155,7 @@ class LocalAttention(TokenAttention):
         self.gate = nn.Linear(dim, num_heads, **factory) if gate_values else None
 
     def extra_repr(self) -> str:
-        """Tell the window."""
+        """Return the window."""
         return f"window_size={self.window_size}, causal={self.causal}"
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
@@ -250,7 +250,7 @@ class LocalAttention(TokenAttention):
 
 
 def _with_neighbors(x: Tensor, window: int, n_behind: int) -> Tensor:
-    """Each window (B, H, W, w, D) with the one before and `n_behind` behind it, zeros outside."""
+    """Each window (B, H, W, w, D) with the one before and `n_behind` after it, zeros outside."""
     padded = F.pad(x, (0, 0, window, n_behind * window))
     size = (2 + n_behind) * window
     return padded.unfold(2, size, window).mT

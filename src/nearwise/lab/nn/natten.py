@@ -84,7 +84,7 @@ class NattenAttention2D(_ByNatten, NeighborhoodAttention2D):
 
 
 def natten_lacks(query: Tensor, masks: Masks, dropout_p: float) -> str:
-    """Tell why NATTEN cannot attend here; empty if it can."""
+    """Return why NATTEN cannot attend here; empty if it can."""
     if masks.attn_mask is not None or masks.key_padding_mask is not None or masks.is_causal:
         return "it takes no masks"
     if dropout_p:

@@ -23,7 +23,7 @@ class LazyGumbelOutput(NamedTuple):
     output : Tensor of shape (..., N, Dv)
         0 for a query all of whose keys are masked.
     n_probes : int64 Tensor of shape (..., N)
-        Keys beyond the nearest that were looked at for each query, all draws together.
+        Keys beyond the nearest that were read for each query, all draws together.
     """
 
     output: Tensor
@@ -58,8 +58,8 @@ def lazy_gumbel_attention(
       ``Poisson(T b t)`` times until t, at even times, each time an even choice of the T. The first
       ring that counts wins over S; if none does, S has won.
 
-    The number of keys looked at in a draw has the expectation ``T b / W <= T / n_neighbors``: with
-    the root of M nearest, at most the root of M more. All are looked at together, so memory is
+    The number of keys read in a draw has the expectation ``T b / W <= T / n_neighbors``: with
+    the root of M nearest, at most the root of M more. All are read together, so memory is
     in proportion to their number over all queries and draws.
 
     A draw that S wins is replaced by what it is expected to be, the softmax over S. With f the
@@ -71,7 +71,7 @@ def lazy_gumbel_attention(
     the values with the gradients of the scores; it is estimated by the covariance of the draws
     with divisor ``n_samples - 1``, likewise with S at its expectation. Exact where all keys are
     nearest. **Assumed**: that S holds the keys with the largest scores. A key outside that is
-    found to score higher raises; one that is never looked at stays unseen.
+    found to score higher raises; one that is never read stays unseen.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def lazy_gumbel_attention(
 def _race(
     chosen: Chosen, n_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Run the races: winners outside S (B, H, N, L), -1 where S wins; and keys looked at."""
+    """Run the races: winners outside S (B, H, N, L), -1 where S wins; and keys read."""
     empty = chosen.indices < 0
     near = chosen.scores(chosen.indices.clamp_min(0), empty)
     lonely = torch.isneginf(near).all(-1)

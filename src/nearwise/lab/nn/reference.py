@@ -30,7 +30,7 @@ def load_reference_layer(
     legacy_layout : bool, default=False
         Whether to compute exactly what that code does, so that its checkpoints keep their
         accuracy: with several heads it mixes tokens and channels, sampled tokens may be their own
-        neighbors twice, candidates are also sampled in evaluation, and zeros behind the last
+        neighbors twice, candidates are also sampled in evaluation, and zeros after the last
         token are attended. Otherwise the same weights without these.
 
     Returns
@@ -100,7 +100,7 @@ def reference_state(name: str, state: State) -> State:
 
 
 def load_weights(module: nn.Module, state: State, name: str) -> None:
-    """Load weights and say what is missing or too much in one sentence."""
+    """Load weights and report what is missing or too much in one sentence."""
     shapes = {key: tuple(value.shape) for key, value in module.state_dict().items()}
     found = {key: tuple(value.shape) for key, value in state.items()}
     if shapes != found:

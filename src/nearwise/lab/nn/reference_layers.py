@@ -87,7 +87,7 @@ def _convnn(a: Arguments, legacy_layout: bool) -> nn.Module:
 
 
 def _convnn_state(state: State) -> State:
-    # There the rows, which look for neighbors, are called keys.
+    # There the rows, which search for neighbors, are called keys.
     state = _joined(state, ("W_k", "W_q", "W_v"), "W_o")
     if "conv.0.weight" in state:
         state["conv.weight"] = state.pop("conv.0.weight")

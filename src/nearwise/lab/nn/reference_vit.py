@@ -40,7 +40,7 @@ def load_reference_vit(
     ----------
     arguments : mapping
         Its command-line arguments by name, and ``img_size`` (channels, height, width) and
-        ``num_classes``; others than those of the model are not looked at.
+        ``num_classes``; others than those of the model are ignored.
     state_dict : mapping
         Its weights, by their names there; prefixes of torch.compile and DDP are taken off.
     legacy_layout : bool, default=True

@@ -46,7 +46,7 @@ class SparseAttention(TokenAttention):
         self.mode, self.context = mode, context
 
     def extra_repr(self) -> str:
-        """Tell the pattern."""
+        """Return the pattern."""
         return f"mode={self.mode!r}, context={self.context}"
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:

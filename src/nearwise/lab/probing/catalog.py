@@ -1,4 +1,4 @@
-"""Probes by name, as `evaluate` and the command line know them."""
+"""Probes by name, as in `evaluate` and the command line."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

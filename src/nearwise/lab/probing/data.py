@@ -105,13 +105,13 @@ def as_probe_data(data: Sequence[Any]) -> ProbeData:
 
 
 def without_seen(data: ProbeData, encoders: Mapping[str, Any]) -> tuple[ProbeData, dict[str, int]]:
-    """Leave out the test images that an encoder was trained on: they are no new ones to it.
+    """Leave out the test images that an encoder was trained on: they are not new ones to it.
 
     Parameters
     ----------
     data : ProbeData
     encoders : mapping of str to Encoder
-        Those with an attribute ``trained_on`` say what they were trained on.
+        Those with an attribute ``trained_on`` name what they were trained on.
 
     Returns
     -------

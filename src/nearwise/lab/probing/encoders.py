@@ -14,7 +14,7 @@ from nearwise.probes.encoders import Encoder, in_channels, module_fingerprint, s
 class Pixels:
     """The image itself: one token per pixel, row-major, of its colours.
 
-    Pixels outside the context are black, so that token i is the same place in every image.
+    Pixels outside the context are black, so that token i is the same position in every image.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ class Patches:
 
 
 class SparsePoints:
-    """The pixels seen, as a set: one token a point, of its place and colours.
+    """The pixels seen, as a set: one token per point, of its position and colours.
 
-    The order of the points means nothing: the place is in the token, and a probe learns no
+    The order of the points means nothing: the position is in the token, and a probe learns no
     position embedding for them.
 
     Parameters
@@ -149,7 +149,7 @@ class RandomInit:
         return self.encoder.encode(x, context)
 
     def parameters(self) -> Any:
-        """Weights of the encoder, none where it is no module."""
+        """Weights of the encoder, none where it is not a module."""
         return self.encoder.parameters() if isinstance(self.encoder, nn.Module) else iter(())
 
     def fingerprint(self) -> str:
@@ -160,7 +160,7 @@ class RandomInit:
 
 
 class VisionTransformerEncoder(nn.Module):
-    """A vision transformer with any attention layer: its last tokens, behind the last norm.
+    """A vision transformer with any attention layer: its last tokens, after the last norm.
 
     The token of the whole image comes first where the model has one, then those of the patches,
     row by row; registers are left out.

@@ -36,9 +36,9 @@ def open_encoder(
         "pixels"; "patches:4"; "points"; "random:digits" (or another preset of the neural field,
         with untrained weights); "hf:NAME" or "hf:NAME@REVISION"; the folder of a transformers
         model, of a trained `PerceiverAutoencoder`, of a classifier fitted on images, or one that an
-        installed package knows by an entry point of the group ``nearwise.encoders`` (the lab: a run
-        of ``nearwise vit train``); an npy or npz file with a row of features for each row of the
-        data set; or "package.module:name", an encoder, or a function of images (see
+        installed package offers by an entry point of the group ``nearwise.encoders`` (the lab: a
+        run of ``nearwise vit train``); an npy or npz file with a row of features for each row of
+        the data set; or "package.module:name", an encoder, or a function of images (see
         `FunctionEncoder`), or a function without arguments that makes one of them.
     image_size : (int, int)
         Height and width of the images to come.
@@ -115,7 +115,7 @@ def _from_folder(folder: Path) -> Encoder:
 
 
 def _from_module(module: str, name: str, example: Tensor) -> Encoder:
-    if "" not in sys.path:  # a module beside the user, where a command does not look
+    if "" not in sys.path:  # a module beside the user, where a command does not search
         sys.path.insert(0, "")
     try:
         found: Any = getattr(importlib.import_module(module), name)
@@ -151,7 +151,7 @@ def _needs_nothing(function: Callable[..., Any]) -> bool:
 
 
 def _opened_by_plugin(folder: Path) -> Encoder | None:
-    """Ask every installed package; each has a function from a folder to an encoder or None."""
+    """Query every installed package; each has a function from a folder to an encoder or None."""
     for plugin in entry_points(group="nearwise.encoders"):
         found: Encoder | None = plugin.load()(folder)
         if found is not None:

@@ -26,7 +26,7 @@ def paired_differences(
     """Compare accuracies, or NLLs, with those of a baseline, row by row.
 
     Records are paired where all but `by` is the same: draw, seed, rows and settings always, and
-    the encoder's weights and the probe's settings, whatever their names say. Probes
+    the encoder's weights and the probe's settings, whatever their names. Probes
     that read tokens are paired with those of every pool. The interval is a percentile bootstrap
     over test rows and, where there are several, over runs (draws and seeds); with few runs their
     spread is known badly, and the interval is rather too narrow than too wide.
@@ -103,9 +103,9 @@ def _pairs(
 
 
 def _same_source(a: Record, b: Record, by: By) -> bool:
-    """Whether encoder, probe, rows and settings are the same, but for what is compared.
+    """Whether encoder, probe, rows and settings are the same, except for what is compared.
 
-    Records of an earlier version do not say, and are taken at their names.
+    Records of an earlier version lack these, and are compared by their names.
     """
     one, other = (record.get("source") for record in (a, b))
     if one is None or other is None:

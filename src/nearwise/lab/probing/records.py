@@ -134,7 +134,7 @@ def source_of(record: Mapping[str, Any], sources: Sources) -> dict[str, str]:
 
 
 def _what_differs(record: Record, sources: Sources) -> str | None:
-    """Say in what a record cannot be told from those of a run."""
+    """Return in what a record cannot be distinguished from those of a run."""
     own, other = source_of(record, sources), record["source"]
     if other["rows"] != own["rows"]:
         return "other rows (another data set, split or limit) or settings (such as views)"
@@ -162,7 +162,7 @@ class RecordFile:
         self.found = {record["key"]: record for record in read_records(self.path.parent)}
 
     def refuse_others(self, sources: Sources, keys: Collection[str]) -> None:
-        """Refuse records that could not be told from those of a run.
+        """Refuse records that could not be distinguished from those of a run.
 
         Parameters
         ----------

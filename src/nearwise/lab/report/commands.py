@@ -18,7 +18,7 @@ _SHORT = {"-d": "--dataset"}
 def readable_command(command: str) -> str:
     """Write a recorded command (`command_line`) as it may be typed.
 
-    "nearwise" stands in the place of a leading ``__main__.py``, whatever folder it is in: for
+    "nearwise" replaces a leading ``__main__.py``, whatever folder it is in: for
     `python -m` a command begins with the file of the module.
     """
     program, space, rest = command.partition(" ")
@@ -39,12 +39,12 @@ def experiment_command(
     records : sequence of Record
         All of the folder.
     folder : Path, optional
-        Its settings.json says whether it is small.
+        Its settings.json shows whether it is small.
 
     Returns
     -------
     command : str
-        With "DIR" in the place of the folder.
+        With "DIR" for the folder.
     """
     mine = [r for r in records if (r.dataset, r.preset) == (dataset, preset)]
     options, small = _options_of([r.command for r in mine])

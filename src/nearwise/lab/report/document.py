@@ -20,14 +20,14 @@ class Words:
 
 @dataclass(frozen=True)
 class Terms:
-    """Names, each with what is said about it."""
+    """Names, each with its description."""
 
     items: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Something that the page shows when asked, and other forms show at once."""
+    """Something that the page shows on request, and other forms show at once."""
 
     title: str
     blocks: list["Block"]
@@ -38,7 +38,7 @@ Block = Words | Terms | Table | Picture | Gallery | Fold
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it.
+    """A heading and what is below it.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.colors import to_rgba, to_rgba_array
 from matplotlib.figure import Figure
 
-# Stand-ins drawn by matplotlib and replaced by what the page's style sheet says.
+# Stand-ins drawn by matplotlib and replaced by those of the page's style sheet.
 INK, FAINT, ACCENT, SOFT = "#010203", "#040506", "#070809", "#0a0b0c"
 _PAGE_COLORS = {
     INK: "var(--ink)",
@@ -65,7 +65,7 @@ class Picture:
     Attributes
     ----------
     svg : str
-        Element to place in the page; its `aria-label` says what is to be seen.
+        Element to place in the page; its `aria-label` describes it.
     caption : str
         How to read it.
     alt : str

@@ -37,7 +37,7 @@ def comparison_bars(
     """Error rate, NLL, ECE and AURC of every method, with intervals, lower is better.
 
     `means` holds those of `BARS` for each method, the best NLL first. Here and below, `heading`
-    stands over the figure and `name` makes its ids unique in a page that shows a data set more
+    is above the figure and `name` makes its ids unique in a page that shows a data set more
     than once.
     """
     order = list(means)[::-1]
@@ -126,7 +126,7 @@ def reliability_diagrams(
 def _diagram_axes(
     figure: Figure, row: int, column: int, shape: tuple[int, int], share: float
 ) -> tuple[Axes, Axes]:
-    """Two axes on one x at fixed places, in the lower `share` of the figure's height.
+    """Two axes on one x at fixed positions, in the lower `share` of the figure's height.
 
     Automatic layout is slow for this many.
     """

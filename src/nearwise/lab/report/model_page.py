@@ -77,7 +77,7 @@ def model_page(
     Parameters
     ----------
     title, lead : str
-        Heading, and what stands below it.
+        Heading, and what is below it.
     data : str
         Name of the rows.
     predictions : dict of str to Predictions

@@ -49,7 +49,7 @@ from nearwise.lab.results.measures import MAIN_MEASURES, MORE_MEASURES, Predicti
 from nearwise.safe_files import write_aside
 
 FORMATS = ("pdf", "html", "md", "tex", "csv", "json", "figures")
-OF_COMPARISONS = ("html", "md", "tex", "csv", "json")  # where none are asked for
+OF_COMPARISONS = ("html", "md", "tex", "csv", "json")  # where none are requested
 WRITTEN = ("md", "tex", "csv", "json", "figures", "html", "pdf")  # in this order
 
 
@@ -114,7 +114,7 @@ def render_report(
     Returns
     -------
     Path
-        The page where it was asked for, else the first file. The page is one file, needs no
+        The page where it was requested, else the first file. The page is one file, needs no
         network, and is light or dark as the reader's system is.
 
     Raises
@@ -144,11 +144,11 @@ def render_report(
 
 
 def _quiet(step: str) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def check_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
-    """Refuse unknown formats, name the right ones; none asked for gives none."""
+    """Refuse unknown formats, name the right ones; none requested gives none."""
     asked = tuple(dict.fromkeys(formats or ()))
     for name in asked:
         if name not in FORMATS:

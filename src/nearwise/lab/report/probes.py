@@ -31,14 +31,14 @@ def probe_figure(records: Sequence[Mapping[str, Any]], path: Path, title: str = 
     contexts = list(dict.fromkeys(r["context"] for r in records))
     places = list(dict.fromkeys((r["encoder"], r["pool"]) for r in records))
     probes = list(dict.fromkeys(r["probe"] for r in records))
-    # probes of tokens stand beside those of every pool, alone where their encoder has none
+    # probes of tokens are shown beside those of every pool, alone where their encoder has none
     pooled = {encoder for encoder, pool in places if pool != "tokens"}
     rows = [place for place in places if place[1] != "tokens" or place[0] not in pooled]
     names = [_name(place, rows) for place in rows]
     height = 1.2 + (0.24 * len(probes) + 0.2) * len(rows)
     figure = Figure(figsize=(4.2 * len(contexts) + 1.4, height), layout="constrained")
     panels = figure.subplots(1, len(contexts), sharey=True, squeeze=False)[0]
-    drawn: dict[str, Any] = {}  # of each probe, for the legend: no place need have them all
+    drawn: dict[str, Any] = {}  # of each probe, for the legend: no condition need have them all
     for axes, context in zip(panels, contexts, strict=True):
         for j, probe in enumerate(probes):
             for i, place in enumerate(rows):

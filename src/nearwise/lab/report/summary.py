@@ -30,7 +30,7 @@ SHOT_MEASURES = (
 
 
 class Results:
-    """Records, asked by data set, method and measure.
+    """Records, by data set, method and measure.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Results:
     ) -> PairedDifference | None:
         """Return `method` minus `reference` with an interval over seeds and test rows together.
 
-        Without the predictions of every seed that both have, what `paired` says.
+        Without the predictions of every seed that both have, as in `paired`.
         """
         both = set(self.values(dataset, method, key)) & set(self.values(dataset, reference, key))
         kept = [
@@ -210,7 +210,7 @@ def paired_across(
 
 
 def summary_json(results: Results) -> dict[str, Any]:
-    """Everything the tables say, as JSON."""
+    """Give the content of the tables, as JSON."""
     names = list(results.methods)
     names += [half for m in results.methods for half in results.halves(m)]
     reference = results.reference()

@@ -167,7 +167,7 @@ def all_tables(results: Results) -> list[Table]:
 
 
 def over_seeds(results: Results) -> str:
-    """Tell what a number is the mean of."""
+    """Return what a number is the mean of."""
     if len(results.seeds) == 1:
         return f"One seed ({results.seeds[0]})"
     seeds = ", ".join(map(str, results.seeds))

@@ -1,4 +1,4 @@
-"""What is measured on predictions, and the rows behind them."""
+"""What is measured on predictions, and their rows."""
 
 from nearwise.conditions import require_extra
 

@@ -68,7 +68,7 @@ def make_gallery(
     Parameters
     ----------
     model : fitted classifier with `explain`
-        Asked once, for the rows shown.
+        Queried once, for the rows shown.
     dataset : Dataset
         Gives the raw rows.
     test_index : int64 ndarray of shape (n_test,)
@@ -155,7 +155,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class ShownNeighbor:
-    """A neighbor beside its query; `agrees` tells whether its label is the true one."""
+    """A neighbor beside its query; `agrees`: whether its label is the true one."""
 
     label: str
     weight: float
@@ -208,7 +208,7 @@ def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, An
     if not shape and stored.get("kind") == "images" and rows:
         shape = np.shape(rows[0]["row"])
     names = stored.get("columns") or [f"f{i}" for i in range(len(rows[0]["row"]) if rows else 0)]
-    # Single numbers of an image or an embedding tell a reader nothing.
+    # Single numbers of an image or an embedding mean nothing to a reader.
     bare = bool(shape) or stored.get("kind") == "embeddings"
     kept = [] if bare else _telling_columns(rows, len(names))
     show: _ImageShower | _PhotoShower | _TableShower = _TableShower(kept)

@@ -180,7 +180,7 @@ def difference_over_rows(key: str, a: Predictions, b: Predictions) -> PairedDiff
     """Metric of `a` minus metric of `b` on the same test rows.
 
     Returns PairedDifference or None: percentile bootstrap over rows, `n` counts rows: what another
-    test part of this size would say about these two fits. None for other metrics or other rows.
+    test part of this size would show about these two fits. None for other metrics or other rows.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ class Cell:
     mark : str
         "best", "better", "worse", "none" or nothing.
     detail : str
-        What may stand smaller below or after the number, such as an interval.
+        What may be smaller below or after the number, such as an interval.
     """
 
     text: str

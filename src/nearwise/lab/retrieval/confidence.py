@@ -28,8 +28,8 @@ _Lists = tuple[Tensor, Tensor | None, Tensor]  # similarities, further features,
 class RetrievalConfidence(BaseEstimator):
     """Turn the similarities of a ranked list into the probability that the answer is in it.
 
-    Attention over the retrieved items and a null slot says at which rank the first relevant item
-    stands; the null carries "at none". The probability that the answer is among the first k is
+    Attention over the retrieved items and a null slot gives the rank of the first relevant item;
+    the null carries "at none". The probability that the answer is among the first k is
     then the sum over the first k ranks, for every k at once, and rises with k.
 
     Parameters
@@ -73,7 +73,7 @@ class RetrievalConfidence(BaseEstimator):
         self.random_state = random_state
 
     def fit(self, similarity: Any, relevance: Any, item_features: Any = None) -> Self:
-        """Learn from queries whose retrieved items were judged.
+        """Learn from queries whose retrieved items have relevance labels.
 
         Parameters
         ----------

@@ -41,7 +41,7 @@ def describe_lists(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RankAttention(nn.Module):
-    """Probabilities of the rank at which the first relevant item stands, and that none does.
+    """Probabilities of the rank of the first relevant item, and that none is relevant.
 
     A softmax over the items of a list and one null slot: each item's logit comes from its own
     features (`n_extra` more than `describe_lists` gives) and those of the list, the null's from the

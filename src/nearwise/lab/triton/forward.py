@@ -155,7 +155,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     slot = tl.arange(0, SLOTS)[None, :]
     q = load_rows(query + program * n_queries * WIDTH, row, there, WIDTH, BLOCK_D)
 
-    # Slots beyond the wanted ones never hold the worst key; empty ones go last to first.
+    # Slots beyond the needed ones never hold the worst key; empty ones go last to first.
     kept = tl.where(slot < N_SLOTS, _NONE, -_NONE) + tl.zeros((BLOCK_M, SLOTS), tl.float32)
     positions = tl.where(slot < N_SLOTS, slot + _FAR, -2) + tl.zeros((BLOCK_M, SLOTS), tl.int32)
     worst = tl.min(kept, axis=1)

@@ -19,7 +19,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def fault(tokens: Tokens) -> str:
-    """Tell why the kernels cannot attend so; empty where they can.
+    """Return why the kernels cannot attend so; empty where they can.
 
     They take dot products and distances, causal or not, padding, and a token that may not attend
     to itself. What plain operations do as well is left to them.
@@ -131,7 +131,7 @@ def _blocks(width: int, value_width: int, n_slots: int, dtype: torch.dtype) -> d
     """Sizes of the tiles of the forward kernel.
 
     Scores (BLOCK_M, BLOCK_N), the kept keys (BLOCK_M, SLOTS) and the output (BLOCK_M, BLOCK_V) live
-    in registers, which ptxas finds room for in these sizes; a product wants 16 of each side.
+    in registers, which ptxas finds room for in these sizes; a product needs 16 of each side.
     """
     slots = max(2, _power_of_two(n_slots))
     single = dtype == torch.float32  # its products take no tensor cores, but many registers

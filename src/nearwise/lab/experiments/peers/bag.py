@@ -16,7 +16,7 @@ Opinions = Literal["folds", "folds, refitted", "out-of-bag"]
 
 
 class TemperedBag(ClassifierMixin, BaseEstimator):
-    """Members that each leave out a fold, and one temperature from what they say about it.
+    """Members that each leave out a fold, and one temperature from their predictions of it.
 
     Probabilities are the mean of the members', each divided by the temperature that has the lowest
     NLL on rows that a member was not fitted to.
@@ -102,7 +102,7 @@ class TemperedBag(ClassifierMixin, BaseEstimator):
             useful = held_out[np.isin(labels[held_out], labels[rows])]
             known[useful] = True
             rest = {}
-            if self.stops:  # on classes that the member knows
+            if self.stops:  # on classes that the member has
                 stop = useful if len(useful) else rows
                 rest = {"X_val": take_rows(X, stop), "y_val": labels[stop]}
             member = self._member(number).fit(take_rows(X, rows), labels[rows], **rest)
@@ -112,7 +112,7 @@ class TemperedBag(ClassifierMixin, BaseEstimator):
         return unseen, known
 
     def _predict(self, member: Any, X: Table) -> np.ndarray:
-        """Probabilities over all classes; those that a member does not know get 0."""
+        """Probabilities over all classes; those that a member lacks get 0."""
         given = np.asarray(member.predict_proba(X), dtype=np.float64)
         proba = np.zeros((len(given), len(self.classes_)))
         proba[:, np.asarray(member.classes_, dtype=np.int64)] = given

@@ -80,7 +80,7 @@ class BoostingMember(ClassifierMixin, BaseEstimator):
     settings : dict, optional
         Of the library; what is not named keeps the library's default.
     categorical : list, optional
-        Names of categorical columns (CatBoost asks for them).
+        Names of categorical columns (CatBoost needs them).
     max_rounds : int, default=2000
         Most rounds.
     patience : int, default=50

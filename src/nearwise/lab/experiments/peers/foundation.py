@@ -44,7 +44,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> "Checkpoint":
-        """Look at a file or folder; ValueError where there is none."""
+        """Check a file or folder; ValueError where there is none."""
         path = Path(path)
         if not path.exists():
             raise ValueError(f"there is no checkpoint at {path}. Weights are never downloaded.")
@@ -118,7 +118,7 @@ def _in_folder(folder: Path) -> dict[str, Checkpoint]:
 def as_checkpoints(
     given: Mapping[str, str | os.PathLike[str] | Checkpoint] | None,
 ) -> dict[str, Checkpoint]:
-    """Look at the checkpoints that `compare` is given by name."""
+    """Check the checkpoints that `compare` is given by name."""
     if unknown := sorted({*(given or {})} - {*CLASSES}):
         raise ValueError(f"peer_weights has {', '.join(unknown)}; known: {', '.join(CLASSES)}.")
     return {

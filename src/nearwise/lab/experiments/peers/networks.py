@@ -63,7 +63,7 @@ class TabularNetwork(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Table, y: np.ndarray, X_val: Table, y_val: np.ndarray) -> Self:
-        """Train on complete rows; `X_val` and `y_val` say when to stop."""
+        """Train on complete rows; `X_val` and `y_val` decide when to stop."""
         with _undisturbed():
             import pytabkit
 

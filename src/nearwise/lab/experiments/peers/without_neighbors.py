@@ -1,4 +1,4 @@
-"""Peers that combine classifiers without asking neighbors: a stack, and this library's own base."""
+"""Peers that combine classifiers without neighbors: a stack, and this library's own base."""
 
 from contextlib import nullcontext
 from typing import Any, Self

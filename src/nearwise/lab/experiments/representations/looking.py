@@ -30,7 +30,7 @@ Told = Callable[[str], None]
 
 
 class Looker:
-    """Looks at the test features of every encoder of one seed.
+    """Measures the test features of every encoder of one seed.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def _scaled(X: Features) -> NDArray[np.float64]:
 
 
 def _sample(n: int, most: int) -> NDArray[np.int64]:
-    """Rows looked at: all, or the same random ones each time."""
+    """Rows measured: all, or the same random ones each time."""
     if n <= most:
         return np.arange(n)
     return np.sort(np.random.default_rng(0).permutation(n)[:most])

@@ -1,4 +1,4 @@
-"""What is measured for one seed of the study: fields trained, probes read, features looked at."""
+"""What is measured for one seed of the study: fields trained, probes read, features measured."""
 
 import hashlib
 import json
@@ -74,7 +74,7 @@ class Study:
         *,
         pictures: bool,
     ) -> None:
-        """Train, probe and look, for one seed."""
+        """Train, probe and measure, for one seed."""
         fields = {arm.name: self.train(arm.title, arm.stages, seed) for arm in arms if arm.is_field}
         encoders = self.encoders(arms, fields, seed) | dict(others)
         found.records += self.probe(encoders, seed)
@@ -137,11 +137,11 @@ class Study:
     def readings(
         self, name: str, encoder: Encoder, probes: Sequence[str], contexts: Sequence[str], seed: int
     ) -> list[tuple[Encoder, list[str], list[str]]]:
-        """Say which encoder each probe reads from each context.
+        """Report which encoder each probe reads from each context.
 
-        Patches with holes do not tell a hidden pixel from a black one. So where pixels are hidden,
-        probes that read tokens get the original pixels as fields do: as points, with the Fourier
-        features of their places.
+        Patches with holes do not distinguish a hidden pixel from a black one. So where pixels are
+        hidden, probes that read tokens get the original pixels as fields do: as points, with the
+        Fourier features of their positions.
         """
         deep = [p for p in probes if make_probe(p).reads_tokens]
         partial_ = [c for c in contexts if Context.parse(c).kind != "full"]
@@ -220,7 +220,7 @@ class Study:
     def made(
         self, names: Sequence[str], encoder: Encoder, seed: int
     ) -> Sequence[str] | dict[str, Probe]:
-        """Probes by name, or made where a setting says how."""
+        """Probes by name, or made by a setting."""
         own = self.config.transformer
         if TRANSFORMER not in names or not own:
             return names

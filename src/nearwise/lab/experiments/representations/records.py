@@ -1,4 +1,4 @@
-"""What the comparison measured, asked by encoder, probe and context."""
+"""What the comparison measured, by encoder, probe and context."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of every seed and draw, with the right and wrong test rows behind them.
+    """Records of every seed and draw, with the right and wrong test rows of each.
 
     Attributes
     ----------

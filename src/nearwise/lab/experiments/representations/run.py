@@ -1,4 +1,4 @@
-"""Run the study: train what is missing, probe, look, and keep all of it in one folder."""
+"""Run the study: train what is missing, probe, measure, and keep all of it in one folder."""
 
 import os
 import time
@@ -46,7 +46,7 @@ def run_comparison(
     seeds : sequence of int, default=(0,)
         Of first weights, batches and probes. The split is the same for all.
     config : StudyConfig or mapping, optional
-        Default: the data set's recipe, changed by what the mapping says.
+        Default: the data set's recipe, changed by the mapping.
     arms : sequence of str, optional
         Names of `ARMS`; default all.
     others : mapping of str to Encoder, optional
@@ -114,7 +114,7 @@ def _measured(
     seeds: Sequence[int],
     jobs: int,
 ) -> tuple[Found, str]:
-    """Measure all seeds; say how long it took."""
+    """Measure all seeds; report how long it took."""
     started, worked = time.perf_counter(), _processor_seconds()
     at_once = measure_beforehand(study, arms, seeds, jobs)
     found = Found()
@@ -131,7 +131,7 @@ def _measured(
 
 
 def _left_out(seen: Mapping[str, int]) -> dict[str, str]:
-    """Say which test images are no new ones to encoders of the user's own."""
+    """Report which test images are not new ones to encoders of the user's own."""
     if not seen:
         return {}
     told = ", ".join(f"{n} that {name} was trained on" for name, n in seen.items())
@@ -144,7 +144,7 @@ def _processor_seconds() -> float:
 
 
 def _quiet(words: str) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def _chosen_arms(names: Sequence[str] | None, others: Mapping[str, Encoder]) -> list[Arm]:

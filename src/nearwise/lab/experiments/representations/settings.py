@@ -51,7 +51,7 @@ class StudyConfig(BaseModel):
     split_seed : int
         One split for all seeds: differences are paired over its test rows.
     geometry_rows, map_rows, shown : int
-        Test rows that geometry and maps look at, and test images shown reconstructed.
+        Test rows of geometry and maps, and test images shown reconstructed.
     batch_size : int
         Images encoded at once.
     precision : {"float32", "bfloat16"}

@@ -1,6 +1,6 @@
 """The corrected method on images: AttnKNNClassifier beside its own network and plain neighbors.
 
-The CNN that it stands beside is the network that its memory's keys come from, and the plain
+The CNN that it is compared with is the network that its memory's keys come from, and the plain
 neighbors live in that network's key space: what differs is what is made of them.
 """
 
@@ -72,7 +72,7 @@ def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
 def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     """Wrong labels in the memory alone, and in all training and held-out rows.
 
-    In all rows they are drawn or human, everything is trained anew, and the classifier is fitted
+    In all rows they are drawn or human, everything is trained again, and the classifier is fitted
     without a noise model and with one.
     """
     frame = _Frame(session)
@@ -131,7 +131,7 @@ def _memory_noise_job(frame: "_Frame") -> Job:
 
 
 def long_tail_jobs(session: CorrectedSession) -> list[Job]:
-    """Fewer and fewer rows of the later classes, everything trained anew."""
+    """Fewer and fewer rows of the later classes, everything trained again."""
     frame = _Frame(session)
     jobs = []
     for ratio in session.preset.tail_ratios:
@@ -189,7 +189,7 @@ Change = Callable[[StudyInputs], StudyInputs]
 
 
 class _Frame:
-    """A session's classifiers, and what they stand beside."""
+    """A session's classifiers, and what they are compared with."""
 
     def __init__(self, session: CorrectedSession) -> None:
         self.session = session
@@ -214,7 +214,7 @@ class _Frame:
         names: Sequence[str] = (*NETWORK, *PLAIN),
         **changes: Any,
     ) -> Job:
-        """Fit the classifier; its network and plain neighbors of its keys stand before it."""
+        """Fit the classifier; its network and plain neighbors of its keys precede it."""
         return self._job(experiment, "attention", condition, change, row, names, changes)
 
     def attention(
@@ -226,7 +226,7 @@ class _Frame:
         row: dict[str, Any] | None = None,
         **changes: Any,
     ) -> Job:
-        """Fit a form of the classifier; its two halves stand before it."""
+        """Fit a form of the classifier; its two halves precede it."""
         return self._job(experiment, name, condition, change, row, (), changes)
 
     def _job(
@@ -249,7 +249,7 @@ class _Frame:
             wanted = by_method(missing)
             start, trained = time.perf_counter(), self._networks()
             model = self.fit(inputs, **changes)
-            # a fit that took over a network says nothing about the time of one
+            # a fit that took over a network does not measure the time of one
             anew = self._networks() > trained
             seconds = time.perf_counter() - start if anew else None
             plain = wanted.keys() - {name}

@@ -31,7 +31,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 OF_CROSS_FIT = ("full", "without=base", "without=calibration")
 NOISE_MODEL = "attention+noise-model"  # the classifier with label_noise="auto"
-MOST_NEIGHBORS = 64  # that the trained head may ask
+MOST_NEIGHBORS = 64  # that the trained head may use
 
 
 @dataclass

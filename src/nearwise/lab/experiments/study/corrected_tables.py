@@ -61,7 +61,7 @@ def main_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
-    """Uniform, distance and attention at every k that it can ask, fitted anew for each."""
+    """Uniform, distance and attention at every k that it can use, fitted again for each."""
     jobs = []
     for k in session.preset.sweep_k:
         methods = [_plain(name, k) for name in ("uniform", "distance")]
@@ -74,7 +74,7 @@ def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
 def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     """Wrong labels in all training rows, without a noise model and with one.
 
-    The memory alone is no case: nothing is trained ahead.
+    The memory alone is not a case: nothing is trained ahead.
     """
     methods = [*_short_methods(session), _attention(session, NOISE_MODEL, label_noise="auto")]
     grid: list[tuple[float, str]] = list(session.preset.noise_grid)
@@ -90,7 +90,7 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def long_tail_jobs(session: CorrectedSession) -> list[Job]:
-    """Fewer and fewer rows of the later classes, everything fitted anew."""
+    """Fewer and fewer rows of the later classes, everything fitted again."""
     return [
         _job(session, "long-tail", method, f"ratio={ratio:g}", tail=ratio)
         for ratio in session.preset.tail_ratios
@@ -170,7 +170,7 @@ def _attention(session: CorrectedSession, name: str, **changes: Any) -> Method:
     def build(context: MethodContext) -> Any:
         settings = {"random_state": context.seed, **session.parameters, **changes}
         asked = settings.get("n_neighbors")
-        if isinstance(asked, int):  # a sweep may ask for more than a fold has
+        if isinstance(asked, int):  # a sweep may need more than a fold has
             settings["n_neighbors"] = min(asked, max(1, context.n_train // 2))
         return session.classifier(**settings)
 

@@ -65,8 +65,8 @@ def evaluate_run(
     labels : int64 Tensor of shape (n_train,), optional
         Labels of the memory, where they differ from those it was trained with.
     methods : tuple of str, optional
-        Those wanted; all by default. The views of test-time augmentation are only searched where
-        it is wanted.
+        Those to use; all by default. The views of test-time augmentation are only searched where
+        it is used.
 
     Yields
     ------
@@ -157,7 +157,7 @@ def _augmented(run: TrainedRun, original: Found, memory: Memory) -> Tensor:
 
 
 def _adaptive(run: TrainedRun, found: Found, memory: Memory) -> tuple[Tensor, int]:
-    """Apply the entropy rule: weights over k_max decide how many of the nearest are asked."""
+    """Apply the entropy rule: weights over k_max decide how many of the nearest are used."""
     wide = found.nearest(run.preset.adaptive_k_max)
     k_max = wide.indices.shape[1]
     sizes = entropy_adaptive_k(attention_weights(run.model, wide, memory))

@@ -21,7 +21,7 @@ from nearwise.lab.experiments.study.neighbors import (
 from nearwise.lab.experiments.study.replay import TrainedRun
 
 CURVE_SIZES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
-FITTED_UP_TO = 50  # a + b / k is said of k far below the size of a class
+FITTED_UP_TO = 50  # a + b / k is claimed for k far below the size of a class
 _MAP_ROWS = 1000
 
 

@@ -11,11 +11,11 @@ from nearwise.lab.experiments.study.presets import StudyPreset
 
 # Data sets whose training rows are CIFAR-10's, in its order.
 HUMAN_SETS = ("cifar10", "cifar10-features")
-_PLAUSIBLE = 0.6  # a larger share of wrong labels says that the rows are in another order
+_PLAUSIBLE = 0.6  # a larger share of wrong labels means that the rows are in another order
 
 
 def human_kinds(preset: StudyPreset, dataset: Dataset) -> tuple[str, ...]:
-    """Names of the human labels that the preset asks for and the data set can have."""
+    """Names of the human labels that the preset requires and the data set can have."""
     return preset.human_labels if dataset.name in HUMAN_SETS else ()
 
 
@@ -32,7 +32,7 @@ def require_human_labels(
     Raises
     ------
     FileNotFoundError
-        If the file is in none of the places, all of which are named.
+        If the file is in none of the folders, all of which are named.
     ValueError
         If the data set is not CIFAR-10.
     """

@@ -92,7 +92,7 @@ class StudyInputs:
 
 
 def make_inputs(dataset: Dataset, preset: StudyPreset, seed: int) -> StudyInputs:
-    """Split a data set as the preset says and turn it into tensors.
+    """Split a data set by the preset and turn it into tensors.
 
     Parameters
     ----------
@@ -124,8 +124,8 @@ def make_inputs(dataset: Dataset, preset: StudyPreset, seed: int) -> StudyInputs
 def stratified_part(y: np.ndarray, rows: np.ndarray, n_wanted: int | None, seed: int) -> np.ndarray:
     """Return `n_wanted` of the row positions `rows`, classes in about their shares, ascending.
 
-    The classes are dealt out in turn: after shuffling, a row's place within its class over the
-    class's size says how early it is taken.
+    The classes are dealt out in turn: after shuffling, a row's position within its class over
+    the class's size decides how early it is taken.
     """
     if n_wanted is None or n_wanted >= len(rows):
         return rows
@@ -151,7 +151,7 @@ def _tensors(
 
 
 def image_tensor(images: np.ndarray, preset: StudyPreset) -> Tensor:
-    """Images (n, h, w, c) as uint8 (n, c, h, w), resized and repeated as the preset says."""
+    """Images (n, h, w, c) as uint8 (n, c, h, w), resized and repeated by the preset."""
     tensor = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
     size = preset.image_size
     if size is not None and tuple(tensor.shape[2:]) != (size, size):

@@ -48,9 +48,9 @@ class KeySpace:
     def predictions(
         self, methods: Collection[str] = PLAIN, k: int = N_NEIGHBORS
     ) -> Iterator[Prediction]:
-        """Predict by those of `PLAIN` that are wanted.
+        """Predict by those of `PLAIN` that are requested.
 
-        "uniform" and "distance" (squared L2 over 1) at `k`, "distance-tuned" as held-out rows say.
+        "uniform" and "distance" (squared L2 over 1) at `k`, "distance-tuned" by held-out rows.
         """
         for prediction in self._plain(k) if {"uniform", "distance"} & {*methods} else ():
             if prediction.method in methods:
@@ -93,7 +93,7 @@ class KeySpace:
 
 @dataclass(frozen=True)
 class NetworkView:
-    """What the network of a classifier of images says of the test rows, in one view.
+    """What the network of a classifier of images predicts for the test rows, in one view.
 
     Attributes
     ----------

@@ -84,7 +84,7 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
     ImportError
         If the backbone needs an extra that is not installed.
     ValueError
-        If an image backbone is asked for on columns.
+        If an image backbone is requested for columns.
     """
     shape = inputs.x_train.shape[1:]
     if preset.backbone == "mlp":

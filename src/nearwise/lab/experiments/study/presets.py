@@ -69,7 +69,7 @@ class StudyPreset(BaseModel):
         "mlp" for tables (other kinds are flattened), or an image backbone such as "resnet18".
     pretrained : bool or "local"
         Start from ImageNet weights. "local": where this machine has them, and from scratch where
-        not; `resolve_preset` puts True or False in its place, and warns of the second.
+        not; `resolve_preset` replaces it by True or False, and warns of the second.
     image_size, channels : int, optional
         Images are resized and repeated to these; None leaves them as they are.
     dim, num_heads : int
@@ -363,7 +363,7 @@ def resolve_preset(
 
 
 def has_local_weights(backbone: str) -> bool:
-    """Whether this machine holds ImageNet weights of a named backbone; the hub is not asked."""
+    """Whether this machine holds ImageNet weights of a named backbone; the hub is not queried."""
     from huggingface_hub import try_to_load_from_cache
 
     source = IMAGENET_MODELS.get(backbone)

@@ -185,7 +185,7 @@ class _Loop:
         return Memory(keys, self.labels)
 
     def _refresh(self) -> None:
-        """Search the training rows' neighbors anew, and the hard rows with them."""
+        """Search the training rows' neighbors again, and the hard rows with them."""
         preset = self.preset
         self.memory = self._clean_memory()
         self.neighbors = training_neighbors(

@@ -1,4 +1,4 @@
-"""One data set, preset and seed: what is trained when first asked for, and read back later."""
+"""One data set, preset and seed: what is trained on first use, and read back later."""
 
 import hashlib
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Session:
     say : callable
         Shows a line of progress.
     data_root : path, optional
-        Where human labels are looked for.
+        Where human labels are searched.
     """
 
     dataset: Dataset

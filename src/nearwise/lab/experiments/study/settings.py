@@ -1,4 +1,4 @@
-"""Settings from a YAML file, and what is said about those that do not fit."""
+"""Settings from a YAML file, and messages about those that do not fit."""
 
 from os import PathLike
 from pathlib import Path
@@ -10,7 +10,7 @@ from nearwise.conditions import require_extra
 
 
 def first_message(error: ValidationError) -> str:
-    """Tell the first fault of a pydantic error in one line."""
+    """Return the first fault of a pydantic error in one line."""
     fault = error.errors()[0]
     field = ".".join(map(str, fault["loc"]))
     text = fault["msg"].removeprefix("Value error, ")
@@ -23,7 +23,7 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it is no mapping or no YAML; names are checked where the settings are used.
+        If it is not a mapping or no YAML; names are checked where the settings are used.
     """
     require_extra("A file of settings", "lab", "yaml")
     import yaml

@@ -98,7 +98,7 @@ def run_experiment(
     config : path of a YAML file or mapping, optional
         Settings to change: fields of `StudyPreset`, for "v1" arguments of `AttnKNNClassifier`.
     data_root : path, optional
-        Where `load_dataset` looks first.
+        Where `load_dataset` searches first.
     only : str, optional
         Make only what this pattern of the shell names, as in "*human-worse*": of a row "40.2 %
         human-worse, everywhere, attention", as reports name it. Rows that are made together with
@@ -111,7 +111,7 @@ def run_experiment(
     Returns
     -------
     records : list of Record
-        All rows in the folder that belong to what was asked for; failed ones have a reason.
+        All rows in the folder that belong to the request; failed ones have a reason.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def run_experiment(
 
 
 def experiment_names(name: str) -> list[str]:
-    """Experiments that a name stands for; a wrong one lists the right ones and the nearest."""
+    """Experiments that a name means; a wrong one lists the right ones and the nearest."""
     if name == ALL:
         return list(EXPERIMENTS)
     if name not in EXPERIMENTS:
@@ -206,7 +206,7 @@ def _jobs(
 
 
 def _name(row: Record) -> str:
-    """Name a row as reports do: its place, and its method."""
+    """Name a row as reports do: its condition, and its method."""
     return ", ".join(part for part in (place_of(row).label, row.method) if part)
 
 

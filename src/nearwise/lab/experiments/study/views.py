@@ -12,7 +12,7 @@ _PADDING, _SIDE = 4, 32  # 4 pixels of 32; smaller images are moved by as much o
 
 
 def study_augmentation(inputs: StudyInputs) -> Augmentation | None:
-    """Tell what the study changed in training: digits are turned, others moved and recolored.
+    """Return what the study changed in training: digits are turned, others moved and recolored.
 
     None for columns.
     """
@@ -31,7 +31,7 @@ def study_views(images: Tensor, seed: int) -> list[Tensor]:
     ----------
     images : uint8 Tensor of shape (n, c, h, w)
     seed : int
-        Of the crops' places; each image has its own.
+        Of the crops' positions; each image has its own.
 
     Returns
     -------

@@ -50,7 +50,7 @@ class View:
     Attributes
     ----------
     spaces : list of Neighborhood or NeighborSet
-        What the classifier's own head sees; all have distances, labels and log-weights (n, k).
+        Inputs of the classifier's own head; all have distances, labels and log-weights (n, k).
     positions : list of int64 Tensor of shape (n, k)
         Where the neighbors are in the memory.
     queries : list of Tensor of shape (n, width)
@@ -181,7 +181,7 @@ def _tuned_scale(exchange: Exchange) -> float:
 
 
 def _votes(view: View, weights: Weights, prior: Tensor) -> Tensor:
-    """Votes (n, S, C) of the neighbors in each space; what has no weight goes by class shares."""
+    """Votes (n, S, C) of the neighbors in each space; without weight: the class shares."""
     votes = []
     for space, weight in zip(view.spaces, weights, strict=True):
         vote = weight.new_zeros(len(weight), len(prior)).scatter_add(1, space.labels, weight)
@@ -385,7 +385,7 @@ def _heads_for(width: int) -> int:
 def _train_multi_head(
     exchange: Exchange, train: np.ndarray, stop: np.ndarray, lr: float, seed: int
 ) -> tuple[_MultiHead, float]:
-    """Train on some of the fitted rows, in a view drawn per step; others say when to stop.
+    """Train on some of the fitted rows, in a view drawn per step; others decide when to stop.
 
     Returns the model and its NLL on those others.
     """

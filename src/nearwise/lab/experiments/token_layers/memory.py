@@ -125,7 +125,7 @@ def memory_curve(
     Returns
     -------
     curve : list of MemoryPoint
-        Points that fail say why and do not stop the others.
+        Points that fail report why and do not stop the others.
     """
     wanted = [(choice, n) for n in sorted(tokens) for choice in choices]
     curve = []

@@ -39,7 +39,8 @@ def time_layers(
 
     Processor time where torch uses one thread, which other programs on the machine hardly change;
     else the time that passes. On a GPU the time between two events. Layers are in training mode,
-    without dropout. Their order is drawn anew each round, so that none always follows the same one.
+    without dropout. Their order is drawn again each round, so that none always follows the same
+    one.
 
     Parameters
     ----------

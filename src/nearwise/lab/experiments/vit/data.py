@@ -88,7 +88,7 @@ def load_vit_data(settings: VitSettings) -> VitData:
     ValueError
         If the data set is not known, images are not square, or a folder has no test part.
     FileNotFoundError
-        If there are no files; the message names the places that were tried.
+        If there are no files; the message names the paths that were tried.
     """
     train: Rows
     test: Rows
@@ -138,7 +138,7 @@ def _registered(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
     # The default ./Data, or any folder without this set, hides neither NEARWISE_DATA nor the cache.
     root = Path(settings.data_path)
     limits = (settings.train_limit, settings.test_limit)
-    # Decode no more rows than are asked for, where that can be said.
+    # Decode no more rows than are requested, where that can be specified.
     limit: Any = limits if all(limits) and settings.dataset != "digits" else None
     data = load_images(
         SETS[settings.dataset],

@@ -28,9 +28,9 @@ def evaluate_vit(settings: VitSettings, given: Iterable[str] = ()) -> dict[str, 
     Parameters
     ----------
     settings : VitSettings
-        `output_dir` says where the model is.
+        `output_dir` gives where the model is.
     given : iterable of str, optional
-        Names of settings that were asked for; the others are those of the model's training. Only
+        Names of settings that were given; the others are those of the model's training. Only
         data, noise, batch size, device, use_amp and sample_in_eval may differ.
 
     Returns

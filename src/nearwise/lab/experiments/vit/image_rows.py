@@ -75,7 +75,7 @@ class ImageTensor:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images that are decoded when asked for, on several threads, and brought to one size.
+    """Images that are decoded on request, on several threads, and brought to one size.
 
     Parameters
     ----------

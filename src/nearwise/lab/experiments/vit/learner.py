@@ -35,7 +35,7 @@ class Recipe(StrictSettings):
     noise : float, default=0.0
         Standard deviation of Gaussian noise, in units of that of the pixels of a channel.
     noise_on : {"train", "test", "both"}, default="train"
-        Which images get it: anew in every step in training; in evaluations the same each time.
+        Which images get it: again in every step in training; in evaluations the same each time.
     """
 
     settings_of = "recipe"

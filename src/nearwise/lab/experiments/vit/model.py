@@ -28,7 +28,7 @@ def build_vit(
     Raises
     ------
     ValueError
-        If patches do not fill the image, heads do not divide the width, or the layer asks for
+        If patches do not fill the image, heads do not divide the width, or the layer needs
         a wider neighborhood or more samples than there are tokens.
     """
     try:

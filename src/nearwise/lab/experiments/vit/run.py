@@ -1,4 +1,4 @@
-"""Train a vision transformer as settings say."""
+"""Train a vision transformer by settings."""
 
 import json
 from collections.abc import Callable
@@ -198,7 +198,7 @@ class _Job:
 
 
 def _load_code(model: VisionTransformer) -> None:
-    """Go forward and back once: loading and compiling code is no time and memory of training."""
+    """Go forward and back once: loading and compiling code is not a time and memory of training."""
     with torch.random.fork_rng(devices=[]):
         model.train()
         model(torch.zeros(1, model.in_channels, *model.image_size)).sum().backward()

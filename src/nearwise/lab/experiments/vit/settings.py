@@ -22,7 +22,7 @@ NEVER_EXISTED = {
 # The published README's name; and what saved runs called a line before it had that name.
 SAMPLING_ALIASES = {"spatial": "grid", "spatial-1d": "line"}
 # What the published runs set otherwise than their command line's defaults do, and what their model
-# and its training did that no flag says.
+# and its training did that no flag covers.
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "published": {
@@ -38,7 +38,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "decay_all": True,
     },
 }
-# Settings of a run that do not change what a trained model is asked with.
+# Settings of a run that do not change how a trained model is queried.
 OF_DATA = ("dataset", "data_path", "train_limit", "test_limit")
 HOW = ("device", "output_dir", "test_only", "checkpoint_every")
 

@@ -68,7 +68,7 @@ def write_report(
     Returns
     -------
     Path
-        The page where it was asked for, else the first file.
+        The page where it was requested, else the first file.
 
     Raises
     ------

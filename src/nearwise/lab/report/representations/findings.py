@@ -22,7 +22,7 @@ NEEDS = {
     "H2": "Needs the fields sparse and full.",
     "H3": "Needs the field full or sparse, under knn, attention and linear.",
 }
-"""What a verdict is computed from, said where it was not measured."""
+"""What a verdict is computed from, named where it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What the records say about one hypothesis.
+    """Evidence of the records on one hypothesis.
 
     Attributes
     ----------
     name, claim : str
-        Short name and the sentence that is judged.
+        Short name and the sentence that is tested.
     verdict : str
         "supported", "supported in part", "contradicted", "not shown" (the interval holds 0) or
         "not measured".

@@ -1,4 +1,4 @@
-"""What can be looked at: maps of the features, and reconstructed images."""
+"""Pictures: maps of the features, and reconstructed images."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The claims about learned attention over neighbors, each judged from the records."""
+"""The claims about learned attention over neighbors, each tested on the records."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from nearwise.metrics.checks import FloatArray
 
 ATTENTION, TTA = "attention", "attention+tta"
 MARGIN = 0.01  # one point of accuracy: what "does not matter" and "robust" may cost
-# Of the collapse: purity over accuracy, ECE beside the error, and where neither tells anything.
+# Of the collapse: purity over accuracy, ECE beside the error, and where neither is informative.
 EXCESS, GAP, ACCURATE = 0.05, 0.03, 0.95
 COST = 2.0
 _MEASURES = {m.key: m for m in MEASURES}
@@ -177,7 +177,7 @@ def costs_little(study: Study, dataset: str, preset: str) -> Finding:
 def collapses(study: Study, dataset: str, preset: str) -> Finding:
     """Find the memory purer than answers are right, and the calibration error near the error.
 
-    Where nearly all answers are right, a good memory looks the same, so it is not judged.
+    Where nearly all answers are right, a good memory looks the same, so it is not tested.
     """
     results = study.main(dataset, preset)
     pure = study.details(dataset, Place("main", preset), ATTENTION, "memory_purity")

@@ -44,7 +44,7 @@ from nearwise.lab.results.measures import Predictions, Table
 
 ATTENTION = "attention"
 TITLE = "Attention over nearest neighbors: the study replayed, and corrected"
-# An attention bar and line stand out; these stand beside it in diagrams and risk curves.
+# An attention bar and line stand out; these are beside it in diagrams and risk curves.
 DIAGRAMS = ("uniform", "distance", "distance-tuned", "attention", "attention+tta",
             "cnn+temperature", "mlp+temperature")  # fmt: skip
 Findings = dict[str, dict[str, dict[str, Finding]]]

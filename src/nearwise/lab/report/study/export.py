@@ -65,7 +65,7 @@ def study_csv(rows: list[dict[str, Any]]) -> str:
 
 
 def study_json(study: Study, findings: Findings, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give everything the report says as JSON: rows, verdicts with their notes, failures."""
+    """Give the content of the report as JSON: rows, verdicts with their notes, failures."""
     texts = {claim.key: claim.text for claim in CLAIMS}
     return {
         "level": LEVEL,

@@ -78,7 +78,7 @@ def sweep_lines(
 def _sweep_line(
     axis: Axes, dataset: str, parts: Any, asked: tuple[str, str], aside: float, log: bool
 ) -> None:
-    """Draw a method's line, `aside` steps from its place so that intervals do not cover others."""
+    """Draw a method's line, `aside` steps off its position so that intervals do not overlap."""
     (method, key), points = asked, []
     for place, results in parts:
         mean = results.mean(dataset, method, key)
@@ -251,6 +251,6 @@ _CLASS_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 
 
 def _class_look(position: int) -> tuple[str, str]:
-    """Color and mark of a class: both differ, so that neither has to be told alone."""
+    """Color and mark of a class: both differ, so that neither is needed alone."""
     turn, place = divmod(position, len(_CLASS_COLORS))
     return _CLASS_COLORS[place], _CLASS_MARKS[(place + turn) % len(_CLASS_MARKS)]

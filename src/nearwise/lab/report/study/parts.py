@@ -1,4 +1,4 @@
-"""Records of the suite, asked by data set, experiment, preset and condition."""
+"""Records of the suite, by data set, experiment, preset and condition."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ class Study:
         self._results: dict[tuple[str, Place], Results] = {}
 
     def part(self, dataset: str, place: Place) -> Results:
-        """Rows of one data set and place; empty results where there are none."""
+        """Rows of one data set and condition; empty results where there are none."""
         key = (dataset, place)
         if key not in self._results:
             rows = sorted(self._parts.get(key, []), key=_method_rank)
@@ -78,7 +78,7 @@ class Study:
         return sorted(found, key=_place_rank)
 
     def all_places(self) -> list[tuple[str, Place]]:
-        """Every data set and place with rows, in the order of the report."""
+        """Every data set and condition with rows, in the order of the report."""
         return sorted(self._parts, key=_order)
 
     def main(self, dataset: str, preset: str) -> Results:

@@ -52,7 +52,7 @@ REPORTED: tuple[Reported, ...] = (
     Reported(("v0.6",), "cnn", 0.9497, 0.247, 0.0726),
 )
 
-# What it said of the other experiments, by experiment.
+# What it reported on the other experiments, by experiment.
 SAID: dict[str, str] = {
     "k-sweep": (
         "The study (v0.5, CIFAR-10) reported accuracies from 0.8680 to 0.8686 for every method and "

@@ -224,7 +224,7 @@ def _published_rows(study: Study, dataset: str, preset: str) -> list[tuple[str, 
         there = {row.method for row in REPORTED if set(row.presets) & wanted}
         return [(m, None) for m in run if ("cnn" if m == "mlp" else m) in there]
     names = [*run, *(m for m in known if m not in run)]
-    if dataset != DATASET:  # what cannot be run there (views of columns) is no row
+    if dataset != DATASET:  # what cannot be run there (views of columns) is not a row
         names = run
     return [(name, known.get("cnn" if name == "mlp" else name)) for name in names]
 
@@ -245,7 +245,7 @@ def _cells_here(study: Study, dataset: str, preset: str, method: str) -> list[Ce
 
 
 def claim_tables(dataset: str, findings: dict[str, dict[str, Finding]]) -> list[Table]:
-    """Verdict on every claim, a column a preset.
+    """Verdict on every claim, one column per preset.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def claim_cell(finding: Finding) -> Cell:
 
 
 def theory_table(study: Study, dataset: str, preset: str) -> Table | None:
-    """List what the theory experiment found, a row a quantity."""
+    """List what the theory experiment found, one row per quantity."""
     rows: list[tuple[str, str, str, str, int]] = [
         ("neighbors of a test row that agree", "collapse", "purity", "", 3),
         ("accuracy of their vote", "collapse", "accuracy", "", 3),

@@ -1,4 +1,4 @@
-"""Verdicts: what a difference and its interval say about a claim."""
+"""Verdicts: a claim, tested by a difference and its interval."""
 
 import math
 from collections import Counter
@@ -27,19 +27,19 @@ ONE_SEED = "one seed gives no interval"
 
 @dataclass(frozen=True)
 class Finding:
-    """What the records say about one claim.
+    """Evidence of the records on one claim.
 
     Attributes
     ----------
     verdict : str
-        One of `MARKS`. "validated" and "not validated": what the interval says of the claim.
+        One of `MARKS`. "validated" and "not validated": by the interval.
         "no difference": the interval of the difference holds 0. "inconclusive": it holds 0 and
         reaches past the bound of the claim. "not judged": measured, but without an interval.
-        "not measured": the records say nothing about the claim.
+        "not measured": the records have nothing on the claim.
     estimate, low, high : float, optional
         The difference that decides and the ends of its 95 % interval, in the unit of the measure.
     n : int
-        Pairs behind the interval.
+        Pairs in the interval.
     over : str
         What the pairs are: "seeds" or "test rows".
     note : str
@@ -49,7 +49,7 @@ class Finding:
     scale : float
         Factor applied before showing.
     unit : str
-        Follows the amount of what is no difference, such as a ratio, which has no sign.
+        Follows the amount of what is not a difference, such as a ratio, which has no sign.
     """
 
     verdict: Verdict
@@ -83,7 +83,7 @@ class Finding:
 
 
 def not_measured(note: str = "") -> Finding:
-    """Give the finding of a claim that nothing in the records speaks of."""
+    """Give the finding of a claim that nothing in the records concerns."""
     return Finding("not measured", note=note)
 
 
@@ -106,7 +106,7 @@ def judge_improvement(difference: PairedDifference | None, measure: Measure) -> 
     difference : PairedDifference or None
         First minus second.
     measure : Measure
-        Says which direction is better.
+        Gives which direction is better.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def judge_margin(
     difference : PairedDifference or None
         First minus second.
     measure : Measure
-        Says which direction is better.
+        Gives which direction is better.
     margin : float
         Positive, in the unit of the measure.
     note : str, optional
@@ -150,7 +150,7 @@ def judge_margin(
     -------
     finding : Finding
         "validated" where the whole interval is within the margin; where it reaches past the
-        margin, "inconclusive" if it holds 0 (too few rows or seeds to say), else "not validated".
+        margin, "inconclusive" if it holds 0 (too few rows or seeds), else "not validated".
         Without an interval as in `judge_improvement`.
     """
     found = judge_improvement(difference, measure)

@@ -10,14 +10,14 @@ from types import FrameType
 
 @dataclass
 class Interrupt:
-    """Whether Ctrl-C was pressed while it was watched for."""
+    """Whether Ctrl-C was pressed in the block."""
 
     seen: bool = False
 
 
 @contextmanager
 def watch_interrupt() -> Iterator[Interrupt]:
-    """Note a Ctrl-C that the library answers by stopping early and keeping the best so far.
+    """Note a Ctrl-C, on which the library stops early and keeps the best so far.
 
     The `KeyboardInterrupt` is raised as usual. Only the main thread receives it.
     """

@@ -127,7 +127,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
         Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
     capacity : int, optional
-        Most rows the memory holds after `fit`, `add` and `partial_fit`; None: no bound.
+        Maximum number of remembered rows after `fit`, `add` and `partial_fit`; None: no bound.
     eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
         Which go: a random row of all ever seen, one of the largest class, the one neighbors lean on
         least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The second

@@ -64,7 +64,7 @@ class Settings(StrictSettings):
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
         the out-of-fold NLL; "per-class" tries biases and scales per class besides. None: neither.
     max_per_class : int, optional
-        Most rows per class that may be retrieved, each with the weight of those it stands for.
+        Maximum number of retrievable rows per class, each with the weight of those it represents.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
         "auto" is exact below 100,000 rows, then IVF-Flat.
     memory_budget : int, default=256 MiB

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
-    """Put answers beside the columns that are handed on; ValueError if two share a name."""
+    """Put answers beside the columns that are passed on; ValueError if two share a name."""
     import pandas as pd
 
     twice = [name for name in copied.columns if name in answers.columns]

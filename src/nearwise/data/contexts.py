@@ -23,9 +23,9 @@ class Context:
     kind : {"full", "per-image", "fixed", "per-batch"}, default="full"
         "full" gives all points. "per-image" draws a subset for every image from its row number
         alone, so that it depends neither on the batch nor on the order. "fixed" draws one subset
-        for all images: a sensor that stays where it is. "per-batch" draws one for all images of a
-        batch, from which rows are in it; features then carry the batch they were made in, and it
-        is here only to show what that protocol does.
+        for all images: a fixed sensor. "per-batch" draws one for all images of a
+        batch, from the rows in it; features then depend on their batch, and it exists only to show
+        what that protocol does.
     fraction : float in (0, 1], default=1.0
         Share of the points, rounded to the nearest number of them.
     seed : int, default=0
@@ -77,7 +77,7 @@ class Context:
         Raises
         ------
         ValueError
-            If it says none of these.
+            If it is none of these.
         """
         body, at, seed_text = text.strip().partition("@")
         if at and not seed_text.isdecimal():

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """Device of a name, if it is there.
+    """Return the device of a name, if it is available.
 
     Raises ValueError if torch has no such device, or it is not available.
 
@@ -59,8 +59,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 def one_thread() -> Iterator[None]:
     """Keep torch, BLAS and OpenMP to one thread.
 
-    Many small steps are faster so: threads that wait for each other spin, and on a busy machine
-    they take most of the time.
+    Many small steps are faster like this: threads that wait for each other spin, and on a busy
+    machine they take most of the time.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -75,7 +75,7 @@ def one_thread() -> Iterator[None]:
 def keeping_freed_memory() -> Iterator[None]:
     """Let the C library keep large blocks that are freed inside, where it is glibc.
 
-    It hands them back to the system otherwise, and every step of a training pays for new pages: a
+    Otherwise it returns them to the system, and every training step pays for new pages: a
     quarter of the time of a convolutional network on a CPU.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None

@@ -49,7 +49,7 @@ def inlined_reordered(function: Callable[..., Any]) -> Any:
 def norms_of(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return L2 norms (n,) of `rows` (n, d), and one over them, 0 for a row of zeros.
 
-    A norm is not finite just where its row holds NaN or infinity.
+    A norm is not finite exactly where its row holds NaN or infinity.
     """
     squares = np.empty(len(rows), dtype=np.float64)
     squared_norms(rows, squares)
@@ -370,7 +370,7 @@ def vote_rows(  # type: ignore[no-untyped-def]
     (B, K, H), `labels` (B, K), `certainty` (B, K) or (B, 0), and `null` (B, S), the null's mass
     over that of the neighbors of a space. Written are the neighbors' `shares` (B, K, H) in each
     head, their attention `alpha` (B, K), and into zeros `votes` (B, G, C) and the null's attention
-    `empty` (B, G): G = S where each space has a null of its own, 1 where one stands beside all.
+    `empty` (B, G): G = S where each space has a null of its own, 1 where all share one.
     """
     n_spaces, n_heads, n_groups = null.shape[1], logits.shape[2], votes.shape[1]
     for row in range(labels.shape[0]):

@@ -48,10 +48,10 @@ def topk_neighbors(
 ) -> Neighbors:
     """Find the exact nearest keys of every query.
 
-    Candidates come from matrix products over tiles of keys; every candidate whose rounding could
-    let it in is measured again directly in float64, so distances, order and ties are exact: rows
-    identical to the query are at 0, and among equal (float32) distances the lowest row wins. A
-    lower ``torch.set_float32_matmul_precision`` changes speed, never results.
+    Candidates come from matrix products over tiles of keys; every candidate that could be a
+    neighbor within rounding is measured again directly in float64, so distances, order and ties are
+    exact: rows identical to the query are at 0, and among equal (float32) distances the lowest row
+    wins. A lower ``torch.set_float32_matmul_precision`` changes speed, never results.
 
     Parameters
     ----------

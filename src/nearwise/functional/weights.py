@@ -1,4 +1,4 @@
-"""Neighbor weights that need no training, and the votes that weights make of labels."""
+"""Neighbor weights that need no training, and votes from weights and labels."""
 
 import torch
 from torch import Tensor
@@ -81,7 +81,7 @@ def aggregate_labels(
         Label smoothing in [0, 1].
     sample_weight : Tensor of shape (n_queries, n_neighbors), optional
         Non-negative weights of the neighbors' rows. A query whose neighbors all weigh 0 has
-        nothing and gets ``1 / n_classes`` for each class.
+        no vote and gets ``1 / n_classes`` for each class.
 
     Returns
     -------

@@ -26,12 +26,12 @@ class Chart:
     left, right, top, bottom = 52, 12, 12, 44
 
     def at_x(self, value: float) -> float:
-        """Place of a value, from the left."""
+        """Position of a value, from the left."""
         share = (value - self.x[0]) / ((self.x[1] - self.x[0]) or 1.0)
         return round(self.left + share * (self.width - self.left - self.right), 2)
 
     def at_y(self, value: float) -> float:
-        """Place of a value, from the top."""
+        """Position of a value, from the top."""
         share = (value - self.y[0]) / ((self.y[1] - self.y[0]) or 1.0)
         return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 2)
 

@@ -35,8 +35,8 @@ def neighbor_usefulness(neighbors: Tensor, labels: Tensor) -> Tensor:
     """How much each row is worth to the rows that have it as a neighbor.
 
     Row i gives each neighbor j with i's label its uncertainty: 1 minus the margin of that label
-    in the even vote of i's neighbors. Rows among plenty of their like come out near zero, rows
-    that carry an unsure neighborhood high. Rows that mislead more of those that use them than
+    in the even vote of i's neighbors. Rows among many like them come out near zero, rows that
+    decide an unsure neighborhood high. Rows that mislead more of those that use them than
     they help come out negative.
 
     Parameters
@@ -102,7 +102,7 @@ def choose_evicted(
     Returns
     -------
     positions : int64 Tensor of shape (n - capacity,)
-        Ascending; empty where nothing is too much.
+        Ascending; empty within the capacity.
 
     Raises
     ------

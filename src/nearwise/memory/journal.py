@@ -63,7 +63,7 @@ class Change:
     ids : tuple of int
         Rows that were changed.
     details : dict
-        What stays known of the change; JSON.
+        What is kept of the change; JSON.
     parts : dict of str to bytes
         What it takes to make the change; empty once it has been folded in.
     key : str or None
@@ -126,8 +126,8 @@ class Journal:
     def since(self, lineage: str, version: int) -> list[Change]:
         """Give the changes after a version of a folder, oldest first.
 
-        Of a journal that belongs to another lineage, which a new model has replaced, there are
-        none.
+        None if the journal belongs to another lineage, which a new model has
+        replaced.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Journal:
             return found
 
     def history(self, lineage: str, last: int | None = None) -> list[Change]:
-        """Give the changes that a folder has seen, oldest first, without what they were made of.
+        """Give the changes that a folder has seen, oldest first, without their parts.
 
         `last` gives only this many, the newest.
         """
@@ -163,7 +163,7 @@ class Journal:
             return self._changes(there[0], newest, last, parts=False)[::-1]
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
-        """Give the change of a version, or that was made under a key; KeyError if there is none."""
+        """Give the change of a version, or the one made under a key; KeyError if there is none."""
         name, value = ("version", version) if key is None else ("key", key)
         with self._reading(lineage) as there:
             found = [] if there is None else self._changes(there[0], f"{name} = ?", value)
@@ -226,9 +226,9 @@ class Journal:
             self._insert(connection, change)
 
     def fold(self, lineage: str, version: int, *, keep: str | None = None) -> None:
-        """Forget what the changes up to a version were made of: the folder holds them now.
+        """Forget the parts of the changes up to a version: the folder holds them now.
 
-        Which rows they changed and when stays known, and changes of the kind `keep` stay whole. A
+        Which rows they changed and when is kept, and changes of the kind `keep` stay whole. A
         journal of another lineage is emptied: a new model replaced the one it belonged to.
         """
         if not self.path.exists():

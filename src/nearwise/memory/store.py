@@ -150,7 +150,7 @@ def write_folder(
         If `path` is a file, holds files that are not ours, was written by a newer version, or has
         another generation than `replaces`.
     OSError
-        If the disk is full or does not let us write. What was there before is unchanged.
+        If the disk is full or read-only. What was there before is unchanged.
     ValueError
         If `meta` is not JSON or a tensor has a dtype that cannot be stored.
     """
@@ -254,7 +254,7 @@ def verify_folder(path: str | os.PathLike[str]) -> Folder:
 
 
 def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: int) -> bool:
-    """Raise what `write_folder` would raise for what a folder holds; whether it holds something.
+    """Raise what `write_folder` would raise for a folder; return whether it holds something.
 
     What a killed first write left behind counts as nothing.
 

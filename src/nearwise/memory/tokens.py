@@ -52,7 +52,7 @@ class TokenStream:
         self._indexes: list[NeighborIndex] = []
 
     def append(self, key: Tensor, value: Tensor) -> None:
-        """Remember tokens (heads, n, D) with values (heads, n, Dv); forget what is too much."""
+        """Remember tokens (heads, n, D) with values (heads, n, Dv); forget the excess."""
         ids = torch.arange(self.n_seen, self.n_seen + key.shape[1])
         self.n_seen += key.shape[1]
         both = torch.cat([self.ids, ids])
@@ -173,13 +173,13 @@ class TokenMemory:
     capacity : int, optional
         Maximum number of tokens per stream; by default all.
     metric : {"inner_product", "cosine", "euclidean", "sqeuclidean"}, default="inner_product"
-        What near means.
+        Measure of nearness.
     eviction : {"age", "reservoir"}, default="age"
         Which tokens go when a stream is full: the oldest; or any, so that all tokens that ever came
         are remembered with the same probability.
     index : {"exact", "auto", "faiss-flat-ip", "faiss-flat-l2", "hnsw", "ivf-flat"}, default="exact"
         How neighbors are found, see `make_index`; "auto" chooses by `capacity`, or by the first
-        tokens that come. Those but "exact" search on the CPU. Every index holds its own copy of
+        tokens that come. All but "exact" search on the CPU. Every index holds its own copy of
         the keys.
     seed : int, default=0
         Of "reservoir".

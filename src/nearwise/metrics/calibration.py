@@ -89,7 +89,7 @@ def classwise_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BIN
     ----------
     y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     n_bins : int, default=15
-        Bins a class.
+        Bins per class.
 
     Returns
     -------

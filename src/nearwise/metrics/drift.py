@@ -16,7 +16,7 @@ def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
     row among all of these are independent and no smaller than uniform ones, and whatever the number
     of rows, evidence of E or more is ever reached with a chance of at most 1 / E. (P-values among
     the same few known rows depend on each other, and reach more: rank each row among those that
-    came before it, too.) Of a drift there is more with every row that shows it.
+    came before it, too.) Evidence of a drift grows with every row that shows it.
 
     The stake is in part on small p-values (density 1.5 - p) and in part not at stake, and a share
     `JUMP` of each part changes over before each row, so that a drift that begins late is found as
@@ -30,7 +30,7 @@ def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
     Returns
     -------
     evidence : ndarray of shape (n_rows,)
-        After each row, at least 0; 1 is not an evidence, 100 or more is a false alarm at most once
+        After each row, at least 0; 1 is no evidence, 100 or more is a false alarm at most once
         in 100 streams.
 
     Raises

@@ -266,7 +266,8 @@ def named_backbone(
 
     With them the network takes 3 channels in any case. `stem` "auto" fits it to the larger side:
     "imagenet" above 64 pixels, else "cifar"; for "resnet-small" "strided" above 16 pixels, else
-    "cifar". Warns UserWarning if the weights cannot be had: the network then starts from scratch.
+    "cifar". Warns UserWarning if the weights cannot be loaded: the network then starts from
+    scratch.
     """
     if name in FAST_CNN_WIDTHS and not pretrained:
         widths = FAST_CNN_WIDTHS[name] if widths is None else widths

@@ -102,7 +102,7 @@ def describe_neighborhood(
     log_weight : Tensor of shape (B, K), optional
         Logarithm of sample weights; zeros by default.
     certainty : Tensor of shape (B, K), optional
-        How sure each neighbor's label is; wholly by default.
+        How sure each neighbor's label is; fully by default.
 
     Returns
     -------

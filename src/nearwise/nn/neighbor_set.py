@@ -1,4 +1,4 @@
-"""What a pretrained head is given of a query's neighbors: facts that mean the same on every table.
+"""Inputs of a pretrained head from a query's neighbors: facts that mean the same on every table.
 
 `RememberedSpace` sums up the remembered rows of one key space; `RememberedSpace.describe` turns
 what was found for queries into a `NeighborSet`. Training and prediction both go through them.
@@ -283,8 +283,8 @@ class RememberedSpace:
     ) -> NeighborSet:
         """Return what is known of the neighbors that were found for queries.
 
-        Nothing here depends on the label of a query that is left out, but what a base that saw it
-        says of its neighbors.
+        Nothing here depends on the label of a query that is left out, except what a base that saw
+        it predicts for its neighbors.
 
         Parameters
         ----------

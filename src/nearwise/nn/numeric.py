@@ -143,7 +143,7 @@ class PiecewiseLinearEncoding(nn.Module):
     n_features : int
         Number of numeric columns F, at least 1.
     n_bins : int, default=16
-        Most bins per column, and the width d of the vector of one number.
+        Maximum number of bins per column, and the width d of the vector of one number.
 
     References
     ----------

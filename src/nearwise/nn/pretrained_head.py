@@ -35,7 +35,7 @@ _FLOOR = 1e-9
 
 
 class Attention(NamedTuple):
-    """What the head makes of the neighbors of B queries, before labels are added up.
+    """The head's output for the neighbors of B queries, before labels are added up.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Attention(NamedTuple):
     sharpness: Tensor
 
     def without(self, rows: Tensor, gone: list[Tensor]) -> "Attention":
-        """Of some queries (M,), neighbors left out where `gone` (M, K) is true, for each space."""
+        """Take some queries (M,), with neighbors left out where `gone` (M, K) is true."""
         parts = zip(self.scores, gone, strict=True)
         scores = tuple(one[rows].masked_fill(mask, -math.inf) for one, mask in parts)
         return Attention(scores, self.null[rows], self.shares[rows], self.sharpness[rows])
@@ -132,7 +132,7 @@ class _Classes(NamedTuple):
 class PretrainedNeighborHead(nn.Module):
     """Attention over the neighbors of any table: one set of weights for all of them.
 
-    A small set transformer over the neighbors of one or more key spaces and a query token. It sees
+    A small set transformer over the neighbors of one or more key spaces and a query token. It uses
     labels only as equal or not and by what is known of each (class share, the base's opinion), so
     any number of any classes will do. Each space's neighbors share the attention with a null that
     carries the class shares; with powers that depend on the query, the spaces, the base and the
@@ -269,7 +269,7 @@ class PretrainedNeighborHead(nn.Module):
     ) -> HeadOutput:
         """Predict from scores and powers: the second half of `forward`.
 
-        Of the weights in the output, a space has the share that it has among the spaces.
+        In the output's weights, each space has its share among the spaces.
         """
         labels = [one.labels for one in spaces]
         return _pooled(attention, labels, spaces[0].log_prior, base_log_proba)

@@ -1,4 +1,4 @@
-"""Image embedders: from uint8 images to the key by which their neighbors are sought."""
+"""Image embedders: from uint8 images to the key by which their neighbors are searched."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -202,7 +202,7 @@ class ImageEmbedder(Embedder):
         return self._finished(self.trunk(embedded))
 
     def key_of_vector(self, vector: Tensor) -> Tensor:
-        """Key (B, dim) of what the backbone made of images, (B, width)."""
+        """Key (B, dim) of the backbone's output for images, (B, width)."""
         return self._finished(self.trunk.get_submodule("projection")(vector))
 
     def _finished(self, projected: Tensor) -> Tensor:

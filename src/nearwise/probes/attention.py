@@ -50,15 +50,15 @@ class AttentionProbe(Probe):
     n_neighbors : int, default=32
         In each key space; at most 64.
     keys : {"auto", "features", "whitened", "both"}, default="auto"
-        Where neighbors are sought. "features" weighs the neighbors that plain k-NN finds, and
-        nothing else; "whitened" seeks them by the cosine of the features after a linear map that
+        Where neighbors are searched. "features" weighs the neighbors that plain k-NN finds, and
+        nothing else; "whitened" finds them by the cosine of the features after a linear map that
         makes the spread within classes round; "auto" takes "features" or "both", by the lower NLL
         of rows that do not vote.
     metric : {"cosine", "euclidean"}, default="cosine"
         Of the plain features.
     index : str, default="auto"
     device : str, default="cpu"
-        Where neighbors are sought.
+        Where neighbors are searched.
     random_state : int, RandomState or None, default=None
         Of the rows that "auto" chooses by.
 

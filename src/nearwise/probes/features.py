@@ -174,7 +174,7 @@ def extract_features(
         A module or function takes a batch and gives tokens (B, L, D) or one vector per row (B, D).
         Of a transformers model `last_hidden_state` is taken, a map (B, D, H, W) row by row, and
         pooled by `pool`; for another field pass a function, as
-        ``lambda x: model(x).pooler_output``. The mode of modules inside a function is left alone;
+        ``lambda x: model(x).pooler_output``. The mode of modules inside a function stays as it is;
         a method of a module (``model.encode``) brings its module.
     images : array or Tensor of shape (n, C, H, W), (n, H, W, C) or (n, H, W)
         uint8, or floats in [0, 1]. A module or function gets uint8 images as float32 (B, C, H, W)
@@ -307,7 +307,7 @@ class _Job:
 
     @property
     def shard_rows(self) -> int:
-        """Rows of a piece: whole batches, so that a context shared per batch does not notice."""
+        """Rows of a piece: whole batches, so that a context shared per batch stays the same."""
         return max(1, 2048 // self.batch_size) * self.batch_size
 
     def named(self, views: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ Keys = Literal["auto", "features", "whitened", "both"]
 
 
 class KeySpace:
-    """Remembered rows in one space, and what a pretrained head is given of a query's nearest."""
+    """Remembered rows in one space, and inputs of a pretrained head from a query's nearest."""
 
     def __init__(
         self, index: NeighborIndex, keys: Tensor, codes: Tensor, *, n_classes: int, n_columns: int
@@ -63,7 +63,7 @@ class Whitening:
     Directions in which rows of one class differ count less, so that those in which classes differ
     count more. The covariance within classes is shrunk towards a multiple of the identity by the
     formula of Ledoit and Wolf; nothing is trained. Keys are right up to a common factor, which
-    cosine distances do not see.
+    cosine distances ignore.
 
     References
     ----------

@@ -350,7 +350,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     async def undo(
         version: Annotated[int, Path(ge=1, lt=2**63)], key: IdempotencyKey = None
     ) -> Response:
-        """Make the opposite of a change."""
+        """Reverse a change."""
 
         def make(live: LiveModel) -> Change:
             try:

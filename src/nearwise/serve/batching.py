@@ -1,4 +1,4 @@
-"""Lanes: one thread each that answers requests in turn, joined into batches where that can be."""
+"""Lanes: one thread each that answers requests in turn, joined into batches where possible."""
 
 import threading
 from collections import deque

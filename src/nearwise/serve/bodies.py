@@ -182,7 +182,7 @@ class NewLabel(Body):
 
 
 class Decision(Body):
-    """What is done about a label that looks wrong."""
+    """What to do about a label that looks wrong."""
 
     action: Literal["relabel", "keep", "remove"]
     label: Label | None = None

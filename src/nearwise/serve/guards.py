@@ -35,7 +35,7 @@ class Guards:
         Names that the service may be called by; None takes any. A page of another site that has
         its own name point here would send that name.
     max_body : int
-        Most bytes of a body.
+        Maximum number of bytes of a body.
     monitoring : Monitoring
     patience : float
         Seconds within which a body must have come.

@@ -1,4 +1,4 @@
-"""Access keys of a service: who may read, who may change, who may do what takes long."""
+"""Access keys of a service: who may read, change, or run long jobs."""
 
 import fcntl
 import hmac
@@ -92,7 +92,7 @@ def make_key(path: Path, name: str, scope: Scope) -> str:
     Raises
     ------
     ValueError
-        If the name is taken or is none, or the file holds other than keys.
+        If the name is taken or not allowed, or the file holds other than keys.
     OSError
         If the file cannot be written.
     """

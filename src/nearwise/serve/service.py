@@ -286,9 +286,9 @@ class Service:
         Raises
         ------
         ProblemError
-            422 if the model refuses it, 404 if a row is not remembered, 409 if its key was another
-            one's, 403 if the service is read-only, 503 while a job runs, 504 if it was not made in
-            time: then the message says whether it may be made all the same.
+            422 if the model refuses it, 404 if a row is not remembered, 409 if its key was used by
+            another, 403 if the service is read-only, 503 while a job runs, 504 if it was not made
+            in time: then the message says whether it may be made all the same.
         """
         self._check_writable()
 

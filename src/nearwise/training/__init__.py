@@ -1,4 +1,4 @@
-"""One loop that trains everything, the objectives it is given here, and what they are made of."""
+"""One loop that trains everything, the objectives it is given here, and their parts."""
 
 from nearwise.training.augment import augment
 from nearwise.training.embedder import train_embedder

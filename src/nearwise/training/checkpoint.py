@@ -59,7 +59,7 @@ def save_checkpoint(
     """Write a run's whole state to the folder `path`, replacing the former one in one move.
 
     Network, optimizer and generator are taken as they are at the end of an epoch; torch's global
-    random states come along. `fingerprint` stands for what decides the run, `extra` holds further
+    random states come along. `fingerprint` identifies what decides the run, `extra` holds further
     tensors of the loop, such as cached keys.
     """
     optimizer_state = optimizer.state_dict()["state"]

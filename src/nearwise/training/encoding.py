@@ -65,7 +65,7 @@ def encode(
 
 
 class BackboneFeatures(NamedTuple):
-    """What one pass of a backbone makes of n images.
+    """Output of one pass of a backbone over n images.
 
     `vectors` (n, width) are for `keys_of_features`; `stages` holds a float32 Tensor (n, width of
     that depth) per depth, first to last, averaged over the image, by the names of
@@ -95,7 +95,7 @@ def encode_backbone(network: NeighborNetwork, rows: TrainingRows) -> BackboneFea
 def keys_of_features(
     network: NeighborNetwork, features: BackboneFeatures, rows: TrainingRows
 ) -> Tensor:
-    """Keys of `rows`, as `encode` makes them, of what the backbone made of those rows."""
+    """Keys of `rows`, as `encode` makes them, from the backbone's output for those rows."""
     embedder = _image_embedder(network)
     with evaluating(network):
         # In the pieces that `encode` takes: products of other sizes round otherwise.
@@ -124,7 +124,7 @@ def rows_at_once(embedder: Embedder, rows: TrainingRows) -> int:
 def in_chunks(encoder: Callable[[int, int], T], n_rows: int, size: int) -> list[T]:
     """Results of ``encoder(start, stop)`` for pieces of `size` rows, halved if memory is short.
 
-    No rows are one piece of none.
+    No rows make one empty piece.
     """
     results: list[T] = []
     start, first_size = 0, size
@@ -249,7 +249,7 @@ def cached_encode(
 def cached_backbone(
     network: NeighborNetwork, rows: TrainingRows, folder: str | os.PathLike[str]
 ) -> BackboneFeatures:
-    """Give what `encode_backbone` makes of images, from `folder` as `cached_encode` does.
+    """Give what `encode_backbone` returns for images, from `folder` as `cached_encode` does.
 
     The projection and the head have no part in it: all networks over one frozen backbone share what
     is stored.

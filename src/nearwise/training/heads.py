@@ -28,11 +28,11 @@ class HeadConfig(StrictSettings):
     Parameters
     ----------
     epochs : int, default=30
-        Most evaluations.
+        Maximum number of evaluations.
     batch_size : int or None, default=None
         Rows per step; None takes an eighth of the rows, between 64 and 512.
     steps_per_epoch : int, default=40
-        Most steps between evaluations; more rows than that are drawn afresh every epoch.
+        Maximum number of steps between evaluations; rows beyond that are redrawn every epoch.
     lr, weight_decay : float
         Of AdamW. The rate falls to nearly nothing over the epochs, as half a cosine.
     gate_lr : float, default=0.1
@@ -40,7 +40,7 @@ class HeadConfig(StrictSettings):
         rate of the rest they would not converge.
     neighbor_weight : float, default=0.1
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction. At 0
-        attention goes to neighbors that contradict the base, and what it shows is not an answer.
+        attention goes to neighbors that contradict the base, and does not explain the answer.
     patience : int, default=10
         Evaluations without a better held-out NLL before stopping.
     """

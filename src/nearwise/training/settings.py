@@ -85,9 +85,9 @@ class EngineConfig(StrictSettings):
     Parameters
     ----------
     epochs : int, default=100
-        Most passes over the rows.
+        Maximum number of passes over the rows.
     batch_size : int, default=256
-        Most rows per step; an epoch is split into batches of nearly equal size.
+        Maximum number of rows per step; an epoch is split into batches of nearly equal size.
     optimizer : {"adamw", "adam", "sgd"}, default="adamw"
     lr, weight_decay : float
         Biases, scales and normalisation layers are not decayed, unless `decay_all`.

@@ -142,7 +142,7 @@ def _check_cross_fit(estimator: Any, settings: Settings) -> None:
 
 
 def _check_cache(settings: Settings, images: bool) -> None:
-    """Refuse a folder for what a frozen backbone makes of images where there is none."""
+    """Refuse a folder for the output of a frozen backbone where there is none."""
     if settings.cache_dir is not None and not (images and settings.embedder_options.get("frozen")):
         raise ValueError(
             f"cache_dir={str(settings.cache_dir)!r} stores what a frozen image backbone returns, "

@@ -1,4 +1,4 @@
-"""``nearwise embed``: the keys of rows, by which their neighbors are sought."""
+"""``nearwise embed``: the keys of rows, by which their neighbors are searched."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any

@@ -99,7 +99,7 @@ def match_places(
     Numbers count as in the table that the model was fitted on, its target among them. With as many
     columns as `names` and other numbers, or none of the classes in the target's position, the
     target is taken to be missing, and the columns to be those of the model in order. ValueError if
-    it it is unclear which column is which.
+    it is unclear which column is which.
     """
     if set(names) <= set(frame.columns):
         if target not in frame.columns:

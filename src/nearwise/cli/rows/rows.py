@@ -172,7 +172,7 @@ def read_to_predict(
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels, of the kind that a model takes: columns to pass on, and features.
 
-    `data` is one table, or files and folders of images; of images "file" is handed on, as it was
+    `data` is one table, or files and folders of images; of images "file" is passed on, as it was
     given. `read` reads a table, or a piece of it.
     """
     import pandas as pd

@@ -193,8 +193,8 @@ def decode_images(
 ) -> Images:
     """Decode images of one size and one kind of color into an array (n, height, width, channels).
 
-    Of an animation the first frame counts; an orientation noted by a camera is applied. Transparent
-    pixels are laid on white, palettes become colors; `image_size` and `color` are as for
+    Of an animation, the first frame counts; an orientation noted by a camera is applied.
+    Transparent pixels become white, palettes become colors; `image_size` and `color` are as for
     `nearwise.data.load_image_folder`. A bar is shown on standard error where that is a terminal and
     there are many images.
 

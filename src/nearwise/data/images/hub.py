@@ -29,7 +29,7 @@ def image_dataset(
     ----------
     hub_dataset : datasets.Dataset or datasets.DatasetDict
         One table, or tables of which "train" becomes the training part and the first of "test",
-        "validation", "val" and "valid" the test part; other tables are left alone.
+        "validation", "val" and "valid" the test part; other tables are ignored.
     image_column : str, optional
         Column with the feature Image; default: the only one (or the one called image or img).
     label_column : str, optional

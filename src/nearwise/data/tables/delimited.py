@@ -41,7 +41,7 @@ def read_numbers(
 ) -> pd.DataFrame:
     """Turn text columns into numbers where every value is a number in one of the usual spellings.
 
-    A cell that holds nothing but a question mark is a gap first. A column is one of decimal commas
+    A cell that holds only a question mark is a gap first. A column is one of decimal commas
     (1,5 or 1.000,5) or of thousands separated by commas (1,000 or 1,000.5) if all its values can be
     read so. What can be read both ways, as 1,234, follows the columns of the file that cannot; if
     there are none, a comma separates thousands in a file separated by commas and decimals in any

@@ -18,7 +18,7 @@ PIECE_ROWS, PIECE_BYTES = 20_000, 4 << 20  # of Parquet; of any other file
 def table_files(folder: Path) -> list[Path]:
     """List the tables in a folder and the folders within it, by their endings, sorted.
 
-    What begins with "." or "_" is passed over; other files are left out with a warning. ValueError
+    What begins with "." or "_" is skipped; other files are left out with a warning. ValueError
     if there is no table.
     """
     inside = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
@@ -48,8 +48,8 @@ def count_pieces(path: Path, piece_rows: int = PIECE_ROWS, piece_bytes: int = PI
 class PieceReader:
     """Reads pieces of tables as `read_table` reads the whole: the same values and types.
 
-    Of Parquet only the row groups that hold the piece are read, of any other file all of it. What
-    was read last is kept for the next piece.
+    From Parquet only the row groups that hold the piece are read, from any other file all of it.
+    What was read last is kept for the next piece.
     """
 
     def __init__(self) -> None:

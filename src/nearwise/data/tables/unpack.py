@@ -1,4 +1,4 @@
-"""What a file turns out to be: compressed, no table at all, or larger than it may be."""
+"""Kind of a file: compressed, not a table at all, or larger than it may be."""
 
 import bz2
 import gzip
@@ -48,11 +48,11 @@ _NO_TABLES = (
 
 
 class ExpansionError(ValueError):
-    """A file declares or unpacks to far more than it can honestly hold."""
+    """A file declares or unpacks to far more than it can hold."""
 
 
 def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:
-    """Refuse content that is out of all proportion to the file that holds it.
+    """Refuse content that is far larger than the file that holds it.
 
     `ExpansionError` if `n_bytes` (declared, or counted so far) exceed both `FREE_BYTES` and `ratio`
     times the `n_stored` bytes of the file.

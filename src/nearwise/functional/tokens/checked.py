@@ -1,7 +1,7 @@
 """Registered implementations of the k-NN attention, checked before their first use.
 
 Called inside the operators of `fused`, which run outside of what torch.compile traces. The passes
-are checked by themselves: a forward pass does not wait for a backward kernel that it may not need.
+are checked separately: a forward pass does not wait for a backward kernel that it may not need.
 """
 
 import threading
@@ -42,7 +42,7 @@ def backward_checked(
     grad_weights: Tensor,
     by: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients by a registered implementation, or by plain operations, likewise.
+    """Gradients by a registered implementation, or by plain operations where it fails its check.
 
     Plain operations serve under `torch.use_deterministic_algorithms` too: kernels may add up the
     gradients of a key in any order.

@@ -81,7 +81,7 @@ def backward_cpu(
 def interleaved(like: Tensor) -> Tensor:
     """Make an empty tensor (B, H, N, D) whose heads lie side by side in memory, token by token.
 
-    A layer merges heads so: then this needs no copy.
+    A layer merges heads in this order, which then needs no copy.
     """
     batch, heads, n_tokens, width = like.shape
     return like.new_empty(batch, n_tokens, heads, width).transpose(1, 2)

@@ -60,7 +60,7 @@ def set_attention_implementation(name: str) -> None:
 
     The environment variable NEARWISE_ATTENTION, read when nearwise is imported, chooses what a
     process begins with; `attention_implementation` chooses for a ``with`` block. While such a block
-    is open its choice stays in force, and this one counts from its end on.
+    is open its choice stays in force, and this one takes effect after it.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def set_attention_implementation(name: str) -> None:
         (environment variable TRITON_INTERPRET=1, set before Python starts); not run on a GPU yet.
 
         The first use of a registered implementation for each class of problems (device, dtypes,
-        head widths and neighbors up to a power of two, metric, masks; forward and backward pass by
-        themselves) is compared with plain operations on small problems of that class. Where it
+        head widths and neighbors up to a power of two, metric, masks; forward and backward pass
+        separately) is compared with plain operations on small problems of that class. Where it
         differs or fails, or does not take such problems ("triton": attn_mask, candidates,
         include_self="always", dropout, heads wider than 128, more than 256 neighbors, float64,
         other devices), plain operations run, with one RuntimeWarning per reason. So they do in
@@ -105,7 +105,7 @@ def set_attention_implementation(name: str) -> None:
 def attention_implementation(name: str) -> Iterator[None]:
     """Choose the implementation behind `knn_attention` inside a ``with`` block.
 
-    Goes before `set_attention_implementation` and the environment; takes and raises what that does.
+    Overrides `set_attention_implementation` and the environment; same arguments and errors.
     Like it, it holds for all threads: of the blocks that are open, in whichever threads, the one
     entered last is in force everywhere. Blocks may end in any order.
 
@@ -173,7 +173,7 @@ def only_plain() -> bool:
 
 
 def is_traced() -> bool:
-    """Whether a model is exported or transformed: operators of one's own are in the way."""
+    """Whether a model is exported or transformed: custom operators do not work there."""
     return is_exported() or is_transformed()
 
 

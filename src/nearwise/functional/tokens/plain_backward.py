@@ -13,7 +13,7 @@ def backward_plain(
     """Gradients of query, key and value, and of the selected scores (B, H, N, K).
 
     They have gradients themselves; through the weights, an output of the forward pass, these reach
-    its masks. And they serve inside of operators, where autograd records nothing. The keys and
+    its masks. They also work inside operators, where autograd records nothing. The keys and
     values of all slots live at once: O(N K D).
     """
     query, key, value = (at_least_single(x) for x in (tokens.query, tokens.key, tokens.value))

@@ -232,7 +232,7 @@ def as_positions(candidates: KeyPositions, n_keys: int) -> Tensor:
 def check_positions(in_order: Tensor | None, n_keys: int, *, distinct: bool = True) -> None:
     """Refuse ascending positions (..., C) that do not exist, or name a key twice.
 
-    Not where they lie on another device than the CPU: reading them would wait for it.
+    Not checked on another device than the CPU: reading them would wait for it.
     """
     if in_order is None or in_order.device.type != "cpu" or in_order.numel() == 0:
         return

@@ -138,13 +138,13 @@ def differences(tokens: Tokens, attend: Attend | None, backward: Backward | None
         The forward pass, from `Tokens` to `Found`.
     backward : callable, optional
         The backward pass, with the arguments and results of `backward_plain`; it gets what plain
-        operations selected, so that it is compared by itself, and in some rows empty slots.
+        operations selected, so that it is compared separately, and in some rows empty slots.
 
     Returns
     -------
     differences : str
         Empty where indices are equal and all numbers within `TOLERANCES` of the values' dtype; else
-        what differs, and by how much. What an implementation raises is raised.
+        what differs, and by how much. An exception of an implementation is passed on.
     """
     exact = _in_double(tokens)
     wanted = attend_plain(exact)

@@ -131,7 +131,7 @@ def stored_mb(model: Any) -> float | None:
     counted = _Counted()
     try:
         torch.save(model, counted)  # type: ignore[arg-type]  # it needs no more than write and flush
-    except Exception:  # each class refuses in its own way; a size is not a reason to lose the row
+    except Exception:  # each class refuses in its own way; size is no reason to lose the row
         return None
     return counted.n_bytes / MB
 

@@ -387,8 +387,8 @@ class DiskStore:
     Below 100,000 rows, and for the metric "manhattan", searches are exact and the keys are held in
     memory.
 
-    A snapshot leaves the files before it to those who still read them, and removes them the next
-    time: what removed rows held is gone from the disk with the second snapshot after their removal.
+    A snapshot keeps the files before it for those who still read them, and the next one removes
+    them: what removed rows held is gone from the disk with the second snapshot after their removal.
     """
 
     wait: float | None = None

@@ -173,11 +173,11 @@ class MilvusStore:
 
     Notes
     -----
-    One process at a time may change a store; Milvus cannot detect that another does so in the very
-    same moment, and the rows of both would count. Processes that read may be many.
+    One process at a time may change a store; Milvus cannot detect that another does so at the same
+    moment, and the rows of both would count. Processes that read may be many.
 
     Searches are exact until `snapshot` finds 100,000 rows and builds IVF indexes; readers wait
-    meanwhile. A row holds up to 49,149 bytes of what it was given as.
+    meanwhile. A row as given may have up to 49,149 bytes.
 
     A snapshot deletes what removed rows held, and requests Milvus to free the space; Milvus itself
     decides when. Readers of versions before the newest lack these rows from then on.
@@ -397,7 +397,7 @@ class MilvusStore:
     # --- snapshots ------------------------------------------------------------------------------
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
-        """Index the rows, and let go of dead ones; see `RowStore.snapshot`."""
+        """Index the rows, and delete dead ones; see `RowStore.snapshot`."""
         server = self._server
         with self._changing:
             version = self._head().version

@@ -120,7 +120,7 @@ class _Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Let statements count together or not at all."""
+        """Run statements together or not at all."""
         with self.explained(), self.connection.transaction():
             yield
 
@@ -250,8 +250,8 @@ class PostgresStore:
     Notes
     -----
     Searches are exact, by a scan, until `snapshot` finds 100,000 rows and builds HNSW indexes.
-    A snapshot leaves what removed rows held to those who read the versions before it, and deletes
-    it the next time; the server frees its space by VACUUM.
+    A snapshot keeps removed rows for those who read the versions before it; the next one deletes
+    them; the server frees its space by VACUUM.
     """
 
     wait: float | None = None
@@ -414,7 +414,7 @@ class PostgresStore:
         ]
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
-        """Index the rows, and let go of dead ones; see `RowStore.snapshot`."""
+        """Index the rows, and delete dead ones; see `RowStore.snapshot`."""
         reader = self.reader()
         with self._database.transaction():
             self._database.run("SELECT 1 FROM {}.head FOR UPDATE")

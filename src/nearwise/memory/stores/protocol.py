@@ -1,4 +1,4 @@
-"""RowStore: remembered rows in an engine that holds more than memory does, seen by their ids."""
+"""RowStore: remembered rows in an engine that holds more than memory does, found by their ids."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,7 +146,7 @@ class Edit(NamedTuple):
     Attributes
     ----------
     change : Change
-        What is noted of it; its `version` is the one that the change makes.
+        What is kept of it; its `version` is the one that the change makes.
     summary : dict
         What the model keeps of the memory as a whole from then on; JSON.
     put : StoredRows
@@ -192,7 +192,7 @@ class RowReader(Protocol):
         k : int
             At least this many candidates per query, if there are as many rows.
         exclude : int64 ndarray of shape (n_queries,), optional
-            Id of a row that each query is not to find.
+            Id of a row to leave out for each query.
 
         Returns
         -------
@@ -216,7 +216,7 @@ class RowReader(Protocol):
 
 @runtime_checkable
 class RowStore(Protocol):
-    """Remembered rows in an engine of their own, known to it by ids, never by positions.
+    """Remembered rows in an engine of their own, which uses ids, never positions.
 
     Several processes may read a store and one at a time changes it: `apply` names the version that
     the change was made from, and is refused where another process was faster.
@@ -252,7 +252,7 @@ class RowStore(Protocol):
         ...
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
-        """Give the change of a version, or that was made under a key; KeyError if there is none."""
+        """Give the change of a version, or the one made under a key; KeyError if there is none."""
         ...
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
@@ -264,7 +264,7 @@ class RowStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up files and connections; the next call opens them again."""
+        """Release files and connections; the next call opens them again."""
         ...
 
     def drop(self) -> None:

@@ -1,4 +1,4 @@
-"""How much of the truth the searches of a store find, and how wide they are for it."""
+"""Share of the true neighbors that searches of a store find, and the width they need."""
 
 from collections.abc import Callable
 

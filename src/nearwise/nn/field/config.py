@@ -152,7 +152,7 @@ class PerceiverConfig:
         return cls(**values)
 
     def differences(self, other: "PerceiverConfig") -> list[str]:
-        """Report setting by setting what another config has otherwise."""
+        """Report, setting by setting, how another config differs."""
         mine, theirs = self.as_dict(), other.as_dict()
         return [f"{k} is {mine[k]}, not {theirs[k]}" for k in mine if mine[k] != theirs[k]]
 

@@ -86,7 +86,7 @@ def to_xy(coords: Tensor) -> Tensor:
 
 
 def sample_images(images: Tensor, coords: Tensor) -> Tensor:
-    """Read images between their pixels, bilinear; beyond the border the border goes on.
+    """Read images between their pixels, bilinear; beyond the border its values are repeated.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ def transformers_attention(
     Parameters
     ----------
     n_neighbors : int or sequence of int, default=9
-        Keys a query attends to, in each head; all where there are fewer. Of a sequence, entry i
+        Keys a query attends to, in each head; all where there are fewer. In a sequence, entry i
         is for layer i, of the encoder and of the decoder where there are both; it has as many
         entries as the deeper of them has layers.
     metric : {"matmul", "cosine", "euclidean"}, default="matmul"

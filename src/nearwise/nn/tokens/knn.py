@@ -232,7 +232,7 @@ def log_total(
     euclidean: bool,
     scale: float,
 ) -> Tensor:
-    """Logarithm (B, H, N) of what the softmax of the selected scores was divided by.
+    """Logarithm (B, H, N) of the denominator in the softmax of the selected scores.
 
     From the best neighbor's score and weight; its weight is 1 / K at least.
     """

@@ -78,10 +78,10 @@ class MemoryAttention(KNNAttention):
         Tokens at hand that a token attends to; all where there are fewer, so that segments may be
         of any length.
     n_recalled : int, default=32
-        Remembered tokens that it attends to besides.
+        Remembered tokens that it also attends to.
     tail_samples : int, default=0
         Remembered tokens that are sampled among the others, each with the weight of all that it
-        stands for: an estimate of attention to the whole memory, see
+        represents: an estimate of attention to the whole memory, see
         docs/memory-attention.md. Drawn at random in training, evenly spaced in evaluation.
     attend_local : bool, default=True
         False leaves the tokens at hand out: cross-attention to the memory only.

@@ -95,7 +95,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         query : Tensor of shape (N, B, E), (B, N, E) with `batch_first`, or (N, E)
         key, value : Tensor of shape (M, B, E), (B, M, E) or (M, E)
         key_padding_mask : bool or float Tensor of shape (B, M) or (M,), optional
-            True leaves a key out; floats are added to the scores. Of a tokenizer, whose integers
+            True leaves a key out; floats are added to the scores. From a tokenizer, whose integers
             are 1 for tokens to keep: ``attention_mask == 0``.
         need_weights : bool, default=True
             Whether the weights are returned, as a dense tensor.

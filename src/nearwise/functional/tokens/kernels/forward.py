@@ -224,7 +224,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
     `own` (G, b)), 2 never. `value` and `output` (B, H, N, Dv), `keep`, which may be empty,
     `indices` and `weights` (B, H, N, K) come as their numbers; `output` and the last two are
     written. `layout` holds H, N, K, Dv and the first three steps of `value` and `output`: in an
-    array, for it is handed over faster than a tuple. The last seven are a `workspace`.
+    array, which is passed faster than a tuple. The last seven are a `workspace`.
     """
     n_heads, n_queries, n_slots, width = layout[0], layout[1], np.uint64(layout[2]), layout[3]
     v_steps, o_steps = layout[4:7], layout[7:10]

@@ -116,8 +116,8 @@ def limit_of(scores, start, n_columns, n_wanted, n_lanes, lanes):  # type: ignor
     """Return a score that at least the best `n_wanted` columns reach.
 
     The largest of the lanes' maxima that at least n of them reach is reached by as many columns,
-    and no column that does not reach it is among the best n. It is sought among some of the lanes:
-    comparing all with all costs more than it saves.
+    and no column that does not reach it is among the best n. It is searched among some of the
+    lanes: comparing all with all costs more than it saves.
     """
     _fill_lanes(scores, start, n_columns, n_lanes, lanes)
     limit, n = lowest_of(lanes), np.uint64(n_lanes)

@@ -80,9 +80,10 @@ _RARE = "settings__"  # how settings are named among the parameters
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
-    A query's nearest rows are sought in key spaces; an attention head, trained on other tables and
-    further on this one, weighs them beside a null neighbor; neighbors and base are pooled. What is
-    learned about a row comes from models that were fitted without its fold, or rows are held out.
+    A query's nearest rows are searched in key spaces; an attention head, trained on other tables
+    and further on this one, weighs them beside a null neighbor; neighbors and base are pooled. What
+    is learned about a row comes from models that were fitted without its fold, or rows are held
+    out.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ from nearwise.training import TrainConfig
 
 _FEW = 5_000  # images for which a network of half the size or epochs would learn too little
 _CORRECTIONS = 2  # networks of all rows, each fitted to the labels that the former one corrected
-_DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
+_DEPTHS = 3  # deepest stages of a backbone that are searched for neighbors
 
 
 def fit_image_networks(

@@ -19,7 +19,7 @@ from nearwise.training import TrainConfig, TrainingResult
 from nearwise.training.settings import plain_message
 
 _LEAST_TRAINED = 2_000  # rows from which a key space is worth trying to train
-_STOPS = 10  # one in so many rows stops the training of a key space
+_STOPS = 10  # one in this many rows stops the training of a key space
 
 
 def fit_features(

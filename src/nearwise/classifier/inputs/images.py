@@ -290,7 +290,7 @@ def image_config(
     fast: bool,
     epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Training settings of an image network for so many images; `epochs` where the user gives them.
+    """Training settings of an image network for this many images; `epochs` where given.
 
     A fast-cnn has those of its publication. Else cross-entropy beside the leave-one-out neighbor
     loss over the whole memory, whose keys are refreshed in place; MixUp in half of the batches. A

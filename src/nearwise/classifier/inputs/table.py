@@ -155,9 +155,9 @@ class TableEncoder:
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
 
-        A category that is not known as it is, is sought by its text: a CSV's types are guessed file
-        by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing) and gaps
-        in columns that had none in training (filled with the median) are counted in warnings.
+        A category that is not known as it is, is looked up by its text: a CSV's types are guessed
+        file by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing) and
+        gaps in columns that had none in training (filled with the median) are counted in warnings.
         ValueError if a number is too large, or too far from those of training, to compute with in
         float32.
         """

@@ -334,7 +334,7 @@ class ImageNetworks(_WithEmbedding):
         Their keys, side by side, are the space "trained"; the
         mean of their heads' log-probabilities is the base.
     stages : list of dict of str to StageSpace
-        For each network the depths that neighbors are sought at; the deepest is "features". The
+        For each network the depths that are searched for neighbors; the deepest is "features". The
         trained space is collapsed onto the head's prediction, earlier ones are not.
     use_head : bool
         Whether the networks' heads take part.

@@ -26,7 +26,7 @@ def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If a text has no key or no =, or its value is not a YAML.
+        If a text has no key or no =, or its value is not YAML.
     """
     require_extra("Settings", "lab", "yaml")
     import yaml

@@ -60,7 +60,7 @@ class Known:
         How many of the first rows `sha256` is about; 0 where none is known.
     sha256 : str
         Of the pixels of these rows (row after row, height x width x channels), then of their
-        class numbers, a byte each: the same for every form of the files.
+        class numbers, one byte each: the same for every form of the files.
     """
 
     n_rows: int

@@ -53,7 +53,7 @@ def compare(
     seeds : sequence of int
         Non-negative; a seed draws the split, the noise and everything random in the method.
     out : path
-        Results folder; one noise setting a folder. Takes more data sets, methods and seeds at
+        Results folder; one noise setting per folder. Takes more data sets, methods and seeds at
         any time.
     noise : float, default=0.0
         Share of training labels changed, in [0, 1); test labels stay clean.

@@ -67,13 +67,13 @@ class ModernNCAClassifier(ClassifierMixin, BaseEstimator):
     weight_decay : float, default=2e-4
         Of AdamW.
     batch_size : int, default=1024
-        Rows a training step.
+        Rows per training step.
     max_epochs : int, default=200
-        Most passes over the rows.
+        Maximum number of passes over the rows.
     patience : int, default=20
         Passes without a better held-out NLL before stopping.
     max_candidates : int, default=4096
-        Most voting rows a training step; the published code has no bound.
+        Maximum number of voting rows per training step; the published code has no bound.
     max_embedded : int, default=100
         Tables with more numeric columns skip the PLR-lite embedding.
     scale : {"columns", "overall"}, default="columns"

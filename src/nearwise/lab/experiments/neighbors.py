@@ -58,7 +58,7 @@ class PlainKNN(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     n_neighbors : int, default=16
-        Votes a query; cut to the number of training rows.
+        Votes per query; cut to the number of training rows.
     weights : {"uniform", "distance"}, default="uniform"
         1/k each, or softmax of -distance / `temperature`.
     temperature : float, default=1.0
@@ -102,7 +102,7 @@ class KNNChoice:
     Attributes
     ----------
     n_neighbors : int
-        Votes a query.
+        Votes per query.
     weights : {"uniform", "softmax", "inverse"}
         1/k each, softmax(-distance / `parameter`), or distance ** -`parameter`.
     parameter : float

@@ -26,7 +26,7 @@ def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def fit_temperature(proba: np.ndarray, labels: np.ndarray, *, ridge: float = 0.0) -> float:
-    """Temperature in [1/20, 20] with the lowest NLL, sought over its logarithm.
+    """Temperature in [1/20, 20] with the lowest NLL, searched over its logarithm.
 
     `ridge` times the square of the logarithm is added to what is minimised: where all of few rows
     are right, the NLL alone has no minimum.
@@ -53,7 +53,7 @@ class StoppedMLP(ClassifierMixin, BaseEstimator):
     alpha : float, default=1e-4
         Squared penalty on the weights.
     max_epochs : int, default=200
-        Most passes over the rows.
+        Maximum number of passes over the rows.
     patience : int, default=20
         Passes without a better held-out NLL before stopping.
     random_state : int, default=0

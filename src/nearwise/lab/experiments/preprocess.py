@@ -85,9 +85,9 @@ class FeatureEncoder(TransformerMixin, BaseEstimator):
     ----------
     encoder_ : fitted ColumnTransformer or Pipeline
         Median imputation with an indicator column, optional standardisation; categories seen
-        in training as one-hot columns (the 64 most frequent a column, the rest pooled).
+        in training as one-hot columns (the 64 most frequent per column, the rest pooled).
     n_numeric_ : int
-        The first so many features are the numeric columns; the rest are indicators of missing
+        This many features, the first, are the numeric columns; the rest are indicators of missing
         values and categories.
     """
 
@@ -139,7 +139,7 @@ class NativeEncoder(TransformerMixin, BaseEstimator):
     ----------
     form : {"category", "text"}, default="category"
         "category" gives pandas category columns with the categories of the training part
-        (unseen ones become missing), as scikit-learn and LightGBM want them; "text" gives
+        (unseen ones become missing), as scikit-learn and LightGBM take them; "text" gives
         strings with missing as its own category, as CatBoost takes them.
 
     Attributes

@@ -76,7 +76,7 @@ class Record:
     fit_cpu_seconds : float, optional
         CPU time of `fit`, all threads of this process added up.
     predict_us_per_row : float, optional
-        Wall microseconds a test row of `predict_proba`, after a warm-up on a few rows.
+        Wall microseconds per test row of `predict_proba`, after a warm-up on a few rows.
     one_row_ms : float, optional
         Wall milliseconds of `predict_proba` on one row: the median over a few test rows.
     model_mb : float, optional

@@ -1,4 +1,4 @@
-"""Long tasks in processes side by side, each telling what it is doing."""
+"""Long tasks in processes side by side, each reporting what it is doing."""
 
 import contextlib
 import os
@@ -73,7 +73,7 @@ def run_side_by_side(
     Exception
         What a task or `told` raises; the others are broken off.
     ChildProcessError
-        If a process was killed, for which want of memory is the common reason.
+        If a process was killed, most often for lack of memory.
     """
     n_jobs = min(n_jobs, max(map(len, rounds)))
     if n_jobs == 1:

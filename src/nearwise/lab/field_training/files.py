@@ -16,7 +16,7 @@ def find_models(folder: str | Path, wanted: Mapping[str, Any]) -> list[FieldFile
     Parameters
     ----------
     folder : path
-        Looked through with all folders in it; need not exist.
+        Searched with all folders in it; need not exist.
     wanted : mapping
         Entries that `run` must have, such as ``{"objective": "sparse", "seed": 0}``.
 

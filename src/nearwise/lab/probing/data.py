@@ -57,7 +57,7 @@ def probe_data(
     test_size : float, default=0.3
         Share of the rows to test on, where there is no official test part.
     limit : (int, int), optional
-        At most so many training (validation included) and test rows, drawn by `seed`.
+        At most this many training (validation included) and test rows, drawn by `seed`.
     """
     train, test = split_dataset(dataset, seed, test_size)
     if limit is not None:

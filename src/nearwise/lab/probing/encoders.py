@@ -39,7 +39,7 @@ class Pixels:
 
 
 class Patches:
-    """Square patches: one token a patch, row-major, of all its pixels.
+    """Square patches: one token per patch, row-major, of all its pixels.
 
     Pixels outside the context are black.
 

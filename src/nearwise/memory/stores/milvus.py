@@ -337,7 +337,7 @@ class MilvusStore:
             self._date(f"row in {some} and {_living(version - 1)}", version, len(some))
 
     def _date(self, where: str, died: int, most: int) -> bool:
-        """Note of so many rows when they die, and whether there were any."""
+        """Note when up to `most` rows die, and return whether there were any."""
         fields = ["id", "born", *row_fields(self.schema, rows=True)]
         found = self._server.query(self._server.rows, where, fields, most)
         # Milvus writes an entity as a whole.

@@ -109,7 +109,7 @@ def _seen(positions, at, row):  # type: ignore[no-untyped-def]
 
 
 def workspace(n_columns: int, n_slots: int, dtype: Any) -> tuple[NDArray[Any], ...]:
-    """Arrays that `attend_rows` works in, for so many columns (a multiple of `LANES`) and slots."""
+    """Arrays that `attend_rows` works in, for some columns (a multiple of `LANES`) and slots."""
     return (
         np.empty(max(ROOM, lanes_for(n_slots)), dtype),
         np.empty(n_columns, np.uint8),

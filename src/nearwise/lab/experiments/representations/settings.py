@@ -47,7 +47,7 @@ class StudyConfig(BaseModel):
     test_size, validation : float
         Shares of rows, where there is no official test part, and of the training rows.
     limit : (int, int), optional
-        At most so many training (validation included) and test rows.
+        At most this many training (validation included) and test rows.
     split_seed : int
         One split for all seeds: differences are paired over its test rows.
     geometry_rows, map_rows, shown : int

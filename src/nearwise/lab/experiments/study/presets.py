@@ -96,7 +96,7 @@ class StudyPreset(BaseModel):
     contrastive_temperature, contrastive_margin : float
     label_smoothing, mixup_alpha, mixup_probability : float
     hard_negative_weight, hard_negative_fraction, hard_negative_neighbors
-        Rows whose neighbors disagree most are drawn so many times as often; 1 switches it off.
+        Rows whose neighbors disagree most are drawn this many times as often; 1 switches it off.
     augment : bool
         Crop, flip and color jitter (digits: rotation) in training.
     precision : {"float32", "bfloat16"}
@@ -332,7 +332,7 @@ def resolve_preset(
     small : bool, default=False
         Lay the small size over the version's settings.
     overrides : mapping, optional
-        Fields to change; they win over everything else.
+        Fields to change; they override everything else.
 
     Returns
     -------

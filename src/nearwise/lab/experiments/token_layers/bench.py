@@ -84,7 +84,7 @@ class BenchRows:
     Parameters
     ----------
     folder : Path, optional
-        Holds a line a result and the conditions; made if absent.
+        Holds one line per result and the conditions; made if absent.
 
     Raises
     ------

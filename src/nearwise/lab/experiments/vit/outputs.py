@@ -28,7 +28,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_args(folder: Path, settings: VitSettings, facts: Mapping[str, Any]) -> None:
-    """Write every argument, ``name: value`` a line, and what follows from the data."""
+    """Write every argument, ``name: value`` per line, and what follows from the data."""
     given = settings.model_dump()
     lines = [f"{name}: {value}" for name, value in {**given, **facts}.items()]
     write_text(folder / ARGS, "\n".join(lines) + "\n")

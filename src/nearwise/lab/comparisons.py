@@ -127,7 +127,7 @@ def paired_bootstrap(
 ) -> PairedDifference:
     """Compare metric(a) with metric(b) on the same rows by a paired bootstrap.
 
-    For metrics that are not mean over rows, such as `ece` or `aurc`: both methods are
+    For metrics that are not means over rows, such as `ece` or `aurc`: both methods are
     measured on the same resampled rows.
 
     Parameters

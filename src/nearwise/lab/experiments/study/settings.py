@@ -23,7 +23,7 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it is not a mapping or no YAML; names are checked where the settings are used.
+        If it is not a mapping or not YAML; names are checked where the settings are used.
     """
     require_extra("A file of settings", "lab", "yaml")
     import yaml

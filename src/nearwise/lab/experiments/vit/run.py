@@ -198,7 +198,7 @@ class _Job:
 
 
 def _load_code(model: VisionTransformer) -> None:
-    """Go forward and back once: loading and compiling code is not a time and memory of training."""
+    """Go forward and back once: training does not count loading and compiling code."""
     with torch.random.fork_rng(devices=[]):
         model.train()
         model(torch.zeros(1, model.in_channels, *model.image_size)).sum().backward()

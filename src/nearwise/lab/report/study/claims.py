@@ -177,7 +177,7 @@ def costs_little(study: Study, dataset: str, preset: str) -> Finding:
 def collapses(study: Study, dataset: str, preset: str) -> Finding:
     """Find the memory purer than answers are right, and the calibration error near the error.
 
-    Where nearly all answers are right, a good memory looks the same, so it is not tested.
+    Where nearly all answers are right, a good memory looks the same, so it is not judged.
     """
     results = study.main(dataset, preset)
     pure = study.details(dataset, Place("main", preset), ATTENTION, "memory_purity")

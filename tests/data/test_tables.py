@@ -34,7 +34,7 @@ def frame():
 
 def test_the_guide_tells_what_a_csv_loses(tmp_path):
     guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
-    told = guide.partition("and these words, spelt so, count")[2].partition(". Rows")[0]
+    told = guide.partition("and these words, in exactly this spelling,")[2].partition(". Rows")[0]
     words = told.split("`")[1::2]
     assert {"NA", "None", "null", "nan"} < set(words)
     path = tmp_path / "table.csv"

@@ -4,7 +4,7 @@ The published finding: without augmentation, ConvNN with random candidates beats
 plain k-NN loses to it. Each arm is trained with and without augmentation, on the same images,
 from the same seeds; only the layer differs. Test images decide nothing: the last epoch counts.
 Differences to full attention are paired by seed. Every finished run is kept: a stopped benchmark
-goes on where it was.
+resumes where it was, and a later one with other arms or seeds adds them to the file of results.
 
     python benchmarks/vit_training.py                        # digits, a quarter of an hour per seed
     python benchmarks/vit_training.py --data cifar10-slice   # 5,000 images, a CPU hour
@@ -18,6 +18,7 @@ goes on where it was.
 import argparse
 import json
 import statistics
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,7 @@ def record_of(run: Any, arm: str, augmented: bool, device: str) -> dict[str, Any
     )  # fmt: skip
     kept = {name: run.summary[name] for name in names}
     kept["train_top1"] = run.history[-1]["train"]["top1"]
+    kept["commit"] = versions().get("commit", "unknown")
     if "random" in arm:  # evaluated as the published code does, with candidates drawn anew
         asked = VitSettings(output_dir=str(run.folder), sample_in_eval=True, device=device)
         kept["top1_sampled"] = evaluate_vit(asked, {"sample_in_eval"})["top1"]
@@ -229,6 +231,23 @@ def shown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def former(out: Path, data: str) -> list[dict[str, Any]]:
+    """Runs that an earlier call recorded under the same settings, so that arms can be added."""
+    content = json.loads(out.read_text()) if out.exists() else {}
+    return content["runs"] if content.get("settings") == settings_shown(data) else []
+
+
+def joined(records: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
+    """All runs, the new one in place of an earlier one of the same arm, images and seed."""
+    key = itemgetter("arm", "augment", "seed")
+    return [r for r in records if key(r) != key(new)] + [new]
+
+
+def settings_shown(data: str) -> dict[str, Any]:
+    """Settings that all arms share, as the file shows them."""
+    return {**COMMON, **DATA[data], "augmented": AUGMENTED}
+
+
 def write(out: Path, data: str, records: list[dict[str, Any]]) -> None:
     """Write what is known so far."""
     rows = table(records)
@@ -237,7 +256,7 @@ def write(out: Path, data: str, records: list[dict[str, Any]]) -> None:
         "versions": versions(),
         "hardware": hardware(),
         "threads": torch.get_num_threads(),
-        "settings": {**COMMON, **DATA[data], "augmented": AUGMENTED},
+        "settings": settings_shown(data),
         "table": rows,
         "verdict": verdict(rows),
         "runs": records,
@@ -274,7 +293,7 @@ def main() -> None:
     if unknown := sorted(set(names) - set(arms(17))):
         parser.error(f"no arm {unknown[0]!r}; there are {', '.join(arms(17))}")
     out = args.out or HERE / "results" / f"vit_training_{args.data}.json"
-    records: list[dict[str, Any]] = []
+    records = former(out, args.data)
     for seed in parse_seeds(args.seeds):
         for augmented in {"on": (True,), "off": (False,), "both": (False, True)}[args.augment]:
             for arm in names:
@@ -282,8 +301,8 @@ def main() -> None:
                 run = train_vit(settings)
                 if run.summary["interrupted"]:
                     raise SystemExit("Interrupted. Run it again to go on.")
-                records.append(record_of(run, arm, augmented, args.device))
-                last = records[-1]
+                last = record_of(run, arm, augmented, args.device)
+                records = joined(records, last)
                 write(out, args.data, records)
                 print(
                     f"seed {seed} {'on ' if augmented else 'off'} {arm:22} {last['top1']:.2f}",

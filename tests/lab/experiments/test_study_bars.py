@@ -147,3 +147,16 @@ def test_theory_has_a_row_per_quantity(study, tmp_path):
     assert shown["accuracy of their vote"].startswith("0.900")
     assert {row["experiment"] for row in content["results"]} == {"theory"}
     assert content["results"][0]["seeds"] == [0, 1]
+
+
+def test_the_network_under_the_classifiers_prior_stands_in_the_summary_of_long_tails(
+    study, tmp_path
+):
+    whole = rows("long-tail", "attention+uniform-prior", [0.8, 0.82], condition="ratio=0.01")
+    name = "attention+uniform-prior:base-alone"
+    half = rows(
+        "long-tail", name, [0.7, 0.72], condition="ratio=0.01", part_of="attention+uniform-prior"
+    )
+    _, content = judged(study, [*half, *whole], tmp_path)
+    accuracies = {row["method"]: row["accuracy"] for row in content["results"]}
+    assert accuracies == {"attention+uniform-prior": 0.81, name: 0.71}

@@ -1,0 +1,44 @@
+"""The benchmark of vision transformers adds arms and seeds to what earlier calls recorded."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module("vit_training")
+    sys.modules.pop("vit_training", None)
+
+
+def run(arm, top1, seed=0):
+    measured = dict.fromkeys(
+        ("nll", "train_top1", "epoch_seconds", "peak_memory_mib", "parameters", "gflops"), 1.0
+    )
+    return {"arm": arm, "augment": False, "seed": seed, "top1": top1, **measured}
+
+
+def test_an_arm_measured_later_joins_and_one_measured_again_replaces(benchmark, tmp_path):
+    out = tmp_path / "vit_training_digits.json"
+    benchmark.write(out, "digits", [run("attention", 50.0), run("attention", 52.0, seed=1)])
+    records = benchmark.former(out, "digits")
+    for new in (run("knn", 54.0), run("attention", 51.0), run("knn", 57.0, seed=1)):
+        records = benchmark.joined(records, new)
+    benchmark.write(out, "digits", records)
+    found = {row["arm"]: row for row in benchmark.table(benchmark.former(out, "digits"))}
+    assert found["attention"]["top1"] == 51.5
+    assert sorted(found["attention"]["seeds"]) == [0, 1]
+    assert found["knn"]["difference"]["mean"] == 4.0
+    assert found["knn"]["difference"]["n"] == 2
+
+
+def test_runs_under_other_settings_are_not_taken_over(benchmark, tmp_path):
+    out = tmp_path / "vit_training_digits.json"
+    benchmark.write(out, "digits", [run("attention", 50.0)])
+    assert benchmark.former(out, "published") == []
+    assert benchmark.former(tmp_path / "none.json", "digits") == []

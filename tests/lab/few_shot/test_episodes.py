@@ -36,7 +36,7 @@ def test_only_the_classes_asked_for_are_drawn():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"n_way": 7, "n_query": 2}, "more than the 6 classes"),
+        ({"n_way": 7, "n_query": 2}, "exceeds the 6 classes"),
         ({"n_way": 1}, "n_way=1 is too small"),
         ({"n_shot": 0}, "n_shot=0 is too small"),
         ({"n_query": 12}, r"has 12 rows; n_shot \+ n_query = 17"),

@@ -216,7 +216,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(model, images, call, said):
     [
         ({"num_latent": 3}, "Did you mean 'num_latents'"),
         ({"num_neighbors": 17}, "between 1 and num_latents=16"),
-        ({"latent_grid": (3, 4)}, "has 12 places"),
+        ({"latent_grid": (3, 4)}, "has 12 positions"),
         ({"latent_dims": (32, 33)}, "33 is not one"),
         ({"pixel_std": 0}, "pixel_std=0 must be positive"),
     ],

@@ -337,7 +337,7 @@ def _refuse_sparse(X: Any) -> None:
         sparse = any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes)
     if sparse:
         raise ValueError(
-            "X is sparse, and neighbors are searched in dense rows. Reduce it to a few dense "
+            "X is sparse, and neighbors are found among dense rows. Reduce it to a few dense "
             "columns first: make_pipeline(TruncatedSVD(100), AttnKNNClassifier()) with "
             "sklearn.decomposition.TruncatedSVD; or give X.toarray() where that fits in memory."
         )

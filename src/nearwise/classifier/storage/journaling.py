@@ -178,7 +178,7 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
             named = ", ".join(map(str, gone[:5]))
             raise ValueError(f"{what}: the model no longer remembers {named}.")
     if change.kind == REFRESH:
-        raise ValueError(f"{what}: the model before it is gone. Restore that from a copy.")
+        raise ValueError(f"{what}: the model as it was before is gone. Restore it from a copy.")
     undoes = {"undoes": change.version}
     if change.kind == KEEP:
         draft = draft_keep(fitted, change.ids, kept=not _Kept.model_validate(change.details).kept)

@@ -88,7 +88,7 @@ def fit(
         typer.Option(min=1, help="Passes over the rows that a network is trained for."),
     ] = None,
     n_neighbors: Annotated[
-        str | None, typer.Option(metavar="INT|auto", help="Neighbors used per row.")
+        str | None, typer.Option(metavar="INT|auto", help="Neighbors per row and key space.")
     ] = None,
     members: Annotated[
         str | None,

@@ -80,7 +80,7 @@ _RARE = "settings__"  # how settings are named among the parameters
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
-    A query's nearest rows are searched in key spaces; an attention head, trained on other tables
+    A query's nearest rows are found in key spaces; an attention head, trained on other tables
     and further on this one, weighs them beside a null neighbor; neighbors and base are pooled. What
     is learned about a row comes from models that were fitted without its fold, or rows are held
     out.
@@ -130,7 +130,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     capacity : int, optional
         Maximum number of remembered rows after `fit`, `add` and `partial_fit`; None: no bound.
     eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
-        Which go: a random row of all ever seen, one of the largest class, the one neighbors lean on
+        Drop a random row of all ever seen, one of the largest class, the one neighbors lean on
         least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The second
         and third change class shares, and with them every probability.
     settings : Settings or dict, optional
@@ -444,7 +444,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def n_forgotten_(self) -> int:
-        """How many rows were learned from that `learned_rows` cannot recognize."""
+        """How many rows that were learned from `learned_rows` cannot recognize."""
         return n_forgotten(self._fitted)
 
     @property
@@ -544,7 +544,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         novelty: bool = False,
         explain: int | Literal[False] | None = False,
     ) -> Query:
-        """Answer several queries about the same rows, which are encoded and searched for once.
+        """Answer several queries about the same rows: they are encoded, and neighbors found, once.
 
         Parameters
         ----------
@@ -959,7 +959,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def can_find_label_issues(self) -> bool:
         """Whether `label_issues` can rank the remembered rows.
 
-        Not where rows were held out once and `label_noise` was None, or none was found.
+        Not where rows were held out once and `label_noise` was None or found no wrong labels.
         """
         return can_find_label_issues(self._predictor)
 
@@ -989,7 +989,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ------
         ValueError
             If the networks were trained on the labels of all remembered rows and `label_noise` was
-            None, or none was found, or `judge` is unknown.
+            None or found no wrong labels, or if `judge` is unknown.
         ImportError
             If cleanlab is chosen and missing.
         """

@@ -76,7 +76,7 @@ class Settings(StrictSettings):
     checkpoint_dir : path, optional
         Folder for training checkpoints; a fit that was killed goes on from them.
     cache_dir : path, optional
-        Folder that keeps what a frozen image backbone makes of images, found again by content.
+        Folder that keeps what a frozen image backbone returns, found again by content.
 
     Examples
     --------

@@ -112,14 +112,14 @@ class _Search:
         self.wide = _widest(self.keys)
 
     def key_step(self, dtype: torch.dtype) -> int:
-        """Report how many keys are scored at once."""
+        """Return how many keys are scored at once."""
         width = self.keys.shape[1]
         copied = self.prepared.center is not None or self.keys.dtype != dtype
         per_key = (24 * width if copied else 0) + 64
         return max(1, min(len(self.keys), _KEY_TILE, self.budget // 4 // per_key))
 
     def query_step(self, dtype: torch.dtype) -> int:
-        """Report how many queries are scored at once."""
+        """Return how many queries are scored at once."""
         size = 2 if dtype == torch.float64 else 1
         per_query = size * self.bytes_a_pair * (self.key_step(dtype) + self.n_kept)
         per_query += 24 * self.keys.shape[1] + 64 * self.n_kept

@@ -80,8 +80,8 @@ def aggregate_labels(
     eps : float, default=0.0
         Label smoothing in [0, 1].
     sample_weight : Tensor of shape (n_queries, n_neighbors), optional
-        Non-negative weights of the neighbors' rows. A query whose neighbors all weigh 0 has
-        no vote and gets ``1 / n_classes`` for each class.
+        Non-negative weights of the neighbors' rows. A query whose neighbors all weigh 0
+        has no vote and gets ``1 / n_classes`` for each class.
 
     Returns
     -------

@@ -126,8 +126,7 @@ class Journal:
     def since(self, lineage: str, version: int) -> list[Change]:
         """Give the changes after a version of a folder, oldest first.
 
-        None if the journal belongs to another lineage, which a new model has
-        replaced.
+        There are none if the journal belongs to another lineage, which a new model has replaced.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Embedders: from the columns of a row to the key by which its neighbors are searched.
+"""Embedders: from the columns of a row to the key by which its neighbors are found.
 
 All take ``(x_num, x_cat)`` and return keys of shape (B, dim); all split into `embed` (columns to
 one flat vector) and `trunk` (that vector to the key), so that MixUp can mix between the two.

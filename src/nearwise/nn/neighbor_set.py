@@ -377,7 +377,7 @@ class RememberedSpace:
 
     @cached_property
     def _votes(self) -> Tensor:
-        """How well votes of its own neighbors predict each such row, (rows, 6)."""
+        """How well votes of its own neighbors predict each row of `_judged`, (rows, 6)."""
         if self.own.shape[1] < 2:
             return torch.zeros(len(self._judged), len(_SHARPNESS) + 1, device=self.labels.device)
         at = self._judged

@@ -55,7 +55,7 @@ class Attention(NamedTuple):
     sharpness: Tensor
 
     def without(self, rows: Tensor, gone: list[Tensor]) -> "Attention":
-        """Take some queries (M,), with neighbors left out where `gone` (M, K) is true."""
+        """Take some queries (M,), without neighbors where `gone`, (M, K) per space, is true."""
         parts = zip(self.scores, gone, strict=True)
         scores = tuple(one[rows].masked_fill(mask, -math.inf) for one, mask in parts)
         return Attention(scores, self.null[rows], self.shares[rows], self.sharpness[rows])

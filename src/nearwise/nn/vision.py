@@ -1,4 +1,4 @@
-"""Image embedders: from uint8 images to the key by which their neighbors are searched."""
+"""Image embedders: from uint8 images to the key by which their neighbors are found."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

@@ -50,7 +50,7 @@ class AttentionProbe(Probe):
     n_neighbors : int, default=32
         In each key space; at most 64.
     keys : {"auto", "features", "whitened", "both"}, default="auto"
-        Where neighbors are searched. "features" weighs the neighbors that plain k-NN finds, and
+        Where neighbors are found. "features" weighs the neighbors that plain k-NN finds, and
         nothing else; "whitened" finds them by the cosine of the features after a linear map that
         makes the spread within classes round; "auto" takes "features" or "both", by the lower NLL
         of rows that do not vote.
@@ -58,7 +58,7 @@ class AttentionProbe(Probe):
         Of the plain features.
     index : str, default="auto"
     device : str, default="cpu"
-        Where neighbors are searched.
+        Where neighbors are searched for.
     random_state : int, RandomState or None, default=None
         Of the rows that "auto" chooses by.
 

@@ -40,7 +40,7 @@ class KNNProbe(Probe):
     index : str, default="auto"
         Which `nearwise.memory` index searches: "auto" is exact below 100,000 rows.
     device : str, default="cpu"
-        Where neighbors are searched: "cpu", "cuda", "auto".
+        Where neighbors are searched for: "cpu", "cuda", "auto".
     random_state : int, RandomState or None, default=None
         Of the training rows that choices are made on.
 

@@ -110,7 +110,7 @@ def _as_problem(error: Exception) -> ProblemError:
 
 
 def problem_of_body(error: ValidationError) -> ProblemError:
-    """Report what is wrong with a body, without repeating what it holds."""
+    """Return what is wrong with a body, without repeating what it holds."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     if found[0]["type"] == "json_invalid":
         return ProblemError(400, f"The body is not readable JSON: {found[0]['msg']}.")

@@ -1,4 +1,4 @@
-"""k-NN attention behind the call of `torch.nn.MultiheadAttention`."""
+"""k-NN attention with the interface of `torch.nn.MultiheadAttention`."""
 
 import pytest
 import torch

@@ -23,8 +23,9 @@ def choose_feature_space(
 ) -> tuple[FeatureSpace, dict[str, float]]:
     """Take the map with the lowest leave-one-out NLL of a distance-weighted vote.
 
-    Beside it comes the NLL of each map, over at most 2,000 rows drawn by `seed`, which are searched
-    in a part of 20,000 rows of a larger table. The map taken is fitted to all of its rows.
+    Beside it comes the NLL of each map, over at most 2,000 rows drawn by `seed`, whose
+    neighbors come from a part of 20,000 rows of a larger table. The map taken is fitted to all of
+    its rows.
     """
     drawn = np.random.default_rng(seed).permutation(len(labels))
     everything, some = rows, drawn[:_CHOICE_QUERIES]

@@ -130,7 +130,7 @@ def _flat_on_host(data: HeadRows) -> HeadRows:
 def correct_classes(
     predictor: Predictor, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
 ) -> ClassCorrection | None:
-    """Fit the correction of calibrated scores (n, C) for the class prior; None where nothing.
+    """Fit the correction of calibrated scores (n, C) for the class prior; None if none is set.
 
     Where labels may differ from the classes, Bayes' rule takes the shares of the classes, and
     nothing is fitted beside it: how often a row counts depends on its class.

@@ -109,8 +109,8 @@ def plan_columns(
     Types decide first: numbers and truth values are numbers, dates are dates, all else is a
     category. Text that writes a date in every row is one; texts among numbers that stand for a gap
     ("?", "unknown") are gaps. Left out are row numbers, row ids, and text that differs in (nearly)
-    every row, which do not predict new rows. `wishes` override all this; "keep" only forbids
-    leaving a column out. Without `judge` types alone decide.
+    every row, which do not help to predict new rows. `wishes` override all this; "keep" only
+    forbids leaving a column out. Without `judge` types alone decide.
 
     ValueError if a wish names no column or no use, cannot be fulfilled, leaves no column, or if a
     column holds what is none of numbers, text and dates.

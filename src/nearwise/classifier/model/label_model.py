@@ -32,8 +32,8 @@ class LabelModel:
     """Labels are taken as they are given.
 
     Fits and memory use this object wherever labels enter, so that none of them needs to know
-    whether a label may differ from the class to predict. A subclass for labels that may replaces
-    the methods; the methods here are the plain case.
+    whether a label may differ from the class to predict. A subclass for labels that may differ
+    replaces the methods; the methods here are the plain case.
 
     Attributes
     ----------

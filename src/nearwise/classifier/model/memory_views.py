@@ -242,7 +242,7 @@ class MemoryViews:
         self._copies.clear()
 
     def forget_labels(self) -> None:
-        """Drop what was derived from labels; call after only they changed.
+        """Drop what was derived from labels; call after a change of nothing else.
 
         Indexes and the rows' own neighbors depend on keys, and stay.
         """

@@ -176,8 +176,8 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
 def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
     """Negative log-probabilities of the labels of rows that were predicted without them.
 
-    Of remembered rows by id after a cross-fit, otherwise of the rows held out (`ids` then give
-    nothing). What a change of other rows does to them is its effect.
+    Of remembered rows by id after a cross-fit, otherwise of the rows held out (`ids` are
+    then ignored). What a change of other rows does to them is its effect.
     """
     predictor, n_classes = model.predictor, model.n_classes
     if predictor.is_cross_fitted:

@@ -9,7 +9,7 @@ def can_refresh(predictor: Predictor) -> bool:
 
 
 def refuse_refresh(predictor: Predictor) -> None:
-    """Report why a fit cannot be refreshed, where it cannot."""
+    """Raise a ValueError with the reason if a fit cannot be refreshed."""
     if not predictor.is_cross_fitted:
         raise ValueError(
             "This classifier held rows out once (validation_fraction), so its networks were "

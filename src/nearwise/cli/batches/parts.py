@@ -116,7 +116,7 @@ def _read(manifest: Path) -> dict[str, Any]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], finished: set[str]) -> list[str]:
-    """Report the differences; a file of which no part is `finished` may have been repaired."""
+    """Return the differences; a file of which no part is `finished` may have been repaired."""
     was, settings = before["settings"], now["settings"]
     differs = [
         f"{name} was {was.get(name)!r}, is {settings.get(name)!r}"

@@ -1,4 +1,4 @@
-"""``nearwise embed``: the keys of rows, by which their neighbors are searched."""
+"""``nearwise embed``: the keys of rows, by which their neighbors are found."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any

@@ -394,7 +394,7 @@ def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> 
 def _note_short_lines(
     content: bytes, layout: Layout, body: pd.DataFrame, where: str, note: Note
 ) -> None:
-    """Return how many lines lack values at their end, which pandas takes for gaps."""
+    """Note how many lines lack values at their end, which pandas takes for gaps."""
     n_columns = body.shape[1]
     if n_columns < 2 or not body.iloc[:, -1].isna().any():
         return

@@ -34,7 +34,7 @@ def table_files(folder: Path) -> list[Path]:
 
 
 def count_pieces(path: Path, piece_rows: int = PIECE_ROWS, piece_bytes: int = PIECE_BYTES) -> int:
-    """Report in how many pieces a table may be read, by its size, without reading its rows.
+    """Return in how many pieces a table may be read, by its size, without reading its rows.
 
     0 for a Parquet file without rows.
     """

@@ -131,7 +131,7 @@ def load_dataset(
 ) -> Dataset:
     """Load a data set by its registered name, from a file, or from a folder of images.
 
-    Registered files are searched under `data_root` (or the folder named by the environment
+    Registered files are looked for under `data_root` (or the folder named by the environment
     variable NEARWISE_DATA), then in the user's cache, then downloaded into that cache and
     checked against their sha256. The sets of scikit-learn need no file. `load_images` loads parts
     of an image set.

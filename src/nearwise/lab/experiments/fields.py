@@ -174,7 +174,7 @@ def find_field(
 def _description(
     data: ProbeData, stages: Sequence[FieldConfig], seed: int, start_from: str | Path | None
 ) -> dict[str, Any]:
-    """Report all that decides a field."""
+    """Return all that decides a field."""
     channels, height, width = as_images(data.train.images[:1]).shape[1:]
     said: dict[str, Any] = {
         "data": digest_of_part(data.train),

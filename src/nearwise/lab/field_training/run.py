@@ -196,7 +196,7 @@ def _starting_model(
 def _describe(
     config: FieldConfig, seed: int, before: dict[str, Any], n_rows: int, epochs: int, data: str
 ) -> dict[str, Any]:
-    """Report the origin of weights."""
+    """Return the origin of weights."""
     steps = epochs * count_batches(n_rows, config.batch_size)
     stages = [*before.get("stages", []), f"{config.objective}:{epochs}"]
     return {

@@ -116,7 +116,7 @@ def limit_of(scores, start, n_columns, n_wanted, n_lanes, lanes):  # type: ignor
     """Return a score that at least the best `n_wanted` columns reach.
 
     The largest of the lanes' maxima that at least n of them reach is reached by as many columns,
-    and no column that does not reach it is among the best n. It is searched among some of the
+    and no column that does not reach it is among the best n. It is looked for among some of the
     lanes: comparing all with all costs more than it saves.
     """
     _fill_lanes(scores, start, n_columns, n_lanes, lanes)

@@ -137,7 +137,7 @@ class Study:
     def readings(
         self, name: str, encoder: Encoder, probes: Sequence[str], contexts: Sequence[str], seed: int
     ) -> list[tuple[Encoder, list[str], list[str]]]:
-        """Report which encoder each probe reads from each context.
+        """Return which encoder each probe reads from each context.
 
         Patches with holes do not distinguish a hidden pixel from a black one. So where pixels are
         hidden, probes that read tokens get the original pixels as fields do: as points, with the

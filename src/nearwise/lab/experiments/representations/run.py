@@ -131,7 +131,7 @@ def _measured(
 
 
 def _left_out(seen: Mapping[str, int]) -> dict[str, str]:
-    """Report which test images are not new ones to encoders of the user's own."""
+    """Return which test images are not new ones to encoders of the user's own."""
     if not seen:
         return {}
     told = ", ".join(f"{n} that {name} was trained on" for name, n in seen.items())

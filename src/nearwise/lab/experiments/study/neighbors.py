@@ -46,7 +46,7 @@ class Found:
 
 
 def training_neighbors(keys: Tensor, k: int, *, leave_self_out: bool) -> Found:
-    """Search training rows among training rows: as the study did, each finds itself first.
+    """Find the neighbors of training rows among these: as in the study, each finds itself first.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def training_neighbors(keys: Tensor, k: int, *, leave_self_out: bool) -> Found:
 def look_up(
     model: StudyModel, rows: Tensor, memory: Memory, k_max: int, precision: Precision
 ) -> Found:
-    """Encode rows and search their nearest `k_max` (or all) remembered rows, timed."""
+    """Encode rows and find their nearest `k_max` (or all) remembered rows, timed."""
     start = time.perf_counter()
     query = encode(model.embedder, rows, memory.keys.device, precision)
     k_max = min(k_max, len(memory.keys))

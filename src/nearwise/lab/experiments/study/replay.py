@@ -92,7 +92,7 @@ def train_replay(
 ) -> TrainedRun:
     """Train embedder and attention as the study did.
 
-    The neighbors of every training row are searched in the training memory, the row itself
+    The neighbors of every training row are found in the training memory, the row itself
     included unless `preset.leave_self_out`, and used until the next refresh. AdamW trains the
     embedder at a tenth of the attention's rate, with warm-up, cosine and clipping as set. The
     epoch with the best accuracy on the test rows is kept.
@@ -185,7 +185,7 @@ class _Loop:
         return Memory(keys, self.labels)
 
     def _refresh(self) -> None:
-        """Search the training rows' neighbors again, and the hard rows with them."""
+        """Find the training rows' neighbors again, and the hard rows with them."""
         preset = self.preset
         self.memory = self._clean_memory()
         self.neighbors = training_neighbors(

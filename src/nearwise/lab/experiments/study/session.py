@@ -36,7 +36,7 @@ class Session:
     say : callable
         Shows a line of progress.
     data_root : path, optional
-        Where human labels are searched.
+        Where human labels are looked for.
     """
 
     dataset: Dataset

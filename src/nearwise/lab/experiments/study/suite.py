@@ -92,7 +92,7 @@ def run_experiment(
     out : path
         Results folder.
     small : bool, default=False
-        A size that ends in about a minute on two cores.
+        A size that takes about a minute on two cores.
     device : {"auto", "cpu", "cuda", "mps"}, default="auto"
         Where networks are trained; "auto" takes a GPU where there is one.
     config : path of a YAML file or mapping, optional

@@ -96,7 +96,7 @@ def summary(study: Study, dataset: str) -> list[dict[str, Any]]:
     for experiment in study.experiments_of(dataset, "v1"):
         for place in study.places(dataset, experiment, "v1"):
             part = study.part(dataset, place)
-            # Of long tails also what the network says alone, corrected for class shares alike.
+            # Of long tails the halves too: the base alone is the network under the class prior.
             for method in part.every_method if experiment == "long-tail" else part.methods:
                 means = {key: part.mean(dataset, method, key) for key in KEYS}
                 if means["accuracy"] is None:

@@ -102,9 +102,9 @@ def predict(
     """Predict the rows of a table, or images.
 
     The output has a row for each row of DATA, in the same order: the columns kept, then
-    'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (how far
-    the neighbors do not answer this row) and each neighbor's id (its row number in the training
-    data, from 0), label, weight and distance, and the file of an image. JSON lines with --explain
+    'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (the share
+    of attention that no neighbor got) and each neighbor's id (its row number in the training data,
+    from 0), label, weight and distance, and the file of an image. JSON lines with --explain
     add the neighbors' rows, what the prediction would be without each, and the two halves of the
     prediction. Columns of DATA are matched by name.
 

@@ -72,7 +72,7 @@ def serve(
 ) -> None:
     """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
 
-    In a browser the address shows a page: query and see the neighbors, a map of the memory, review
+    In a browser the address shows a page: queries with their neighbors, a map of the memory, review
     of labels, and how far answers can be trusted. For programs there is plain JSON (/predict,
     /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol (/v2); /docs describes
     all of it. Requests that wait are predicted together. Changes are on the disk before they are

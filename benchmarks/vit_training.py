@@ -28,6 +28,7 @@ from nearwise.conditions import command_line, hardware, versions
 from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, train_vit
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 BASE = "attention"
@@ -161,7 +162,7 @@ def record_of(run: Any, arm: str, augmented: bool, device: str) -> dict[str, Any
     )  # fmt: skip
     kept = {name: run.summary[name] for name in names}
     kept["train_top1"] = run.history[-1]["train"]["top1"]
-    kept["commit"] = versions().get("commit", "unknown")
+    kept["versions"] = run.summary["versions"]
     if "random" in arm:  # evaluated as the published code does, with candidates drawn anew
         asked = VitSettings(output_dir=str(run.folder), sample_in_eval=True, device=device)
         kept["top1_sampled"] = evaluate_vit(asked, {"sample_in_eval"})["top1"]
@@ -232,9 +233,12 @@ def shown(rows: list[dict[str, Any]]) -> str:
 
 
 def former(out: Path, data: str) -> list[dict[str, Any]]:
-    """Runs that an earlier call recorded under the same settings, so that arms can be added."""
+    """Runs that earlier calls recorded under the same settings, each with the code that ran."""
     content = json.loads(out.read_text()) if out.exists() else {}
-    return content["runs"] if content.get("settings") == settings_shown(data) else []
+    if content and content["settings"] != settings_shown(data):
+        print(f"The runs in {out} have other settings; they are replaced, not joined.")
+        return []
+    return [{"versions": content["versions"], **run} for run in content.get("runs", [])]
 
 
 def joined(records: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
@@ -261,7 +265,7 @@ def write(out: Path, data: str, records: list[dict[str, Any]]) -> None:
         "verdict": verdict(rows),
         "runs": records,
     }
-    out.write_text(json.dumps(content, indent=1) + "\n")
+    write_aside(out, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ def test_dropped_paths_keep_the_mean_and_rest_in_evaluation():
     assert rates == pytest.approx([0, 0.2, 0.4])
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.75, 1.0])
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 0.1, 0.75, 1 - 1e-6, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout_zeroes_its_share_and_scales_up_the_others(rate, dtype):
     torch.manual_seed(0)
@@ -117,6 +117,17 @@ def test_dropout_zeroes_its_share_and_scales_up_the_others(rate, dtype):
     assert abs(share - rate) < 4 * (rate * (1 - rate) / x.numel()) ** 0.5 + 2**-16
     torch.testing.assert_close(dropped, nn.functional.dropout(x, rate).max() * (dropped != 0))
     torch.testing.assert_close(x.grad, dropped)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 5)])
+def test_dropout_takes_every_shape_and_transformation(shape):
+    layer = Dropout(0.5)
+    x = torch.ones(2, *shape)
+    with torch.device("meta"):  # of new tensors; those given stay where they are
+        assert layer(x).shape == x.shape
+    over = torch.func.vmap(layer, randomness="different")(x)
+    assert set(over.unique().tolist()) <= {0.0, 2.0}
+    assert layer(x.transpose(0, -1)).shape == x.transpose(0, -1).shape
 
 
 def test_dropout_repeats_by_seed_and_rests_in_evaluation():

@@ -37,8 +37,18 @@ def test_an_arm_measured_later_joins_and_one_measured_again_replaces(benchmark, 
     assert found["knn"]["difference"]["n"] == 2
 
 
-def test_runs_under_other_settings_are_not_taken_over(benchmark, tmp_path):
+def test_runs_keep_the_versions_of_the_code_that_ran(benchmark, tmp_path):
+    out = tmp_path / "vit_training_digits.json"
+    earlier = {**run("attention", 50.0), "versions": {"commit": "abc"}}
+    benchmark.write(out, "digits", [earlier, run("knn", 51.0)])
+    found = {kept["arm"]: kept["versions"] for kept in benchmark.former(out, "digits")}
+    assert found["attention"] == {"commit": "abc"}
+    assert "torch" in found["knn"]  # not in the run: those of the file
+
+
+def test_runs_under_other_settings_are_replaced_and_this_is_said(benchmark, tmp_path, capsys):
     out = tmp_path / "vit_training_digits.json"
     benchmark.write(out, "digits", [run("attention", 50.0)])
     assert benchmark.former(out, "published") == []
+    assert "other settings" in capsys.readouterr().out
     assert benchmark.former(tmp_path / "none.json", "digits") == []

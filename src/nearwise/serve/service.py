@@ -298,7 +298,7 @@ class Service:
             if self.live.lineage != lineage:
                 raise ProblemError(
                     409,
-                    "Another model has taken the place of the one that was served. Nothing was "
+                    "Another model has replaced the one that was served. Nothing was "
                     "changed; look rows up in the new one.",
                 )
             before = self.live.now

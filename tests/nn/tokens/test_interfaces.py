@@ -104,7 +104,7 @@ def test_torchs_interface_is_deterministic_in_evaluation_and_copies():
     assert torch.equal(copy.deepcopy(layer)(x, x, x)[0], layer(x, x, x)[0])
 
 
-SLOWER = [pytest.param(x, marks=pytest.mark.slow) for x in ("ConvNNAttention", "LocalAttention")]
+SLOWER = [pytest.param(x, marks=pytest.mark.slow) for x in ("ConvNNAttention", LocalAttention)]
 
 
 @pytest.mark.parametrize("layer", ["KNNAttention", *SLOWER])

@@ -74,8 +74,9 @@ FIT = ("-t", "label", "--drop", "row", "--preset", "fast", "--members", "2", "--
 
 def test_kill_9_during_fit_leaves_the_old_model_or_the_new(tables, trained, tmp_path, predictions):
     model, new = tmp_path / "model", tmp_path / "new"
-    command = ("fit", tables / "train.csv", "-o", model, *FIT, "--seed", "9", "--overwrite")
-    longest = seconds("fit", tables / "train.csv", "-o", new, *FIT, "--seed", "9")
+    other = (*FIT, "--n-neighbors", "5")
+    command = ("fit", tables / "train.csv", "-o", model, *other, "--overwrite")
+    longest = seconds("fit", tables / "train.csv", "-o", new, *other)
     expected = {predictions(trained), predictions(new)}
     assert len(expected) == 2
 
@@ -178,8 +179,11 @@ def test_ctrl_c_during_fit_exits_130_and_leaves_no_half_model(tmp_path):
             process.wait(share * longest)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
-        assert process.returncode in (0, 130)
+        if "Saved to" in err and process.returncode != 130:  # done; Python may be shutting down
+            assert process.returncode in (0, -signal.SIGINT)
+        else:
+            assert process.returncode == 130
+            assert "Stopped" in err
         assert "Traceback" not in err
-        assert process.returncode == 0 or "Stopped" in err
         if model.exists():
             run("predict", model, tmp_path / "train.csv", "-q")

@@ -27,6 +27,12 @@ def test_a_missing_column_is_named_with_its_nearest_match(frame):
         split_target(frame, "lable", "f.csv")
 
 
+def test_the_hint_at_a_missing_column_is_none_that_is_needed_itself():
+    frame = pd.DataFrame(columns=["sepal length", "petal_lenght", "petal width"])
+    with pytest.raises(ValueError, match=r"'petal length'\. Did you mean 'petal_lenght'\?"):
+        require_columns(frame, ["sepal length", "petal length", "petal width"], "f.csv")
+
+
 def test_several_missing_columns_are_all_named(frame):
     with pytest.raises(ValueError, match="lacks 2 columns: 'c', 'd'"):
         match_columns(frame, ["a", "c", "d"], "f.csv")

@@ -51,13 +51,14 @@ def split_target(
 
 def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> None:
     """Raise if a column is missing, naming it, its nearest match, and what is there."""
-    present = [str(column) for column in frame.columns]
-    missing = [name for name in names if name not in present]
+    present, wanted = [str(column) for column in frame.columns], list(names)
+    missing = [name for name in wanted if name not in present]
     if not missing:
         return
+    hint = did_you_mean(missing[0], [name for name in present if name not in wanted])
     lacks = "has no column" if len(missing) == 1 else f"lacks {len(missing)} columns:"
     raise ValueError(
-        f"{named(where)} {lacks} {listed(missing, n=_SHOWN)}.{did_you_mean(missing[0], present)} "
+        f"{named(where)} {lacks} {listed(missing, n=_SHOWN)}.{hint} "
         f"It has: {listed(present, n=_SHOWN)}."
     )
 

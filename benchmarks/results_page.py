@@ -351,12 +351,9 @@ def _facts(content: dict[str, Any]) -> list[str]:
     for key in ("seed", "seeds", "repeats", "note"):
         if key in content:
             lines.append(f"- {key}: {content[key]}")
-    notes = {name: part["note"] for name, part in content.items() if "note" in _mapping(part)}
-    return lines + [f"- note on {name}: {note}" for name, note in notes.items()]
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    parts = {name: part for name, part in content.items() if isinstance(part, dict)}
+    notes = [f"- note on {name}: {p['note']}" for name, p in parts.items() if "note" in p]
+    return lines + notes
 
 
 def _mean(found: dict[str, Any] | None, digits: int, scale: float = 1.0) -> str:

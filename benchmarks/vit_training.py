@@ -139,19 +139,23 @@ def arms(n_tokens: int) -> dict[str, dict[str, Any]]:
     }
 
 
+def shared(data: str) -> dict[str, Any]:
+    """Settings that all arms have in common; a recipe brings its own training."""
+    return DATA[data] if "recipe" in DATA[data] else {**COMMON, **DATA[data]}
+
+
 def settings_of(data: str, arm: str, augmented: bool, seed: int, runs: Path, device: str) -> Any:
     """Settings of one run."""
-    base = DATA[data]
-    published = "recipe" in base
-    common = {} if published else COMMON
-    patches = 14 if published else (8 if base["dataset"] == "digits" else 32) // base["patch_size"]
+    base = shared(data)
+    side = 8 if base["dataset"] == "digits" else 32
+    patches = 14 if "recipe" in base else side // base["patch_size"]
     chosen = arms(patches**2 + 1)[arm]
     folder = runs / data / arm.replace(" ", "-") / f"{'on' if augmented else 'off'}-{seed}"
     if "branch" in arm:  # halves of the channels must divide into the heads
         chosen = {**chosen, "branch_ratio": 0.5}
     augmentation = AUGMENTED if augmented else {}
     where = {"seed": seed, "output_dir": str(folder), "device": device}
-    return VitSettings(**{**common, **base, **chosen, **augmentation, **where})
+    return VitSettings(**{**base, **chosen, **augmentation, **where})
 
 
 def record_of(run: Any, arm: str, augmented: bool, device: str) -> dict[str, Any]:
@@ -248,8 +252,8 @@ def joined(records: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str,
 
 
 def settings_shown(data: str) -> dict[str, Any]:
-    """Settings that all arms share, as the file shows them."""
-    return {**COMMON, **DATA[data], "augmented": AUGMENTED}
+    """Settings of all arms as the file of results shows them."""
+    return {**shared(data), "augmented": AUGMENTED}
 
 
 def write(out: Path, data: str, records: list[dict[str, Any]]) -> None:

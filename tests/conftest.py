@@ -1,12 +1,15 @@
 """What holds for every test: offline, seeded, one thread (data are tiny)."""
 
 import gc
+import importlib
 import os
 import random
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 # Set before torch, numpy or faiss load their thread pools.
@@ -18,6 +21,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 SEED = 0
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 LOOPBACK = ("localhost", "::1", "127.")
 
 
@@ -139,3 +143,13 @@ def browser() -> Iterator[Any]:
         found = started.chromium.launch(executable_path=where, args=["--no-sandbox"])
         yield found
         found.close()
+
+
+@pytest.fixture
+def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Import a script of benchmarks/ by name; it and the scripts that it imports are unloaded."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "").parent == BENCHMARKS:
+            del sys.modules[name]

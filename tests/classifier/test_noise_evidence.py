@@ -1,10 +1,8 @@
 """What an estimate of wrong labels must show before it is believed, and answers on pure noise."""
 
-import importlib
 import json
 import re
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -230,10 +228,10 @@ def test_the_line_says_a_rate_that_was_given():
 
 
 @pytest.mark.slow
-def test_twenty_draws_of_pure_noise_stay_at_chance(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    pure_noise_draws = importlib.import_module("pure_noise")
-    found = pure_noise_draws.main(["--out", str(tmp_path / "rows"), "--results", str(tmp_path)])
+def test_twenty_draws_of_pure_noise_stay_at_chance(load_benchmark, tmp_path):
+    found = load_benchmark("pure_noise").main(
+        ["--out", str(tmp_path / "rows"), "--results", str(tmp_path)]
+    )
     assert len(found) == 6
     for one in found:
         assert one["draws"] == one["warned"] == 20, one

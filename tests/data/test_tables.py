@@ -34,8 +34,8 @@ def frame():
 
 def test_the_guide_tells_what_a_csv_loses(tmp_path):
     guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
-    told = guide.partition("and these words, in exactly this spelling,")[2].partition(". Rows")[0]
-    words = told.split("`")[1::2]
+    part = guide.partition("and these words, in exactly this spelling,")[2].partition(". Rows")[0]
+    words = part.split("`")[1::2]
     assert {"NA", "None", "null", "nan"} < set(words)
     path = tmp_path / "table.csv"
     lines = ["word,label,day", *(f"{word},01,2024-01-02" for word in words), "Na,02,2024-01-03"]

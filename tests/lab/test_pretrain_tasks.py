@@ -1,21 +1,13 @@
 """Tasks that the pretrained head learns from: families stay apart, queries stay unknown."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def tasks(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("pretrain_tasks")
-    sys.modules.pop("pretrain_tasks", None)
+def tasks(load_benchmark):
+    return load_benchmark("pretrain_tasks")
 
 
 def test_a_family_is_on_one_side_and_relatives_only_judge(tasks, tmp_path):

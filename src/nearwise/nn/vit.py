@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, compiler, nn
+from torch import Tensor, nn
 
 from nearwise.functional.tokens.implementation import is_traced
 from nearwise.nn.tokens.registry import LayerFactory, token_layer
@@ -117,7 +117,7 @@ class Dropout(nn.Dropout):
         """Zero values in training, and scale up the others."""
         cut = round(self.p * 2**16)
         own = self.training and 0 < cut < 2**16 and x.device.type == "cpu" and not self.inplace
-        if not own or compiler.is_compiling() or is_traced():
+        if not own or torch.compiler.is_compiling() or is_traced():
             return super().forward(x)
         words = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64, device=x.device)
         bits = words.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)

@@ -1,10 +1,8 @@
 """The quality benchmark judges what the records say."""
 
-import importlib
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from fakes import attention, bayes, blobs
@@ -12,15 +10,10 @@ from fakes import attention, bayes, blobs
 from nearwise.lab.experiments import Record, compare
 from nearwise.lab.report.summary import Results
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-
 
 @pytest.fixture
-def quality(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("quality")
-    for name in ("quality", "results_page"):
-        sys.modules.pop(name, None)
+def quality(load_benchmark):
+    return load_benchmark("quality")
 
 
 def rows(method, nll, accuracy=0.9):

@@ -1,19 +1,13 @@
 """The bars of representations.py: what they are held against is known beforehand."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.lab.report.representations.cases import comparison, flat
 
 
 @pytest.fixture
-def representations(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
-    yield importlib.import_module("representations")
-    sys.modules.pop("representations", None)
+def representations(load_benchmark):
+    return load_benchmark("representations")
 
 
 @pytest.mark.parametrize(("attention", "met"), [(0.75, True), (0.6, False)])

@@ -1,23 +1,15 @@
 """The study's benchmark judges its bars by what the folder holds, finished or not."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from nearwise.lab.experiments.records import Record, RunFolder
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-
 
 @pytest.fixture
-def study(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("study")
-    for name in ("study", "weights", "results_page"):
-        sys.modules.pop(name, None)
+def study(load_benchmark):
+    return load_benchmark("study")
 
 
 def rows(experiment, method, accuracies, ece=0.01, **place):

@@ -168,7 +168,7 @@ class TokenAttention(nn.Module, ABC):
         """Query, key and value (B, H, N, head_dim) from their common projection."""
         batch, n_tokens, _ = projected.shape
         parts = projected.view(batch, n_tokens, 3, self.num_heads, self.head_dim)
-        # Split in place: so their gradients are joined in one copy.
+        # Unbound as views, so that their gradients are joined in one copy.
         query, key, value = (x.transpose(1, 2) for x in parts.unbind(2))
         return query, key, value
 

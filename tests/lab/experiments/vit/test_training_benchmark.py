@@ -1,19 +1,11 @@
 """The benchmark of vision transformers adds arms and seeds to what earlier calls recorded."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
-
-BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("vit_training")
-    sys.modules.pop("vit_training", None)
+def benchmark(load_benchmark):
+    return load_benchmark("vit_training")
 
 
 def run(arm, top1, seed=0):

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from nearwise.functional.tokens.implementation import is_traced
+from nearwise.nn.dropout import Dropout
 from nearwise.nn.tokens.registry import LayerFactory, token_layer
 
 Positions = Literal["learned", "sincos", "sincos-2d", "none"]
@@ -103,26 +103,6 @@ class DropPath(nn.Module):
     def extra_repr(self) -> str:
         """Return the rate."""
         return f"{self.rate:.3g}"
-
-
-class Dropout(nn.Dropout):
-    """`torch.nn.Dropout`, four times as fast on a CPU.
-
-    There 16 random bits per value decide, so the rate is rounded to a multiple of 1 / 65,536; torch
-    draws one number of 32 bits per value, on one thread. Compiled, exported or transformed by
-    torch.func, and with rates that round to 0 or 1, it is torch's own.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Zero values in training, and scale up the others."""
-        cut = round(self.p * 2**16)
-        own = self.training and 0 < cut < 2**16 and x.device.type == "cpu" and not self.inplace
-        if not own or torch.compiler.is_compiling() or is_traced():
-            return super().forward(x)
-        words = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64, device=x.device)
-        bits = words.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
-        kept = bits >= cut + torch.iinfo(torch.int16).min
-        return x * (kept.to(x.dtype) / (1 - self.p))
 
 
 class Block(nn.Module):

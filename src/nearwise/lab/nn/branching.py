@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.problem import KeyPositions, checked_padding
+from nearwise.nn.dropout import Dropout
 from nearwise.nn.tokens.base import BlockOptions, check_heads, check_masks, check_tokens
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention
@@ -49,7 +50,7 @@ class TokenConvolution(nn.Module):
         width = self.head_dim
         self.conv = nn.Conv1d(width, width, kernel_size, padding="same", **factory)
         self.proj = nn.Linear(dim, dim, **factory)
-        self.proj_drop = nn.Dropout(proj_drop)
+        self.proj_drop = Dropout(proj_drop)
 
     def forward(self, x: Tensor, *, key_padding_mask: Tensor | None = None) -> Tensor:
         """Convolve tokens (batch, N, dim); tokens that `key_padding_mask` names count as 0."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.problem import (
@@ -15,6 +14,7 @@ from nearwise.functional.tokens.problem import (
     check_mask,
     checked_padding,
 )
+from nearwise.nn.dropout import Dropout, attention_with_dropout
 
 
 class BlockOptions(TypedDict, total=False):
@@ -115,7 +115,7 @@ class TokenAttention(nn.Module, ABC):
         self.k_norm = norm_layer(self.head_dim, **factory) if qk_norm else nn.Identity()
         self.attn_drop = attn_drop
         self.proj = nn.Linear(inner, dim, bias=proj_bias, **factory)
-        self.proj_drop = nn.Dropout(proj_drop)
+        self.proj_drop = Dropout(proj_drop)
 
     def forward(
         self,
@@ -186,11 +186,9 @@ class TokenAttention(nn.Module, ABC):
         mask = combined_mask(query, key, masks, pattern)
         options: dict[str, Any] = {"dropout_p": self._dropout, "scale": self.scale}
         if mask is None:
-            return F.scaled_dot_product_attention(
-                query, key, value, is_causal=masks.is_causal, **options
-            )
+            return attention_with_dropout(query, key, value, is_causal=masks.is_causal, **options)
         mask, is_empty = with_some_key(mask)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
+        attended = attention_with_dropout(query, key, value, mask, **options)
         return attended.masked_fill(is_empty, 0.0)
 
     def _gated(self, output: Tensor, x: Tensor) -> Tensor:

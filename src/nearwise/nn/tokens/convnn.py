@@ -4,13 +4,13 @@ import math
 from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_n_neighbors
 from nearwise.functional.tokens.slots import slot_mix, slot_sum
+from nearwise.nn.dropout import dropout
 from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
@@ -187,7 +187,7 @@ class ConvNNAttention(TokenAttention):
         query, key, value = (self._with_coordinates(x) for x in (query, key, value))
         ranked = self._rank(query, key, masks)
         output = self.conv(value, ranked.indices, ranked.weights.to(value.dtype))
-        return F.dropout(output, self._dropout)
+        return dropout(output, self._dropout)
 
     def _with_coordinates(self, x: Tensor) -> Tensor:
         """Append where each token is."""

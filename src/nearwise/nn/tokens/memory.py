@@ -4,7 +4,6 @@ import math
 from typing import Any, Protocol, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.pairs import at_least_single, paired_scores, unit
@@ -14,6 +13,7 @@ from nearwise.functional.tokens.problem import (
     TokenMetric,
     checked_padding,
 )
+from nearwise.nn.dropout import dropout
 from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
@@ -251,7 +251,7 @@ class MemoryAttention(KNNAttention):
         scores = self._memory_scores(query, keys) + log_counts
         scores = scores + self.memory_score[:, None, None].to(scores.dtype)
         total, weights = _softmax(scores)
-        weights = F.dropout(weights, self._dropout).to(values.dtype)
+        weights = dropout(weights, self._dropout).to(values.dtype)
         return total, (weights[..., None, :] @ values)[..., 0, :]
 
     def _memory_scores(self, query: Tensor, keys: Tensor) -> Tensor:

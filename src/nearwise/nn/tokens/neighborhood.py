@@ -4,10 +4,10 @@ from abc import abstractmethod
 from typing import Any, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.tokens.problem import checked_padding
+from nearwise.nn.dropout import dropout
 from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
@@ -157,7 +157,7 @@ class NeighborhoodAttention(TokenAttention):
             scores = scores + bias
         scores = scores.masked_fill(~allowed, -torch.inf).masked_fill(is_empty, 0.0)
         weights = torch.softmax(scores, dim=-1).masked_fill(is_empty, 0.0)
-        weights = F.dropout(weights, self._dropout)
+        weights = dropout(weights, self._dropout)
         return (weights[..., None, :] @ values)[..., 0, :]
 
 

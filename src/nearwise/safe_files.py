@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 
 def plain(value: Any) -> Any:
@@ -42,7 +42,8 @@ def write_whole(path: Path, content: bytes) -> None:
         if path.absolute().is_relative_to("/dev") or (target.exists() and not target.is_file()):
             path.write_bytes(content)
         else:
-            _replace(target, content)
+            with replacing(target) as file:
+                file.write(content)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
@@ -53,14 +54,19 @@ def write_aside(path: Path, content: bytes) -> None:
     write_whole(path, content)
 
 
-def _replace(target: Path, content: bytes) -> None:
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `target` once the block ends without an error.
+
+    It lies beside `target` until then, and is removed after an error; `target` stays as it was.
+    """
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    handle = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "w+b") as file:
             if target.exists():  # who may read it stays as it was
                 os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)

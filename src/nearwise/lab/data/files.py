@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import BinaryIO
 
+from nearwise.safe_files import replacing
 from nearwise.warn import warn_user
 
 ENVIRONMENT_VARIABLE = "NEARWISE_DATA"
@@ -144,9 +146,6 @@ def _advice(file: DataFile) -> str:
 def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
     """Download `url` to `target`; the file appears whole and checked, or not at all.
 
-    The bytes are written beside `target` under a name of this process and renamed after the
-    digest has been compared.
-
     Returns `target`, Path: the path passed in. Raises ChecksumError if the digest of the bytes
     received is not among `sha256`. Raises OSError if the address cannot be read, ends early, or the
     file cannot be written; names which.
@@ -164,36 +163,32 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot make the folder {target.parent}: {error}") from error
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     _log.info("downloading %s to %s", url, target)
-    try:
-        digest = _stream(url, aside)
+    with replacing(target) as file:
+        digest = _copy(url, file, target.parent)
         if sha256 and digest not in sha256:
             raise ChecksumError(
                 f"{url} has sha256 {digest}, expected {' or '.join(sha256)}. The file was changed "
                 "at its source or on the way; nothing was kept. Try again, or put a copy you "
                 "trust under the data root."
             )
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
     return target
 
 
-def _stream(url: str, path: Path) -> str:
-    """Copy `url` into `path` and return the sha256 of what was written."""
+def _copy(url: str, file: BinaryIO, folder: Path) -> str:
+    """Copy `url` into a file in `folder` and return the sha256 of what was written."""
     digest = hashlib.sha256()
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply, path.open("wb") as out:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
             while chunk := reply.read(_CHUNK_BYTES):
                 digest.update(chunk)
-                out.write(chunk)
+                file.write(chunk)
             # http.client ends a cut connection like a finished one
             announced = reply.headers.get("Content-Length")
-            if announced is not None and out.tell() != int(announced):
-                raise OSError(f"the connection ended after {out.tell():,} of {announced} bytes")
+            if announced is not None and file.tell() != int(announced):
+                raise OSError(f"the connection ended after {file.tell():,} of {announced} bytes")
     except (OSError, HTTPException) as error:
-        raise OSError(f"cannot copy {url} to {path.parent}: {error}") from error
+        raise OSError(f"cannot copy {url} to {folder}: {error}") from error
     return digest.hexdigest()
 
 

@@ -28,6 +28,7 @@ from nearwise.lab.data.files import (
 )
 from nearwise.lab.data.formats import CifarBinary, ParquetShards
 from nearwise.lab.data.sets import IMAGE_SETS, PARTS, Form, ImageSet, Part
+from nearwise.safe_files import replacing
 
 Rows = tuple[Images, NDArray[np.int64]]
 _VERSION = b"1"  # another decoding of the same files needs another number
@@ -80,15 +81,10 @@ def _read_copy(path: Path) -> Rows | None:
 
 
 def _write(path: Path, rows: Rows) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with aside.open("wb") as stream:
-                np.savez(stream, X=rows[0], codes=rows[1])
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
+        with replacing(path) as stream:
+            np.savez(stream, X=rows[0], codes=rows[1])
     except OSError as error:
         _log.warning("decoded images are not kept: %s", error)
 

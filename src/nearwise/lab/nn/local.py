@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens.pairs import unit
 from nearwise.functional.tokens.problem import checked_padding
-from nearwise.nn.dropout import attention_with_dropout
+from nearwise.nn.dense_attention import dense_attention
 from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
@@ -199,7 +199,7 @@ class LocalAttention(TokenAttention):
         mask = mask.expand(-1, self.num_heads, -1, -1, -1)
         # Windows beside heads: the fused kernels take four dimensions.
         own, key, value = (x.flatten(1, 2) for x in (own, key, value))
-        output = attention_with_dropout(
+        output = dense_attention(
             own,
             key,
             value,

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import knn_attention
+from nearwise.nn.dense_attention import dense_attention
 
 PHASE_PER_PIXEL = 0.96  # rad, deviation of the phase between neighboring pixels
 
@@ -175,7 +176,7 @@ class Attention(nn.Module):
         key, value = (self._heads(part) for part in self.to_pair(context).chunk(2, dim=-1))
         query = query.expand(len(key), -1, -1, -1)
         if num_neighbors is None:
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            found = dense_attention(query, key, value, mask)
         else:
             found = knn_attention(query, key, value, num_neighbors, attn_mask=mask)
         update: Tensor = self.out(found.transpose(1, 2).flatten(2))

@@ -14,7 +14,8 @@ from nearwise.functional.tokens.problem import (
     check_mask,
     checked_padding,
 )
-from nearwise.nn.dropout import Dropout, attention_with_dropout
+from nearwise.nn.dense_attention import dense_attention
+from nearwise.nn.dropout import Dropout
 
 
 class BlockOptions(TypedDict, total=False):
@@ -186,9 +187,9 @@ class TokenAttention(nn.Module, ABC):
         mask = combined_mask(query, key, masks, pattern)
         options: dict[str, Any] = {"dropout_p": self._dropout, "scale": self.scale}
         if mask is None:
-            return attention_with_dropout(query, key, value, is_causal=masks.is_causal, **options)
+            return dense_attention(query, key, value, is_causal=masks.is_causal, **options)
         mask, is_empty = with_some_key(mask)
-        attended = attention_with_dropout(query, key, value, mask, **options)
+        attended = dense_attention(query, key, value, mask, **options)
         return attended.masked_fill(is_empty, 0.0)
 
     def _gated(self, output: Tensor, x: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
         return F.dropout(x, rate, training)
     words = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64, device=x.device)
     bits = words.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
-    kept = torch.empty_like(x, requires_grad=False)
-    # Written in the type of x: converting booleans takes longer than drawing them.
-    torch.ge(bits, cut + torch.iinfo(torch.int16).min, out=kept)
-    return x * kept.div_(1 - rate)
+    # Ones and zeros without a comparison: turning booleans into numbers takes longer than drawing.
+    highest = cut + torch.iinfo(torch.int16).min
+    kept = bits.clamp_(highest - 1, highest).sub_(highest - 1)
+    return x * kept.to(x.dtype).div_(1 - rate)

@@ -32,7 +32,7 @@ def predictions(table, y, weight=None):
     encoder, rows, _ = table
     fold = (np.arange(400), np.arange(400, 600))
     candidate = boosting(encoder)
-    view = encoder.ordinal_filled(rows)
+    view = encoder.ordinal(rows)
     candidate.fit_fold(view, y, weight, fold)
     return candidate.log_proba(view, 0, 3)
 

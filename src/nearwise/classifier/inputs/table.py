@@ -259,6 +259,10 @@ class TableEncoder:
             parts.append((rows.codes[:, column, None] == np.arange(1, width + 1)).astype(float))
         return np.concatenate(parts, axis=1).astype(np.float32)
 
+    def ordinal(self, rows: Encoded) -> np.ndarray:
+        """Numbers with NaN for gaps, then category codes; for trees. float64 (n, F + G)."""
+        return np.concatenate([rows.numbers, rows.codes], axis=1)
+
     def ordinal_filled(self, rows: Encoded) -> np.ndarray:
         """Numbers with gaps filled by the median, then category codes; float64 (n, F + G)."""
         if not rows.numbers.shape[1]:

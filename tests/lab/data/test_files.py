@@ -125,6 +125,15 @@ def test_with_no_copy_the_error_names_the_three_places_and_what_to_do(tmp_path):
     assert "NEARWISE_DATA=FOLDER" in message
 
 
+def test_a_download_that_cannot_be_written_names_address_and_folder(tmp_path):
+    served = tmp_path / "a.data"
+    served.write_bytes(CONTENT)
+    too_long = tmp_path / "kept" / ("n" * 250)  # beside what is added while it is written
+    with pytest.raises(OSError, match=r"cannot copy file:.*a\.data to .*kept: .*too long"):
+        fetch(served.as_uri(), too_long, (DIGEST,))
+    assert not list(too_long.parent.iterdir())
+
+
 def test_without_network_the_error_says_why_the_download_failed():
     with pytest.raises(FileNotFoundError, match=r"3\. download: cannot copy https:.*"):
         load_dataset("ionosphere")

@@ -164,31 +164,33 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
     except OSError as error:
         raise OSError(f"cannot make the folder {target.parent}: {error}") from error
     _log.info("downloading %s to %s", url, target)
-    with replacing(target) as file:
-        digest = _copy(url, file, target.parent)
-        if sha256 and digest not in sha256:
-            raise ChecksumError(
-                f"{url} has sha256 {digest}, expected {' or '.join(sha256)}. The file was changed "
-                "at its source or on the way; nothing was kept. Try again, or put a copy you "
-                "trust under the data root."
-            )
+    try:
+        with replacing(target) as file:
+            digest = _copy(url, file)
+            if sha256 and digest not in sha256:
+                raise ChecksumError(
+                    f"{url} has sha256 {digest}, expected {' or '.join(sha256)}. The file was "
+                    "changed at its source or on the way; nothing was kept. Try again, or put a "
+                    "copy you trust under the data root."
+                )
+    except ChecksumError:
+        raise
+    except (OSError, HTTPException) as error:
+        raise OSError(f"cannot copy {url} to {target.parent}: {error}") from error
     return target
 
 
-def _copy(url: str, file: BinaryIO, folder: Path) -> str:
-    """Copy `url` into a file in `folder` and return the sha256 of what was written."""
+def _copy(url: str, file: BinaryIO) -> str:
+    """Copy `url` into a file and return the sha256 of what was written."""
     digest = hashlib.sha256()
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
-            while chunk := reply.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                file.write(chunk)
-            # http.client ends a cut connection like a finished one
-            announced = reply.headers.get("Content-Length")
-            if announced is not None and file.tell() != int(announced):
-                raise OSError(f"the connection ended after {file.tell():,} of {announced} bytes")
-    except (OSError, HTTPException) as error:
-        raise OSError(f"cannot copy {url} to {folder}: {error}") from error
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
+        while chunk := reply.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
+        # http.client ends a cut connection like a finished one
+        announced = reply.headers.get("Content-Length")
+        if announced is not None and file.tell() != int(announced):
+            raise OSError(f"the connection ended after {file.tell():,} of {announced} bytes")
     return digest.hexdigest()
 
 

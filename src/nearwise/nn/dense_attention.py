@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.devices import fast_bfloat16
-from nearwise.functional.tokens.implementation import is_traced
-from nearwise.nn.dropout import dropout
+from nearwise.nn.dropout import dropout, runs_as_written
 
 _MOST_SCORES = 2**18  # per head: with more the formula takes far more memory than the fused pass
 
@@ -37,16 +36,21 @@ def dense_attention(
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = (query * scale) @ key.transpose(-1, -2)
     if is_causal:
-        past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(~past, -torch.inf)
+        scores = scores.masked_fill(~causal_mask(query, key), -torch.inf)
     if attn_mask is not None:
         is_bool = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
     return dropout(torch.softmax(scores, dim=-1), dropout_p) @ value
 
 
+def causal_mask(query: Tensor, key: Tensor) -> Tensor:
+    """Where a token may attend (N, M): to itself and tokens before it."""
+    shape = query.shape[-2], key.shape[-2]
+    return torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+
+
 def _trains_faster(query: Tensor, key: Tensor, dropout_p: float) -> bool:
-    if query.device.type != "cpu" or torch.compiler.is_compiling() or is_traced():
+    if not runs_as_written(query):
         return False
     if dropout_p:
         return True

@@ -25,8 +25,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     by torch.func, and with rates that round to 0 or 1, it is torch's own.
     """
     cut = round(rate * 2**16)
-    own = training and 0 < cut < 2**16 and x.device.type == "cpu"
-    if not own or torch.compiler.is_compiling() or is_traced():
+    if not (training and 0 < cut < 2**16 and runs_as_written(x)):
         return F.dropout(x, rate, training)
     words = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64, device=x.device)
     bits = words.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
@@ -34,3 +33,8 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     highest = cut + torch.iinfo(torch.int16).min
     kept = bits.clamp_(highest - 1, highest).sub_(highest - 1)
     return x * kept.to(x.dtype).div_(1 - rate)
+
+
+def runs_as_written(x: Tensor) -> bool:
+    """Whether operations on a tensor run on a CPU, not compiled, exported or transformed."""
+    return x.device.type == "cpu" and not (torch.compiler.is_compiling() or is_traced())

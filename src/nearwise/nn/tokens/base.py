@@ -14,7 +14,7 @@ from nearwise.functional.tokens.problem import (
     check_mask,
     checked_padding,
 )
-from nearwise.nn.dense_attention import dense_attention
+from nearwise.nn.dense_attention import causal_mask, dense_attention
 from nearwise.nn.dropout import Dropout
 
 
@@ -241,7 +241,7 @@ def combined_mask(
         keep = ~checked_padding(masks.key_padding_mask, shape[0], shape[-1])[:, None, None]
         allowed = keep if allowed is None else allowed & keep
     if masks.is_causal and (allowed is not None or bias is not None):
-        past = torch.ones(shape[-2:], dtype=torch.bool, device=query.device).tril()
+        past = causal_mask(query, key)
         allowed = past if allowed is None else allowed & past
     if bias is not None:
         bias = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from nearwise.probes import FunctionEncoder, extract_features, features
+from nearwise import progress_bar
+from nearwise.probes import FunctionEncoder, extract_features
 from tests.probes.cases import images
 
 
@@ -192,6 +193,6 @@ def test_a_bar_is_shown_on_a_terminal_once_it_takes_long(
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(features, "_SILENT_SECONDS", silent_seconds)
+    monkeypatch.setattr(progress_bar, "_SILENT_SECONDS", silent_seconds)
     extract_features(lambda x: x.flatten(1), images(6), batch_size=2, progress=progress)
     assert ("extracting features" in terminal.getvalue()) == bool(shown)

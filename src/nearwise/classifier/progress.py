@@ -1,12 +1,28 @@
 """Progress of a fit: a bar with stage, loss, held-out NLL and elapsed time, or silence."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+
+from nearwise.progress_bar import ProgressBar
+
+_told: ContextVar[Callable[[str], None] | None] = ContextVar("told", default=None)
+
+
+@contextmanager
+def stages_told_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """Report the stages and epochs of fits to `tell` as well, whatever their `verbose` is."""
+    token = _told.set(tell)
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 class Progress:
@@ -15,19 +31,19 @@ class Progress:
     def __init__(self, verbose: int) -> None:
         self.verbose = verbose
         self._console = Console(file=sys.stderr)
-        self._bar: Bar | None = None
+        self._bar: ProgressBar | None = None
+        self._tell = _told.get()
         self._task: Any = None
 
     def __enter__(self) -> Self:
         if self.verbose:
-            self._bar = Bar(
+            self._bar = ProgressBar(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 TextColumn("{task.fields[note]}"),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
                 console=self._console,
-                transient=True,
             )
             self._bar.start()
             self._task = self._bar.add_task("fit", total=None, note="")
@@ -44,6 +60,8 @@ class Progress:
 
     def stage(self, name: str) -> None:
         """Report what is being done now."""
+        if self._tell is not None:
+            self._tell(name)
         if self._bar is not None:
             self._bar.reset(self._task, description=name, total=None, note="")
         if self.verbose > 1:
@@ -51,6 +69,8 @@ class Progress:
 
     def epoch(self, name: str, record: dict[str, Any], total: int) -> None:
         """Show an epoch's loss and held-out NLL; the bar's total is the most epochs."""
+        if self._tell is not None:
+            self._tell(f"{name}, epoch {record['epoch']} of {total}")
         if self._bar is None:
             return
         task = self._bar.tasks[0]

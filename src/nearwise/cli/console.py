@@ -12,10 +12,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import rich.console
 import rich.measure
-import rich.progress
 import rich.table
 import typer
+from rich.progress import SpinnerColumn, TextColumn
 
+from nearwise.progress_bar import ProgressBar
 from nearwise.safe_files import plain, standard_output
 
 T = TypeVar("T")
@@ -110,33 +111,23 @@ def open_streams() -> None:
 def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Show the current step after a label, in one line on standard error.
 
-    Yields a function that takes the name of the next step. Nothing is shown where standard error is
-    no terminal.
+    Yields a function that takes the name of the next step.
     """
-    console = _console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda step: None
-        return
-    with console.status(label) as status:
-        yield lambda step: status.update(f"{label}: {step}")
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
+    with ProgressBar(*columns, console=_console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda step: bar.update(task, description=f"{label}: {step}")
 
 
 def progress(
     items: Iterable[T], label: str, *, total: int | None = None, quiet: bool = False
 ) -> Iterator[T]:
-    """Go through items with a bar on standard error; on terminals only, gone when done.
+    """Go through items with a bar on standard error, gone when done; in a file with lines.
 
     `total` is how many there are, where their `len` does not give it.
     """
-    console = _console(stderr=True)
-    yield from rich.progress.track(
-        items,
-        total=total,
-        description=label,
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    )
+    with ProgressBar(console=_console(stderr=True), disable=quiet) as bar:
+        yield from bar.track(items, total=total, description=label)
 
 
 USER_ERROR = 2

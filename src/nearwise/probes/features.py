@@ -3,9 +3,7 @@
 import hashlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -32,6 +30,7 @@ from nearwise.probes.encoders import (
     module_of,
 )
 from nearwise.probes.feature_set import FeatureSet
+from nearwise.progress_bar import late_bar
 from nearwise.training import Augmentation
 from nearwise.training.augment import crop_and_flip
 
@@ -139,7 +138,6 @@ class FeatureShards:
 
 FeatureType = Literal["float32", "float16"]
 Precision = Literal["float32", "bfloat16"]
-_SILENT_SECONDS = 1.0
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 
@@ -424,26 +422,3 @@ def _check_options(
         )
     if batch_size < 1 or views < 1:
         raise ValueError(f"batch_size={batch_size} and views={views} must be at least 1.")
-
-
-@contextmanager
-def late_bar(label: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error once a second has passed; on terminals only, gone when done.
-
-    Yields what takes the number of steps done so far.
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    bar = Progress(console=console, transient=True, disable=not (shown and console.is_terminal))
-    task, start = bar.add_task(label, total=total), time.monotonic()
-    with ExitStack() as showing:
-
-        def report(done: int) -> None:
-            bar.update(task, completed=done)
-            late = time.monotonic() - start > _SILENT_SECONDS
-            if late and not (bar.disable or bar.live.is_started):
-                showing.enter_context(bar)
-
-        yield report

@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nearwise.progress_bar import late_bar
+
 VARIABLE = "NEARWISE_IMAGE_MEMORY"
 MEGABYTE = 1_000_000
 _DEFAULT = 200  # megabytes
@@ -231,7 +233,8 @@ def decode_sound(
     room = Room.from_environment()
     threads = min(8, os.cpu_count() or 1)
     done, step = 0, threads
-    with ThreadPoolExecutor(threads) as pool, _bar(n) as advance:
+    bar = late_bar("decoding images", n, shown=n >= _SHOW_FROM)
+    with ThreadPoolExecutor(threads) as pool, bar as report:
         while chunk := list(islice(images, step)):
             decoded = pool.map(lambda image: _decode(image, size, color, room), chunk)
             for i, (image, read) in enumerate(zip(chunk, decoded, strict=True), start=done):
@@ -246,7 +249,7 @@ def decode_sound(
                 X[len(positions)] = read.pixels
                 positions.append(i)
             done += len(chunk)
-            advance(len(chunk))
+            report(done)
     assert done == n, f"{done} images, {n} announced"
     return Sound(X[: len(positions)], positions, damaged)
 
@@ -399,17 +402,3 @@ def _reason(error: BaseException) -> str:
         return error.strerror
     # Pillow's "cannot identify image file <_io.BytesIO object at 0x...>" has no more than this
     return str(error).partition(" <_io")[0].partition(" '")[0] or type(error).__name__
-
-
-@contextmanager
-def _bar(n: int) -> Iterator[Any]:
-    if n < _SHOW_FROM:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("decoding images", total=n)
-        yield lambda count: progress.advance(task, count)

@@ -12,6 +12,7 @@ from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
 from nearwise.lab.cli.needs import DataRootOption, lab_command
 from nearwise.lab.cli.settings_text import change_settings, image_set_name, paths_among
+from nearwise.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from nearwise.lab.experiments.fields import FieldProgress, FieldRun
@@ -185,7 +186,6 @@ def _stages(
 def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
     """Show a bar over the steps of a stage, with the losses of the last epoch."""
     import rich.progress
-    from rich.console import Console
 
     from nearwise.lab.experiments.fields import FieldProgress
 
@@ -199,7 +199,7 @@ def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(),
     )
-    with rich.progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with ProgressBar(*columns) as bar:
         task = bar.add_task(_FIRST, total=None, note="")
 
         def on_step(stage: str, step: int, n_steps: int) -> None:

@@ -15,6 +15,7 @@ from nearwise.cli.outputs import check_folder
 from nearwise.lab.cli.settings_text import paths_among
 from nearwise.lab.cli.vit_flags import settings_command
 from nearwise.lab.experiments.vit.settings import NEVER_EXISTED, VitSettings
+from nearwise.progress_bar import ProgressBar
 from nearwise.training.settings import plain_message
 
 if TYPE_CHECKING:
@@ -119,25 +120,22 @@ def _show_metrics(metrics: dict[str, Any]) -> None:
 def _bar(
     settings: VitSettings, quiet: bool
 ) -> "Iterator[tuple[Callable[[int], None], Callable[[dict[str, Any]], None]]]":
-    """Report each epoch's results; on a terminal, a line below counts steps."""
+    """Report each epoch's results, and count steps."""
     from nearwise.lab.experiments.vit.outputs import epoch_line
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     columns = (
-        rich.progress.TextColumn("epoch {task.completed} of {task.total}"),
+        rich.progress.TextColumn("{task.description} {task.completed} of {task.total}"),
         rich.progress.BarColumn(),
-        rich.progress.TextColumn("{task.description}"),
+        rich.progress.TextColumn("{task.fields[note]}"),
         rich.progress.TimeRemainingColumn(),
     )
-    shown = console.is_terminal and not quiet
-    with rich.progress.Progress(
-        *columns, console=console, transient=True, disable=not shown
-    ) as progress:
-        task = progress.add_task("", total=settings.num_epochs)
+    with ProgressBar(*columns, console=console, disable=quiet) as progress:
+        task = progress.add_task("epoch", total=settings.num_epochs, note="")
 
         def on_epoch(record: dict[str, Any]) -> None:
             progress.update(task, completed=record["epoch"])
             if not quiet:
                 progress.console.print(epoch_line(record), soft_wrap=True)
 
-        yield lambda step: progress.update(task, description=f"step {step + 1}"), on_epoch
+        yield lambda step: progress.update(task, note=f"step {step + 1}"), on_epoch

@@ -6,21 +6,31 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from nearwise.classifier.progress import stages_told_to
 from nearwise.lab.experiments.records import Record
+from nearwise.progress_bar import ProgressBar
 
 
 @dataclass
 class Bar:
     """The progress bar, or nothing."""
 
-    progress: Progress | None
+    progress: ProgressBar | None
     task: Any = None
+    title: str = ""
 
     def show(self, text: str) -> None:
         """Report what is being done."""
+        self.title = text
+        self._describe(text)
+
+    def stage(self, text: str) -> None:
+        """Report the stage of a fit that is part of what is being done."""
+        self._describe(f"{self.title} · {text}")
+
+    def _describe(self, text: str) -> None:
         if self.progress is not None:
             self.progress.update(self.task, description=text)
 
@@ -50,20 +60,25 @@ class Bar:
 
 @contextmanager
 def shown_bar(total: int, shown: bool, out: str | PathLike[str]) -> Iterator[Bar]:
-    """Show a bar of `total` steps on standard error, or nothing; Ctrl-C says what is kept."""
+    """Show a bar of `total` steps on standard error, or nothing; Ctrl-C says what is kept.
+
+    The bar also shows the stages of the classifier's fits.
+    """
     if not shown:
         yield Bar(None)
         return
-    console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with ProgressBar(*columns, transient=False) as progress:
+        bar = Bar(progress, progress.add_task("comparing", total=total))
         try:
-            yield Bar(progress, progress.add_task("comparing", total=total))
+            with stages_told_to(bar.stage):
+                yield bar
         except KeyboardInterrupt:
-            console.print(f"stopped; finished rows are kept in {out}, run again to go on")
+            told = f"stopped; finished rows are kept in {out}, run again to go on"
+            progress.console.print(told, markup=False, soft_wrap=True)
             raise

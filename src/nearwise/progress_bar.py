@@ -1,0 +1,110 @@
+"""Bars of progress: drawn on terminals and in notebooks, written as lines in log files.
+
+A long run often goes on in the background with its standard error in a file, where a bar cannot be
+drawn: there `ProgressBar` writes a line every half minute in which something changed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+
+from rich.console import Console
+from rich.progress import Progress as RichProgress
+from rich.progress import ProgressColumn, Task
+
+_LINE_SECONDS = 30.0
+_SILENT_SECONDS = 1.0
+
+
+class ProgressBar(RichProgress):
+    """rich's bar of progress, or a line every half minute where none can be drawn.
+
+    Parameters
+    ----------
+    *columns : rich.progress.ProgressColumn
+        What the bar shows; rich's own columns if none is given. A line shows the time since the
+        start and each task's description, its steps done and its field "note".
+    console : rich.console.Console, optional
+        Where it is shown; by default standard error.
+    transient : bool, default=True
+        Whether the bar is gone when it is done.
+    disable : bool, default=False
+        Show neither a bar nor lines.
+    """
+
+    def __init__(
+        self,
+        *columns: ProgressColumn,
+        console: Console | None = None,
+        transient: bool = True,
+        disable: bool = False,
+    ) -> None:
+        console = Console(stderr=True) if console is None else console
+        super().__init__(*columns, console=console, transient=transient, disable=disable)
+        self._writer: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Show the bar, or begin to write lines."""
+        if self.disable:
+            return
+        if self.console.is_terminal or self.console.is_jupyter:
+            super().start()
+        elif self._writer is None:
+            self._over.clear()
+            self._writer = threading.Thread(target=self._write_lines, daemon=True)
+            self._writer.start()
+
+    def stop(self) -> None:
+        """Take the bar away, or write no more lines."""
+        if self.live.is_started:
+            super().stop()
+        if self._writer is not None:
+            self._over.set()
+            self._writer.join()
+            self._writer = None
+
+    def _write_lines(self) -> None:
+        began, written = time.monotonic(), ""
+        while not self._over.wait(_LINE_SECONDS):
+            line = "; ".join(filter(None, map(_line, self.tasks)))
+            if line != written:
+                passed = timedelta(seconds=round(time.monotonic() - began))
+                self.console.print(
+                    f"{passed}  {line}", markup=False, emoji=False, highlight=False, soft_wrap=True
+                )
+                written = line
+
+
+def _line(task: Task) -> str:
+    parts = [task.description]
+    if task.total is not None:
+        parts.append(f"({task.completed:,.0f} of {task.total:,.0f})")
+    parts.append(str(task.fields.get("note", "")))
+    return " ".join(filter(None, parts))
+
+
+@contextmanager
+def late_bar(label: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error once a second has passed, gone when done.
+
+    Yields what takes the number of steps done so far.
+    """
+    if not shown:
+        yield lambda done: None
+        return
+    bar = ProgressBar()
+    task, start = bar.add_task(label, total=total), time.monotonic()
+    with ExitStack() as showing:
+        entered = False
+
+        def report(done: int) -> None:
+            nonlocal entered
+            bar.update(task, completed=done)
+            if not entered and time.monotonic() - start > _SILENT_SECONDS:
+                showing.enter_context(bar)
+                entered = True
+
+        yield report

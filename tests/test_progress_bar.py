@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from nearwise import progress_bar
-from nearwise.classifier.progress import Progress, stages_told_to
+from nearwise.classifier.progress import Progress, reporting_stages_to
 from nearwise.lab.experiments.progress import shown_bar
 from nearwise.progress_bar import ProgressBar
 
@@ -94,9 +94,9 @@ def test_a_comparison_shows_the_stages_of_the_fits_in_it(log):
         log.wait_for("(1 of 4)")
 
 
-def test_stages_are_told_within_the_block_only():
-    told = []
-    with stages_told_to(told.append):
+def test_stages_are_reported_within_the_block_only():
+    reported = []
+    with reporting_stages_to(reported.append):
         Progress(0).stage("inside")
     Progress(0).stage("outside")
-    assert told == ["inside"]
+    assert reported == ["inside"]

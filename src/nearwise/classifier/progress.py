@@ -12,17 +12,17 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 
 from nearwise.progress_bar import ProgressBar
 
-_told: ContextVar[Callable[[str], None] | None] = ContextVar("told", default=None)
+_callback: ContextVar[Callable[[str], None] | None] = ContextVar("callback", default=None)
 
 
 @contextmanager
-def stages_told_to(tell: Callable[[str], None]) -> Iterator[None]:
-    """Report the stages and epochs of fits to `tell` as well, whatever their `verbose` is."""
-    token = _told.set(tell)
+def reporting_stages_to(callback: Callable[[str], None]) -> Iterator[None]:
+    """Report the stages and epochs of fits to `callback` as well, whatever their `verbose` is."""
+    token = _callback.set(callback)
     try:
         yield
     finally:
-        _told.reset(token)
+        _callback.reset(token)
 
 
 class Progress:
@@ -32,7 +32,7 @@ class Progress:
         self.verbose = verbose
         self._console = Console(file=sys.stderr)
         self._bar: ProgressBar | None = None
-        self._tell = _told.get()
+        self._callback = _callback.get()
         self._task: Any = None
 
     def __enter__(self) -> Self:
@@ -60,8 +60,8 @@ class Progress:
 
     def stage(self, name: str) -> None:
         """Report what is being done now."""
-        if self._tell is not None:
-            self._tell(name)
+        if self._callback is not None:
+            self._callback(name)
         if self._bar is not None:
             self._bar.reset(self._task, description=name, total=None, note="")
         if self.verbose > 1:
@@ -69,8 +69,8 @@ class Progress:
 
     def epoch(self, name: str, record: dict[str, Any], total: int) -> None:
         """Show an epoch's loss and held-out NLL; the bar's total is the most epochs."""
-        if self._tell is not None:
-            self._tell(f"{name}, epoch {record['epoch']} of {total}")
+        if self._callback is not None:
+            self._callback(f"{name}, epoch {record['epoch']} of {total}")
         if self._bar is None:
             return
         task = self._bar.tasks[0]

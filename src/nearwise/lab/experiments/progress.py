@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from nearwise.classifier.progress import stages_told_to
+from nearwise.classifier.progress import reporting_stages_to
 from nearwise.lab.experiments.records import Record
 from nearwise.progress_bar import ProgressBar
 
@@ -76,9 +76,12 @@ def shown_bar(total: int, shown: bool, out: str | PathLike[str]) -> Iterator[Bar
     with ProgressBar(*columns, transient=False) as progress:
         bar = Bar(progress, progress.add_task("comparing", total=total))
         try:
-            with stages_told_to(bar.stage):
+            with reporting_stages_to(bar.stage):
                 yield bar
         except KeyboardInterrupt:
-            told = f"stopped; finished rows are kept in {out}, run again to go on"
-            progress.console.print(told, markup=False, soft_wrap=True)
+            progress.console.print(
+                f"stopped; finished rows are kept in {out}, run again to go on",
+                markup=False,
+                soft_wrap=True,
+            )
             raise

@@ -304,7 +304,7 @@ def test_no_network_corrects_labels_where_posterior_ones_teach_nothing(noisy, mo
     monkeypatch.setattr("nearwise.classifier.noise.fitting.with_targets", lambda model, *_: model)
     fitter = NoisyLabelFitter(even(0.3))
     with Progress(0) as progress:
-        fitter.fit(problem, settings, lambda: Unseen(as_float(X)), progress, [pytest.fail])
+        fitter.fit(problem, settings, lambda: Unseen(as_float(X)), progress, pytest.fail)
     labels, weight = problem.target(0)
     assert same(labels, given) and weight is None
 
@@ -344,7 +344,7 @@ def test_of_many_images_smaller_networks_look_for_wrong_labels(
     given = label_noise(y, 0.2, seed=0)
     model = attn_knn(**QUICK | changes, label_noise=0.2).fit(images, given)
     expected = options if widths is None else {"widths": widths}
-    assert trained == [(expected, epochs)] * 4
+    assert trained == [(expected, epochs)] * 3
     whole = [record for record in model.history_ if record["stage"] == f"embedder {kind}"]
     assert len(whole) == 6  # the classifier's own network keeps all epochs
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from nearwise.training import TrainingRows, train_embedder
+from nearwise.training import SelfCorrection, TrainingRows, train_embedder
 from nearwise.training.embedder import check_shares
 from nearwise.training.processes import Processes, join_processes
 from tests.training.cases import blobs, quick, small_network
@@ -19,14 +19,20 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHED = {"candidate_keys": "cached", "cache_momentum": 0.5, "n_candidates": None}
 
 
-def table_run(epochs=3, checkpoint=None):
+def table_run(correction=None):
     """Plain gradients without dropout and batch statistics: sums over processes are exact."""
     network = small_network(head=True)
-    config = quick(epochs=epochs, ce_weight=0.5, fit_scale=True, optimizer="sgd")
+    config = quick(epochs=3, ce_weight=0.5, fit_scale=True, optimizer="sgd")
     result = train_embedder(
-        network, blobs(), blobs(40, 1, 1000), config, seed=0, checkpoint=checkpoint
+        network, blobs(), blobs(40, 1, 1000), config, seed=0, correction=correction
     )
     return network, result
+
+
+def corrected_run():
+    """The same, with labels that follow the predictions of both processes."""
+    likelihood = torch.full((len(blobs()), 3), 0.2)
+    return table_run(SelfCorrection(likelihood.scatter(1, blobs().labels[:, None], 0.6)))
 
 
 def mixed_run(checkpoint=None, progress=None):
@@ -59,6 +65,7 @@ def work(folder):
     mixed_run(Path(folder) / "run", stop)
     for name, (network, result) in {
         "table": table_run(),
+        "corrected": corrected_run(),
         "mixed": mixed_run(),
         "resumed": mixed_run(Path(folder) / "run"),
     }.items():
@@ -108,13 +115,13 @@ def ended(tmp_path_factory):
             child.kill()
     return {
         (name, rank): load_file(folder / f"{name}-{rank}.safetensors")
-        for name in ("table", "mixed", "resumed")
+        for name in ("table", "corrected", "mixed", "resumed")
         for rank in (0, 1)
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["table", "mixed"])
+@pytest.mark.parametrize("name", ["table", "corrected", "mixed"])
 def test_processes_end_with_the_same_weights_and_history(ended, name):
     one, other = ended[name, 0], ended[name, 1]
     assert one.keys() == other.keys()
@@ -123,12 +130,13 @@ def test_processes_end_with_the_same_weights_and_history(ended, name):
 
 
 @pytest.mark.slow
-def test_result_is_that_of_one_process(ended):
-    network, result = table_run()
+@pytest.mark.parametrize(("name", "run"), [("table", table_run), ("corrected", corrected_run)])
+def test_result_is_that_of_one_process(ended, name, run):
+    network, result = run()
     for key, tensor in network.state_dict().items():
-        torch.testing.assert_close(ended["table", 0][key], tensor, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(ended[name, 0][key], tensor, atol=1e-4, rtol=1e-3)
     losses = torch.tensor([record["train_loss"] for record in result.history])
-    torch.testing.assert_close(ended["table", 0]["history"][:, 0], losses, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ended[name, 0]["history"][:, 0], losses, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from nearwise.training.engine import NotFiniteError, TrainingResult, minimize, t
 from nearwise.training.heads import HeadConfig, HeadRows, held_out_nll, train_head
 from nearwise.training.objective import BatchLoss, Objective
 from nearwise.training.rows import TrainingRows
+from nearwise.training.self_correction import SelfCorrection
 from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "HeadRows",
     "NotFiniteError",
     "Objective",
+    "SelfCorrection",
     "TrainConfig",
     "TrainingResult",
     "TrainingRows",

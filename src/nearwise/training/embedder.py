@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from nearwise.training.rows import (
     split_batch,
 )
 from nearwise.training.schedule import make_optimizer
+from nearwise.training.self_correction import FollowedPredictions, SelfCorrection
 from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig
 from nearwise.training.steps import KeyCache, encode_shared, fit_start_scale, step_losses
 from nearwise.warn import warn_user
@@ -46,6 +48,7 @@ def train_embedder(
     device: torch.device | str = "cpu",
     checkpoint: str | Path | None = None,
     progress: Progress | None = None,
+    correction: SelfCorrection | None = None,
 ) -> TrainingResult:
     """Train `network` in place; it ends in eval mode with its best weights.
 
@@ -74,6 +77,9 @@ def train_embedder(
         same result as an unbroken run.
     progress : callable, optional
         Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
+    correction : SelfCorrection, optional
+        Lets the labels of the training rows follow the network's own predictions, where some of
+        them are wrong. Needs a linear head and no MixUp.
 
     Returns
     -------
@@ -92,7 +98,7 @@ def train_embedder(
         If the run is interrupted: the best weights so far are kept. If a step ran out of memory:
         batches go on in smaller pieces.
     """
-    check_training(network, train, held_out, config)
+    check_training(network, train, held_out, config, correction)
     processes, device = join_processes(torch.device(device))
     check_shares(len(train), config.batch_size, processes.size)
     network.to(device)
@@ -104,14 +110,18 @@ def train_embedder(
             config,
             seed=seed,
             processes=processes,
+            correction=correction,
         )
-        settings = [network_config(network), config.decides()]
+        settings: list[Any] = [network_config(network), config.decides()]
         tensors = {
             f"{part}/{name}": tensor
             for part, rows in (("train", train), ("held out", held_out))
             if rows is not None
             for name, tensor in rows.tensors()
         }
+        if correction is not None:
+            settings.append([correction.momentum, correction.power, correction.warmup])
+            tensors["likelihood"] = correction.likelihood
         return train_epochs(
             objective,
             # The objective sets the precision: of the embedder, not of the loss.
@@ -158,6 +168,7 @@ class EmbedderObjective(Objective):
         *,
         seed: int = 0,
         processes: Processes | None = None,
+        correction: SelfCorrection | None = None,
     ) -> None:
         super().__init__(network, len(rows))
         network.embedder.fit_inputs(rows.x_num)
@@ -173,6 +184,11 @@ class EmbedderObjective(Objective):
         if config.candidate_keys == "cached" and config.knn_weight:
             momentum, precision = config.cache_momentum, config.precision
             self.cache = KeyCache(network, rows, momentum, precision=precision, processes=processes)
+        self.followed: FollowedPredictions | None = None
+        if correction is not None:
+            smoothing, device = config.label_smoothing, rows.x_num.device
+            self.followed = FollowedPredictions(correction, smoothing, device, processes)
+            self.corrects_after = max(1, round(correction.warmup * config.epochs))
         self.n_pieces = 1
 
     @property
@@ -199,8 +215,10 @@ class EmbedderObjective(Objective):
     def batches(
         self, epoch: int, config: EngineConfig, generator: torch.Generator
     ) -> Iterator[Batch]:
-        """Draw queries and candidates; hard rows and cached keys are brought up to date before."""
+        """Draw queries and candidates; labels, hard rows and cached keys are brought up to date."""
         settings = self.settings
+        if self.followed is not None and epoch > self.corrects_after:
+            self.rows = replace(self.rows, labels=self.followed.labels())
         self.network.embedder.begin_epoch(epoch)
         self.mirrored = self._mirror(epoch)
         self._select_hard_rows(epoch)
@@ -294,9 +312,10 @@ class EmbedderObjective(Objective):
             )
 
     def _can_split(self, n_queries: int) -> bool:
-        # Normalisation layers need two rows; other processes would wait for us at the cache; and
-        # without a cache every piece encodes all candidates, which saves nothing.
-        waits = self.processes.several and self.cache is not None
+        # Normalisation layers need two rows; other processes would wait for us at the cache or the
+        # predictions; and without a cache every piece encodes all candidates, which saves nothing.
+        shares = self.cache is not None or self.followed is not None
+        waits = self.processes.several and shares
         many = self.cache is None and bool(self.settings.knn_weight)
         return n_queries >= 4 * self.n_pieces and not waits and not many
 
@@ -317,6 +336,7 @@ class EmbedderObjective(Objective):
                 generator,
                 self.cache,
                 mirrored=self.mirrored,
+                followed=self.followed,
             )
             loss = torch.stack(
                 [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
@@ -384,12 +404,14 @@ class EmbedderObjective(Objective):
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Row weights, cached keys and the number of pieces."""
+        """Row weights, cached keys, averages of predictions and the number of pieces."""
         state = {"n_pieces": torch.tensor(self.n_pieces)}
         if self.row_weights is not None:
             state["row_weights"] = self.row_weights
         if self.cache is not None and len(self.cache.keys):
             state["cache"] = self.cache.keys
+        if self.followed is not None:
+            state["followed"] = self.followed.average
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -398,6 +420,8 @@ class EmbedderObjective(Objective):
         self.row_weights = state.get("row_weights")
         if self.cache is not None and "cache" in state:
             self.cache.keys = state["cache"]
+        if self.followed is not None:
+            self.followed.average = state["followed"]
 
 
 def check_training(
@@ -405,6 +429,7 @@ def check_training(
     train: TrainingRows,
     held_out: TrainingRows | None,
     config: TrainConfig,
+    correction: SelfCorrection | None = None,
 ) -> None:
     """Raise ValueError where rows, labels, ids and settings do not fit the network."""
     if len(train) < 2:
@@ -423,6 +448,8 @@ def check_training(
             _check_kind(name, rows, network)
     if config.augment is not None:
         _check_augmentation(train, config.augment)
+    if correction is not None:
+        _check_correction(network, train, config, correction)
     if held_out is None:
         return
     if len(held_out) == 0:
@@ -454,6 +481,22 @@ def _check_kind(name: str, rows: TrainingRows, network: NeighborNetwork) -> None
         f"The {name} rows are {present}, but {type(network.embedder).__name__} takes {expected}. "
         "Build the network with another embedder."
     )
+
+
+def _check_correction(
+    network: NeighborNetwork, train: TrainingRows, config: TrainConfig, correction: SelfCorrection
+) -> None:
+    shape = (len(train), network.n_classes)
+    if correction.likelihood.shape != shape:
+        raise ValueError(
+            f"likelihood has shape {tuple(correction.likelihood.shape)}, and must have {shape}: "
+            "one row per training row, one column per class."
+        )
+    if not config.ce_weight or config.mixup_alpha:
+        raise ValueError(
+            "A correction follows the head's predictions of single rows: give ce_weight a positive "
+            f"value (now {config.ce_weight}), and mixup_alpha 0 (now {config.mixup_alpha})."
+        )
 
 
 def _check_augmentation(rows: TrainingRows, augment: Augmentation) -> None:

@@ -20,6 +20,7 @@ from nearwise.training.augment import augment, draw_batch_mix, mix_ids, mix_labe
 from nearwise.training.encoding import Precision, autocast, encode, encode_in_pieces
 from nearwise.training.processes import Processes
 from nearwise.training.rows import Batch, TrainingRows
+from nearwise.training.self_correction import FollowedPredictions
 from nearwise.training.settings import TrainConfig
 
 # Factors on the reciprocal of the mean distance: from nearly uniform to nearly the nearest alone.
@@ -89,6 +90,7 @@ def step_losses(
     cache: KeyCache | None = None,
     *,
     mirrored: Tensor | None = None,
+    followed: FollowedPredictions | None = None,
 ) -> dict[str, Tensor]:
     """Unweighted terms of the loss of one batch, without those of weight 0: scalars by name.
 
@@ -96,7 +98,7 @@ def step_losses(
     generator (views and MixUp) on the CPU. Candidates outside the batch take their keys from the
     cache, without gradient, and keys of the queries are written back to it; without a cache all
     keys are computed here. `mirrored` (n,) are the rows whose images are mirrored in this epoch,
-    where the settings let them take turns.
+    where the settings let them take turns; `followed` takes note of the head's predictions.
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
@@ -136,6 +138,8 @@ def step_losses(
         parts["ce"] = soft_cross_entropy(
             logits, step.labels, smoothing=config.label_smoothing, sample_weight=weight
         )
+        if followed is not None:
+            followed.note(queries, logits)
     if config.contrastive_weight:
         parts["contrastive"] = _contrast_views(
             network, rows, queries, step.unmixed, config, generator, mirror

@@ -22,6 +22,7 @@ from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularML
 from nearwise.nn.embedders import NumericEmbedding
 from nearwise.nn.network import Similarity
 from nearwise.training import (
+    SelfCorrection,
     TrainConfig,
     TrainingResult,
     TrainingRows,
@@ -238,11 +239,14 @@ def train_member(
     progress: Callable[[dict[str, Any]], None] | None,
     second: AnyRows | None = None,
     options: dict[str, Any] | None = None,
+    likelihood: Tensor | None = None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
     """Train one member on a fold's training rows, stopped early on its held-out rows.
 
     `second` is another view of the same rows, taken half the time; `options` are further arguments
-    of an `ImageEmbedder`.
+    of an `ImageEmbedder`. With the `likelihood` (n, C) of the given labels, labels are corrected
+    while the network trains. Its last epoch is then kept: NLL of unsure labels, not corrected,
+    would choose an early one.
     """
     numbers, codes = network_inputs(encoder, rows)
     everything = TrainingRows(
@@ -253,14 +257,17 @@ def train_member(
         second_x_num=None if second is None else network_inputs(encoder, second)[0],
     )
     network = make_network(kind, encoder, numbers.shape[1], n_classes, seed, options)
+    train, held_out = (torch.from_numpy(rows) for rows in fold)
+    correction = None if likelihood is None else SelfCorrection(likelihood[train])
     result = train_embedder(
         network,
-        everything.take(torch.from_numpy(fold[0])),
-        everything.take(torch.from_numpy(fold[1])),
+        everything.take(train),
+        everything.take(held_out) if correction is None else None,
         TrainConfig(**settings),
         seed=seed,
         device=device,
         checkpoint=checkpoint,
         progress=progress,
+        correction=correction,
     )
     return network, result

@@ -1,7 +1,6 @@
 """The networks of images: trained for keys and predictions, and to look for wrong labels."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +28,6 @@ from nearwise.nn.fast_cnn import FAST_CNN_WIDTHS
 from nearwise.training import TrainConfig
 
 _FEW = 5_000  # images for which a network of half the size or epochs would learn too little
-_CORRECTIONS = 2  # networks of all rows, each fitted to the labels that the former one corrected
 _DEPTHS = 3  # deepest stages of a backbone that are searched for neighbors
 
 
@@ -41,8 +39,7 @@ def fit_image_networks(
     kind = image_backbone(encoder, settings.embedder)
     memory, _ = problem.folds[0]
     networks = _LabelNetworks(kind, problem, settings, progress)
-    corrections = [partial(networks.learned, number) for number in range(_CORRECTIONS)]
-    settings.label_fitter.fit(problem, settings, networks.unseen, progress, corrections)
+    settings.label_fitter.fit(problem, settings, networks.unseen, progress, networks.learned)
     train = _training(kind, encoder, len(memory), settings)
     embedding = fit_embedding(kind, train, problem, settings, progress)
     assert embedding is not None  # images always have a network
@@ -97,13 +94,18 @@ class _LabelNetworks:
             agreement=float((first == second).float().mean()),
         )
 
-    def learned(self, number: int) -> Tensor:
-        """Log-probabilities (n, C) of all rows by a network fitted to the memory's targets."""
+    def learned(self, likelihood: Tensor) -> Tensor:
+        """Log-probabilities (n, C) of all rows by a network that corrects the memory's targets.
+
+        `likelihood` (n, C) of the given labels; the network learns without MixUp.
+        """
         encoder, _ = _images(self.problem)
-        embedding, views = self._fit(self.problem.folds[0][0], 2 + number)
+        embedding, views = self._fit(self.problem.folds[0][0], 2, likelihood)
         return mean_log_proba([embedding.head_log_proba(0, encoder, view) for view in views])
 
-    def _fit(self, rows: np.ndarray, number: int) -> tuple[Embedding, list[EncodedImages]]:
+    def _fit(
+        self, rows: np.ndarray, number: int, likelihood: Tensor | None = None
+    ) -> tuple[Embedding, list[EncodedImages]]:
         """Train one of them, and give the views of the images that it predicts."""
         kind, problem, settings = self.kind, self.problem, self.settings
         encoder, images = _images(problem)
@@ -120,8 +122,12 @@ class _LabelNetworks:
         changes = {"train": settings.train | {"epochs": epochs}, "embedder_options": options}
         changed = settings.model_copy(update=changes)
         train = _training(kind, encoder, len(rows), changed)
-        name = f"true labels, network {number + 1} of {2 + _CORRECTIONS}"
-        network = fit_apart(kind, train, problem, changed, rows, number, name, self.progress)
+        if likelihood is not None:
+            train["mixup_alpha"] = 0.0
+        name = f"true labels, network {number + 1} of 3"
+        network = fit_apart(
+            kind, train, problem, changed, rows, number, name, self.progress, likelihood
+        )
         augment = TrainConfig(**train).augment
         mirrored = augment is not None and augment.flip and not problem.views
         views = image_views(images, ("flip",)) if mirrored else problem.views

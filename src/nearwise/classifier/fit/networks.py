@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows, Embedding, default_config, train_member
 from nearwise.classifier.fit.feature_space import choose_feature_space
@@ -108,11 +109,26 @@ def fit_apart(
     number: int,
     name: str,
     progress: Progress,
+    likelihood: Tensor | None = None,
 ) -> NeighborNetwork:
-    """Train a network that is not a member, on rows of the memory and their present targets."""
+    """Train a network that is not a member, on rows of the memory and their present targets.
+
+    With the `likelihood` (n, C) of the given labels it corrects the targets while it trains.
+    """
     apart, member = replace(problem, history=[]), len(problem.folds) + number
     fold, target = (rows, problem.folds[0][1]), problem.target(0)
-    return _fit_network(kind, train, apart, settings, fold, target, member, name, progress)[0]
+    return _fit_network(
+        kind,
+        train,
+        apart,
+        settings,
+        fold,
+        target,
+        member,
+        name,
+        progress,
+        likelihood=likelihood,
+    )[0]
 
 
 def _fit_network(
@@ -126,6 +142,7 @@ def _fit_network(
     name: str,
     progress: Progress,
     second: AnyRows | None = None,
+    likelihood: Tensor | None = None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
     """Train one network on a fold, note its epochs, and keep checkpoints on request."""
     described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
@@ -144,6 +161,7 @@ def _fit_network(
         progress=lambda record: progress.epoch(name, record, train["epochs"]),
         second=second,
         options=settings.embedder_options,
+        likelihood=likelihood,
     )
     problem.history.extend(
         {"stage": f"embedder {kind}", "member": member} | _plain_record(record)

@@ -1,7 +1,7 @@
 """What a fit works on: checked settings, the encoded training rows and their folds."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,13 +50,14 @@ class LabelFitter:
         settings: "FitSettings",
         unseen: Callable[[], Unseen],
         progress: Progress,
-        corrections: Sequence[Callable[[], Tensor]] = (),
+        learned: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Set `problem.label_model`.
 
-        `unseen` gives what is known of rows without their labels. Each of `corrections` trains a
-        network on the memory's rows, fitted to the problem's present targets, and gives its
-        log-probabilities (n, C) of all rows, those that it was trained on included.
+        `unseen` gives what is known of rows without their labels. `learned` trains a network on
+        the memory's rows that corrects the problem's targets while it trains, by the likelihood
+        (n, C) of the given labels, and gives its log-probabilities (n, C) of all rows, those that
+        it was trained on included.
         """
 
 

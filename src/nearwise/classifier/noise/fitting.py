@@ -1,6 +1,6 @@
 """Fits the label model of a problem: the transition, and the labels to fit to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -86,7 +86,7 @@ class NoisyLabelFitter(LabelFitter):
         settings: FitSettings,
         unseen: Callable[[], Unseen],
         progress: Progress,
-        corrections: Sequence[Callable[[], Tensor]] = (),
+        learned: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
 
@@ -99,9 +99,10 @@ class NoisyLabelFitter(LabelFitter):
         if isinstance(model, NoisyLabels):
             model = with_targets(model, problem, settings, progress)
             taught = model.rows is not None and model.rows.targets is not None
-            for learned in corrections if taught else ():
+            if taught and learned is not None:
                 problem.label_model = model
-                model = corrected_targets(model, learned(), problem)
+                likelihood = model.matrices[0].T[torch.from_numpy(problem.labels)]
+                model = corrected_targets(model, learned(likelihood), problem)
         problem.label_model = model
 
 
@@ -219,12 +220,10 @@ def with_targets(
 
 
 def corrected_targets(model: NoisyLabels, learned: Tensor, problem: Problem) -> NoisyLabels:
-    """Fit to what a network that learned posterior labels makes of the rows itself, (n, C).
+    """Fit to what a network that corrected labels while it learned makes of the rows, (n, C).
 
-    A network learns what is common to many rows long before single wrong labels, and corrects
-    these on rows that it was trained on ("early learning": Liu et al., NeurIPS 2020). How sure it
-    is to be taken for is found on rows held out. What the memory keeps of its rows stays
-    the prediction by networks that did not see them.
+    How sure it is to be taken for is found on rows held out. What the memory keeps of its rows
+    stays the prediction by networks that did not see them.
     """
     assert model.rows is not None  # dropped only after the fit
     _, held_out = problem.folds[0]

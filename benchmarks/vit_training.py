@@ -26,6 +26,7 @@ import torch
 
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.lab.cli.settings_text import parse_seeds
+from nearwise.lab.cli.vit_train_command import training_bar
 from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, train_vit
 from nearwise.safe_files import write_aside
@@ -306,7 +307,8 @@ def main() -> None:
         for augmented in {"on": (True,), "off": (False,), "both": (False, True)}[args.augment]:
             for arm in names:
                 settings = settings_of(args.data, arm, augmented, seed, args.runs, args.device)
-                run = train_vit(settings)
+                with training_bar(settings) as (on_step, on_epoch):
+                    run = train_vit(settings, on_step=on_step, on_epoch=on_epoch)
                 if run.summary["interrupted"]:
                     raise SystemExit("Interrupted. Run it again to go on.")
                 last = record_of(run, arm, augmented, args.device)

@@ -7,7 +7,7 @@ drawn: there `ProgressBar` writes a line every half minute in which something ch
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.console import Console
@@ -96,15 +96,14 @@ def late_bar(label: str, total: int, *, shown: bool = True) -> Iterator[Callable
         yield lambda done: None
         return
     bar = ProgressBar()
-    task, start = bar.add_task(label, total=total), time.monotonic()
-    with ExitStack() as showing:
-        entered = False
+    task, began = bar.add_task(label, total=total), time.monotonic()
 
-        def report(done: int) -> None:
-            nonlocal entered
-            bar.update(task, completed=done)
-            if not entered and time.monotonic() - start > _SILENT_SECONDS:
-                showing.enter_context(bar)
-                entered = True
+    def report(done: int) -> None:
+        bar.update(task, completed=done)
+        if time.monotonic() - began > _SILENT_SECONDS:
+            bar.start()  # does nothing where it is shown
 
+    try:
         yield report
+    finally:
+        bar.stop()

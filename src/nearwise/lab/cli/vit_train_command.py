@@ -55,7 +55,7 @@ def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     check_folder("--output-dir", Path(settings.folder), paths_among(settings.dataset))
     from nearwise.lab.experiments.vit import train_vit
 
-    with _bar(settings, quiet) as (on_step, on_epoch):
+    with training_bar(settings, quiet) as (on_step, on_epoch):
         run = train_vit(
             settings,
             told=(lambda line: None) if quiet else say,
@@ -117,8 +117,8 @@ def _show_metrics(metrics: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _bar(
-    settings: VitSettings, quiet: bool
+def training_bar(
+    settings: VitSettings, quiet: bool = False
 ) -> "Iterator[tuple[Callable[[int], None], Callable[[dict[str, Any]], None]]]":
     """Report each epoch's results, and count steps."""
     from nearwise.lab.experiments.vit.outputs import epoch_line

@@ -321,6 +321,9 @@ def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tm
     assert (model._predictor.views.labels.numpy() == truth[kept]).mean() > 0.9
     again = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
     assert same(again.predict_proba(images), model.predict_proba(images))
+    trained = {path.parent for path in tmp_path.rglob("*.safetensors")}
+    attn_knn(**QUICK | changes, checkpoint_dir=tmp_path, tta="shift").fit(images, given)
+    assert {path.parent for path in tmp_path.rglob("*.safetensors")} == trained
 
 
 @pytest.mark.parametrize(

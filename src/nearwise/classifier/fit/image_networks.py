@@ -1,7 +1,7 @@
 """The networks of images: trained for keys and predictions, and to look for wrong labels."""
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +52,8 @@ def fit_image_networks(
 class _LabelNetworks:
     """Networks that look for wrong labels.
 
-    Where they learn from mirrored images they predict these too. A network learns wrong labels that
+    Where they learn from mirrored images they predict these too, and no other views of the
+    classifier's: fits that differ in these share the networks. A network learns wrong labels that
     it is trained on. With many images a fast-cnn therefore gets half its channels, which have less
     room for them and take a third of the time; another kind gets half its epochs, which leave it
     less time for them. Few images need all of both, and twice the epochs where these are few too
@@ -129,9 +130,8 @@ class _LabelNetworks:
             kind, train, problem, changed, rows, number, name, self.progress, likelihood
         )
         augment = TrainConfig(**train).augment
-        mirrored = augment is not None and augment.flip and not problem.views
-        views = image_views(images, ("flip",)) if mirrored else problem.views
-        return Embedding(kind, [network]), [images, *cast(list[EncodedImages], views)]
+        mirrored = image_views(images, ("flip",)) if augment is not None and augment.flip else []
+        return Embedding(kind, [network]), [images, *mirrored]
 
 
 def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:

@@ -31,6 +31,7 @@ METHOD_LOOK: dict[str, tuple[str, str, str]] = {
     "attention": (ACCENT, "o", "-"),
     "attention+tta": (LINE_COLORS[2], "D", ":"),
     "attention+noise-model": (LINE_COLORS[2], "d", "-"),
+    "attention+noise-model+tta": (LINE_COLORS[2], "d", ":"),
     "attention+uniform-prior": (LINE_COLORS[2], "<", "-"),
     "cnn": (LINE_COLORS[5], "P", "--"),
     "mlp": (LINE_COLORS[5], "P", "--"),

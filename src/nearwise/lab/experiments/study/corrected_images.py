@@ -47,10 +47,8 @@ IMAGE_ABLATIONS = {name: off for name, off in ABLATIONS.items() if "embedder" no
 def main_jobs(session: CorrectedSession) -> list[Job]:
     """CNN, plain neighbors of its keys, and attention: one view, views, k-ensemble, adaptive."""
     frame = _Frame(session)
-    # a mirrored digit is another digit
-    tta = "flip" if session.inputs.x_train.shape[1] == 3 else "shift"
     forms: dict[str, dict[str, Any]] = {
-        "attention+tta": {"tta": tta},
+        "attention+tta": {"tta": frame.tta},
         "attention+k-ensemble": session.head(k_ensemble=session.preset.ensemble_k),
         "attention+adaptive-k": session.head(adaptive_k="entropy"),
     }
@@ -73,7 +71,7 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     """Wrong labels in the memory alone, and in all training and held-out rows.
 
     In all rows they are drawn or human, everything is trained again, and the classifier is fitted
-    without a noise model and with one.
+    without a noise model, with one, and with one and views.
     """
     frame = _Frame(session)
     inputs = session.inputs
@@ -81,20 +79,22 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     for name in human_kinds(session.preset, session.dataset):
         labels, wrong = human_labels(name, session.dataset, inputs.train_index, session.data_root)
         row: dict[str, Any] = {"noise": wrong, "noise_kind": f"human-{name}"}
-        jobs += _noise_pair(frame, partial(_relabelled, y=labels), row)
+        jobs += _everywhere(frame, partial(_relabelled, y=labels), row)
     # the highest rates decide the claims, so they come first
     for rate, kind in sorted(session.preset.noise_grid, key=lambda drawn: -drawn[0]):
         row = {"noise": float(rate), "noise_kind": kind}
         change = partial(_noisy, rate=float(rate), kind=kind, seed=session.seed)
-        jobs += _noise_pair(frame, change, row)
+        jobs += _everywhere(frame, change, row)
     return jobs
 
 
-def _noise_pair(frame: "_Frame", change: "Change", row: dict[str, Any]) -> list[Job]:
-    where = "where=everywhere"
+def _everywhere(frame: "_Frame", change: "Change", row: dict[str, Any]) -> list[Job]:
+    place = ("where=everywhere", change, row)
+    views = f"{NOISE_MODEL}+tta"
     return [
-        frame.beside_network("label-noise", where, change, row),
-        frame.attention("label-noise", NOISE_MODEL, where, change, row, label_noise="auto"),
+        frame.beside_network("label-noise", *place),
+        frame.attention("label-noise", NOISE_MODEL, *place, label_noise="auto"),
+        frame.attention("label-noise", views, *place, label_noise="auto", tta=frame.tta),
     ]
 
 
@@ -193,6 +193,11 @@ class _Frame:
 
     def __init__(self, session: CorrectedSession) -> None:
         self.session = session
+
+    @property
+    def tta(self) -> str:
+        """View of test-time augmentation: mirrored images, but a mirrored digit is another one."""
+        return "flip" if self.session.inputs.x_train.shape[1] == 3 else "shift"
 
     def title(self, *parts: str) -> str:
         """Name a job on the progress bar."""

@@ -16,7 +16,8 @@ EXPERIMENT_ORDER = (
 METHOD_ORDER = (
     "uniform", "distance", "distance-tuned", "distance-learned", "multi-head", "attention",
     "base", "classifier", "attention+tta",
-    "attention+k-ensemble", "attention+adaptive-k", "attention+noise-model",
+    "attention+k-ensemble", "attention+adaptive-k",
+    "attention+noise-model", "attention+noise-model+tta",
     "attention+uniform-prior", "cnn", "cnn+temperature", "mlp",
     "mlp+temperature",
 )  # fmt: skip

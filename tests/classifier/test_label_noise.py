@@ -11,11 +11,10 @@ from nearwise.classifier.fit import image_networks
 from nearwise.classifier.fit.networks import fit_apart
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import LabelFitter, Problem, Unseen, make_folds
-from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.predictor import as_float
-from nearwise.classifier.noise.fitting import NoisyLabelFitter, corrected_targets
+from nearwise.classifier.noise.fitting import NoisyLabelFitter
 from nearwise.classifier.noise.noisy_labels import (
     NoisyLabels,
     TrainingRows,
@@ -272,41 +271,17 @@ def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     assert set(issues["id"]) == set(kept.tolist())
 
 
-def test_a_network_corrects_labels_as_far_as_it_tells_those_held_out():
-    proba, true, given = sure_proba(3000)
-    unseen = torch.log(torch.full((1, 3000, 3), 1 / 3))  # what the memory keeps knows nothing here
-    transition = known_transition(even(0.3), given)
-    matrices = torch.from_numpy(even(0.3))[None]
-    rows = TrainingRows(unseen, np.full(3, 1 / 3))
-    model = NoisyLabels(transition=transition, matrices=matrices, rows=rows)
-    problem = Problem(ImageEncoder(), None, given, None, 3)
-    problem.folds = [(np.arange(2000), np.arange(2000, 3000))]
-    unsure = torch.log_softmax(0.3 * torch.log(torch.from_numpy(proba)), 1)  # right, and too unsure
-    found = corrected_targets(model, unsure.float(), problem)
-    target, weight = found.target(0, given, None)
-    right = (target.argmax(1) == true).mean()
-    assert right > 0.95 and weight is None
-    assert abs(target.max(1).mean() - right) < 0.05
-    assert sums_to_one(target)
-    assert torch.equal(found.rows.log_proba, unseen)
-    noise = torch.randn(3000, 3, generator=torch.Generator().manual_seed(0))
-    found = corrected_targets(model, torch.log_softmax(noise, 1), problem)
-    assert (found.target(0, given, None)[0].argmax(1) == given).mean() > 0.95
-
-
-def test_no_network_corrects_labels_where_posterior_ones_teach_nothing(noisy, monkeypatch):
-    X, _, given = noisy
-    encoder = TableEncoder()
-    problem = Problem(encoder, encoder.fit(X), given, None, 3)
-    problem.folds = [(np.arange(180), np.arange(180, 240))]
-    model = attn_knn(validation_fraction=0.25, **CHEAP)
-    settings = check_settings(model, len(X), 3, 0)
-    monkeypatch.setattr("nearwise.classifier.noise.fitting.with_targets", lambda model, *_: model)
-    fitter = NoisyLabelFitter(even(0.3))
-    with Progress(0) as progress:
-        fitter.fit(problem, settings, lambda: Unseen(as_float(X)), progress, pytest.fail)
-    labels, weight = problem.target(0)
-    assert same(labels, given) and weight is None
+def test_networks_correct_labels_only_where_posterior_ones_teach_more():
+    given = np.array([0, 2, 1])
+    matrix = np.array([[0.8, 0.2, 0.0], [0.1, 0.6, 0.3], [0.0, 0.3, 0.7]])
+    rows = TrainingRows(torch.zeros(1, 3, 3), np.full(3, 1 / 3))
+    matrices = torch.from_numpy(matrix)[None]
+    known = {"transition": known_transition(matrix, given), "matrices": matrices}
+    assert NoisyLabels(rows=rows, **known).likelihood(given) is None
+    taught = rows._replace(targets=[(np.full((3, 3), 1 / 3), None)])
+    found = NoisyLabels(rows=taught, **known).likelihood(given)
+    assert found.tolist() == [[0.8, 0.1, 0.0], [0.0, 0.3, 0.7], [0.2, 0.6, 0.3]]
+    assert AS_GIVEN.likelihood(given) is None
 
 
 def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tmp_path):
@@ -347,7 +322,7 @@ def test_of_many_images_smaller_networks_look_for_wrong_labels(
     given = label_noise(y, 0.2, seed=0)
     model = attn_knn(**QUICK | changes, label_noise=0.2).fit(images, given)
     expected = options if widths is None else {"widths": widths}
-    assert trained == [(expected, epochs)] * 3
+    assert trained == [(expected, epochs)] * 2
     whole = [record for record in model.history_ if record["stage"] == f"embedder {kind}"]
     assert len(whole) == 6  # the classifier's own network keeps all epochs
 

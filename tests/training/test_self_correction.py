@@ -62,6 +62,31 @@ def test_labels_are_powers_of_averages_times_likelihoods():
     torch.testing.assert_close(followed.labels(), expected)
 
 
+def test_mixed_rows_are_not_noted(monkeypatch):
+    rows, _, likelihood = mislabelled(60)
+    noted, note = [], FollowedPredictions.note
+
+    def spy(self, positions, logits):
+        noted.append(len(positions))
+        note(self, positions, logits)
+
+    monkeypatch.setattr(FollowedPredictions, "note", spy)
+    trained(rows, likelihood, epochs=8, mixup_alpha=0.2)
+    assert set(noted) == {0, 30}  # half of the batches are mixed
+
+
+def test_the_last_epoch_is_kept_also_beside_held_out_rows():
+    rows, _, likelihood = mislabelled(60)
+    network = small_network(head=True)
+    others = blobs(40, 1, 1000)
+    correction = SelfCorrection(likelihood)
+    config = quick(ce_weight=1.0, lr=0.5)  # whose NLL rises
+    result = train_embedder(network, rows, others, config, seed=0, correction=correction)
+    nlls = [record["held_out_nll"] for record in result.history]
+    assert (result.best_epoch, result.best_value) == (4, None)
+    assert nlls[-1] > min(nlls)
+
+
 def test_labels_stay_as_they_are_in_the_warm_up():
     rows, _, likelihood = mislabelled(60)
     plain, _ = trained(rows, epochs=2)
@@ -109,7 +134,7 @@ def test_what_does_not_fit_the_run_is_refused():
     rows, _, likelihood = mislabelled(60)
     with pytest.raises(ValueError, match=r"has shape \(59, 3\), and must have \(60, 3\)"):
         trained(rows, likelihood[1:])
-    with pytest.raises(ValueError, match="mixup_alpha 0"):
-        trained(rows, likelihood, mixup_alpha=0.2)
+    with pytest.raises(ValueError, match="Lower mixup_probability"):
+        trained(rows, likelihood, mixup_alpha=0.2, mixup_probability=1.0)
     with pytest.raises(ValueError, match="ce_weight"):
         trained(rows, likelihood, ce_weight=0.0, knn_weight=1.0)

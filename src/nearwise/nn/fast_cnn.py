@@ -18,6 +18,7 @@ _LEAST_VARIANCE = 5e-4  # added to that of each component of a patch
 WHITENING_IMAGES = 2_000
 _BIAS_EPOCHS = 3  # in which the bias of the whitened layer is trained
 _LOGIT_SCALE = 9.0
+_REPAYING = 8  # images from which a CPU is faster with channels last, weights laid out anew
 
 
 class FastCNN(nn.Module):
@@ -74,6 +75,8 @@ class FastCNN(nn.Module):
         return maps[-1].amax(dim=(2, 3)) / _LOGIT_SCALE, stages
 
     def _maps(self, pixels: Tensor) -> list[Tensor]:
+        if pixels.device.type == "cpu" and len(pixels) >= _REPAYING:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
         found = [F.gelu(self.whiten(pixels))]
         for block in self.blocks:
             found.append(block(found[-1]))

@@ -79,7 +79,8 @@ def train_embedder(
         Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
     correction : SelfCorrection, optional
         Lets the labels of the training rows follow the network's own predictions, where some of
-        them are wrong. Needs a linear head and no MixUp.
+        them are wrong. Needs a linear head, and batches without MixUp. The last epoch is then
+        kept: the NLL of held-out labels that are not corrected would choose an early one.
 
     Returns
     -------
@@ -128,7 +129,7 @@ def train_embedder(
             config.model_copy(update={"precision": "float32"}),
             seed=seed,
             device=device,
-            monitor=None if held_out is None else "nll",
+            monitor=None if held_out is None or correction is not None else "nll",
             checkpoint=checkpoint,
             fingerprint="" if checkpoint is None else content_hash(settings, tensors),
             processes=processes,
@@ -492,10 +493,12 @@ def _check_correction(
             f"likelihood has shape {tuple(correction.likelihood.shape)}, and must have {shape}: "
             "one row per training row, one column per class."
         )
-    if not config.ce_weight or config.mixup_alpha:
+    if not config.ce_weight:
+        raise ValueError("A correction follows the head's predictions. Give ce_weight a value.")
+    if config.mixup_alpha and config.mixup_probability == 1:
         raise ValueError(
-            "A correction follows the head's predictions of single rows: give ce_weight a positive "
-            f"value (now {config.ce_weight}), and mixup_alpha 0 (now {config.mixup_alpha})."
+            "A correction follows predictions of single rows, and MixUp takes all batches. Lower "
+            "mixup_probability, or give mixup_alpha 0."
         )
 
 

@@ -71,7 +71,7 @@ class FollowedPredictions:
     def note(self, positions: Tensor, logits: Tensor) -> None:
         """Take predictions (B, C) of the rows at these positions into their averages.
 
-        With several processes all of them call this, with rows of their own.
+        With several processes all of them call this, with rows of their own, or with none.
         """
         n_classes = logits.shape[1]
         # A network fitted to smoothed labels predicts these.

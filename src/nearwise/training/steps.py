@@ -98,7 +98,8 @@ def step_losses(
     generator (views and MixUp) on the CPU. Candidates outside the batch take their keys from the
     cache, without gradient, and keys of the queries are written back to it; without a cache all
     keys are computed here. `mirrored` (n,) are the rows whose images are mirrored in this epoch,
-    where the settings let them take turns; `followed` takes note of the head's predictions.
+    where the settings let them take turns; `followed` takes note of the head's predictions
+    of rows that are not mixed.
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
@@ -139,7 +140,8 @@ def step_losses(
             logits, step.labels, smoothing=config.label_smoothing, sample_weight=weight
         )
         if followed is not None:
-            followed.note(queries, logits)
+            noted = slice(0) if step.ids.ndim == 2 else slice(None)  # none of mixed rows
+            followed.note(queries[noted], logits[noted])
     if config.contrastive_weight:
         parts["contrastive"] = _contrast_views(
             network, rows, queries, step.unmixed, config, generator, mirror

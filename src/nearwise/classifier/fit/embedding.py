@@ -244,9 +244,8 @@ def train_member(
     """Train one member on a fold's training rows, stopped early on its held-out rows.
 
     `second` is another view of the same rows, taken half the time; `options` are further arguments
-    of an `ImageEmbedder`. With the `likelihood` (n, C) of the given labels, labels are corrected
-    while the network trains. Its last epoch is then kept: NLL of unsure labels, not corrected,
-    would choose an early one.
+    of an `ImageEmbedder`. With the `likelihood` (n, C) of the given labels, the labels of the
+    training rows are corrected while the network trains.
     """
     numbers, codes = network_inputs(encoder, rows)
     everything = TrainingRows(
@@ -257,17 +256,15 @@ def train_member(
         second_x_num=None if second is None else network_inputs(encoder, second)[0],
     )
     network = make_network(kind, encoder, numbers.shape[1], n_classes, seed, options)
-    train, held_out = (torch.from_numpy(rows) for rows in fold)
-    correction = None if likelihood is None else SelfCorrection(likelihood[train])
     result = train_embedder(
         network,
-        everything.take(train),
-        everything.take(held_out) if correction is None else None,
+        everything.take(torch.from_numpy(fold[0])),
+        everything.take(torch.from_numpy(fold[1])),
         TrainConfig(**settings),
         seed=seed,
         device=device,
         checkpoint=checkpoint,
         progress=progress,
-        correction=correction,
+        correction=None if likelihood is None else SelfCorrection(likelihood[fold[0]]),
     )
     return network, result

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nearwise.classifier.fit.embedding import Depths, Embedding
 from nearwise.classifier.fit.networks import changed_by_user, fit_apart, fit_embedding
@@ -21,7 +20,6 @@ from nearwise.classifier.model.row_models import (
     ImageNetworks,
     StageSpace,
     average_views,
-    mean_log_proba,
 )
 from nearwise.classifier.progress import Progress
 from nearwise.nn.fast_cnn import FAST_CNN_WIDTHS
@@ -39,9 +37,10 @@ def fit_image_networks(
     kind = image_backbone(encoder, settings.embedder)
     memory, _ = problem.folds[0]
     networks = _LabelNetworks(kind, problem, settings, progress)
-    settings.label_fitter.fit(problem, settings, networks.unseen, progress, networks.learned)
+    settings.label_fitter.fit(problem, settings, networks.unseen, progress)
     train = _training(kind, encoder, len(memory), settings)
-    embedding = fit_embedding(kind, train, problem, settings, progress)
+    likelihood = problem.label_model.likelihood(problem.labels)
+    embedding = fit_embedding(kind, train, problem, settings, progress, likelihood=likelihood)
     assert embedding is not None  # images always have a network
     progress.stage("depths of the backbone")
     use_head = settings.base is not None
@@ -95,18 +94,7 @@ class _LabelNetworks:
             agreement=float((first == second).float().mean()),
         )
 
-    def learned(self, likelihood: Tensor) -> Tensor:
-        """Log-probabilities (n, C) of all rows by a network that corrects the memory's targets.
-
-        `likelihood` (n, C) of the given labels; the network learns without MixUp.
-        """
-        encoder, _ = _images(self.problem)
-        embedding, views = self._fit(self.problem.folds[0][0], 2, likelihood)
-        return mean_log_proba([embedding.head_log_proba(0, encoder, view) for view in views])
-
-    def _fit(
-        self, rows: np.ndarray, number: int, likelihood: Tensor | None = None
-    ) -> tuple[Embedding, list[EncodedImages]]:
+    def _fit(self, rows: np.ndarray, number: int) -> tuple[Embedding, list[EncodedImages]]:
         """Train one of them, and give the views of the images that it predicts."""
         kind, problem, settings = self.kind, self.problem, self.settings
         encoder, images = _images(problem)
@@ -123,12 +111,8 @@ class _LabelNetworks:
         changes = {"train": settings.train | {"epochs": epochs}, "embedder_options": options}
         changed = settings.model_copy(update=changes)
         train = _training(kind, encoder, len(rows), changed)
-        if likelihood is not None:
-            train["mixup_alpha"] = 0.0
-        name = f"true labels, network {number + 1} of 3"
-        network = fit_apart(
-            kind, train, problem, changed, rows, number, name, self.progress, likelihood
-        )
+        name = f"true labels, network {number + 1} of 2"
+        network = fit_apart(kind, train, problem, changed, rows, number, name, self.progress)
         augment = TrainConfig(**train).augment
         mirrored = image_views(images, ("flip",)) if augment is not None and augment.flip else []
         return Embedding(kind, [network]), [images, *mirrored]

@@ -49,8 +49,13 @@ def fit_embedding(
     settings: FitSettings,
     progress: Progress,
     second: AnyRows | None = None,
+    likelihood: Tensor | None = None,
 ) -> Embedding | None:
-    """Train one network per fold; `second` is another view of the rows, taken half the time."""
+    """Train one network per fold; `second` is another view of the rows, taken half the time.
+
+    With the `likelihood` (n, C) of the given labels networks correct their targets while they
+    train, and their last epochs are kept.
+    """
     choice = problem.choice
     choice["embedder"] = kind or "identity"
     if kind is None:
@@ -59,7 +64,7 @@ def fit_embedding(
     for member, fold in enumerate(problem.folds):
         target, name = problem.target(member), f"embedder {kind}, member {member + 1}"
         network, result = _fit_network(
-            kind, train, problem, settings, fold, target, member, name, progress, second
+            kind, train, problem, settings, fold, target, member, name, progress, second, likelihood
         )
         networks.append(network)
         nlls.append(result.best_value)
@@ -109,26 +114,11 @@ def fit_apart(
     number: int,
     name: str,
     progress: Progress,
-    likelihood: Tensor | None = None,
 ) -> NeighborNetwork:
-    """Train a network that is not a member, on rows of the memory and their present targets.
-
-    With the `likelihood` (n, C) of the given labels it corrects the targets while it trains.
-    """
+    """Train a network that is not a member, on rows of the memory and their present targets."""
     apart, member = replace(problem, history=[]), len(problem.folds) + number
     fold, target = (rows, problem.folds[0][1]), problem.target(0)
-    return _fit_network(
-        kind,
-        train,
-        apart,
-        settings,
-        fold,
-        target,
-        member,
-        name,
-        progress,
-        likelihood=likelihood,
-    )[0]
+    return _fit_network(kind, train, apart, settings, fold, target, member, name, progress)[0]
 
 
 def _fit_network(

@@ -50,15 +50,8 @@ class LabelFitter:
         settings: "FitSettings",
         unseen: Callable[[], Unseen],
         progress: Progress,
-        learned: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Set `problem.label_model`.
-
-        `unseen` gives what is known of rows without their labels. `learned` trains a network on
-        the memory's rows that corrects the problem's targets while it trains, by the likelihood
-        (n, C) of the given labels, and gives its log-probabilities (n, C) of all rows, those that
-        it was trained on included.
-        """
+        """Set `problem.label_model`; `unseen` gives what is known of rows without their labels."""
 
 
 class FitSettings(Settings):

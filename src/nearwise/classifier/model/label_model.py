@@ -69,6 +69,10 @@ class LabelModel:
         """Labels and weights (n,) that the models of a fold are fitted to."""
         return labels, weight
 
+    def likelihood(self, labels: np.ndarray) -> Tensor | None:
+        """Probability of each given label for every class (n, C), where networks correct labels."""
+        return None
+
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
         """Weighted number of the training rows of each class, (n_classes,)."""
         return torch.zeros(n_classes).scatter_add_(0, labels, weight)

@@ -13,7 +13,7 @@ from torch import Tensor
 from nearwise.classifier.fit.base import cross_fit
 from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem, Unseen
 from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.model.gates import clearly_lower, given_losses, pool_gates, pooled
+from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.noise.noisy_labels import (
@@ -86,7 +86,6 @@ class NoisyLabelFitter(LabelFitter):
         settings: FitSettings,
         unseen: Callable[[], Unseen],
         progress: Progress,
-        learned: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
 
@@ -98,11 +97,6 @@ class NoisyLabelFitter(LabelFitter):
         model = find_label_model(predictor)
         if isinstance(model, NoisyLabels):
             model = with_targets(model, problem, settings, progress)
-            taught = model.rows is not None and model.rows.targets is not None
-            if taught and learned is not None:
-                problem.label_model = model
-                likelihood = model.matrices[0].T[torch.from_numpy(problem.labels)]
-                model = corrected_targets(model, learned(likelihood), problem)
         problem.label_model = model
 
 
@@ -217,22 +211,6 @@ def with_targets(
     taught = taught and _worth_fitting(model, fitted, problem, settings, progress)
     problem.choice["label_noise"]["fitted_to"] = "posterior" if taught else "given"
     return fitted if taught else model
-
-
-def corrected_targets(model: NoisyLabels, learned: Tensor, problem: Problem) -> NoisyLabels:
-    """Fit to what a network that corrected labels while it learned makes of the rows, (n, C).
-
-    How sure it is to be taken for is found on rows held out. What the memory keeps of its rows
-    stays the prediction by networks that did not see them.
-    """
-    assert model.rows is not None  # dropped only after the fit
-    _, held_out = problem.folds[0]
-    weight = None if problem.weight is None else problem.weight[held_out]
-    judged = learned[held_out].double().numpy()
-    (power,), _ = pool_gates([judged], problem.labels[held_out], weight, model)
-    tempered = torch.log_softmax(power * learned, dim=1)[None]
-    posteriors = _posteriors(tempered, model.matrices, problem.labels)
-    return replace(model, rows=model.rows._replace(targets=_targets(posteriors, problem)))
 
 
 def _targets(posteriors: list[np.ndarray], problem: Problem) -> list[Target]:

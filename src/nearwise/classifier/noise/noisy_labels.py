@@ -192,6 +192,12 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
             return labels, weight
         return self.rows.targets[min(fold, len(self.rows.targets) - 1)]
 
+    def likelihood(self, labels: np.ndarray) -> Tensor | None:
+        """Take it from the transition, where posterior labels teach more than the given ones."""
+        if self.rows is None or self.rows.targets is None:
+            return None
+        return self.matrices[0].T[torch.from_numpy(labels)]
+
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
         """Weighted number of the training rows of each true class, (n_classes,)."""
         assert self.rows is not None  # used only in the fit

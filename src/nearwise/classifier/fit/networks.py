@@ -77,7 +77,9 @@ def fit_embedding(
             )
             choice["embedder"] = "identity (interrupted)"
             return None
-    choice["embedder_nll"], choice["networks"] = nlls, len(networks)
+    choice["networks"] = len(networks)
+    if likelihood is None:  # else no epoch was chosen by it
+        choice["embedder_nll"] = nlls
     return Embedding(kind, networks)
 
 

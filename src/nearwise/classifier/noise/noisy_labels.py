@@ -177,26 +177,27 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
         object.__setattr__(self, "matrix", torch.from_numpy(self.transition.matrix).float())
 
     @property
+    def _targets(self) -> list[Target] | None:
+        """What each version's models are fitted to; None for the labels as given."""
+        return None if self.rows is None else self.rows.targets
+
+    @property
     def checkpoint_tag(self) -> str:  # type: ignore[override]
         """Distinguishes networks fitted to posterior labels from those fitted to given ones."""
-        return "" if self.rows is None or self.rows.targets is None else "-true"
+        return "" if self._targets is None else "-true"
 
     def pool_options(self, parts: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         """Try predictions of given labels also as what they imply of the true ones."""
-        of_true = self.rows is not None and self.rows.targets is not None
-        return [parts] if of_true else [parts, self.with_true(parts)]
+        return [parts, self.with_true(parts)] if self._targets is None else [parts]
 
     def target(self, fold: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
         """Posterior labels with their probabilities as weights, where these teach more."""
-        if self.rows is None or self.rows.targets is None:
-            return labels, weight
-        return self.rows.targets[min(fold, len(self.rows.targets) - 1)]
+        targets = self._targets
+        return (labels, weight) if targets is None else targets[min(fold, len(targets) - 1)]
 
     def likelihood(self, labels: np.ndarray) -> Tensor | None:
         """Take it from the transition, where posterior labels teach more than the given ones."""
-        if self.rows is None or self.rows.targets is None:
-            return None
-        return self.matrices[0].T[torch.from_numpy(labels)]
+        return None if self._targets is None else self.matrices[0].T[torch.from_numpy(labels)]
 
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
         """Weighted number of the training rows of each true class, (n_classes,)."""

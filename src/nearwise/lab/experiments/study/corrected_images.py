@@ -89,12 +89,17 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def _everywhere(frame: "_Frame", change: "Change", row: dict[str, Any]) -> list[Job]:
-    place = ("where=everywhere", change, row)
-    views = f"{NOISE_MODEL}+tta"
+    where = "where=everywhere"
+    forms: dict[str, dict[str, Any]] = {
+        NOISE_MODEL: {"label_noise": "auto"},
+        f"{NOISE_MODEL}+tta": {"label_noise": "auto", "tta": frame.tta},
+    }
     return [
-        frame.beside_network("label-noise", *place),
-        frame.attention("label-noise", NOISE_MODEL, *place, label_noise="auto"),
-        frame.attention("label-noise", views, *place, label_noise="auto", tta=frame.tta),
+        frame.beside_network("label-noise", where, change, row),
+        *(
+            frame.attention("label-noise", name, where, change, row, **changes)
+            for name, changes in forms.items()
+        ),
     ]
 
 

@@ -166,7 +166,7 @@ def main() -> None:
         config=config,
         device=args.device,
         n_jobs=parse_count("--jobs", args.jobs) or "auto",
-        told=tell,
+        progress=tell,
     )
     page = write_report(comparison, work)
     seconds = time.perf_counter() - began

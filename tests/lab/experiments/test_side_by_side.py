@@ -1,4 +1,4 @@
-"""Tasks in processes side by side: what is done, told, raised and lost."""
+"""Tasks in processes side by side: what is done, reported, raised and lost."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ from nearwise.lab.experiments.side_by_side import number_of_jobs, run_side_by_si
 pytestmark = pytest.mark.slow  # processes start one after the other, a minute in all
 
 
-def leave_pid(folder, item, told):
-    told(f"doing {item}")
+def leave_pid(folder, item, progress):
+    progress(f"doing {item}")
     time.sleep(0.8)
     seen = sorted(p.name for p in Path(folder).iterdir())
     (Path(folder) / item).write_text(f"{os.getpid()} {','.join(seen)}", encoding="utf-8")
@@ -25,13 +25,13 @@ def leave_pid(folder, item, told):
 BURNT = 0.5  # seconds
 
 
-def burn(item, told):
+def burn(item, progress):
     end = time.process_time() + BURNT
     while time.process_time() < end:
         pass
 
 
-def leave_pid_and_stay(folder, item, told):
+def leave_pid_and_stay(folder, item, progress):
     (Path(folder) / item).write_text(str(os.getpid()), encoding="utf-8")
     time.sleep(300)
 
@@ -51,11 +51,11 @@ def wait_until(true, seconds=60):
         time.sleep(0.1)
 
 
-def fail(item, told):
+def fail(item, progress):
     raise ValueError(f"{item} does not fit.")
 
 
-def be_killed(item, told):
+def be_killed(item, progress):
     os.kill(os.getpid(), signal.SIGKILL)
 
 

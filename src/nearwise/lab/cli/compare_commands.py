@@ -94,8 +94,8 @@ def compare(
         peer_weights=weights,
         progress=not quiet,
     )
-    with steps("Writing the report", quiet=quiet) as told:
-        page = render_report(out, progress=told)
+    with steps("Writing the report", quiet=quiet) as progress:
+        page = render_report(out, progress=progress)
     show((out / "results.md").read_text(encoding="utf-8"))
     if not quiet:
         say(f"Tables: {out / 'results.md'} (.tex, .csv, .json). Report: {page}")

@@ -123,8 +123,8 @@ def experiment(
         only=only,
         progress=not quiet,
     )
-    with steps("Writing the report", quiet=quiet) as told:
-        page = render_report(out, progress=told)
+    with steps("Writing the report", quiet=quiet) as progress:
+        page = render_report(out, progress=progress)
     if not quiet:
         _tell_defects({record.preset for record in records})
     _show_rows(records)

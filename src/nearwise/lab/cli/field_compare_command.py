@@ -105,7 +105,7 @@ def compare(
     name = image_set_name(dataset)
     settings = _settings(name, context, probes, limit, config, changes)
     loaded = load_images(name, data_root=data_root)
-    with steps("Comparing", quiet=quiet) as told:
+    with steps("Comparing", quiet=quiet) as progress:
         others = {} if not also else _encoders(also, loaded)
         comparison = run_comparison(
             loaded,
@@ -116,10 +116,10 @@ def compare(
             others=others,
             device=device,
             n_jobs=parse_count("--jobs", jobs) or "auto",
-            told=told,
+            progress=progress,
         )
-    with steps("Writing the report", quiet=quiet) as told:
-        page = write_report(comparison, out, progress=told)
+    with steps("Writing the report", quiet=quiet) as progress:
+        page = write_report(comparison, out, progress=progress)
     _show_accuracies(comparison)
     _show_verdicts(judge_all(comparison))
     if not quiet:

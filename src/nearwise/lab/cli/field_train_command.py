@@ -208,9 +208,9 @@ def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
             bar.update(task, completed=step)
 
         def on_epoch(stage: str, record: Mapping[str, Any]) -> None:
-            told = {"train MSE": record["train"]["mse"], "NCE": record["train"].get("nce")}
-            told["held-out PSNR"] = record["evaluation"].get("psnr")
-            note = "  ".join(f"{k} {v:.4g}" for k, v in told.items() if v is not None)
+            shown = {"train MSE": record["train"]["mse"], "NCE": record["train"].get("nce")}
+            shown["held-out PSNR"] = record["evaluation"].get("psnr")
+            note = "  ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
             bar.update(task, note=f"epoch {record['epoch']}  {note}")
 
         yield FieldProgress(on_step, on_epoch)

@@ -119,7 +119,7 @@ def probe(
             f"{n_seen} of {n_test} test images are among those that {name} was trained on: they "
             f"are left out, for all encoders; {len(parts.test.labels)} are judged."
         )
-    with steps("Probing", quiet=quiet) as told:
+    with steps("Probing", quiet=quiet) as progress:
         records = evaluate(
             encoders,
             parts,
@@ -132,7 +132,7 @@ def probe(
             device=str(choose_device(device)),
             views=views,
             folder=out,
-            progress=lambda what, done, total: told(f"{what} ({done} of {total} done)"),
+            progress=lambda what, done, total: progress(f"{what} ({done} of {total} done)"),
         )
     _show_records(records)
     _show_differences(_differences(records, against), against)
@@ -235,8 +235,8 @@ def _short_names(encoders: list[str]) -> dict[str, str]:
     """Call a folder or file by its own name, where no other encoder has that name."""
     # "/" also occurs in names of the hub, which are recognized by both halves
     last = {name: name if name.startswith("hf:") else Path(name).name for name in set(encoders)}
-    told = list(last.values())
-    return {name: short for name, short in last.items() if short and told.count(short) == 1}
+    shortened = list(last.values())
+    return {name: short for name, short in last.items() if short and shortened.count(short) == 1}
 
 
 def _mean(values: list[float]) -> float:
@@ -249,9 +249,9 @@ def _differences(records: "list[Record]", baseline: str) -> list[dict[str, Any]]
 
     found = paired_differences(records, baseline=baseline)
     of_nll = paired_differences(records, baseline=baseline, measure="nll")
-    told = ("difference", "low", "high", "verdict")
+    kept = ("difference", "low", "high", "verdict")
     return [
-        {**row, "nll": {name: other[name] for name in told}}
+        {**row, "nll": {name: other[name] for name in kept}}
         for row, other in zip(found, of_nll, strict=True)
     ]
 

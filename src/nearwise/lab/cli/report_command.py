@@ -43,7 +43,7 @@ def report(
     from nearwise.lab.report import FORMATS, render_report
 
     wanted = split_list(formats) or FORMATS
-    with steps("Writing the report", quiet=quiet) as told:
-        page = render_report(folder, title=title, formats=wanted, progress=told)
+    with steps("Writing the report", quiet=quiet) as progress:
+        page = render_report(folder, title=title, formats=wanted, progress=progress)
     if not quiet:
         say(f"Report: {page}")

@@ -58,7 +58,7 @@ def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     with training_bar(settings, quiet) as (on_step, on_epoch):
         run = train_vit(
             settings,
-            told=(lambda line: None) if quiet else say,
+            progress=(lambda line: None) if quiet else say,
             on_step=on_step,
             on_epoch=on_epoch,
         )

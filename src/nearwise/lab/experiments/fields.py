@@ -191,10 +191,10 @@ def _description(
 
 def _find(folder: Path, wanted: Mapping[str, Any]) -> FieldRun | None:
     for file in find_models(folder, {"study": dict(wanted), "finished": True}):
-        told = load_json(file.folder / HISTORY)
-        if told is not None:
+        kept = load_json(file.folder / HISTORY)
+        if kept is not None:
             model = PerceiverAutoencoder.load(file.folder)
-            return FieldRun(model, file.folder, told["history"], told["seconds"], found=True)
+            return FieldRun(model, file.folder, kept["history"], kept["seconds"], found=True)
     return None
 
 

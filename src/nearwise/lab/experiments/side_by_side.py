@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Told = Callable[[str], None]
-Work = Callable[[Item, Told], None]
+Progress = Callable[[str], None]
+Work = Callable[[Item, Progress], None]
 Jobs = int | str
 
 _TELL_EVERY = 0.3  # seconds
@@ -48,7 +48,7 @@ def number_of_jobs(n_jobs: Jobs, device: str) -> int:
 
 
 def run_side_by_side(
-    work: Work[Item], rounds: Sequence[Sequence[Item]], n_jobs: int, told: Told
+    work: Work[Item], rounds: Sequence[Sequence[Item]], n_jobs: int, progress: Progress
 ) -> None:
     """Do tasks in processes of their own; a round begins when the one before is over.
 
@@ -59,19 +59,19 @@ def run_side_by_side(
     Parameters
     ----------
     work : callable
-        ``work(item, told)`` does one; of a module, or a partial of such a function.
+        ``work(item, progress)`` does one; of a module, or a partial of such a function.
     rounds : sequence of sequences of items
         The longest tasks of a round should come first.
     n_jobs : int
         Processes, at least 1; no more are started than a round has tasks. One task at a time is
         done in this process.
-    told : callable
+    progress : callable
         Called with what all of them are doing.
 
     Raises
     ------
     Exception
-        What a task or `told` raises; the others are broken off.
+        What a task or `progress` raises; the others are broken off.
     ChildProcessError
         If a process was killed, most often for lack of memory.
     """
@@ -79,7 +79,7 @@ def run_side_by_side(
     if n_jobs == 1:
         for items in rounds:
             for item in items:
-                work(item, told)
+                work(item, progress)
         return
     others = set(active_children())
     pool = ProcessPoolExecutor(
@@ -93,7 +93,7 @@ def run_side_by_side(
                     pool.submit(_noted, work, item, note)
                     for item, note in zip(items, places, strict=True)
                 ]
-                _await(waiting, places, told)
+                _await(waiting, places, progress)
     except BrokenProcessPool as error:
         raise ChildProcessError(
             f"One of {n_jobs} processes was killed, most likely for lack of memory. Use fewer "
@@ -108,7 +108,7 @@ def run_side_by_side(
             process.join()  # its processor time counts from then on
 
 
-def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], told: Told) -> None:
+def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], progress: Progress) -> None:
     """Wait for tasks, and pass on their notes as they change."""
     before = ""
     left = set(waiting)
@@ -118,7 +118,7 @@ def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], told: Told) -
             task.result()
         words = _BETWEEN.join(_read(notes))
         if words and words != before:
-            told(words)
+            progress(words)
             before = words
 
 

@@ -270,8 +270,8 @@ def _fingerprint(encoder: Encoder | StoredFeatures, parts: ProbeData) -> str:
 
 def _described(probe: Probe) -> str:
     params = {k: v for k, v in probe.get_params().items() if k != "device"}
-    told = json.dumps(params, sort_keys=True, default=str)
-    return f"{type(probe).__name__} by {probe.chosen_by} {told}"
+    settings = json.dumps(params, sort_keys=True, default=str)
+    return f"{type(probe).__name__} by {probe.chosen_by} {settings}"
 
 
 def _key(

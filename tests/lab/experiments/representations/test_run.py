@@ -131,7 +131,7 @@ def test_processes_side_by_side_give_the_same(ran, digits, tmp_path):
     _, alone = ran
     arms = ("pixels", "full", "full+nce")
     said: list[str] = []
-    both = run_comparison(digits, tmp_path, config=SLICE, arms=arms, n_jobs=2, told=said.append)
+    both = run_comparison(digits, tmp_path, config=SLICE, arms=arms, n_jobs=2, progress=said.append)
     assert any("seed 0, " in words for words in said)
 
     def measured(records):

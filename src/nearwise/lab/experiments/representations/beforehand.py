@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from nearwise.lab.experiments.representations.arms import Arm
-from nearwise.lab.experiments.representations.looking import Told
 from nearwise.lab.experiments.representations.measuring import Study
 from nearwise.lab.experiments.representations.settings import StudyConfig
-from nearwise.lab.experiments.side_by_side import run_side_by_side
+from nearwise.lab.experiments.side_by_side import Progress, run_side_by_side
 from nearwise.lab.field_training.run import Objective
 from nearwise.lab.probing.data import ProbeData
 
@@ -60,7 +59,7 @@ def measure_beforehand(study: Study, arms: Sequence[Arm], seeds: Sequence[int], 
             partial(_do, study.name, study.data, study.config, study.folder, study.device),
             rounds,
             processes,
-            study.told,
+            study.progress,
         )
     return max(processes, 1)
 
@@ -99,10 +98,10 @@ def _do(
     folder: Path,
     device: str,
     task: _Task,
-    told: Told,
+    progress: Progress,
 ) -> None:
     """Do one task, in a process of its own."""
-    study = Study(name, data, config, folder, device, told)
+    study = Study(name, data, config, folder, device, progress)
     if task.only:
         study.train(" and ".join(task.only), task.only, task.seed)
     else:

@@ -63,17 +63,17 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
             "finish."
         )
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(path.read_text(encoding="utf-8"))
         with np.load(path.with_name(ARRAYS), allow_pickle=False) as stored:
             arrays = dict(stored)
         return Comparison(
-            told["records"],
+            saved["records"],
             right_rows,
-            told["geometry"],
-            told["fields"],
-            _maps(told["maps"], arrays),
-            _pictures(told["pictures"], arrays),
-            told["facts"],
+            saved["geometry"],
+            saved["fields"],
+            _maps(saved["maps"], arrays),
+            _pictures(saved["pictures"], arrays),
+            saved["facts"],
         )
     except (ValueError, KeyError, OSError) as error:
         raise ValueError(f"The comparison in {Path(folder)} is damaged: {error}.") from error
@@ -84,21 +84,21 @@ def right_rows(record: Mapping[str, Any]) -> NDArray[np.bool_]:
     return unpacked(record["correct"], record["n"])
 
 
-def _maps(told: list[dict[str, Any]], arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _maps(saved: list[dict[str, Any]], arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {**drawn, "points": arrays[f"map{i}"], "labels": arrays[f"map{i}_labels"]}
-        for i, drawn in enumerate(told)
+        for i, drawn in enumerate(saved)
     ]
 
 
-def _pictures(told: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    if not told:
+def _pictures(saved: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    if not saved:
         return {}
     contexts = {
         context: {
             "seen": arrays.get(f"seen {context}"),
             "fields": {n: arrays[f"field {context} {n}"] for n in names},
         }
-        for context, names in told["contexts"].items()
+        for context, names in saved["contexts"].items()
     }
-    return {"seed": told["seed"], "originals": arrays["originals"], "contexts": contexts}
+    return {"seed": saved["seed"], "originals": arrays["originals"], "contexts": contexts}

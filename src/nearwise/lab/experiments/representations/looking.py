@@ -1,7 +1,7 @@
 """What is measured and kept of encoders beside probes: geometry, maps, reconstructions."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from nearwise.data.images.pixels import as_images, as_unit_floats
 from nearwise.lab.experiments.fields import FieldRun
 from nearwise.lab.experiments.representations.arms import arm_of
 from nearwise.lab.experiments.representations.settings import StudyConfig
+from nearwise.lab.experiments.side_by_side import Progress
 from nearwise.lab.field_training.run import reconstruction_errors
 from nearwise.lab.geometry.describe import describe_geometry
 from nearwise.lab.geometry.directions import alignment
@@ -26,7 +27,6 @@ _NEIGHBORS = 20
 _TRUST = 12
 _PERPLEXITY = 30.0
 Features = NDArray[np.float32]
-Told = Callable[[str], None]
 
 
 class Looker:
@@ -84,13 +84,15 @@ class Looker:
                 measured.append(row)
         return measured
 
-    def maps(self, encoders: Mapping[str, Encoder], seed: int, told: Told) -> list[dict[str, Any]]:
+    def maps(
+        self, encoders: Mapping[str, Encoder], seed: int, progress: Progress
+    ) -> list[dict[str, Any]]:
         """Lay the features out in the plane, in both ways, with how far they can be trusted."""
         rows = _sample(len(self.codes), self.config.map_rows)
         drawn = []
         for context in self.config.contexts:
             for name, encoder in encoders.items():
-                told(f"seed {seed}, map of {name}, {context}")
+                progress(f"seed {seed}, map of {name}, {context}")
                 X = self.features(name, encoder, context)[rows]
                 for way, points in (("tsne", tsne_map(X, seed)), ("pca", pca_map(X))):
                     drawn.append(

@@ -14,9 +14,10 @@ from nearwise.data.images.pixels import as_images
 from nearwise.lab.experiments.artifacts import load_json, save_json
 from nearwise.lab.experiments.fields import FieldProgress, FieldRun, find_field, run_field
 from nearwise.lab.experiments.representations.arms import FIELDS, PIXELS, RANDOM, Arm, arm_of
-from nearwise.lab.experiments.representations.looking import Looker, Told, reconstructed
+from nearwise.lab.experiments.representations.looking import Looker, reconstructed
 from nearwise.lab.experiments.representations.records import MAIN, POOLING, PROTOCOL
 from nearwise.lab.experiments.representations.settings import StudyConfig
+from nearwise.lab.experiments.side_by_side import Progress
 from nearwise.lab.field_training.run import Objective
 from nearwise.lab.probing import Patches, RandomInit, SparsePoints, evaluate
 from nearwise.lab.probing.catalog import make_probe
@@ -56,10 +57,10 @@ class Study:
         config: StudyConfig,
         folder: Path,
         device: str,
-        told: Told,
+        progress: Progress,
     ) -> None:
         self.name, self.data, self.config, self.folder = name, data, config, folder
-        self.device, self.told = device, told
+        self.device, self.progress = device, progress
         self.models, self.cache = folder / "models", folder / "features"
         self.shape = tuple(as_images(data.train.images[:1]).shape[1:])
         self.digest = [digest_of_part(data.train), digest_of_part(data.test)]
@@ -82,15 +83,15 @@ class Study:
         found.geometry += measured["geometry"]
         found.fields += measured["fields"]
         if pictures:
-            self.told(f"seed {seed}, maps and reconstructions")
-            found.maps = self.looker.maps(encoders, seed, self.told)
+            self.progress(f"seed {seed}, maps and reconstructions")
+            found.maps = self.looker.maps(encoders, seed, self.progress)
             found.pictures = self.looker.pictures(fields, seed) if fields else {}
 
     def train(self, title: str, stages: Sequence[Objective], seed: int) -> FieldRun:
         """Train a field, or find it; a stage that two arms share is trained once."""
         label = f"seed {seed}, training {title}"
         progress = FieldProgress(
-            lambda stage, step, of: self.told(f"{label}: {stage}, step {step} of {of}"),
+            lambda stage, step, of: self.progress(f"{label}: {stage}, step {step} of {of}"),
             lambda stage, record: None,
         )
         return run_field(
@@ -209,13 +210,13 @@ class Study:
                 shared=True,  # by the seeds of the fields, which have one name
                 cache=self.cache,
                 progress=lambda what, done, of: (
-                    self.told(f"seed {seed}, probing {what} ({part}, {done} of {of})")
+                    self.progress(f"seed {seed}, probing {what} ({part}, {done} of {of})")
                     if done < of
                     else None
                 ),
             )
-        told = [{k: v for k, v in r.items() if k not in _OF_ROWS} for r in records]
-        return [{**r, "part": part, "seed": seed} for r in told]
+        kept = [{k: v for k, v in r.items() if k not in _OF_ROWS} for r in records]
+        return [{**r, "part": part, "seed": seed} for r in kept]
 
     def made(
         self, names: Sequence[str], encoder: Encoder, seed: int
@@ -243,7 +244,7 @@ class Study:
         path = self.folder / "looked" / f"{key}.json"
         kept = load_json(path)
         if kept is None:
-            self.told(f"seed {seed}, geometry of {len(encoders)} encoders")
+            self.progress(f"seed {seed}, geometry of {len(encoders)} encoders")
             geometry = self.looker.geometry(encoders, seed)
             kept = plain({"geometry": geometry, "fields": reconstructed(fields, self.looker, seed)})
             save_json(path, kept)
@@ -252,13 +253,13 @@ class Study:
     def facts(self, dataset: Dataset) -> dict[str, Any]:
         """Conditions of the numbers."""
         train, validation, test = (len(part.labels) for part in self.data)
-        told = self.config.model_dump(mode="json")
+        described = self.config.model_dump(mode="json")
         return {
             "dataset": dataset.name,
             "classes": [str(c) for c in dataset.classes],
             "sizes": f"{train:,} training, {validation:,} validation, {test:,} test",
-            "settings": ", ".join(f"{k} {v}" for k, v in told.items()),
-            "config": told,
+            "settings": ", ".join(f"{k} {v}" for k, v in described.items()),
+            "config": described,
             "hardware": ", ".join(f"{k} {v}" for k, v in hardware().items()),
             "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
             "command": command_line(),

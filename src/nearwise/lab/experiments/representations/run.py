@@ -12,11 +12,10 @@ from nearwise.lab.experiments.records import lock_folder
 from nearwise.lab.experiments.representations.arms import ARMS, Arm
 from nearwise.lab.experiments.representations.beforehand import measure_beforehand
 from nearwise.lab.experiments.representations.kept import right_rows, save_comparison
-from nearwise.lab.experiments.representations.looking import Told
 from nearwise.lab.experiments.representations.measuring import Found, Study
 from nearwise.lab.experiments.representations.records import Comparison
 from nearwise.lab.experiments.representations.settings import StudyConfig, study_config
-from nearwise.lab.experiments.side_by_side import Jobs, number_of_jobs
+from nearwise.lab.experiments.side_by_side import Jobs, Progress, number_of_jobs
 from nearwise.lab.probing.data import probe_data, without_seen
 from nearwise.probes import Encoder
 
@@ -31,7 +30,7 @@ def run_comparison(
     others: Mapping[str, Encoder] | None = None,
     device: str = "auto",
     n_jobs: Jobs = 1,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Compare neural fields, pixels and other encoders under one suite of probes.
 
@@ -56,7 +55,7 @@ def run_comparison(
         Processes that train and probe the study's encoders side by side; auto: on a CPU as many as
         there are processors, on a GPU one. Other encoders, geometry and maps follow in this
         process. A script then needs ``if __name__ == "__main__":``.
-    told : callable, optional
+    progress : callable, optional
         Called with a few words on what is being done.
 
     Returns
@@ -89,9 +88,9 @@ def run_comparison(
         limit=settings.limit,
     )
     data, seen = without_seen(data, others or {})
-    chosen_device, told = str(choose_device(device)), told or _quiet
+    chosen_device, progress = str(choose_device(device)), progress or _quiet
     jobs = number_of_jobs(n_jobs, chosen_device)
-    study = Study(dataset.name, data, settings, Path(folder), chosen_device, told)
+    study = Study(dataset.name, data, settings, Path(folder), chosen_device, progress)
     with lock_folder(study.folder):
         found, times = _measured(study, chosen, others or {}, seeds, jobs)
         comparison = Comparison(
@@ -134,8 +133,8 @@ def _left_out(seen: Mapping[str, int]) -> dict[str, str]:
     """Return which test images are not new ones to encoders of the user's own."""
     if not seen:
         return {}
-    told = ", ".join(f"{n} that {name} was trained on" for name, n in seen.items())
-    return {"left_out": f"test images: {told}"}
+    left_out = ", ".join(f"{n} that {name} was trained on" for name, n in seen.items())
+    return {"left_out": f"test images: {left_out}"}
 
 
 def _processor_seconds() -> float:

@@ -61,7 +61,7 @@ class VitRun:
 def train_vit(
     settings: VitSettings,
     *,
-    told: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None,
     on_epoch: Callable[[dict[str, Any]], None] = lambda record: None,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> VitRun:
@@ -73,7 +73,7 @@ def train_vit(
     Parameters
     ----------
     settings : VitSettings
-    told : callable, optional
+    progress : callable, optional
         Takes a line about what is being done.
     on_epoch : callable, optional
         Takes the record of each epoch.
@@ -90,7 +90,7 @@ def train_vit(
         If settings do not fit the data, the folder holds another run, or the loss is no longer
         finite.
     """
-    job = _Job(settings, told)
+    job = _Job(settings, progress)
     history: list[dict[str, Any]] = []
     already = 0
 
@@ -107,7 +107,7 @@ def train_vit(
         nonlocal already
         already = len(known)
         history.extend(known)
-        told(f"Going on after epoch {len(history)} of {settings.num_epochs}")
+        progress(f"Going on after epoch {len(history)} of {settings.num_epochs}")
 
     with _Peak(job.device) as peak:
         result = train_epochs(
@@ -131,11 +131,11 @@ def train_vit(
 class _Job:
     """Data, model and folder of one run; making it writes what is known before training."""
 
-    def __init__(self, settings: VitSettings, told: Callable[[str], None]) -> None:
+    def __init__(self, settings: VitSettings, progress: Callable[[str], None]) -> None:
         self.settings, self.device = settings, choose_device(settings.device)
         self.folder = Path(settings.folder)
         _refuse_other(self.folder, settings)
-        told(f"Loading {settings.dataset}")
+        progress(f"Loading {settings.dataset}")
         self.data = data = load_vit_data(settings)
         self.model = build_vit(settings, data.image_size, data.channels, data.n_classes)
         self.cost, self.config = cost_of(self.model), engine_config(settings)
@@ -153,7 +153,7 @@ class _Job:
         if data.validation is not None:
             self.held = {"validation": data.validation.to(self.device), **self.held}
         self._write_beginning()
-        told(
+        progress(
             f"Training {settings.layer} on {len(data.train):,} images of {data.image_size} x "
             f"{data.image_size} pixels ({self.cost.tokens} tokens), "
             f"{self.cost.trainable:,} parameters, on {self.device}"

@@ -176,21 +176,23 @@ def _protocol_wins(
 
 def learning_curves(comparison: Comparison) -> Picture | None:
     """Training loss of every field against its steps, both stages."""
-    told = [f for f in comparison.fields if f.get("history")]
-    if not told:
+    recorded = [f for f in comparison.fields if f.get("history")]
+    if not recorded:
         return None
-    names = list(dict.fromkeys(f["encoder"] for f in told))
-    keys = [k for k in ("train_mse", "nce") if any(k in row for f in told for row in f["history"])]
+    names = list(dict.fromkeys(f["encoder"] for f in recorded))
+    keys = [
+        k for k in ("train_mse", "nce") if any(k in row for f in recorded for row in f["history"])
+    ]
     keys = keys or ["loss"]
     with page_style():
         figure, axes = canvas(9.4 if len(keys) > 1 else 7.2, 3.0, 1, len(keys))
         head(figure, "Learning curves")
         for axis, key in zip(axes[0], keys, strict=True):
             for name in names:
-                for field in (f for f in told if f["encoder"] == name):
+                for field in (f for f in recorded if f["encoder"] == name):
                     points = [(r["step"], r[key]) for r in field["history"] if key in r]
                     if points:
-                        first = field is next(f for f in told if f["encoder"] == name)
+                        first = field is next(f for f in recorded if f["encoder"] == name)
                         axis.plot(*zip(*points, strict=True), color=color_of(name), lw=1.2,
                                   label=arm_of(name).title if first else None)  # fmt: skip
             axis.set_xlabel("steps")

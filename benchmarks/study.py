@@ -221,6 +221,8 @@ def write(folder: Path, dataset: str, label: str, results: Path, command: str) -
         for r in read_records(folder)
         if r.dataset == dataset and r.status == "ok" and r.experiment != WEIGHTS
     ]
+    if not records:
+        raise SystemExit(f"{folder} holds no finished row of {dataset}: nothing to summarise.")
     study, path = Study(records, folder), results / f"study_{name}.json"
     newest = records[-1]
     former = json.loads(path.read_text())["results"] if path.exists() else []

@@ -25,7 +25,7 @@ from nearwise.classifier.progress import Progress
 from nearwise.nn.fast_cnn import FAST_CNN_WIDTHS
 from nearwise.training import TrainConfig
 
-_FEW = 5_000  # images for which a network of half the size or epochs would learn too little
+_FEW = 5_000  # images up to which small networks learn too little, and longer training costs NLL
 _DEPTHS = 3  # deepest stages of a backbone that are searched for neighbors
 
 
@@ -38,8 +38,9 @@ def fit_image_networks(
     memory, _ = problem.folds[0]
     networks = _LabelNetworks(kind, problem, settings, progress)
     settings.label_fitter.fit(problem, settings, networks.unseen, progress)
-    train = _training(kind, encoder, len(memory), settings)
     likelihood = problem.label_model.likelihood(problem.labels)
+    correcting = likelihood is not None and len(memory) > _FEW
+    train = _training(kind, encoder, len(memory), settings, correcting=correcting)
     embedding = fit_embedding(kind, train, problem, settings, progress, likelihood=likelihood)
     assert embedding is not None  # images always have a network
     progress.stage("depths of the backbone")
@@ -124,11 +125,23 @@ def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:
 
 
 def _training(
-    kind: str, encoder: ImageEncoder, n_rows: int, settings: FitSettings
+    kind: str,
+    encoder: ImageEncoder,
+    n_rows: int,
+    settings: FitSettings,
+    *,
+    correcting: bool = False,
 ) -> dict[str, Any]:
     """Training settings for this many images, with the user's changes."""
-    epochs, device = settings.train.get("epochs"), settings.device
-    train = image_config(encoder, kind, n_rows, device=device, fast=settings.fast, epochs=epochs)
+    train = image_config(
+        encoder,
+        kind,
+        n_rows,
+        device=settings.device,
+        fast=settings.fast,
+        epochs=settings.train.get("epochs"),
+        correcting=correcting,
+    )
     return changed_by_user(train, settings, kind)
 
 

@@ -57,6 +57,20 @@ def test_the_first_layer_whitens_patches_of_training_images(channels):
     assert not layer.weight.requires_grad
 
 
+def test_the_first_layer_is_the_same_for_any_number_of_threads():
+    pixels, threads, found = torch.randn(2_000, 3, 16, 16), torch.get_num_threads(), []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            network = FastCNN(3)
+            network.fit_inputs(pixels)
+            assert torch.get_num_threads() == number
+            found.append(network.whiten.weight)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
 def test_the_bias_of_the_first_layer_is_trained_at_first_alone():
     embedder = small(image_size=16)
     bias = embedder.backbone.whiten.bias

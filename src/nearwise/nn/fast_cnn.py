@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearwise.functional.devices import one_thread
+
 # Of the blocks; the wide one takes four times the arithmetic.
 FAST_CNN_WIDTHS: dict[str, tuple[int, ...]] = {
     "fast-cnn": (64, 256, 256),
@@ -83,6 +85,7 @@ class FastCNN(nn.Module):
         return found[1:]
 
     @torch.no_grad()
+    @one_thread()  # more would sum in another order, and no checkpoint of other threads would fit
     def fit_inputs(self, pixels: Tensor) -> None:
         """Set the first layer to whiten patches of normalised training images (n, c, h, w)."""
         patches = F.unfold(pixels, _PATCH).transpose(1, 2).flatten(0, 1)

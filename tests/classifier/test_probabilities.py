@@ -152,6 +152,20 @@ def test_constant_columns_do_no_harm():
     assert sums_to_one(fitted(np.ones((20, 2)), np.tile([0, 1], 10)).predict_proba([[1.0, 1.0]]))
 
 
+@pytest.mark.parametrize("settings", [{}, {"base": "auto"}, {"index": "faiss-flat-l2"}], ids=str)
+def test_a_table_of_copies_that_is_sorted_by_class_is_no_worse(settings):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (1_500, 2)).astype(float)
+    chance = np.array([[0.2, 0.4], [0.6, 0.8]])[tuple(X.astype(int).T)]
+    y = (rng.random(len(X)) < chance).astype(int)
+    order = np.argsort(y, kind="stable")  # each row has hundreds of copies, a class at a time
+    model = attn_knn(preset="instant", random_state=0, **{"base": None, **settings})
+    found = model.fit(X[order], y[order]).predict_proba(X)[:, 1]
+    assert np.abs(found - chance).max() < 0.2
+    model.add([[0.0, 0.0]] * 300, [1] * 300)
+    assert model.predict_proba([[0.0, 0.0]])[0, 1] > found[(X == 0).all(1)][0] + 0.15
+
+
 def test_categories_beyond_what_boosting_takes():
     n = 600
     frame = pd.DataFrame({"code": [f"c{i % 300}" for i in range(n)], "x": np.arange(n) % 7})

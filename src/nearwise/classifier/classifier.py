@@ -1128,7 +1128,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Forget remembered rows by id; nothing is trained again.
 
         With preset="instant" and base=None they leave nothing behind: the model is the one that a
-        fit without them gives, to the bit without sample weights, in the time of such a fit.
+        fit without them gives, to the bit without sample weights, in the time of such a fit. (Of
+        equally near rows it may find others: such a fit numbers rows anew.)
         Elsewhere feature map, base and head keep what they learned from them until `refresh`.
 
         Parameters

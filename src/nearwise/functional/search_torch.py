@@ -151,7 +151,7 @@ class _Search:
         exact = self._measure_kept(query, kept)
         if ids:
             exact = exact.masked_fill(ids[1][kept] == ids[0][:, None], torch.inf)
-        distances, indices = _first(exact, kept, self.n_neighbors)
+        distances, indices = nearest_first(exact, kept, self.n_neighbors)
         if self.n_kept == len(self.keys):
             return distances, indices, left, left[:0]
         # A dropped key scores at least as much as the last one kept. Unless that is more than
@@ -250,15 +250,15 @@ class _Search:
             if ids:
                 exact = exact.masked_fill(ids[1] == ids[0][some][:, None], torch.inf)
             order = torch.arange(len(self.keys), device=query.device).expand(exact.shape)
-            distances[some], indices[some] = _first(exact, order, self.n_neighbors)
+            distances[some], indices[some] = nearest_first(exact, order, self.n_neighbors)
 
 
 def _widest(keys: Tensor) -> torch.dtype:
     return torch.float32 if keys.device.type == "mps" else torch.float64
 
 
-def _first(exact: Tensor, positions: Tensor, n_neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the smallest by (distance, position)."""
+def nearest_first(exact: Tensor, positions: Tensor, n_neighbors: int) -> tuple[Tensor, Tensor]:
+    """Return distances and positions, each (b, n_neighbors), of the smallest by both in turn."""
     positions, order = positions.sort(dim=1)
     distances, order = exact.gather(1, order).sort(dim=1, stable=True)
     return distances[:, :n_neighbors], positions.gather(1, order)[:, :n_neighbors]

@@ -1,12 +1,13 @@
-"""ChangedIndex: a trained index that serves rows which have changed a little since."""
+"""ChangedIndex: an index that serves rows which have changed a little since it was fitted."""
 
 import torch
 from torch import Tensor
 
 from nearwise.functional import Neighbors, topk_neighbors
+from nearwise.functional.search_torch import nearest_first
 from nearwise.memory.index import NeighborIndex
 
-MOST_CHANGED = 0.05  # share of the rows beyond which a new index is trained
+MOST_CHANGED = 0.05  # share of the rows beyond which a new index is fitted
 _SLACK = 16  # rows searched for beyond those needed, where some of the nearest are gone
 
 
@@ -14,12 +15,17 @@ class ChangedIndex:
     """A sealed index, the rows that came since (searched exactly), and those that went (masked).
 
     Neither the sealed index nor this one is ever changed, so that queries of an older version of
-    the rows go on undisturbed, and nothing is trained again for a single row. `sealed` is fitted to
+    the rows go on undisturbed, and nothing is fitted again for a single row. `sealed` is fitted to
     former rows, `keys` and unique `ids` are the rows as they are now: a row is known by its id, and
-    the key of an id never changes.
+    the key of an id never changes. `rows` are those of them that may be found, all by default; what
+    is found are positions among these, of which the lowest wins a tie.
     """
 
-    def __init__(self, sealed: NeighborIndex, keys: Tensor, ids: Tensor) -> None:
+    def __init__(
+        self, sealed: NeighborIndex, keys: Tensor, ids: Tensor, rows: Tensor | None = None
+    ) -> None:
+        rows = torch.arange(len(ids)) if rows is None else rows
+        ids = ids[rows]
         self.sealed, self.ids, self.metric = sealed, ids, sealed.metric
         order = torch.argsort(ids)
         at = torch.searchsorted(ids[order], sealed.ids).clamp_max(len(ids) - 1)
@@ -28,7 +34,7 @@ class ChangedIndex:
         is_new = torch.ones(len(ids), dtype=torch.bool)
         is_new[self._position[stayed]] = False
         self._tail = torch.nonzero(is_new)[:, 0]
-        self._tail_keys = keys[self._tail]
+        self._tail_keys = keys[rows[self._tail]]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -54,10 +60,7 @@ class ChangedIndex:
                 self.ids.to(positions.device)[positions] == query_ids.to(positions.device)[:, None]
             )
             distances = distances.masked_fill(own, float("inf"))
-        # Stable: of equal distances the lowest position wins, as in every index.
-        near = torch.sort(distances, dim=1, stable=True)
-        best = near.indices[:, :n_neighbors]
-        return Neighbors(near.values[:, :n_neighbors], positions.gather(1, best))
+        return Neighbors(*nearest_first(distances, positions, n_neighbors))
 
     def _search_sealed(self, query: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
         """Distances, infinite for rows that went, and positions among the rows of now."""

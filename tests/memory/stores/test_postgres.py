@@ -11,6 +11,7 @@ import pytest
 from nearwise.memory import StoreError
 from nearwise.memory.stores import postgres as module
 from nearwise.memory.stores.postgres import PostgresStore
+from nearwise.memory.ties import tie_order
 from tests.memory.stores.cases import (
     SCHEMA,
     SUMMARY,
@@ -49,6 +50,15 @@ def test_many_rows_are_indexed_and_few_are_searched_exactly(uri, monkeypatch):
     assert store.snapshot().recall == {"all": 1.0, "some": 1.0}
     assert indexes(store) == 0
     assert recall(store.reader(), rows.take(np.arange(300))) == 1
+    store.close()
+
+
+def test_of_equal_rows_those_of_the_lowest_rank_are_found(uri):
+    rows = some_rows(400)
+    rows = replace(rows, keys={name: np.ones_like(keys) for name, keys in rows.keys.items()})
+    store = PostgresStore.create(uri, SCHEMA, [rows], SUMMARY)
+    found = store.reader().search("all", rows.keys["all"][:1], 10)[0]
+    assert found.tolist() == rows.ids[tie_order(rows.ids)][: len(found)].tolist()
     store.close()
 
 

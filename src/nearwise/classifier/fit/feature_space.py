@@ -28,10 +28,11 @@ def choose_feature_space(
     its rows.
     """
     drawn = np.random.default_rng(seed).permutation(len(labels))
-    everything, some = rows, drawn[:_CHOICE_QUERIES]
+    everything = rows
     if len(labels) > _CHOICE_ROWS:
-        drawn, some = drawn[:_CHOICE_ROWS], np.arange(_CHOICE_QUERIES)
-        rows, labels = rows.take(drawn), labels[drawn]
+        drawn = drawn[:_CHOICE_ROWS]
+        rows, labels, drawn = rows.take(drawn), labels[drawn], np.arange(_CHOICE_ROWS)
+    some = drawn[:_CHOICE_QUERIES]
     spaces: dict[str, FeatureSpace] = {}
     scores: dict[str, float] = {}
     for kind in FEATURE_MAPS:
@@ -41,16 +42,16 @@ def choose_feature_space(
         keys = space(encoder, rows)
         found = topk_neighbors(
             keys[some],
-            keys,
+            keys[drawn],  # in no order of the table, in which ties would go to some class
             n_neighbors,
             metric=metric,
             query_ids=torch.from_numpy(some),
-            key_ids=torch.arange(len(keys)),
+            key_ids=torch.from_numpy(drawn),
             memory_budget=memory_budget,
         )
         spaces[kind], scores[kind] = (
             space,
-            _vote_nll(found.distances, labels[found.indices], labels[some]),
+            _vote_nll(found.distances, labels[drawn[found.indices]], labels[some]),
         )
     best = min(scores, key=scores.__getitem__)
     if rows is not everything:

@@ -12,6 +12,7 @@ from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.functional import Metric, Neighbors
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
+from nearwise.memory.ties import tie_order
 from nearwise.nn import describe_neighborhood, pair_reliability
 from nearwise.nn.neighbor_set import typical_distance
 
@@ -163,7 +164,7 @@ class MemoryViews:
         self.device = device
         self.forgetting: Forgetting | None = None
         self._indexes: dict[str, tuple[Searchable, Tensor]] = {}
-        self._sealed: dict[str, NeighborIndex] = {}  # trained on former rows
+        self._sealed: dict[str, NeighborIndex] = {}  # fitted to former rows
         self._own: dict[str, Tensor] = {}
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
@@ -234,7 +235,7 @@ class MemoryViews:
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed.
 
-        Trained indexes stay: they serve rows that have changed a little, see `ChangedIndex`.
+        Fitted indexes stay: they serve rows that have changed a little, see `ChangedIndex`.
         """
         self._indexes.clear()
         self._own.clear()
@@ -312,7 +313,7 @@ class MemoryViews:
     def search(
         self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None = None
     ) -> Neighbors:
-        """Nearest rows: distances in the space's unit, and bank positions."""
+        """Nearest rows: distances in the space's unit, and bank positions; see `ties`."""
         index, positions = self._index(spec)
         spare = len(positions) - (query_ids is not None)
         if spare < 1:
@@ -326,25 +327,23 @@ class MemoryViews:
     def _index(self, spec: SpaceSpec) -> tuple[Searchable, Tensor]:
         """Index over the rows that may be found, and their positions in the bank."""
         if spec.name not in self._indexes:
-            positions = self.rows()
-            keys, ids = self.bank.keys[spec.name], self.bank.ids
-            if len(positions) < len(keys):
-                keys, ids = keys[positions], ids[positions]
-            self._indexes[spec.name] = (self._index_over(spec, keys, ids), positions)
+            rows = self.rows()
+            positions = rows[torch.from_numpy(tie_order(self.bank.ids[rows].numpy()))]
+            self._indexes[spec.name] = (self._index_over(spec, positions), positions)
         return self._indexes[spec.name]
 
-    def _index_over(self, spec: SpaceSpec, keys: Tensor, ids: Tensor) -> Searchable:
+    def _index_over(self, spec: SpaceSpec, positions: Tensor) -> Searchable:
+        keys, ids = self.bank.keys[spec.name], self.bank.ids
         sealed = self._sealed.get(spec.name)
         if sealed is not None:  # keys of a row never change, so ids show what came and went
-            changed = ChangedIndex(sealed, keys, ids)
+            changed = ChangedIndex(sealed, keys, ids, positions)
             if changed.share_changed <= MOST_CHANGED:
                 return changed
-        name = _for_metric(self.index, spec.metric)
+        name, budget = _for_metric(self.index, spec.metric), self.memory_budget
         index = make_index(
-            name, spec.metric, len(ids), memory_budget=self.memory_budget, device=self.device
-        ).fit(keys, ids)
-        if not index.is_exact:  # others are made in no time
-            self._sealed[spec.name] = index
+            name, spec.metric, len(positions), memory_budget=budget, device=self.device
+        )
+        self._sealed[spec.name] = index.fit(keys.index_select(0, positions), ids[positions])
         return index
 
     def own_neighbors(self, spec: SpaceSpec) -> Tensor:

@@ -16,6 +16,7 @@ from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_
 from nearwise.classifier.noise.transition import estimate_transition, towards_none
 from nearwise.classifier.progress import Progress
 from nearwise.functional import Neighbors, topk_neighbors
+from nearwise.memory.ties import tie_order
 
 _INNER = 3  # folds inside the rows that a fold may learn from
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
@@ -87,15 +88,16 @@ class TrueLabelPredictor:
     def _seek(self, rows: np.ndarray) -> Found:
         if self._sought is not None and self._sought[0] is rows:
             return self._sought[1]
+        sought = rows[tie_order(rows)]
         # Two thirds of those found are voters where a third is held out inside.
         k = min(self.settings.n_neighbors * 3 // 2, len(rows) - 1)
         found: Neighbors = topk_neighbors(
             self.keys,
-            self.keys[rows],
+            self.keys[sought],
             k,
             metric=self.settings.metric,
             query_ids=torch.arange(len(self.keys)),
-            key_ids=torch.from_numpy(rows),
+            key_ids=torch.from_numpy(sought),
             memory_budget=self.settings.memory_budget,
         )
         unit = float(found.distances.abs().median()) or 1.0
@@ -103,7 +105,7 @@ class TrueLabelPredictor:
             torch.softmax(-sharpness * found.distances / unit, dim=1).numpy()
             for sharpness in _SHARPNESS
         ]
-        self._sought = rows, Found(rows[found.indices.numpy()], weights)
+        self._sought = rows, Found(sought[found.indices.numpy()], weights)
         return self._sought[1]
 
     def _pool(

@@ -19,6 +19,7 @@ from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.functional.search_cpu import measure_candidates
 from nearwise.memory import MemoryBank
 from nearwise.memory.stores import RowReader, RowStore, StoredRows
+from nearwise.memory.ties import tie_order, tie_ranks
 from nearwise.nn.neighbor_set import KnownRows, SpaceSummary, log_shares
 
 _DRAWN_FROM = 100  # rows
@@ -228,7 +229,7 @@ class StoredViews(MemoryViews):
         """Put rows into the empty bank that are found beside those of the store."""
         self.bank.n_classes = max(self.bank.n_classes, int(rows.labels.max(initial=0)) + 1)
         self.take_in(rows)
-        self._new = torch.arange(len(rows))
+        self._new = torch.from_numpy(tie_order(rows.ids))
 
     # --- what the heads need -----------------------------------------------------------------
 
@@ -251,8 +252,8 @@ class StoredViews(MemoryViews):
         at = positions.numpy()
         distances = measure_candidates(query, keys, at.clip(0), spec.metric, self.memory_budget)
         distances[at < 0] = np.inf
-        # of equal distances the lowest id wins
-        order = np.lexsort((self.bank.ids.numpy()[at.clip(0)], distances), axis=1)
+        ranks = tie_ranks(self.bank.ids.numpy())
+        order = np.lexsort((ranks[at.clip(0)], distances), axis=1)
         best = order[:, : min(k, int((at >= 0).sum(1).min()))]
         near, where = (np.take_along_axis(part, best, 1) for part in (distances, at))
         return Neighbors(torch.from_numpy(near) / spec.unit, torch.from_numpy(where))

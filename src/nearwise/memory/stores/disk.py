@@ -47,6 +47,7 @@ from nearwise.memory.stores.protocol import (
     replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
+from nearwise.memory.ties import tie_order
 from nearwise.warn import warn_user
 
 KIND = "rows on disk"
@@ -107,6 +108,11 @@ class _Bulk:
     def _rows(self) -> Any:
         return _package("lance").dataset(str(self.folder / _ROWS))
 
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """Positions in the order in which equally near rows are found, where search is exact."""
+        return tie_order(self.ids)
+
     def search(
         self, space: str, query: np.ndarray, k: int, probes: int | None = None
     ) -> np.ndarray:
@@ -121,9 +127,10 @@ class _Bulk:
             return found
         if space not in self._exact:
             with self._there():
-                keys = torch.from_numpy(self._all_keys(space))
+                keys = torch.from_numpy(self._all_keys(space)[self._order])
             self._exact[space] = ExactIndex(self.schema.spaces[space].metric).fit(keys)
-        return self._exact[space].search(torch.from_numpy(query), k).indices.numpy()
+        near = self._exact[space].search(torch.from_numpy(query), k).indices
+        return self._order[near.numpy()]
 
     def places(self, ids: np.ndarray) -> np.ndarray:
         """Positions of rows by their ids, -1 where they are not in the files."""
@@ -302,7 +309,7 @@ class _Tail(NamedTuple):
         gone = np.concatenate([put.ids, removed])
         stays = ~np.isin(self.rows.ids, gone)
         rows = StoredRows.joined([self.rows.take(stays), put])
-        rows = rows.take(np.argsort(rows.ids))  # of equal distances the lowest id is found
+        rows = rows.take(np.argsort(rows.ids))
         return _Tail(rows, np.union1d(self.hidden, gone[bulk.places(gone) >= 0]))
 
 
@@ -321,10 +328,11 @@ class DiskReader:
         rows = self._tail.rows
         if len(rows):
             metric = self._bulk.schema.spaces[space].metric
-            keys = torch.from_numpy(rows.keys[space])
+            order = tie_order(rows.ids)
+            keys = torch.from_numpy(rows.keys[space][order])
             wanted = min(len(rows), k + (exclude is not None))
             near = topk_neighbors(torch.from_numpy(query), keys, wanted, metric=metric)
-            parts.append(_without(rows.ids[near.indices.numpy()], exclude))
+            parts.append(_without(rows.ids[order][near.indices.numpy()], exclude))
         return np.concatenate(parts, axis=1)
 
     def _in_bulk(

@@ -31,6 +31,7 @@ from nearwise.memory.stores.protocol import (
     replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
+from nearwise.memory.ties import tie_ranks_in_sql
 
 _VERSION = 1
 _NAME = "nearwise"  # of the schema, unless the URI's fragment names another
@@ -175,7 +176,8 @@ class PostgresReader:
         if metric == "cosine":  # of a key of zeros it is not a number
             order = f"coalesce(nullif({order}, 'NaN'), 1)"
         if exactly or space not in probes:
-            order += ", id"  # an index has no ties, and would not be used
+            # an index has no ties, and would not be used
+            order += f", {tie_ranks_in_sql('id')}"
         else:
             order = f"key{number} {operator} %s"
         left_out = np.full(len(query), -1) if exclude is None else exclude

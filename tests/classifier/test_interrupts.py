@@ -88,6 +88,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
 
 
 def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeypatch, tmp_path):
+    monkeypatch.setattr("nearwise.classifier.fit.embedding._CHECKPOINT_SECONDS", 0.0)
     X, y = blobs()
     unbroken = fitted(X, y, **EMBEDDED)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):

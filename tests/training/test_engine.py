@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nearwise.training import BatchLoss, EngineConfig, train_epochs
+from nearwise.training import BatchLoss, EngineConfig, engine, train_epochs
 from nearwise.training.schedule import Lookahead, WeightAverage, count_plateaus, rate_factor
 from tests.training.cases import same_weights, weights_of
 
@@ -111,6 +111,17 @@ def test_a_broken_run_goes_on_to_the_result_of_an_unbroken_one(settings, tmp_pat
     assert result.best_epoch == expected.best_epoch
     again, _ = run(**settings, checkpoint=tmp_path / "c")
     assert same_weights(weights_of(again), weights_of(unbroken))
+
+
+def test_short_epochs_do_not_each_write_a_checkpoint(tmp_path, monkeypatch):
+    written, save = [], engine.save_checkpoint
+    monkeypatch.setattr(
+        engine, "save_checkpoint", lambda *args: written.append(args[2].epoch) or save(*args)
+    )
+    model, _ = run(checkpoint=tmp_path / "c", checkpoint_seconds=3600.0)
+    assert written == [0, 6]
+    again, _ = run(checkpoint=tmp_path / "c")
+    assert written == [0, 6] and same_weights(weights_of(again), weights_of(model))
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

@@ -193,6 +193,7 @@ class _Run:
         self.fingerprint = ""
         self.whole: dict[str, Tensor] = {}  # weights of the last whole epoch
         self.saved_epoch: int | None = None  # of the checkpoint
+        self.saved_at = -math.inf
 
     @property
     def best_epoch(self) -> int:
@@ -354,7 +355,10 @@ class _Run:
         self.whole = copied_state(whole)
 
     def _save(self) -> None:
-        due = self.state.epoch % self.config.checkpoint_every == 0 or self.state.finished
+        due = (
+            self.state.epoch % self.config.checkpoint_every == 0
+            and time.monotonic() - self.saved_at >= self.config.checkpoint_seconds
+        ) or self.state.finished
         if self.checkpoint is None or not due or not self.processes.first:
             return
         extra = {f"objective/{name}": value for name, value in self.objective.state().items()}
@@ -374,7 +378,7 @@ class _Run:
             self.generator,
             extra,
         )
-        self.saved_epoch = self.state.epoch
+        self.saved_epoch, self.saved_at = self.state.epoch, time.monotonic()
 
     def resume(self, fingerprint: str) -> None:
         """Go back to the checkpoint, if there is one."""

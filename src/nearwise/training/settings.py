@@ -8,6 +8,9 @@ from nearwise.names import did_you_mean
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
+# They decide how fast a run is and what it writes, and not its result.
+_FREE = {"compile", "compile_mode", "checkpoint_every", "checkpoint_seconds"}
+
 
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
     """Return `values`, or raise ValueError naming the setting of `model` nearest to an unknown one.
@@ -130,6 +133,9 @@ class EngineConfig(StrictSettings):
         Epochs between evaluations; the last epoch is always evaluated.
     checkpoint_every : int, default=1
         Epochs between checkpoints, where a checkpoint folder is given.
+    checkpoint_seconds : float, default=0.0
+        Seconds that pass between two of them at least, so that short epochs do not spend their time
+        on writing; the last epoch always has one.
     """
 
     settings_of = "training"
@@ -162,11 +168,12 @@ class EngineConfig(StrictSettings):
     min_gain: float = Field(default=0.0, ge=0)
     evaluate_every: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
+    checkpoint_seconds: float = Field(default=0.0, ge=0)
 
     def decides(self) -> dict[str, Any]:
         """Return the settings on which the result depends."""
         later = set() if self.decay_all else {"decay_all"}  # earlier checkpoints stay good
-        return self.model_dump(exclude={"compile", "compile_mode", "checkpoint_every"} | later)
+        return self.model_dump(exclude=_FREE | later)
 
 
 class TrainConfig(EngineConfig):

@@ -35,6 +35,7 @@ from nearwise.training import (
 )
 
 TABLE_EMBEDDERS = ("auto", "identity", "table", "deep", "mlp")
+_CHECKPOINT_SECONDS = 10.0
 _CLIP = 5.0
 _MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
 _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
@@ -260,7 +261,7 @@ def train_member(
         network,
         everything.take(torch.from_numpy(fold[0])),
         everything.take(torch.from_numpy(fold[1])),
-        TrainConfig(**settings),
+        TrainConfig(**{"checkpoint_seconds": _CHECKPOINT_SECONDS} | settings),
         seed=seed,
         device=device,
         checkpoint=checkpoint,

@@ -13,8 +13,8 @@ def tie_ranks(ids: np.ndarray) -> np.ndarray:
     """Return a hash of each id, int64 of the shape of `ids`; of equally near rows the lowest wins.
 
     A one-to-one map of 32 bits, so that ids below 2^32 never tie again: two rounds of a shift and
-    a multiplication, as in the finalizer of MurmurHash3 (Appleby, 2011), which every store can
-    compute.
+    a multiplication, in the manner of MurmurHash3's last step (Appleby, 2011), which a database can
+    compute, too.
     """
     mixed: np.ndarray = (ids ^ (ids >> 32)).astype(np.uint64) & np.uint64(_LOW)
     for _ in range(2):

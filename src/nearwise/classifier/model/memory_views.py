@@ -313,7 +313,7 @@ class MemoryViews:
     def search(
         self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None = None
     ) -> Neighbors:
-        """Nearest rows: distances in the space's unit, and bank positions; see `ties`."""
+        """Nearest rows: distances in the space's unit, and bank positions; ties by `tie_order`."""
         index, positions = self._index(spec)
         spare = len(positions) - (query_ids is not None)
         if spare < 1:

@@ -320,19 +320,23 @@ class DiskReader:
         self._bulk, self._tail = bulk, tail
         self.version, self.summary = version, summary
 
+    @cached_property
+    def _tail_in_order(self) -> StoredRows:
+        """Rows of the tail in the order in which equally near ones are found."""
+        return self._tail.rows.take(tie_order(self._tail.rows.ids))
+
     def search(
         self, space: str, query: np.ndarray, k: int, exclude: np.ndarray | None = None
     ) -> np.ndarray:
         """Find candidates; see `RowReader.search`."""
         parts = [self._in_bulk(space, query, k, exclude)]
-        rows = self._tail.rows
+        rows = self._tail_in_order
         if len(rows):
             metric = self._bulk.schema.spaces[space].metric
-            order = tie_order(rows.ids)
-            keys = torch.from_numpy(rows.keys[space][order])
+            keys = torch.from_numpy(rows.keys[space])
             wanted = min(len(rows), k + (exclude is not None))
             near = topk_neighbors(torch.from_numpy(query), keys, wanted, metric=metric)
-            parts.append(_without(rows.ids[order][near.indices.numpy()], exclude))
+            parts.append(_without(rows.ids[near.indices.numpy()], exclude))
         return np.concatenate(parts, axis=1)
 
     def _in_bulk(

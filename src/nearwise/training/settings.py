@@ -8,8 +8,8 @@ from nearwise.names import did_you_mean
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
-# They decide how fast a run is and what it writes, and not its result.
-_FREE = {"compile", "compile_mode", "checkpoint_every", "checkpoint_seconds"}
+FREE_SETTINGS = {"compile", "compile_mode", "checkpoint_every", "checkpoint_seconds"}
+"""They decide how fast a run is or how often it writes, and not its result."""
 
 
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
@@ -173,7 +173,7 @@ class EngineConfig(StrictSettings):
     def decides(self) -> dict[str, Any]:
         """Return the settings on which the result depends."""
         later = set() if self.decay_all else {"decay_all"}  # earlier checkpoints stay good
-        return self.model_dump(exclude=_FREE | later)
+        return self.model_dump(exclude=FREE_SETTINGS | later)
 
 
 class TrainConfig(EngineConfig):

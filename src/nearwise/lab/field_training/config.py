@@ -8,8 +8,6 @@ from nearwise.nn.field import PRESETS, PerceiverConfig, perceiver_config
 from nearwise.training.settings import EngineConfig, refuse_unknown
 
 Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
-FREE_SETTINGS = {"compile", "compile_mode", "checkpoint_every"}
-"""They decide how fast or how often, and not the result."""
 # what a preset is trained with unless a setting changes it
 _RECIPES: dict[str, dict[str, Any]] = {
     "original": {"epochs": 50, "batch_size": 64, "lr": 2e-4},

@@ -13,11 +13,12 @@ from torch import Tensor
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images, as_unit_floats
 from nearwise.functional.devices import choose_device
-from nearwise.lab.field_training.config import FREE_SETTINGS, FieldConfig, Objective
+from nearwise.lab.field_training.config import FieldConfig, Objective
 from nearwise.lab.field_training.learner import FieldLearner
 from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.training import BatchLoss, train_epochs
 from nearwise.training.rows import count_batches
+from nearwise.training.settings import FREE_SETTINGS
 
 __all__ = ["FieldConfig", "Objective", "reconstruction_errors", "train_field"]
 

@@ -87,7 +87,7 @@ def test_few_images_of_the_fast_network_are_seen_more_often_in_smaller_batches()
     assert many["augment"]["flip"] == "alternate"
     assert "flip" not in settings(600, channels=1)["augment"]  # a mirrored digit is another
     correcting = settings(45_000, correcting=True)
-    assert correcting["epochs"] == 32 and settings(600, epochs=5, correcting=True)["epochs"] == 5
+    assert correcting["epochs"] == 48 and settings(600, epochs=5, correcting=True)["epochs"] == 5
     assert correcting["augment"]["crop_padding"] > many["augment"]["crop_padding"]
     assert correcting["augment"]["flip"] == "alternate"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nearwise.classifier.inputs.by_text import labels_as_classes
 from nearwise.classifier.inputs.labels import check_labels
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted
 
@@ -123,3 +124,22 @@ def test_whole_floats_are_whole_numbers_to_a_model_of_whole_numbers():
     model.add(X[:2], [2.0, 7.0])
     assert model.classes_.dtype.kind == "i" and model.classes_.tolist() == [0, 1, 2, 7]
     model.relabel([], [])
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "expected"),
+    [
+        (["0", "1", "2+"], [0, 1, 3], ["0", "1", "3"]),
+        (["1", "2"], [1.0, 2.0], ["1", "2"]),
+        ([1, 2], ["01", "2", "x"], [1, 2, "x"]),
+        (["01", "1"], [1, 1], ["1", "1"]),
+        (["01", "001"], ["1", "01"], ["1", "01"]),
+        ([1, 2], [2, 3], [2, 3]),
+    ],
+    ids=["text", "floats", "numbers", "nearest text", "text is never another", "the same type"],
+)
+def test_labels_of_a_file_are_the_classes_that_they_spell(classes, labels, expected):
+    found = labels_as_classes(
+        pd.Series(labels, name="y", index=range(5, 5 + len(labels))), np.array(classes)
+    )
+    assert found.tolist() == expected and found.name == "y" and found.index[0] == 5

@@ -1,5 +1,7 @@
 """``nearwise fit``: what is learned is saved whole, and a wrong request fails before training."""
 
+import json
+
 import pandas as pd
 import pytest
 
@@ -73,6 +75,20 @@ def test_nullable_labels_of_parquet_are_predicted_as_they_were_written(nearwise,
     assert header == "prediction,proba_0,proba_1"
     assert {row.split(",")[0] for row in rows} <= {"0", "1"}
     assert nearwise("evaluate", tmp_path / "m", tmp_path / "whole.parquet").exit_code == 0
+
+
+def test_labels_with_zeros_in_front_stay_as_they_are_written(nearwise, tables, tmp_path):
+    frame = pd.read_csv(tables / "train.csv").replace({"label": {"yes": "01", "no": "10"}})
+    train, some = tmp_path / "train.csv", tmp_path / "some.csv"
+    frame.to_csv(train, index=False)
+    frame[frame["label"] == "10"].head(5).to_csv(some, index=False)  # by itself a number
+    assert nearwise("fit", train, "-o", tmp_path / "m", *OPTIONS, "-q").exit_code == 0
+    assert set(nearwise("predict", tmp_path / "m", train, "-q").out.split()[1:]) == {"01", "10"}
+    assert nearwise("evaluate", tmp_path / "m", some).exit_code == 0
+    added = nearwise("add", tmp_path / "m", some)
+    assert added.exit_code == 0 and "new classes" not in added.err
+    classes = json.loads(nearwise("inspect", tmp_path / "m", "--json").out)["classes"]
+    assert classes == {"01": sum(frame["label"] == "01"), "10": sum(frame["label"] == "10") + 5}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_guide_tells_what_a_csv_loses(tmp_path):
     words = part.split("`")[1::2]
     assert {"NA", "None", "null", "nan"} < set(words)
     path = tmp_path / "table.csv"
-    lines = ["word,label,day", *(f"{word},01,2024-01-02" for word in words), "Na,02,2024-01-03"]
+    lines = ["word,label,day", *(f"{word},1,2024-01-02" for word in words), "Na,2,2024-01-03"]
     path.write_text("\n".join(lines))
     table = read_table(path)
     assert table["word"].isna().tolist() == [True] * len(words) + [False]

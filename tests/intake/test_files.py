@@ -121,6 +121,25 @@ READ = {
         {"a": ["01,02", "03,04"], "b": ["01.02.2020", "31.12.2020"], "c": ["1.2.3", "1.2.4"]},
         None,
     ),
+    "whole numbers with zeros in front are codes": (
+        "t.csv",
+        b"a,b,c\n01008,7,\n94105,007,02\n,10,?\n",
+        {"a": ["01008", "94105", NAN], "b": ["7", "007", "10"], "c": [NAN, "02", NAN]},
+        "1 cells hold only '\\?' and count as gaps: 'c'",
+    ),
+    "quoted codes after blanks": (
+        "t.csv",
+        b'a; b\n"00"; "12"\n"10"; "03"\n',
+        {"a": ["00", "10"], "b": ["12", "03"]},
+        None,
+    ),
+    "codes in a first row of their own": ("t.csv", b"a\n1\n02\n", {"a": ["1", "02"]}, None),
+    "fractions with zeros in front are numbers": (
+        "t.csv",
+        b"a,b,c\n00.5,0,0.05\n01,10,100\n",
+        {"a": [0.5, 1], "b": [0, 10], "c": [0.05, 100]},
+        None,
+    ),
     "a lone question mark": (
         "t.csv",
         b"a,b\n1,?\n?,x\n2.5,why?\n",

@@ -1,16 +1,15 @@
 """TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
 import datetime
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from nearwise.classifier.inputs.by_text import code_by_text
 from nearwise.classifier.inputs.columns import (
-    NUMBER,
     ColumnPlan,
     Use,
     plan_columns,
@@ -25,7 +24,6 @@ LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
 _WIDE = 64
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
 _FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
-_EXACT_BELOW = 2**53  # whole floats from there on may stand for several integers
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ class TableEncoder:
             known = {(v is True or v is False, v): code for code, v in learned} | {(False, None): 0}
             strange = set(keys).difference(known)
             if strange:
-                by_text = _code_by_text(self.categories[name])
+                by_text = code_by_text(self.categories[name])
                 known |= {key: by_text(key[1]) for key in strange}
                 strange = {key for key in strange if not known[key]}
                 unknown.append((name, sum(key in strange for key in keys)))
@@ -349,50 +347,6 @@ def plain(value: Any) -> Any:
 def _plain_or_gap(value: Any) -> Any:
     """Turn a category into what JSON can hold, and whatever stands for a gap into None."""
     return None if pd.isna(value) is True else plain(value)
-
-
-def _code_by_text(known: list[Any]) -> Callable[[Any], int]:
-    """Make a function that finds a value's code by its text; 0 where none or several fit.
-
-    The text itself comes first. Then a number or truth value is what a CSV reader would make of a
-    text: 7 of "07", True of "true". Two texts are never the same that way.
-    """
-    texts: dict[str, set[int]] = defaultdict(set)
-    read: dict[str, set[int]] = defaultdict(set)
-    for code, value in enumerate(known, start=1):
-        texts[_in_text(value)].add(code)
-        read[_as_read(value)].add(code)
-
-    def code_of(value: Any) -> int:
-        text = _in_text(value)
-        fit = texts.get(text) or read.get(_as_read(value), set())
-        if len(fit) != 1:
-            return 0
-        (code,) = fit
-        other = known[code - 1]
-        alike = isinstance(value, str) and isinstance(other, str)
-        return 0 if alike and text != other else code
-
-    return code_of
-
-
-def _in_text(value: Any) -> str:
-    """Write a category out; a whole float as its integer."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_BELOW:
-        return str(int(value))
-    return str(value)
-
-
-def _as_read(value: Any) -> str:
-    """Write out what a CSV reader would make of a category if its column were all like it."""
-    if not isinstance(value, str):
-        return _in_text(value)
-    word = value.strip()
-    if word in ("true", "TRUE", "false", "FALSE"):
-        return word.title()
-    if not NUMBER.fullmatch(word):
-        return word
-    return str(int(word)) if word.lstrip("+-").isdigit() else _in_text(float(word))
 
 
 def _counted(pairs: Any) -> str:

@@ -141,7 +141,7 @@ def read_for_model(
     As `read_to_learn`, but the target is the model's own by default; `part` says what to take of a
     folder of images that has both.
     """
-    import pandas as pd
+    from nearwise.classifier.inputs.by_text import labels_as_classes
 
     of_images = check_kind(model, name, [data], options)
     if of_images is None:
@@ -149,14 +149,12 @@ def read_for_model(
         spare = _left_out(model)
         frame = read_frame(data, header, known=set(names) - set(spare), quiet=quiet)
         features, labels = split_target(frame, target or model.target_name_, data)
-        return Rows(match_columns(features, names, data, optional=spare, quiet=quiet), labels)
+        features = match_columns(features, names, data, optional=spare, quiet=quiet)
+        return Rows(features, labels_as_classes(labels, model.classes_))
     _refuse_header(header)
     check_target(target, model.target_name_)
     rows = _labelled(read_class_folder(data, part, options, of_images, quiet=quiet))
-    # a model fitted in Python may have numbers as classes; a folder's name is text
-    known = {str(label): label for label in model.classes_.tolist()}
-    values = [known.get(label, label) for label in rows.y.tolist()]
-    return Rows(rows.X, pd.Series(values, name=rows.y.name), names=rows.names)
+    return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
 
 
 def read_to_predict(

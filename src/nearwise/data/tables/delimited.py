@@ -21,6 +21,7 @@ Columns = dict[int, "pd.Series"]
 
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
 _PLAIN = re.compile(rf"[+-]?(?:\d+\.?\d*|\.\d+){_EXPONENT}", re.ASCII)
+_WHOLE, _PADDED = re.compile(r"\d+", re.ASCII), re.compile(r"0\d+", re.ASCII)
 # 1,5 and 1.000,5 and 1.000.000; no leading zeros as in 01,02, which are codes
 _COMMA = re.compile(
     rf"[+-]?(?:(?:0|[1-9]\d*)(?:,\d+)?|[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?){_EXPONENT}", re.ASCII
@@ -38,6 +39,7 @@ def read_numbers(
     note: Note,
     *,
     as_text: Callable[[list[int]], pd.DataFrame],
+    padded: bool,
 ) -> pd.DataFrame:
     """Turn text columns into numbers where every value is a number in one of the usual spellings.
 
@@ -46,12 +48,16 @@ def read_numbers(
     read so. What can be read both ways, as 1,234, follows the columns of the file that cannot; if
     there are none, a comma separates thousands in a file separated by commas and decimals in any
     other. Where columns have decimal commas and none has decimal points, points separate thousands
-    (1.000). Columns of which one value is not a number stay text.
+    (1.000). Columns of which one value is not a number stay text, and so do whole numbers of which
+    one begins with a zero (01008): these are codes.
 
     Columns are numbered from 0; `as_text` gives those of some numbers as they are written in the
-    file. Numbers are read to the nearest float64; whole ones stay int64 where there is no gap.
+    file, `padded` says whether any may begin with a zero. Numbers are read to the nearest float64;
+    whole ones stay int64 where there is no gap.
     """
     columns = _without_question_marks(_text_columns(table), names, where, note)
+    if padded:
+        columns |= _codes(table, as_text)
     styles = {i: style for i, column in columns.items() if (style := _style(column))}
     sure = {"comma", "point"} & set(styles.values())
     pointed: Columns = {}
@@ -108,6 +114,23 @@ def _with_points(table: pd.DataFrame, as_text: Callable[[list[int]], pd.DataFram
     return {i: written[i] for i in places if written[i].str.contains(".", regex=False).any()}
 
 
+def _codes(table: pd.DataFrame, as_text: Callable[[list[int]], pd.DataFrame]) -> Columns:
+    """Give the columns, as written, that pandas read as numbers without the zeros in front."""
+    places = [cast(int, i) for i, column in table.items() if _whole_numbers(column)]
+    written = as_text(places) if places else table
+    return {i: written[i] for i in places if _are_codes(written[i].dropna().unique().tolist())}
+
+
+def _whole_numbers(column: "pd.Series") -> bool:
+    real = pd.api.types.is_any_real_numeric_dtype(column.dtype)
+    return real and bool((column.dropna() % 1 == 0).all())
+
+
+def _are_codes(values: list[str]) -> bool:
+    padded = any(_PADDED.fullmatch(value.strip()) for value in values)
+    return padded and _all_match(_WHOLE, values)
+
+
 def _style(column: "pd.Series") -> str | None:
     """Return how all values of a column spell numbers (plain, comma, point, either), if they do."""
     values = column.dropna().unique().tolist()
@@ -115,7 +138,7 @@ def _style(column: "pd.Series") -> str | None:
         return None
     if all(type(value) is int for value in values):  # beyond 64 bits
         return "plain"
-    if not all(isinstance(value, str) for value in values):
+    if not all(isinstance(value, str) for value in values) or _are_codes(values):
         return None
     if _all_match(_PLAIN, values):
         return "plain"
@@ -227,6 +250,7 @@ def parse_text(
         as_text=lambda places: _read(content, layout, header, dtype=str, usecols=places).set_axis(
             places, axis=1
         ),
+        padded=_may_be_padded(content, layout),
     )
     if header is False:
         return body.set_axis(numbered, axis=1)
@@ -340,6 +364,14 @@ def _has_blanks(lines: Sequence[str]) -> bool:
         return False
     columns = zip(*(rows[1:] or rows), strict=True)
     return any(all(re.fullmatch(r"[+-]?[\d.,]+(e[+-]?\d+)?", v) for v in c) for c in columns)
+
+
+def _may_be_padded(content: bytes, layout: Layout) -> bool:
+    """Return whether a value may be a whole number with a zero in front; no date or time is."""
+    delimiter = rb"\s" if layout.delimiter == _BLANKS else re.escape(layout.delimiter).encode()
+    value = rb'[" ]*0\d+(?![\w.:/-])'
+    # one search each: the engine looks for the character that a pattern begins with
+    return any(re.search(start + value, content) for start in (rb"\A", rb"\n", delimiter))
 
 
 def _first_cells(content: bytes, layout: Layout) -> list[str]:

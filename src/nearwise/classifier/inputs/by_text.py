@@ -1,0 +1,77 @@
+"""Categories and labels found by their text: of a CSV, 7, 7.0 and "7" may be the same value."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearwise.classifier.inputs.columns import NUMBER
+
+_EXACT_BELOW = 2**53  # whole floats from there on may stand for several integers
+
+
+def labels_as_classes(labels: "pd.Series", classes: np.ndarray) -> "pd.Series":
+    """Give labels from a file the types of a model's classes.
+
+    A label that is none of the classes but has the text of one, as 1 has that of "1", becomes it.
+    Where all classes are text, so do other labels.
+    """
+    known, of_class = classes.tolist(), set(classes.tolist())
+    code_of = code_by_text(known)
+    all_text = all(isinstance(one, str) for one in known)
+
+    def as_class(label: Any) -> Any:
+        if label in of_class:
+            return label
+        code = code_of(label)
+        return known[code - 1] if code else _in_text(label) if all_text else label
+
+    found = {label: as_class(label) for label in labels.unique().tolist()}
+    values = [found[label] for label in labels.tolist()]
+    return pd.Series(values, index=labels.index, name=labels.name)
+
+
+def code_by_text(known: list[Any]) -> Callable[[Any], int]:
+    """Make a function that finds a value's code by its text; 0 where none or several fit.
+
+    The text itself comes first. Then a number or truth value is what a CSV reader would make of a
+    text: 7 of "07", True of "true". Two texts are never the same that way.
+    """
+    texts: dict[str, set[int]] = defaultdict(set)
+    read: dict[str, set[int]] = defaultdict(set)
+    for code, value in enumerate(known, start=1):
+        texts[_in_text(value)].add(code)
+        read[_as_read(value)].add(code)
+
+    def code_of(value: Any) -> int:
+        text = _in_text(value)
+        fit = texts.get(text) or read.get(_as_read(value), set())
+        if len(fit) != 1:
+            return 0
+        (code,) = fit
+        other = known[code - 1]
+        alike = isinstance(value, str) and isinstance(other, str)
+        return 0 if alike and text != other else code
+
+    return code_of
+
+
+def _in_text(value: Any) -> str:
+    """Write a category out; a whole float as its integer."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_BELOW:
+        return str(int(value))
+    return str(value)
+
+
+def _as_read(value: Any) -> str:
+    """Write out what a CSV reader would make of a category if its column were all like it."""
+    if not isinstance(value, str):
+        return _in_text(value)
+    word = value.strip()
+    if word in ("true", "TRUE", "false", "FALSE"):
+        return word.title()
+    if not NUMBER.fullmatch(word):
+        return word
+    return str(int(word)) if word.lstrip("+-").isdigit() else _in_text(float(word))

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,12 +60,11 @@ def fit_embedding(
     choice["embedder"] = kind or "identity"
     if kind is None:
         return None
+    trainer = _Trainer(kind, train, problem, settings, progress)
     networks, nlls = [], []
     for member, fold in enumerate(problem.folds):
         target, name = problem.target(member), f"embedder {kind}, member {member + 1}"
-        network, result = _fit_network(
-            kind, train, problem, settings, fold, target, member, name, progress, second, likelihood
-        )
+        network, result = trainer.fit(fold, target, member, name, second, likelihood)
         networks.append(network)
         nlls.append(result.best_value)
         if result.interrupted and settings.validation_fraction is not None:
@@ -101,10 +100,8 @@ def fit_keys(
     fold = (order[n_stop:], order[:n_stop])
     train = training_settings("table", problem, settings)
     name = f"key space {member + 1} of {len(problem.folds) + 1}"
-    network, _ = _fit_network(
-        "table", train, problem, settings, fold, target, member, name, progress
-    )
-    return Embedding("table", [network])
+    trainer = _Trainer("table", train, problem, settings, progress)
+    return Embedding("table", [trainer.fit(fold, target, member, name)[0]])
 
 
 def fit_apart(
@@ -120,46 +117,54 @@ def fit_apart(
     """Train a network that is not a member, on rows of the memory and their present targets."""
     apart, member = replace(problem, history=[]), len(problem.folds) + number
     fold, target = (rows, problem.folds[0][1]), problem.target(0)
-    return _fit_network(kind, train, apart, settings, fold, target, member, name, progress)[0]
+    return _Trainer(kind, train, apart, settings, progress).fit(fold, target, member, name)[0]
 
 
-def _fit_network(
-    kind: str,
-    train: dict[str, Any],
-    problem: Problem,
-    settings: FitSettings,
-    fold: tuple[np.ndarray, np.ndarray],
-    target: Target,
-    member: int,
-    name: str,
-    progress: Progress,
-    second: AnyRows | None = None,
-    likelihood: Tensor | None = None,
-) -> tuple[NeighborNetwork, TrainingResult]:
-    """Train one network on a fold, note its epochs, and keep checkpoints on request."""
-    described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
-    folder = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}{problem.label_model.checkpoint_tag}"
-    network, result = train_member(
-        kind,
-        problem.encoder,
-        problem.rows,
-        *target,
-        fold,
-        problem.n_classes,
-        train,
-        seed=settings.seed + member,
-        device=settings.device,
-        checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{folder}-{member}",
-        progress=lambda record: progress.epoch(name, record, train["epochs"]),
-        second=second,
-        options=settings.embedder_options,
-        likelihood=likelihood,
-    )
-    problem.history.extend(
-        {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
-        for record in result.history
-    )
-    return network, result
+@dataclass(frozen=True)
+class _Trainer:
+    """Trains networks of one kind; each notes its epochs, and keeps checkpoints on request."""
+
+    kind: str
+    train: dict[str, Any]
+    problem: Problem
+    settings: FitSettings
+    progress: Progress
+
+    def fit(
+        self,
+        fold: tuple[np.ndarray, np.ndarray],
+        target: Target,
+        member: int,
+        name: str,
+        second: AnyRows | None = None,
+        likelihood: Tensor | None = None,
+    ) -> tuple[NeighborNetwork, TrainingResult]:
+        """Train one network on a fold; its progress is shown under `name`."""
+        kind, train, problem, settings = self.kind, self.train, self.problem, self.settings
+        described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
+        folder = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
+        folder += f"{problem.label_model.checkpoint_tag}-{member}"
+        network, result = train_member(
+            kind,
+            problem.encoder,
+            problem.rows,
+            *target,
+            fold,
+            problem.n_classes,
+            train,
+            seed=settings.seed + member,
+            device=settings.device,
+            checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{folder}",
+            progress=lambda record: self.progress.epoch(name, record, train["epochs"]),
+            second=second,
+            options=settings.embedder_options,
+            likelihood=likelihood,
+        )
+        problem.history.extend(
+            {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
+            for record in result.history
+        )
+        return network, result
 
 
 def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:

@@ -100,6 +100,12 @@ def test_a_column_is_used_as_its_owner_means_it(case):
     assert bool(report.change) == bool(report.reason)
 
 
+def test_codes_that_differ_in_every_row_can_be_numbers():
+    codes = [f"{i:04d}" for i in SHUFFLED]
+    assert report_of(codes).change == "number"  # as categories they would say nothing
+    assert report_of(codes, columns={"c": "number"}).use == "number"
+
+
 WISHES = {
     "kept ids": ("id", SHUFFLED, "keep", "number"),
     "kept names": ("name", [f"Ann {i}" for i in SHUFFLED], "keep", "category"),

@@ -325,7 +325,8 @@ def _numbers_as_text(
     reason = _every_row_its_own(plan.report, len(column))
     padded = any(isinstance(v, str) and _PADDED.fullmatch(v.strip()) for v in values)
     if reason and (padded or _is_id_name(name)):
-        return _left_out(plan, reason)
+        left_out = _left_out(plan, reason)
+        return replace(left_out, report=replace(left_out.report, change="number"))
     if reason:
         report = _report(
             column, name, "number", change="category", reason="text that is a number in every row"

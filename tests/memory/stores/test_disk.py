@@ -7,6 +7,7 @@ import pytest
 
 from nearwise.memory.stores import disk as module
 from nearwise.memory.stores.disk import DiskStore
+from nearwise.memory.ties import tie_order
 from tests.memory.stores.cases import (
     SCHEMA,
     SUMMARY,
@@ -66,6 +67,23 @@ def test_as_many_are_found_as_are_asked_for(tmp_path, indexed, monkeypatch, rows
         found = reader.search("all", rows.keys["all"][:1], k, exclude)[0]
         n_left = N_ROWS - 300 - (exclude is not None)
         assert len(set(found[found >= 0])) >= min(k, n_left)
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_of_copies_those_are_found_whose_ids_a_hash_puts_first(
+    tmp_path, indexed, monkeypatch, in_parts
+):
+    rows = some_rows(2_000)
+    for keys in rows.keys.values():
+        keys[:] = keys[np.arange(2_000) // 500]  # the same key 500 times
+    if in_parts:
+        monkeypatch.setattr(module, "BATCH", 300)
+        monkeypatch.setattr(module, "_SHARD", 500 * 4 * 4)
+    store = DiskStore.create(tmp_path / "s", SCHEMA, batches(rows), SUMMARY)
+    for start in range(0, 2_000, 500):
+        copies = rows.ids[start : start + 500]
+        found = store.reader().search("all", rows.keys["all"][start : start + 1], 60)[0]
+        assert set(found) == set(copies[tie_order(copies)][: len(found)]) and len(found) >= 60
 
 
 def test_an_index_in_parts_is_one_and_may_be_moved(tmp_path, indexed, monkeypatch, rows):

@@ -47,7 +47,7 @@ from nearwise.memory.stores.protocol import (
     replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
-from nearwise.memory.ties import tie_order
+from nearwise.memory.ties import tie_order, tie_ranks
 from nearwise.warn import warn_user
 
 KIND = "rows on disk"
@@ -252,6 +252,7 @@ class _Bulk:
             merge_ondisk(index, list(map(str, shards)), str(path.with_suffix(_LISTS)))
             for shard in shards:
                 shard.unlink()
+        _settle_ties(index, tie_ranks(self.ids))
         faiss.write_index(index, str(path))
         return _FEWEST_PROBES
 
@@ -276,27 +277,40 @@ class _Bulk:
         return int(self._index(space).nlist)
 
     def _true_neighbors(self, name: str, space: SpaceSchema, queries: np.ndarray) -> np.ndarray:
-        best = np.full((len(queries), 0), np.inf), np.full((len(queries), 0), -1)
-        start = 0
+        ranks, start = tie_ranks(self.ids), 0
+        distances = np.full((len(queries), 0), np.inf)
+        positions = np.full((len(queries), 0), -1)
         for keys in self.keys(name):
-            rows = torch.from_numpy(keys)
-            k = min(JUDGED_BY, len(rows))
+            order = start + np.argsort(ranks[start : start + len(keys)])
+            rows, k = torch.from_numpy(keys[order - start]), min(JUDGED_BY, len(keys))
             near = topk_neighbors(torch.from_numpy(queries), rows, k, metric=space.metric)
-            distances = np.concatenate([best[0], near.distances.numpy()], axis=1)
-            positions = np.concatenate([best[1], near.indices.numpy() + start], axis=1)
-            order = np.argsort(distances, axis=1, kind="stable")[:, :JUDGED_BY]
-            best = (
-                np.take_along_axis(distances, order, 1),
-                np.take_along_axis(positions, order, 1),
-            )
+            distances = np.concatenate([distances, near.distances.numpy()], axis=1)
+            positions = np.concatenate([positions, order[near.indices.numpy()]], axis=1)
+            best = np.lexsort((ranks[positions], distances))[:, :JUDGED_BY]
+            distances = np.take_along_axis(distances, best, 1)
+            positions = np.take_along_axis(positions, best, 1)
             start += len(keys)
-        return best[1]
+        return positions
 
 
 def _as_indexed(keys: np.ndarray, space: SpaceSchema) -> np.ndarray:
     if space.metric == "cosine":
         keys = keys / np.linalg.norm(keys, axis=1, keepdims=True).clip(1e-30)
     return np.ascontiguousarray(keys, np.float32)
+
+
+def _settle_ties(index: Any, ranks: np.ndarray) -> None:
+    """Put the rows of each cell in the order of these ranks: FAISS finds the first of copies."""
+    faiss, lists = _package("faiss"), index.invlists
+    for cell in range(index.nlist):
+        n = lists.list_size(cell)
+        if n == 0:
+            continue
+        ids = faiss.rev_swig_ptr(lists.get_ids(cell), n)
+        codes = faiss.rev_swig_ptr(lists.get_codes(cell), n * lists.code_size).reshape(n, -1)
+        order = np.argsort(ranks[ids])
+        ids, codes = ids[order], codes[order]
+        lists.update_entries(cell, 0, n, faiss.swig_ptr(ids), faiss.swig_ptr(codes))
 
 
 class _Tail(NamedTuple):

@@ -52,7 +52,7 @@ def parts(n=80):
     """A zip column that a CSV reads as text, and rows of it that a CSV reads as numbers."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, n)
-    zips = np.where(rng.random(n) < 0.2, "A7", np.where(y == 1, "1", "02"))
+    zips = np.where(rng.random(n) < 0.2, "A7", np.where(y == 1, "1", "2"))
     frame = pd.DataFrame({"x": rng.normal(size=n), "zip": zips, "sure": zips == "1"})
     frame["sure"] = frame["sure"].astype(str).where(rng.random(n) < 0.8, "perhaps")
     return frame, y, frame[(frame["zip"] != "A7") & (frame["sure"] != "perhaps")]
@@ -87,3 +87,15 @@ def test_a_column_of_numbers_that_meets_text_is_refused():
     model = attn_knn(**CHEAP).fit(frame, y)
     with pytest.raises(ValueError, match="'zip' held numbers in training and now holds 'A7'"):
         model.predict(frame.assign(zip="A7"))
+
+
+def test_gaps_in_categories_that_had_none_are_counted_in_a_warning():
+    frame, y, _ = parts()
+    frame.loc[0, "sure"] = None
+    model = attn_knn(**CHEAP).fit(frame, y)
+    frame.loc[:4, ["zip", "sure"]] = None
+    with pytest.warns(UserWarning, match=r"categories that had none in training: zip \(5\)\.$"):
+        model.predict_proba(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict_proba(frame.drop(columns="zip").assign(zip="A7")[frame.columns])

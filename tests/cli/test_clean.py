@@ -29,6 +29,22 @@ def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
     assert str(written["id"][0]) in result.out and "suggested" in result.out
     assert "Wrong labels:" in result.err
     assert len(written["neighbors"][0].split()) == 5
+    train = pd.read_csv(path)
+    for name in ("a", "b", "c"):
+        assert written[name].tolist() == train[name][written["id"]].tolist()
+    assert f"{train['a'][written['id'][0]]:.4g}" in result.out
+
+
+def test_columns_of_rows_that_are_called_as_those_of_the_ranking_are_written_too(
+    nearwise, table, tmp_path
+):
+    train = pd.read_csv(table[0]).rename(columns={"a": "given", "b": "given_"})
+    train.to_csv(tmp_path / "named.csv", index=False)
+    arguments = ("-t", "kind", "--noise", "none", "--out", "-", "-q")
+    written = pd.read_csv(io.StringIO(nearwise("clean", tmp_path / "named.csv", *arguments).out))
+    assert set(written["given"]) == {"no", "yes"}
+    assert written["given_"].tolist() == train["given"][written["id"]].tolist()
+    assert written["given__"].tolist() == train["given_"][written["id"]].tolist()
 
 
 def test_suspects_go_to_standard_output_or_where_the_suffix_says(nearwise, table, tmp_path):

@@ -46,8 +46,8 @@ def clean(
             "--out",
             "-o",
             metavar="FILE",
-            help="Write all rows, worst first: CSV, TSV or Parquet, by the suffix; - is "
-            "standard output.",
+            help="Write all rows with their columns, worst first: CSV, TSV or Parquet, by the "
+            "suffix; - is standard output.",
         ),
     ] = None,
     drop: DropOption = None,
@@ -141,11 +141,25 @@ def clean(
 
 
 def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
-    """Write the ranking; neighbors are ids with blanks between, images have their file."""
+    """Write the ranking, then the columns of each row, or its file if it is an image.
+
+    Neighbors are ids with blanks between. A column whose name the ranking has gets a _ after it.
+    """
+    import pandas as pd
+
     from nearwise.data.tables.files import write_table
 
     table = issues.assign(neighbors=[" ".join(map(str, ids)) for ids in issues["neighbors"]])
-    if rows.names is not None:
+    if isinstance(rows.X, pd.DataFrame):
+        columns: dict[str, pd.Series] = {}
+        for name, column in rows.X.iloc[issues["id"].to_numpy()].set_axis(issues.index).items():
+            free = str(name)
+            while free in table.columns or free in columns:
+                free += "_"
+            columns[free] = column
+        table = pd.concat([table, pd.DataFrame(columns)], axis=1)
+    else:
+        assert rows.names is not None  # an array comes from files
         table.insert(1, "file", rows.names[issues["id"]])
     write_table(table, out)
 

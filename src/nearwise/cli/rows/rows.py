@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nearwise.cli.console import short
 from nearwise.cli.rows.frames import (
     match_columns,
     match_places,
@@ -61,7 +62,7 @@ class Rows:
 
         if isinstance(self.X, pd.DataFrame):
             values = self.X.iloc[row, :n_columns]
-            return {str(name): str(value) for name, value in values.items()}
+            return {str(name): short(value) for name, value in values.items()}
         assert self.names is not None  # an array comes from files
         return {"file": str(self.names[row])}
 

@@ -99,6 +99,25 @@ def test_a_request_sent_twice_is_made_once(nearwise, model, more):
     assert whole.exit_code == 2 and "--key names one change of the journal" in whole.err
 
 
+def test_rows_that_are_remembered_already_are_counted_and_left_out_on_request(
+    nearwise, tables, model, more, tmp_path
+):
+    assert "equal" not in nearwise("add", model, more, "--key", "first").err
+    assert "equal" not in nearwise("add", model, more, "--key", "first").err
+    pd.read_csv(tables / "test.csv").head(5).to_csv(tmp_path / "both.csv", index=False)
+    left_out = nearwise("add", model, tmp_path / "both.csv", "--new-only")
+    assert "Left out: 3 of 5 rows equal rows that the model has learned from." in left_out.err
+    assert "Added 2 rows" in left_out.err
+    nothing = nearwise("add", model, more, "--new-only")
+    assert nothing.exit_code == 0 and "Left out: 3 of 3 rows" in nothing.err
+    assert "Nothing was added." in nothing.err and facts_of(nearwise, model)["rows"] == 165
+    again = nearwise("add", model, more)
+    assert "note: 3 of 3 rows equal rows that the model has learned from" in again.err
+    assert "--new-only leaves them out" in again.err and "Added 3 rows" in again.err
+    repeats = nearwise("add", model, more)  # now remembered rows repeat, and new ones may
+    assert "equal" not in repeats.err and facts_of(nearwise, model)["rows"] == 171
+
+
 def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, model, more):
     nearwise("add", model, more)
     nearwise("remove", model, "0")

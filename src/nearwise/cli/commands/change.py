@@ -20,7 +20,8 @@ from nearwise.cli.options import (
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.parsing import parse_numbers
-from nearwise.cli.rows.rows import read_for_model
+from nearwise.cli.rows.rows import Rows, read_for_model
+from nearwise.cli.rows.scored_rows import MANY_REPEATS
 
 if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier, LiveModel
@@ -77,6 +78,12 @@ def add(
         bool,
         typer.Option("--refresh", help="Then also fit again to the remembered rows."),
     ] = False,
+    new_only: Annotated[
+        bool,
+        typer.Option(
+            "--new-only", help="Leave out rows that equal, in every column, one it learned from."
+        ),
+    ] = False,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
     header: HeaderOption = None,
@@ -91,6 +98,7 @@ def add(
 
     [bold]Examples[/bold]
       nearwise add iris.model more.csv
+      nearwise add iris.model more.csv --new-only
       nearwise add iris.model more.csv --out bigger.model
       nearwise add iris.model more.csv --capacity 5000 --eviction age --refresh
       nearwise add flowers.model more_flowers/ --resize
@@ -105,20 +113,24 @@ def add(
         )
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
 
-    def rows_for(learned: "AttnKNNClassifier") -> Any:
+    def rows_for(learned: "AttnKNNClassifier") -> Rows:
         if capacity is not None:
             learned.capacity = capacity
         if eviction is not None:
             learned.eviction = cast(Any, eviction)  # add checks it
-        return read_for_model(
+        rows = read_for_model(
             learned, model, data, target, images, part="train", header=header, quiet=quiet
         )
+        unasked = key is None or new_only  # what a repeated request adds is not added again
+        return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet) if unasked else rows
 
     if out is None:
         with _changing(model, quiet=quiet) as live:
             if refresh:
                 live.refuse_refresh()  # before rows are added
             before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
+            if not len(rows):
+                return
             former = live.version
             change = live.add(rows.source, key=key)
             n_evicted = len(change.details["evicted"])
@@ -134,6 +146,8 @@ def add(
         with sole_writer(model), new_model(out, overwrite=False):
             learned = open_model(model)
             before, rows, version = set(learned.classes_.tolist()), rows_for(learned), None
+            if not len(rows):
+                return
             learned.add(rows.source)
             n_evicted = len(learned.evicted_)
             if refresh:
@@ -345,6 +359,33 @@ def _changed(
     elif not quiet:
         n_rows = live.model.n_remembered_
         say(f"{done}; {folder} now remembers {n_rows} rows.{_way_back(folder, made.version)}")
+
+
+def _new_ones(
+    learned: "AttnKNNClassifier", folder: Path, rows: Rows, *, new_only: bool, quiet: bool
+) -> Rows:
+    """Leave out rows that the model learned from, on request; else say how many there are.
+
+    Of a memory in a store nothing is said: nobody looks through all of it unasked. Nor where
+    remembered rows equal each other, as new ones then do, too.
+    """
+    from nearwise.classifier.stored.folder import is_stored
+
+    if is_stored(folder) and not new_only:
+        return rows
+    found = learned.learned_rows(rows.X)
+    n_known, noun = int((~found.new).sum()), rows.noun
+    if not n_known or (found.repeats >= MANY_REPEATS and not new_only):
+        return rows
+    equal = f"{n_known} of {len(rows)} {noun} equal {noun} that the model has learned from"
+    if new_only:
+        if not quiet:
+            nothing = " Nothing was added." if n_known == len(rows) else ""
+            say(f"Left out: {equal}.{nothing}")
+        return rows.take(found.new.nonzero()[0])
+    if not quiet:
+        say(f"note: {equal}, and count again. --new-only leaves them out.")
+    return rows
 
 
 def _say_repeated(change: "Change", *, quiet: bool) -> None:

@@ -24,8 +24,8 @@ from nearwise.cli.options import (
 )
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
-from nearwise.cli.rows.rows import read_for_model
-from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows, take_rows
+from nearwise.cli.rows.rows import read_for_model, take_rows
+from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows
 from nearwise.conditions import command_line, hardware, load_plugin, require_extra, versions
 from nearwise.safe_files import plain, write_aside
 

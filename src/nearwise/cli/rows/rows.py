@@ -56,6 +56,11 @@ class Rows:
 
         return Source(self.X, self.y, self.names)
 
+    def take(self, at: "np.ndarray") -> "Rows":
+        """Give some of them, by position."""
+        names, weight = (None if of is None else of[at] for of in (self.names, self.weight))
+        return Rows(take_rows(self.X, at), self.y.iloc[at], weight, names)
+
     def described(self, row: int, n_columns: int) -> dict[str, str]:
         """Describe a row: its first columns, or its file."""
         import pandas as pd
@@ -65,6 +70,15 @@ class Rows:
             return {str(name): short(value) for name, value in values.items()}
         assert self.names is not None  # an array comes from files
         return {"file": str(self.names[row])}
+
+
+def take_rows(
+    features: "pd.DataFrame | np.ndarray", rows: "np.ndarray"
+) -> "pd.DataFrame | np.ndarray":
+    """Take some rows of a table or some images, by position."""
+    from pandas import DataFrame
+
+    return features.iloc[rows] if isinstance(features, DataFrame) else features[rows]
 
 
 def read_to_learn(

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nearwise.cli.rows.rows import take_rows
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -13,7 +15,7 @@ ONLY_LEARNED = (
     "Abstention and sets are calibrated on rows the model learned from, so they need others. Give "
     "rows it has not learned from."
 )
-_MANY = 0.01  # share of repeated rows from which it is reported
+MANY_REPEATS = 0.01  # share of repeated rows from which new rows are expected to repeat some
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class ScoredRows:
                     f"{self.n_apart} of them were predicted as if new and are not in the scores: "
                     f"accuracy {self.apart['accuracy']:.4f}, NLL {self.apart['nll']:.4f}."
                 )
-            if self.repeats >= _MANY:
+            if self.repeats >= MANY_REPEATS:
                 sentences.append(
                     f"{self.repeats:.0%} of the remembered {self.noun} equal another one, so new "
                     f"ones will, too: some of the {self.n_learned} may be new."
@@ -122,15 +124,6 @@ class ScoredRows:
         }
 
 
-def take_rows(
-    features: "pd.DataFrame | np.ndarray", rows: "np.ndarray"
-) -> "pd.DataFrame | np.ndarray":
-    """Take some rows of a table or some images, by position."""
-    from pandas import DataFrame
-
-    return features.iloc[rows] if isinstance(features, DataFrame) else features[rows]
-
-
 def score_rows(
     model: "AttnKNNClassifier",
     features: "pd.DataFrame | np.ndarray",
@@ -165,7 +158,7 @@ def score_rows(
         )
         answered = model.predict_parts(take_rows(features, fresh))
         together = None
-        if apart is not None and parts is not None and found.repeats >= _MANY:
+        if apart is not None and parts is not None and found.repeats >= MANY_REPEATS:
             together = evaluate_probabilities(
                 y[np.concatenate([fresh, again])], np.concatenate([answered.proba, parts.proba])
             )

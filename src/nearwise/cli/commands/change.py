@@ -121,8 +121,9 @@ def add(
         rows = read_for_model(
             learned, model, data, target, images, part="train", header=header, quiet=quiet
         )
-        unasked = key is None or new_only  # what a repeated request adds is not added again
-        return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet) if unasked else rows
+        if key is not None and not new_only:
+            return rows  # a request that was made before is not made again
+        return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet)
 
     if out is None:
         with _changing(model, quiet=quiet) as live:

@@ -325,8 +325,7 @@ def _numbers_as_text(
     reason = _every_row_its_own(plan.report, len(column))
     padded = any(isinstance(v, str) and _PADDED.fullmatch(v.strip()) for v in values)
     if reason and (padded or _is_id_name(name)):
-        left_out = _left_out(plan, reason)
-        return replace(left_out, report=replace(left_out.report, change="number"))
+        return _left_out(plan, reason, change="number")
     if reason:
         report = _report(
             column, name, "number", change="category", reason="text that is a number in every row"
@@ -391,8 +390,8 @@ def _is_id_name(name: str) -> bool:
     return named or _INDEX_NAME.fullmatch(name.strip()) is not None
 
 
-def _left_out(plan: ColumnPlan, reason: str) -> ColumnPlan:
-    report = replace(plan.report, use="left out", reason=reason, change="keep")
+def _left_out(plan: ColumnPlan, reason: str, change: Wish = "keep") -> ColumnPlan:
+    report = replace(plan.report, use="left out", reason=reason, change=change)
     return ColumnPlan(report, warn=True)
 
 

@@ -225,14 +225,14 @@ class TableEncoder:
         codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
         unknown: list[tuple[str, int]] = []
         gaps: list[tuple[str, int]] = []
-        complete = {report["name"] for report in self.report if not report["missing"]}
         for column, name in enumerate(self.categorical):
             # In plain Python: for one row pandas takes some milliseconds.
             values = [v if isinstance(v, str) else _plain_or_gap(v) for v in frame[name].tolist()]
             keys = [(v is True or v is False, v) for v in values]  # 1.0 is 1, True is not
             learned = enumerate(self.categories[name], start=1)
             known = {(v is True or v is False, v): code for code, v in learned} | {(False, None): 0}
-            gaps.append((name, values.count(None) * (name in complete)))
+            if None in values:
+                gaps.append((name, values.count(None)))
             strange = set(keys).difference(known)
             if strange:
                 by_text = code_by_text(self.categories[name])
@@ -245,11 +245,13 @@ class TableEncoder:
                 f"Categories that were not in the training table: {_counted(unknown)}. They are "
                 "taken as missing."
             )
-        if count and any(number for _, number in gaps):
-            warn_user(
-                "Missing values in columns of categories that had none in training: "
-                f"{_counted(gaps)}."
-            )
+        if count and gaps:
+            complete = {report["name"] for report in self.report if not report["missing"]}
+            named = _counted(pair for pair in gaps if pair[0] in complete)
+            if named:
+                warn_user(
+                    f"Missing values in columns of categories that had none in training: {named}."
+                )
         return codes
 
     def dense(self, rows: Encoded) -> np.ndarray:

@@ -87,6 +87,21 @@ def test_mistakes_are_told_and_change_nothing(nearwise, model, arguments, messag
     assert history_of(nearwise, model) == []
 
 
+def test_a_label_is_found_among_the_classes_as_in_files(nearwise, tables, tmp_path):
+    rows = pd.read_csv(tables / "train.csv")
+    target = rows.columns[-1]
+    rows[target] = rows[target] == rows[target].iloc[0]
+    rows.to_csv(tmp_path / "train.csv", index=False)
+    model = tmp_path / "truth.model"
+    fitted = nearwise(
+        "fit", tmp_path / "train.csv", "--target", target, "--out", model, "--preset", "instant"
+    )
+    assert fitted.exit_code == 0
+    before = row(nearwise, model, 0)["label"]
+    assert nearwise("relabel", model, "0", str(not before).lower()).exit_code == 0
+    assert row(nearwise, model, 0)["label"] is not before
+
+
 def test_a_request_sent_twice_is_made_once(nearwise, model, more):
     assert nearwise("add", model, more, "--key", "monday").exit_code == 0
     second = nearwise("add", model, more, "--key", "monday")

@@ -209,14 +209,17 @@ def relabel(
     """
     numbers = parse_numbers("IDS", ids)
 
+    from nearwise.classifier.inputs.by_text import code_by_text
+
     def change(live: "LiveModel") -> "Change":
-        known = {str(one): one for one in live.model.classes_.tolist()}
-        if label not in known:
+        known = live.model.classes_.tolist()
+        code = code_by_text(known)(label)
+        if not code:
             raise ValueError(
-                f"{label!r} is not one of the classes {', '.join(list(known)[:10])}. Add rows of "
-                "new classes by 'nearwise add'."
+                f"{label!r} is not one of the classes {', '.join(map(str, known[:10]))}. Add rows "
+                "of new classes by 'nearwise add'."
             )
-        labels = [known[label]] * len(numbers)
+        labels = [known[code - 1]] * len(numbers)
         return live.relabel(numbers, labels, forget_classes=forget_classes, key=key)
 
     _changed(model, change, f"Labelled {_count(numbers)} {label}", quiet=quiet)

@@ -274,6 +274,12 @@ def test_a_base_that_cannot_be_is_named(name, based_folder, tmp_path):
     refused(edited(based_folder, tmp_path / "m", tensors=change), message)
 
 
+def test_a_base_of_more_classes_than_the_model_is_refused(based_folder, tmp_path):
+    for number, n_classes in enumerate((HUGE, 4)):
+        edit = functools.partial(put, path="base.n_classes", value=n_classes)
+        refused(edited(based_folder, tmp_path / str(number), meta=edit), "base.n_classes")
+
+
 def test_rows_of_another_table_are_refused(based_folder, tmp_path):
     def unpack_to_much(found):
         stream = io.BytesIO()
@@ -416,6 +422,7 @@ def test_a_network_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):
         {
             "embedding.networks.0.embedder.dim": HUGE,
             "embedding.networks.0.embedder.n_numeric": HUGE,
+            "embedding.networks.0.n_classes": HUGE,
             "embedding.networks.0.embedder.kind": "novel",
             "embedding.networks.0.head": False,
             "embedding.networks": [],

@@ -344,6 +344,8 @@ def _check_lengths(model: StoredModel) -> None:
         for number, stages in enumerate(model.stages):
             for name, stage in stages.items():
                 _check_table(f"stages.{number}.{name}.encoder", stage.encoder)
+    if model.base is not None and model.base.n_classes > n_classes:
+        raise ValueError(f"base.n_classes: {model.base.n_classes} for {n_classes} classes")
     if model.base is not None and model.shared is not None:
         raise ValueError("base: not where rows are held out once")
 

@@ -65,7 +65,7 @@ def main(out: Path = OUT, folder: Path = FOLDER) -> None:
     if (folder / "comparison.json").exists():
         found = load_comparison(folder)
     else:
-        found = run_comparison(load_images("digits-images"), folder, told=print)
+        found = run_comparison(load_images("digits-images"), folder, progress=print)
     style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
              "text.color": DARK, "legend.frameon": False}  # fmt: skip
     with matplotlib.rc_context(style):

@@ -41,7 +41,7 @@ class ImageEmbedder(Embedder):
     ----------
     backbone : str, default="resnet18"
         "fast-cnn" (2 M parameters, for 16 to 64 pixels, see `nearwise.nn.FastCNN`),
-        "fast-cnn-wide" (7 M), "resnet18", "resnet50", "resnet-small" (0.3 M, for 8 to 32 pixels);
+        "fast-cnn-wide" (6 M), "resnet18", "resnet50", "resnet-small" (0.3 M, for 8 to 32 pixels);
         or a transformers vision model (ResNet, ViT, DINOv2, DINOv3, CLIP) as "hf:NAME" or
         "hf:NAME@REVISION" for the hub, or the path of a local folder, which comes with its
         weights (safetensors).

@@ -12,6 +12,7 @@ import json
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from search_speed import circumstances, paired
@@ -44,11 +45,13 @@ def adult_fits(data_root: str | None) -> list[dict]:
     """Wall seconds of a fit in each preset, and what it reached."""
     dataset = load_dataset("adult", data_root=data_root)
     train, test = split_dataset(dataset, SEED)
+    X: Any = dataset.X
     results = []
-    for preset, most in (("fast", 60), ("default", 300)):
+    presets: list[tuple[Any, int]] = [("fast", 60), ("default", 300)]
+    for preset, most in presets:
         start = time.perf_counter()
         model = AttnKNNClassifier(preset=preset, random_state=SEED)
-        model.fit(dataset.X.iloc[train], dataset.y[train])
+        model.fit(X.iloc[train], dataset.y[train])
         seconds = time.perf_counter() - start
         codes = (dataset.y[test] == model.classes_[1]).astype(int)
         results.append(
@@ -56,7 +59,7 @@ def adult_fits(data_root: str | None) -> list[dict]:
                 "task": f"fit of adult, {len(train)} rows, preset={preset!r}",
                 "seconds": round(seconds, 1),
                 "bar_seconds": most,
-                "nll": round(nll(codes, model.predict_proba(dataset.X.iloc[test])), 4),
+                "nll": round(nll(codes, model.predict_proba(X.iloc[test])), 4),
                 "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             }
         )

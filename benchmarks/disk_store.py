@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +101,15 @@ def asked(folder: Path, repeats: int) -> dict[str, Any]:
     found["n_rows"] = live.model.n_remembered_
     found["first_ms"] = milliseconds(lambda: live.model.predict_proba(X[:1]))
     singles = [
-        milliseconds(lambda i=i: live.model.predict_proba(X[i : i + 1])) for i in range(repeats)
+        milliseconds(partial(live.model.predict_proba, X[i : i + 1])) for i in range(repeats)
     ]
     found["single_ms"] = statistics.median(singles)
     found["single_ms_p95"] = statistics.quantiles(singles, n=20)[-1]
     found["batch_us_per_row"] = milliseconds(lambda: live.model.predict_proba(X[-1_000:]))
     added, after = [], []
     for i in range(repeats, 2 * repeats):
-        added.append(milliseconds(lambda i=i: live.add(X[i : i + 1], y[i : i + 1])))
-        after.append(milliseconds(lambda i=i: live.model.predict_proba(X[i : i + 1])))
+        added.append(milliseconds(partial(live.add, X[i : i + 1], y[i : i + 1])))
+        after.append(milliseconds(partial(live.model.predict_proba, X[i : i + 1])))
     found["add_ms"] = statistics.median(added)
     found["after_add_ms"] = statistics.median(after)
     found["after_add_ms_worst"] = max(after)

@@ -194,7 +194,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
 
     colors = ("#0f86c9", "#d9822b", "#f0c48f", "#8a8f94", "#c9cdd1", "#8e5bb5", "#3a9a5b")
     datasets = list(dict.fromkeys(r["dataset"] for r in rows))
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(3.3 * len(datasets), 3.5), layout="constrained")
         axes = figure.subplots(1, len(datasets), squeeze=False, sharey=True)[0]

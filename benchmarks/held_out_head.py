@@ -66,6 +66,7 @@ def measured(name: str, seed: int, root: str | None) -> dict[str, Any]:
     }
     predictor = model._predictor
     held, bank = predictor.held, predictor.views.bank
+    assert held is not None, "rows were held out by the settings above"
     new = predictor.row_models(predictor.encoder.transform(X[test])).cpu()
     names = [spec.name for spec in predictor.views.specs]
     for kind, chosen in (("features", ["features"]), ("all spaces", names)):

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "nearwise"
@@ -153,7 +154,7 @@ def ways() -> dict[str, float]:
     X, y = load_iris(return_X_y=True)
     model = AttnKNNClassifier(preset="fast", random_state=0).fit(X, y)
     row = X[:1] + 0.01
-    flags = {"sets": True, "novelty": True, "explain": 5}
+    flags: dict[str, Any] = {"sets": True, "novelty": True, "explain": 5}
     everything = ("proba", "sets", "novelty_p_value", "explanations")
 
     def ask() -> None:
@@ -165,23 +166,19 @@ def ways() -> dict[str, float]:
     model.predict_proba(row)
     ask()  # what is kept for all queries is there from now on
     files, hops = way_of_a_row(lambda: model.predict_proba(row))
-    passes, searches = [], []
-    retrieve, search = Predictor.retrieve, MemoryViews.search
-    Predictor.retrieve = lambda self, rows: passes.append(1) or retrieve(self, rows)
-    MemoryViews.search = lambda self, *a, **k: searches.append(1) or search(self, *a, **k)
-    try:
+    passes = patch.object(Predictor, "retrieve", autospec=True, side_effect=Predictor.retrieve)
+    searches = patch.object(MemoryViews, "search", autospec=True, side_effect=MemoryViews.search)
+    with passes as passed, searches as searched:
         model.predict_proba(row)
-        plain = len(searches)
-        passes.clear()
+        plain = searched.call_count
+        passed.reset_mock()
         ask()
-    finally:
-        Predictor.retrieve, MemoryViews.search = retrieve, search
     ours = [one for one in AttnKNNClassifier.__mro__ if one.__module__.startswith("nearwise")]
     return {
         "predict_proba, one row: files": files,
         "predict_proba, one row: hops between files": hops,
-        "passes over the rows with all flags": len(passes),
-        "searches beyond those of a prediction, with all flags": len(searches) - 2 * plain,
+        "passes over the rows with all flags": passed.call_count,
+        "searches beyond those of a prediction, with all flags": searched.call_count - 2 * plain,
         "our classes in the MRO of the classifier": len(ours),
         "constructor parameters": len(inspect.signature(AttnKNNClassifier).parameters),
     }

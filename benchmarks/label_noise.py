@@ -32,7 +32,9 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from nearwise.classifier import AttnKNNClassifier, audited_transition
+from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.log_linear_pool import fit_temperature
+from nearwise.classifier.noise.noisy_labels import ForwardCorrection
 from nearwise.classifier.noise.transition import estimate_transition
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import hold_out, split_dataset
@@ -126,7 +128,7 @@ def load(task: Task, seed: int, options: argparse.Namespace, rate: float = 0.3) 
 
 
 def attention(
-    data: Noisy, seed: int, method: str, preset: str
+    data: Noisy, seed: int, method: str, preset: Any
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Fit the classifier; probabilities of the test rows, and what was chosen."""
     label_noise: Any = None if method == "attention-plain" else "auto"
@@ -149,13 +151,14 @@ def wrapped_peer(name: str, data: Noisy, seed: int) -> tuple[np.ndarray, dict[st
     model.fit(take(data.X, train), data.given[train])
     log_proba = torch.from_numpy(np.log(model.predict_proba(take(data.X, held_out)).clip(1e-6)))
     labels = torch.from_numpy(data.given[held_out])
-    weight, matrix, temperature = torch.ones(len(labels)).double(), None, 1.0
+    weight = torch.ones(len(labels)).double()
+    label_model, temperature, rate = AS_GIVEN, 1.0, 0.0
     for _ in range(3):
-        temperature, _ = fit_temperature(log_proba, labels, weight, matrix)
+        temperature, _ = fit_temperature(log_proba, labels, weight, label_model)
         proba = torch.softmax(log_proba / temperature, dim=1)
         matrix = torch.from_numpy(estimate_transition(proba.numpy(), labels.numpy()))
+        label_model, rate = ForwardCorrection(matrix=matrix), 1 - float(matrix.diagonal().mean())
     test = torch.from_numpy(np.log(model.predict_proba(data.X_test).clip(1e-6)))
-    rate = 1 - float(torch.diagonal(matrix).mean())
     return torch.softmax(test / temperature, dim=1).numpy(), {
         "temperature": temperature,
         "rate": rate,

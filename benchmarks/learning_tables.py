@@ -78,8 +78,11 @@ def main() -> None:
             continue
         body = table(json.loads(source.read_text())["results"])
         marks = re.compile(r"(<!-- table -->\n).*?(<!-- end of table -->)", re.DOTALL)
-        text = marks.sub(lambda m, body=body: m[1] + body + "\n" + m[2], path.read_text())
-        path.write_text(text)
+
+        def filled(marked: re.Match[str], body: str = body) -> str:
+            return marked[1] + body + "\n" + marked[2]
+
+        path.write_text(marks.sub(filled, path.read_text()))
 
 
 if __name__ == "__main__":

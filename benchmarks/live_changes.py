@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,12 @@ def measured(n_rows: int, repeats: int, data_root: str | None) -> dict[str, Any]
         model.fit(X[:n_rows], y[:n_rows])
         save = milliseconds(lambda: model.save(folder))
         opened = milliseconds(lambda: AttnKNNClassifier.load(folder))
-        Journal.append = timed  # type: ignore[method-assign]
+        Journal.append = timed  # type: ignore[assignment, method-assign]
         with LiveModel(folder) as live:
             new = range(n_rows, n_rows + repeats)
-            added = [milliseconds(lambda i=i: live.add(X[i : i + 1], y[i : i + 1])) for i in new]
+            added = [milliseconds(partial(live.add, X[i : i + 1], y[i : i + 1])) for i in new]
             opened_again = milliseconds(lambda: AttnKNNClassifier.load(folder))
-            relabelled = [milliseconds(lambda i=i: live.relabel([i], y[:1])) for i in new[:3]]
+            relabelled = [milliseconds(partial(live.relabel, [i], y[:1])) for i in new[:3]]
         Journal.append = append  # type: ignore[method-assign]
     return {
         "rows": n_rows,

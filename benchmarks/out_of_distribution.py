@@ -32,6 +32,7 @@ from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier.query import Query
+from nearwise.classifier.uncertainty.novelty import NoveltyScore
 from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import topk_neighbors
@@ -45,7 +46,7 @@ from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 TABLES = ("digits", "wine", "letter", "cifar10-features")
-SCORES = ("combined", "distance", "sparsity", "null_mass", "entropy")
+SCORES: tuple[NoveltyScore, ...] = ("combined", "distance", "sparsity", "null_mass", "entropy")
 BASELINE = "max_proba"
 # Of the classifier's network, one view: largest probability, energy of the logits (Liu et al.,
 # NeurIPS 2020), distance to the K-th nearest key (Sun et al., ICML 2022).
@@ -94,7 +95,9 @@ def other_images(
             "cifar100", split="test", limit=500 if few else 2000, data_root=root
         ).X,
         "mnist": in_color(
-            load_images("mnist", split="test", limit=500 if few else 2000, data_root=root).X
+            np.asarray(
+                load_images("mnist", split="test", limit=500 if few else 2000, data_root=root).X
+            )
         ),
     }
     test = np.zeros(len(ours), dtype=bool)
@@ -120,7 +123,7 @@ def in_color(digits: np.ndarray) -> np.ndarray:
 
 def scores(model: AttnKNNClassifier, query: Query, rows: Any) -> dict[str, np.ndarray]:
     """Novelty scores of rows, larger is more novel, those of other methods among them."""
-    found = {name: query.novelty_score(name) for name in SCORES}
+    found: dict[str, np.ndarray] = {name: query.novelty_score(name) for name in SCORES}
     found[BASELINE] = 1 - query.proba().max(axis=1)
     if rows.ndim == 4:
         view = network_view(model, rows)

@@ -77,7 +77,7 @@ def generate(data_root: Path, part: str, until: int, seed: int) -> None:
             task = draw_task(rng, table, relabel=0.3 if part == "train" else 0.0)
             if task is not None:
                 tasks.append(task)
-        arrays = {
+        arrays: dict[str, Any] = {
             f"{at}/{key}": v for at, task in enumerate(tasks) for key, v in packed(task).items()
         }
         aside = path.with_suffix(".tmp.npz")
@@ -176,9 +176,20 @@ def batch_of(
             summary[:, 14] = torch.log((~gone).sum(1).float()) / 4
         if not base:
             facts[:, 3:6], summary[:, 10:14] = 0.0, 0.0
-        distances, own, reliable, *of_base, log_weight = facts.unbind(1)
+        distances, own, reliable, opinion, own_opinion, like, log_weight = facts.unbind(1)
         spaces.append(
-            NeighborSet(distances, voters, own, reliable, *of_base, log_weight, summary, log_prior)
+            NeighborSet(
+                distances,
+                voters,
+                own,
+                reliable,
+                opinion,
+                own_opinion,
+                like,
+                log_weight,
+                summary,
+                log_prior,
+            )
         )
     log_proba = None
     if base:
@@ -199,8 +210,8 @@ def development_nll(head: PretrainedNeighborHead, dev: Corpus) -> dict[str, floa
             if base and "base" not in task:
                 continue
             every = torch.arange(len(task["labels"]))
-            *given, labels = batch_of([(task, every)], n_spaces=n_spaces, base=base)
-            losses.append(float(F.nll_loss(head.predict(*given).log_proba, labels)))
+            spaces, log_proba, labels = batch_of([(task, every)], n_spaces=n_spaces, base=base)
+            losses.append(float(F.nll_loss(head.predict(spaces, log_proba).log_proba, labels)))
         found[mode] = float(np.mean(losses))
     return found
 
@@ -251,7 +262,7 @@ def train(
         losses.append(loss.item())
         if step % 250 == 0 or step == steps:
             seconds += time.perf_counter() - start
-            record = {"step": step, "seconds": seconds, "tasks": len(corpus.tasks)}
+            record: dict[str, Any] = {"step": step, "seconds": seconds, "tasks": len(corpus.tasks)}
             record |= {"loss": float(np.mean(losses)), "dev": development_nll(mean, dev)}
             history.append(record)
             state = {"head": head.state_dict(), "mean": mean.state_dict(), "step": step}

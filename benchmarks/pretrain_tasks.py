@@ -183,7 +183,7 @@ def synthetic_table(rng: np.random.Generator, n: int) -> Table:
         x = _values(rng, n, width)
         labels = _labels(rng, x, kind, n_classes)
     if rng.random() < 0.5:
-        x = np.concatenate([x, _values(rng, n, rng.integers(1, 2 * width + 1))], axis=1)
+        x = np.concatenate([x, _values(rng, n, int(rng.integers(1, 2 * width + 1)))], axis=1)
     return Table(_damaged(rng, x), labels, f"synthetic-{kind}")
 
 
@@ -205,7 +205,7 @@ def _damaged(rng: np.random.Generator, x: np.ndarray) -> pd.DataFrame:
     share = rng.choice([0.0, 0.0, 0.3, 1.0])
     for name in frame.columns:
         if rng.random() < share and frame[name].nunique() > 1:
-            codes = pd.qcut(frame[name], rng.integers(2, 9), labels=False, duplicates="drop")
+            codes = pd.qcut(frame[name], int(rng.integers(2, 9)), labels=False, duplicates="drop")
             frame[name] = codes.map(lambda c: None if pd.isna(c) else f"c{int(c)}").astype(object)
     return frame
 
@@ -343,8 +343,8 @@ def make_task(
         views = [[getattr(encoder, view)(part) for view, _ in named] for part in (rows, new)]
         base = torch.from_numpy(model.fit(views[0], labels, seed)).float()
         new_base = torch.from_numpy(model.predict(views[1])).float()
-        pair = zip(keys["features"], (base, new_base), strict=True)
-        keys["supervised"] = tuple(supervised_keys(*one) for one in pair)
+        old, query = keys["features"]
+        keys["supervised"] = supervised_keys(old, base), supervised_keys(query, new_base)
     spaces = []
     for name, (old, query) in keys.items():
         remembered = RememberedSpace.of(

@@ -118,11 +118,16 @@ def main() -> None:
                 done = {(r["data"], r["n"], r["seed"], r["probe"]) for r in rows}
                 if all((data, size, seed, name) in done for name in PROBES):
                     continue
-                rows += measure(data, X, y, n, seed)
+                rows.extend(measure(data, X, y, n, seed))
                 print(*rows[-len(PROBES) :], sep="\n", flush=True)
-    content = {"command": "python benchmarks/probe_memory.py", "hardware": hardware()}
-    content |= {"versions": versions(), "differences of NLL": differences(rows)}
-    content |= {"summary": summary(rows), "rows": rows}
+    content: dict[str, Any] = {
+        "command": "python benchmarks/probe_memory.py",
+        "hardware": hardware(),
+        "versions": versions(),
+        "differences of NLL": differences(rows),
+        "summary": summary(rows),
+        "rows": rows,
+    }
     write_aside(OUT, (json.dumps(content, indent=1) + "\n").encode())
     print(json.dumps(content["differences of NLL"], indent=1))
 

@@ -26,7 +26,7 @@ from nearwise.probes import KNNProbe, extract_features
 from nearwise.probes.knn import SIZES
 
 CONTEXTS = ("full", "0.2:fixed", "0.2")
-ENCODERS = {
+ENCODERS: dict[str, tuple[Any, Any]] = {
     "pixels": (Patches(2, (8, 8), 1), "flatten"),
     "mean patch": (Patches(4, (8, 8), 1), "mean"),
     "untrained field": (RandomInit(lambda: make_perceiver("digits")), "mean"),
@@ -100,10 +100,10 @@ def main() -> None:
                 runs.setdefault((features, choice), []).append(found)
         print(f"seed {seed} is done", flush=True)
     table = []
-    for (features, choice), found in runs.items():
+    for (features, choice), several in runs.items():
         row: dict[str, Any] = {"features": features, "k by": choice}
         for key in ("accuracy", "nll", "k"):
-            values = np.array([one[key] for one in found], dtype=float)
+            values = np.array([one[key] for one in several], dtype=float)
             row |= {key: values.mean(), f"{key}_sd": values.std(ddof=1) if args.seeds > 1 else 0.0}
         table.append(row)
         print(f"{features:32} {choice:12} accuracy {row['accuracy']:.3f} NLL {row['nll']:.3f} "

@@ -55,12 +55,12 @@ def parts(args: argparse.Namespace, repeat: int) -> tuple[Rows, Rows]:
         train = random_features(args.rows, args.width, 2 * repeat)
         return train, random_features(args.queries, args.width, 2 * repeat + 1)
     dataset = load_dataset(args.dataset, data_root=args.data_root)
-    tested = np.isin(np.arange(len(dataset)), dataset.test_index)
+    tested = np.isin(np.arange(len(dataset)), np.asarray(dataset.test_index))
     X, y = np.asarray(dataset.X, np.float32), np.unique(dataset.y, return_inverse=True)[1]
     return (X[~tested], y[~tested]), (X[tested], y[tested])
 
 
-def probe_with(index: str, device: str) -> Method:
+def probe_with(index: Any, device: str) -> Method:
     """Probabilities of the probe, asked for DINO's votes."""
     probe = KNNProbe(20, weights="softmax", temperature=0.07, index=index, device=device)
     return lambda X, y, query: probe.fit(X, y).predict_proba(query)

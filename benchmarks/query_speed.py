@@ -12,6 +12,7 @@ the centre of their class as those of a trained network do and are the hardest t
 
 import argparse
 import json
+import math
 import statistics
 import time
 from pathlib import Path
@@ -49,9 +50,9 @@ def make_memory(kind: str, args: argparse.Namespace, generator: torch.Generator)
     views = MemoryViews(
         bank, [], "exact", DEFAULT_MEMORY_BUDGET, None if device.type == "cpu" else device
     )
-    spec = SpaceSpec("features", "all", False, "euclidean", 1.0, args.neighbors)
+    spec = SpaceSpec("features", "euclidean", 1.0, args.neighbors)
     views.specs.append(measured(views, spec))
-    bank.keys[spec.side] = torch.rand(len(bank), 1, generator=generator)  # any will do here
+    bank.columns[spec.reliability] = torch.rand(len(bank), generator=generator)  # any will do here
     return views
 
 
@@ -71,17 +72,17 @@ def timed(kind: str, args: argparse.Namespace, seed: int) -> dict:
     (spec,) = views.specs
     prior = torch.full((N_CLASSES,), 1 / N_CLASSES)
     heads = [NeighborHead(1, prior, has_base=True).eval().to(device) for _ in range(args.heads)]
-    whole, alone, nearest = [], [], None
+    whole, alone, nearest = [], [], math.nan
     for repeat in range(WARM_UP + args.repeats):
         queries = make_keys(kind, args.batch, args.dim, generator)[0].to(device)
         base = torch.log_softmax(torch.randn(args.batch, N_CLASSES, generator=generator), 1)
         base = base.to(device)
         wait(device)
         start = time.perf_counter()
-        found = views.search(spec, 0, queries, args.neighbors)
+        found = views.search(spec, queries, args.neighbors)
         wait(device)
         searched = time.perf_counter()
-        seen = [views.neighborhood(spec, 0, found, base)]
+        seen = [views.neighborhood(spec, found, base)]
         answers = [head.predict(seen, base).log_proba for head in heads]
         proba = finish(torch.stack(answers).mean(0).cpu(), 1.0)
         done = time.perf_counter()

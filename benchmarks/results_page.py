@@ -315,7 +315,9 @@ def _is_by_seed(value: Any) -> bool:
 def _cell(value: Any) -> str | None:
     """Text of a result that fits a cell, None for one that does not."""
     if value is None or isinstance(value, (str, bool)):
-        return {None: "", True: "yes", False: "no"}.get(value, value)
+        words: dict[Any, Any] = {None: "", True: "yes", False: "no"}
+        word: str | None = words.get(value, value)
+        return word
     if _is_number(value):
         return _text(value)
     if _is_mean(value):

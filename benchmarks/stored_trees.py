@@ -156,7 +156,7 @@ def onnx_nodes(model: Any) -> dict[str, list[Any]]:
     return found
 
 
-def onnx_bytes(nodes: dict[str, list[Any]], n_columns: int, n_classes: int) -> bytes:
+def onnx_bytes(nodes: dict[str, Any], n_columns: int, n_classes: int) -> bytes:
     """An ONNX model of these nodes."""
     import onnx
     from onnx import TensorProto, helper

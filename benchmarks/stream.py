@@ -227,7 +227,7 @@ def draw(runs: list[dict[str, Any]], out: Path) -> None:
     }
     kinds = list(dict.fromkeys(r["stream"] for r in runs))
     titles = {"classes": "classes arrive in turn", "drift": "two classes swap their labels"}
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(4.8 * len(kinds), 3.9), layout="constrained")
         axes = figure.subplots(1, len(kinds), squeeze=False)[0]
@@ -248,8 +248,14 @@ def draw(runs: list[dict[str, Any]], out: Path) -> None:
         named = {
             name: line for lines, names in handles for line, name in zip(lines, names, strict=True)
         }
-        place = "outside lower center"
-        figure.legend(named.values(), named, frameon=False, fontsize=8, loc=place, ncols=3)
+        figure.legend(
+            handles=[*named.values()],
+            labels=[*named],
+            frameon=False,
+            fontsize=8,
+            loc="outside lower center",
+            ncols=3,
+        )
         figure.savefig(out, dpi=110, metadata={"Software": None})
 
 

@@ -153,8 +153,8 @@ def checks(rows: list[dict[str, Any]], study: str) -> list[dict[str, Any]]:
                 found.append(_check(f"{name}, {key}", row[key], limit, at_least=key == "accuracy"))
             if bar.place == GAINS_AT:
                 for network in rows:
-                    here = network["place"], network["method"], network["seeds"]
-                    if here == (GAINS_AT, NETWORK, row["seeds"]):
+                    it = network["place"], network["method"], network["seeds"]
+                    if it == (GAINS_AT, NETWORK, row["seeds"]):
                         gain = round(row["accuracy"] - network["accuracy"], 5)
                         name = f"{name} minus {NETWORK}, accuracy"
                         found.append(_check(name, gain, NOISE_GAIN, at_least=True))

@@ -76,8 +76,9 @@ def estimators(
     near = ranked[..., :half]
     nobody = torch.full_like(ranked[..., :1], -1)
     # How many draws the other half pays for, by the keys that 200 of them look at.
+    q, k, v = (x.detach() for x in parts)
     tried = lazy_gumbel_attention(
-        *(x.detach() for x in parts), half, 200, scale=scale, neighbors=near, generator=generator
+        q, k, v, half, 200, scale=scale, neighbors=near, generator=generator
     )
     draws = max(2, round(half * 200 / max(float(tried.n_probes.float().mean()), 1e-9)))
     draws = min(draws, 4 * budget)

@@ -94,7 +94,7 @@ def compare_results(device: torch.device) -> None:
             for name in ("plain", "triton" if device.type == "cuda" else "auto"):
                 parts = [x.to(dtype).requires_grad_() for x in tokens]
                 with attention_implementation(name):
-                    found = attend(*parts, k)
+                    found = attend(parts[0], parts[1], parts[2], k)
                 found.output.float().square().sum().backward()
                 results.append([found.output, *(x.grad for x in parts), found.indices])
             *values, indices = zip(*results, strict=True)

@@ -21,7 +21,7 @@ import torch
 
 from nearwise.conditions import hardware, versions
 from nearwise.nn import build_network
-from nearwise.training import TrainConfig, TrainingRows, train_embedder
+from nearwise.training import Augmentation, TrainConfig, TrainingRows, train_embedder
 
 N_CLASSES, SIDE, DIM, SEED = 10, 32, 256, 0
 PLAIN = {"knn_weight": 0.0, "ce_weight": 1.0}
@@ -63,7 +63,7 @@ def epoch_seconds(settings: dict, data: TrainingRows, arguments: argparse.Namesp
     config = TrainConfig(
         epochs=arguments.warm_up + arguments.epochs,
         batch_size=arguments.batch_size,
-        augment=AUGMENT,
+        augment=Augmentation.model_validate(AUGMENT),
         precision=arguments.precision,
         channels_last=arguments.channels_last,
         compile=arguments.compile,

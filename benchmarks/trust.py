@@ -96,7 +96,8 @@ def measure_abstention(model: AttnKNNClassifier, rows: Any, codes: np.ndarray) -
     """AURC and AUGRC of every score, and what a coverage and a risk asked for came to."""
     chosen, proba = model.predict_selective(rows, coverage=COVERAGE), model.predict_proba(rows)
     found: dict[str, Any] = {"score": chosen.score_name, "aurc": {}, "augrc": {}}
-    for name in chosen.aurc:
+    names: list[Any] = list(chosen.aurc)
+    for name in names:
         score = model.predict_selective(rows, coverage=COVERAGE, score=name).score
         found["aurc"][name] = aurc(codes, proba, confidence=score)
         found["augrc"][name] = augrc(codes, proba, confidence=score)

@@ -159,7 +159,7 @@ def settings_of(data: str, arm: str, augmented: bool, seed: int, runs: Path, dev
     return VitSettings(**{**base, **chosen, **augmentation, **where})
 
 
-def record_of(run: Any, arm: str, augmented: bool, device: str) -> dict[str, Any]:
+def record_of(run: Any, arm: str, augmented: bool, device: Any) -> dict[str, Any]:
     """What the table needs of a run."""
     names = (
         "seed", "top1", "nll", "ece", "parameters", "gflops", "epoch_seconds",

@@ -10,6 +10,7 @@ calibrated afterwards. Measured when this runs, on scikit-learn's digits (no dow
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -35,9 +36,9 @@ def main(out: Path = OUT) -> None:
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
     # Heads that are trained here, on rows held out for them; a cross-fit uses the pretrained one.
-    settings = {"validation_fraction": 0.3, "n_members": 1, "random_state": 0}
+    settings: dict[str, Any] = {"validation_fraction": 0.3, "n_members": 1, "random_state": 0}
     rare = Settings(pooling="mixture", calibration=None)
-    variant = VariantConfig(ece_weight=1.0, temperature=True)
+    variant = VariantConfig.model_validate({"ece_weight": 1.0, "temperature": True})
     plain = AttnKNNClassifier(**settings, settings=rare).fit(X, y).predict_proba(X_test)
     model = AttnKNNClassifier(**settings, settings=rare.changed(head=variant))
     soft = model.fit(X, y).predict_proba(X_test)

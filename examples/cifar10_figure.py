@@ -10,10 +10,11 @@ The classifier that predicts the image is fitted here, in five minutes with the 
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from readme_figure import BLUE, GREY, N_NEIGHBORS, ORANGE, show_image
 from reliability import DARK, draw_reliability, measured
 
@@ -46,7 +47,7 @@ def main(runs: Path, data_root: Path | None, out: Path) -> None:
     why = model.explain(dataset.X[[row]], n_neighbors=N_NEIGHBORS)[0]
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "text.color": DARK}):
         figure = Figure(figsize=(9.6, 5.0), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.5))
+        top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.5))[:, 0]
         draw_neighbors(top, dataset, row, why, rows)
         axes = bottom.subplots(1, len(SHOWN), sharey=True)
         for axis, (method, (name, color)) in zip(axes, SHOWN.items(), strict=True):
@@ -72,7 +73,7 @@ def predictions(folder: Path, method: str) -> Predictions:
 
 def fitted(dataset: Dataset, folder: Path) -> tuple[AttnKNNClassifier, np.ndarray]:
     """Fit the classifier of seed 0, and give its training rows by their place."""
-    rows = np.setdiff1d(np.arange(len(dataset)), dataset.test_index)
+    rows = np.setdiff1d(np.arange(len(dataset)), np.asarray(dataset.test_index))
     settings = {
         "pooling": "log-linear",
         "checkpoint_dir": folder / "checkpoints" / "attention",
@@ -88,12 +89,12 @@ def least_sure(found: Predictions) -> int:
 
 
 def draw_neighbors(
-    figure: object, dataset: Dataset, row: int, why: Explanation, rows: np.ndarray
+    figure: FigureBase, dataset: Dataset, row: int, why: Explanation, rows: np.ndarray
 ) -> None:
     """Draw the image, then its weightiest neighbors with label and share of the attention."""
     axes = figure.subplots(1, N_NEIGHBORS + 1)
     truth = dataset.y[row]
-    show_image(axes[0], dataset.X[row], DARK)
+    show_image(axes[0], np.asarray(dataset.X[row]), DARK)
     axes[0].set_title(f"test: {name(truth)}", fontweight="bold")
     axes[0].set_xlabel(f"says {name(why.label)}, p = {why.proba.max():.2f}")
     for axis, neighbor in zip(axes[1:], why.neighbors, strict=True):
@@ -103,7 +104,7 @@ def draw_neighbors(
         axis.set_xlabel(f"weight {neighbor.weight:.2f}")
 
 
-def name(label: object) -> str:
+def name(label: Any) -> str:
     """Name a class; the data set may number them."""
     return NAMES[int(label)] if str(label).isdigit() else str(label)
 

@@ -32,7 +32,7 @@ def draw(path: Path) -> None:
     issues = model.label_issues()
     wrong = (given != y)[issues["id"]]
     figure = plt.figure(figsize=(9, 3.4), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[2, 1])
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[2, 1])[0]
     for axes, suspect in zip(
         left.subplots(2, SHOWN // 2).flat, issues.head(SHOWN).to_dict("records"), strict=True
     ):

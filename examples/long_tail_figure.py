@@ -8,6 +8,7 @@ training part is thinned to class sizes from 142 down to 2, the test part is bal
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -25,13 +26,13 @@ from nearwise.metrics.shots import shot_breakdown
 OUT = Path(__file__).parents[1] / "docs" / "images" / "long-tail.png"
 SEEDS = (0, 1, 2)
 RATIO = 0.01
-PRIORS = {"train": "#b8bec4", "uniform": "#0f86c9"}
+PRIORS: dict[Any, str] = {"train": "#b8bec4", "uniform": "#0f86c9"}
 NAMES = {"train": 'class_prior="train"', "uniform": 'class_prior="uniform"'}
 
 
 def main(out: Path = OUT) -> None:
     """Fit with both class shares on every seed, then draw."""
-    proba = {prior: [] for prior in PRIORS}
+    proba: dict[str, list[np.ndarray]] = {prior: [] for prior in PRIORS}
     truth, counts = [], np.zeros(10, dtype=int)
     for seed in SEEDS:
         X, X_test, y, y_test = train_test_split(

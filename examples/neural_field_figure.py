@@ -36,14 +36,14 @@ def main(out: Path = OUT) -> None:
     models, curves = {}, {}
     for objective in COLORS:
         models[objective], history = train_field(
-            train, FieldConfig(objective=objective), validation=held
+            train, FieldConfig.model_validate({"objective": objective}), validation=held
         )
         curves[objective] = history
         found = reconstruction_errors(models[objective], test, Context("per-image", 0.2))
         print(objective, {name: round(value, 4) for name, value in found.items()})
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "text.color": DARK}):
         figure = Figure(figsize=(9.6, 3.5), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1, 1.5))
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.5))[0]
         draw_curves(left.subplots(), curves)
         draw_digits(right, models, test[:N_SHOWN])
         out.parent.mkdir(parents=True, exist_ok=True)

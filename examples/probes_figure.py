@@ -5,13 +5,14 @@ python examples/probes_figure.py [--out docs/images/probes.png]
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from nearwise.lab.data import load_dataset
 from nearwise.lab.probing import Patches, Pixels, RandomInit, evaluate, probe_data
 from nearwise.lab.report.probes import probe_figure
 from nearwise.nn.field import make_perceiver
 
-ENCODERS = {
+ENCODERS: dict[str, tuple[Any, str]] = {
     "pixels": (Pixels((8, 8), 1), "flatten"),
     "mean patch": (Patches(4, (8, 8), 1), "mean"),
     "untrained field": (RandomInit(lambda: make_perceiver("digits")), "mean"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from reliability import DARK, draw_reliability, measured
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -41,7 +41,7 @@ def main(out: Path = OUT) -> None:
 
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "text.color": DARK}):
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.35))
+        top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.35))[:, 0]
         draw_neighbors(top, X_test[hardest], int(y_test[hardest]), explanation, X_train)
         left, middle, last = bottom.subplots(1, 3, width_ratios=(1.25, 1, 1))
         draw_parts(left, explanation)
@@ -55,7 +55,7 @@ def main(out: Path = OUT) -> None:
 
 
 def draw_neighbors(
-    figure: object, query: np.ndarray, truth: int, why: Explanation, X_train: np.ndarray
+    figure: FigureBase, query: np.ndarray, truth: int, why: Explanation, X_train: np.ndarray
 ) -> None:
     """Draw the query, then its weightiest neighbors with label and share of the attention."""
     axes = figure.subplots(1, N_NEIGHBORS + 1)

@@ -10,6 +10,7 @@ scikit-learn's digits (no download):
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -66,7 +67,7 @@ def main(out: Path = OUT, folder: Path = FOLDER) -> None:
         found = load_comparison(folder)
     else:
         found = run_comparison(load_images("digits-images"), folder, progress=print)
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
+    style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
              "text.color": DARK, "legend.frameon": False}  # fmt: skip
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9.6, 4.2), layout="constrained")

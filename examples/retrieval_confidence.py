@@ -61,7 +61,7 @@ def retrieve(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def answers(
     similarity: np.ndarray, agreement: np.ndarray, relevance: np.ndarray, seed: int
-) -> dict[str, Any]:
+) -> dict[int, Any]:
     """Probabilities that the answer is in the top k, by every method, for the second half."""
     half = len(similarity) // 2
     model = RetrievalConfidence(random_state=seed).fit(similarity[:half], relevance[:half])
@@ -69,9 +69,9 @@ def answers(
     knowing.fit(similarity[:half], relevance[:half], item_features=agreement[:half])
     both = np.concatenate([similarity, agreement[:, :, 0]], axis=1)
     top = similarity[:, :1]
-    given: dict[str, Any] = {}
+    given: dict[int, Any] = {}
     for k in TOPS:
-        held = relevance[:, :k].any(axis=1)
+        held = np.asarray(relevance[:, :k].any(axis=1))
         platt = LogisticRegression(C=1e6).fit(top[:half], held[:half])
         whole = LogisticRegression(max_iter=2000, C=100).fit(similarity[:half], held[:half])
         more = LogisticRegression(max_iter=2000, C=100).fit(both[:half], held[:half])
@@ -140,7 +140,8 @@ def main(out: Path = OUT, results: Path | None = RESULTS) -> None:
             "runs": runs,
         }
         results.write_text(json.dumps(content, indent=1) + "\n")
-    draw(*answers(*retrieve(SEEDS[0]), SEEDS[0])[3], out)
+    held, found = answers(*retrieve(SEEDS[0]), SEEDS[0])[3]
+    draw(held, found, out)
 
 
 def draw(held: np.ndarray, found: dict[str, np.ndarray], out: Path) -> None:
@@ -148,7 +149,7 @@ def draw(held: np.ndarray, found: dict[str, np.ndarray], out: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9.2, 3.3), layout="constrained")
         first, second, risk = figure.subplots(1, 3)

@@ -48,7 +48,7 @@ def main() -> None:
     order = np.random.default_rng(options.seed).permutation(50_000)[: options.rows]
     names = load_dataset("cifar10").y
     X, true, given = data.X[order], names[order], given[order]
-    X_test, y_test = data.X[50_000:], names[50_000:]
+    X_test, y_test = np.asarray(data.X[50_000:]), names[50_000:]
 
     noise = "auto" if options.label_noise == "auto" else None
     model = AttnKNNClassifier(label_noise=noise, random_state=options.seed)

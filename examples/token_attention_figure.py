@@ -11,6 +11,7 @@ weighs them most unevenly. The curve is from benchmarks/results/layer_memory.jso
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -79,7 +80,7 @@ def learn(x: Tensor, y: Tensor) -> VisionTransformer:
 
 def show_neighbors(axes: Axes, model: VisionTransformer, image: Tensor) -> None:
     """Draw a digit, its brightest pixel in the lower half, and whom that one asks."""
-    attention = model.blocks[-1].attn
+    attention: Any = model.blocks[-1].attn
     seen: list[Tensor] = []
     hook = attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad():
@@ -92,7 +93,7 @@ def show_neighbors(axes: Axes, model: VisionTransformer, image: Tensor) -> None:
     asked = found.indices[0, head, token].numpy()
     weights = found.weights[0, head, token].numpy()
     axes.imshow(pixels.numpy(), cmap="gray_r", vmin=0, vmax=1.6)
-    look = {"facecolors": "none", "edgecolors": "#0f86c9", "linewidths": 1.6}
+    look: dict[str, Any] = {"facecolors": "none", "edgecolors": "#0f86c9", "linewidths": 1.6}
     axes.scatter(*place_of(asked), s=60 + 700 * weights, **look)
     axes.scatter(*place_of(np.array([token])), marker="x", s=60, color="#b8430f", linewidths=2)
     axes.set_title("x asks the circled; size: weight", fontsize=8)

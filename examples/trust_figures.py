@@ -9,11 +9,12 @@ minute):
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -21,7 +22,7 @@ from nearwise import AttnKNNClassifier
 from nearwise.metrics import auroc, risk_coverage_curve
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
-SETTINGS = {"preset": "fast", "embedder": "identity", "random_state": 0}
+SETTINGS: dict[str, Any] = {"preset": "fast", "embedder": "identity", "random_state": 0}
 DARK, BLUE, ORANGE, GREY = "#222222", "#0f86c9", "#d9822b", "#b8bec4"
 NOVEL = 8
 
@@ -35,7 +36,7 @@ def main(folder: Path = FOLDER) -> None:
     """Fit, measure, draw."""
     X, y = load_digits(return_X_y=True)
     parts = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style | {"text.color": DARK}):
         model = AttnKNNClassifier(**SETTINGS).fit(shrink(parts[0]), parts[2])
         save(draw_abstention(model, parts[1], parts[3]), folder / "abstention.png")
@@ -52,10 +53,12 @@ def save(figure: Figure, path: Path) -> None:
 def draw_abstention(model: AttnKNNClassifier, X: np.ndarray, y: np.ndarray) -> Figure:
     """Draw risk against coverage for some scores, the promise at 80 %, and who is turned away."""
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1.35, 1))
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.35, 1))[0]
     images, X = X, shrink(X)
     axis, proba = left.subplots(), model.predict_proba(X)
-    for name, color in (("distance", GREY), ("max_proba", ORANGE), ("learned", BLUE)):
+    shown: list[tuple[Any, str]]
+    shown = [("distance", GREY), ("max_proba", ORANGE), ("learned", BLUE)]
+    for name, color in shown:
         score = model.predict_selective(X, coverage=0.8, score=name).score
         curve = risk_coverage_curve(y, proba, confidence=score)
         label = f"{name}, AURC {1000 * curve.risk.mean():.1f}e-3"
@@ -76,12 +79,13 @@ def draw_abstention(model: AttnKNNClassifier, X: np.ndarray, y: np.ndarray) -> F
 def draw_sets(model: AttnKNNClassifier, X: np.ndarray, y: np.ndarray) -> Figure:
     """Draw coverage against confidence, the size of the sets, and some sets."""
     figure = Figure(figsize=(9.4, 3.2), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1.6, 1))
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.6, 1))[0]
     first, second = left.subplots(1, 2)
     images, X = X, shrink(X)
     asked = np.arange(0.5, 0.991, 0.035)
     first.plot([0.5, 1], [0.5, 1], color=DARK, lw=0.8, ls=(0, (4, 3)))
-    for method, seed, color in (("lac", None, BLUE), ("aps", 0, ORANGE)):
+    methods: list[tuple[Any, int | None, str]] = [("lac", None, BLUE), ("aps", 0, ORANGE)]
+    for method, seed, color in methods:
         sets = [model.predict_set(X, c, method=method, seed=seed) for c in asked]
         covered = [one[np.arange(len(y)), y].mean() for one in sets]
         first.plot(asked, covered, color=color, label=method.upper())
@@ -91,10 +95,10 @@ def draw_sets(model: AttnKNNClassifier, X: np.ndarray, y: np.ndarray) -> Figure:
     first.legend(frameon=False, loc="upper left")
     second.set_xlabel("confidence asked for")
     second.set_ylabel("classes in a set")
-    sets = model.predict_set(X, 0.95)
-    sizes = sets.sum(axis=1)
+    some_sets = model.predict_set(X, 0.95)
+    sizes = some_sets.sum(axis=1)
     some = np.concatenate([np.flatnonzero(sizes == size)[:3] for size in (1, 2, 3)])
-    titles = ["{" + ", ".join(map(str, np.flatnonzero(sets[row]))) + "}" for row in some]
+    titles = ["{" + ", ".join(map(str, np.flatnonzero(some_sets[row]))) + "}" for row in some]
     show_rows(right, images[some], "sets of confidence 95 %", titles, columns=3)
     return figure
 
@@ -109,7 +113,7 @@ def draw_novelty(
     groups.append((f"{NOVEL}, never shown", X_test[y_test == NOVEL], ORANGE))
     scores = [model.novelty_score(shrink(rows)) for _, rows, _ in groups]
     figure = Figure(figsize=(9.4, 3.2), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1.6, 1))
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.6, 1))[0]
     first, second = left.subplots(1, 2)
     for (name, rows, color), score in zip(groups, scores, strict=True):
         bins = np.linspace(min(map(np.min, scores)), max(map(np.max, scores)), 30)
@@ -130,7 +134,7 @@ def draw_novelty(
 
 
 def show_rows(
-    figure: object,
+    figure: FigureBase,
     rows: np.ndarray,
     title: str,
     titles: list[str] | None = None,

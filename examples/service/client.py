@@ -3,19 +3,20 @@
 import json
 import sys
 import time
+from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://localhost:8080"
 
 
-def ask(path, body=None):
+def ask(path: str, body: Any = None) -> Any:
     content = None if body is None else json.dumps(body).encode()
     with urlopen(Request(URL + path, content, {"Content-Type": "application/json"})) as answer:
         return json.load(answer)
 
 
-def wait_until_ready():
+def wait_until_ready() -> Any:
     for _ in range(60):
         try:
             return ask("/v2/health/ready")

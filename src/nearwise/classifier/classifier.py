@@ -119,7 +119,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Share of the rows held out once, from memory and networks, to stop the networks and to fit
         heads and calibration. None cross-fits. "auto" is None, but .1 for images and with views,
         up to .5 where that is fewer than 20 rows.
-    tta : sequence of {"flip", "shift"}, optional
+    tta : {"flip", "shift"} or sequence of these, optional
         Further views of every image: mirrored; four shifted crops. They are part of the memory's
         keys, of the heads' training and of predictions, which are calibrated after merging.
     class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
@@ -176,7 +176,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         metric: Metric = "euclidean",
         n_members: int | Literal["auto"] = "auto",
         validation_fraction: float | Literal["auto"] | None = "auto",
-        tta: Sequence[TTAView] | None = None,
+        tta: TTAView | Sequence[TTAView] | None = None,
         class_prior: ClassPrior = "train",
         label_noise: Any = None,
         capacity: int | None = None,

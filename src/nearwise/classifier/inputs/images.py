@@ -227,7 +227,7 @@ def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[En
 
 
 def views_by_tta(
-    images: EncodedImages, given: Sequence[Any], tta: str | Sequence[TTAView] | None
+    images: EncodedImages, given: Sequence[Any], tta: TTAView | Sequence[TTAView] | None
 ) -> list[EncodedImages]:
     """Further views of images as `tta` names them; ValueError if some were given as well."""
     if given:

@@ -406,6 +406,20 @@ def test_undo_says_what_it_cannot_bring_back(folder):
     assert live.version == 4 and live.n_pending == 0
 
 
+def test_undo_removes_what_a_capacity_has_left_of_an_addition(folder, tmp_path):
+    model = AttnKNNClassifier.load(folder)
+    model.capacity = model.n_remembered_
+    model.save(tmp_path / "full")
+    live = LiveModel(tmp_path / "full")
+    X, _ = blobs(40, seed=5)
+    added = live.add(X, [0] * 40)
+    left = set(added.ids) - set(added.details["evicted"])
+    assert 0 < len(left) < 40
+    n_rows = live.model.n_remembered_
+    assert set(live.undo(1).ids) == left
+    assert live.model.n_remembered_ == n_rows - len(left)
+
+
 # --- several processes --------------------------------------------------------------------------
 
 

@@ -201,3 +201,14 @@ def test_inspect_looks_remembered_rows_up_by_the_ids_that_predictions_name(
     assert both.exit_code == 2 and "Give one of the two" in both.err
     gone = nearwise("inspect", trained, "--rows", "400")
     assert gone.exit_code == 2 and "does not remember 400. It remembers 160 rows" in gone.err
+
+
+def test_inspect_keeps_ids_and_labels_apart_from_columns_of_these_names(nearwise, tmp_path):
+    X, y = blobs(40)
+    names = [f"c{i}" for i in range(20)]
+    rows = pd.DataFrame(np.tile(X, 10)[:, :20], columns=names).assign(id=range(700, 740))
+    fitted(rows, pd.Series(y, name="label")).save(tmp_path / "m")
+    (found,) = json.loads(nearwise("inspect", tmp_path / "m", "--rows", "3", "--json").out)
+    assert (found["id"], found["id_"], found["label"]) == (3, 703, y[3])
+    lines = nearwise("inspect", tmp_path / "m", "--rows", "3,5").out.splitlines()
+    assert any({"id_", "703", "705"} <= set(line.split()) for line in lines)  # a line per column

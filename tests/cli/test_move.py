@@ -5,6 +5,8 @@ import json
 import pandas as pd
 import pytest
 
+from nearwise.classifier.stored.working_set import StoredViews
+
 pytest.importorskip("lance")
 
 
@@ -51,6 +53,16 @@ def test_its_memory_is_changed_listed_and_compacted(nearwise, tables, moved, mor
     assert [one["change"] for one in listed] == ["add", "relabel", "remove", "add"]
     verified = nearwise("verify", moved, "--json")
     assert verified.exit_code == 0 and json.loads(verified.out)["rows"] == 163
+
+
+def test_verify_predicts_by_the_rows_of_the_store(nearwise, moved, monkeypatch):
+    def break_off(self, *arguments):
+        raise RuntimeError("of another width")
+
+    monkeypatch.setattr(StoredViews, "search", break_off)
+    verified = nearwise("verify", moved)
+    assert verified.exit_code == 2
+    assert f"{moved}: predictions by the rows of its store: of another width" in verified.err
 
 
 @pytest.mark.parametrize(

@@ -378,27 +378,30 @@ class LiveModel:
     def undo(self, version: int, *, key: str | None = None) -> Change:
         """Reverse the change that led to a version.
 
-        Added rows are removed, relabelled ones get their former labels, and removed rows are added
-        again, under new ids. Rows that an addition made the memory forget do not come back.
+        Added rows that are still there are removed, relabelled ones get their former labels, and
+        removed rows are added again, under new ids. Rows that an addition made the memory forget do
+        not come back.
 
         Raises
         ------
         KeyError
             If there is no such version.
         ValueError
-            If it was undone before, rows of it are not remembered any more, or rows that it removed
-            are gone for good since `compact`.
+            If it was undone before, rows of it have been removed since, or rows that it removed are
+            gone for good since `compact`.
         """
 
         def draft(fitted: FittedModel) -> Draft:
-            undone = undone_by(self.history())
+            history = self.history()
+            undone = undone_by(history)
             if version in undone:
                 raise ValueError(
                     f"Change {version} was undone by change {undone[version]}. Undo that one to "
                     "have it back."
                 )
             change = self._find(version=version)
-            return draft_undo(self.model, fitted, change)
+            evicted = {one for past in history for one in past.details.get("evicted") or ()}
+            return draft_undo(self.model, fitted, change, evicted)
 
         return self._commit(draft, ["undo", int(version)], key)
 

@@ -254,6 +254,26 @@ def test_new_classes_come_to_a_memory_without_a_base(live, made, tmp_path):
             based.add(rows, ["maybe", "maybe"])
 
 
+@pytest.mark.parametrize("left", [0, 20], ids=["no row of it is left", "20 rows"])
+def test_a_class_that_came_after_the_fit_moves_with_the_base(left, tmp_path):
+    X, y = blobs(190)
+    X, new_X, y, new_y = X[:150], X[150:], y[:150], y[150:]
+    late = y == 2
+    model = attn_knn(preset="instant", random_state=0).fit(X[~late], y[~late])
+    ids = model.add(X[late][:20], y[late][:20])
+    model.remove(ids[left:], forget_classes=True)
+    move_memory(model, tmp_path / "m")
+    with open_live(tmp_path / "m") as live:
+        assert np.array_equal(live.model.predict_proba(new_X), model.predict_proba(new_X))
+        some = np.r_[np.flatnonzero(new_y == 2)[:8], np.flatnonzero(new_y == 0)[:2]]
+        for changed in (live, model):
+            changed.add(new_X[some], new_y[some])
+            changed.relabel([0], [2])
+        ours, theirs = model.predict_proba(new_X), live.model.predict_proba(new_X)
+    assert np.abs(ours - theirs).mean() < 0.05  # what is known of other rows stays as it was
+    assert (theirs.argmax(1) == new_y).mean() > 0.8
+
+
 def test_columns_may_come_with_other_types(made, tmp_path):
     X = pd.DataFrame({"a": np.arange(60) % 50, "b": ["x", "y"] * 30})
     model = AttnKNNClassifier(random_state=0, preset="instant").fit(X, np.arange(60) % 2)

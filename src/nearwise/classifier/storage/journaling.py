@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
@@ -160,10 +160,11 @@ def draft_keep(fitted: FittedModel, ids: Any, *, kept: bool = True) -> Draft:
     return Draft(KEEP, ids, _Kept(kept=kept).model_dump(), {})
 
 
-def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
+def draft_undo(model: Any, fitted: FittedModel, change: Change, evicted: Set[int]) -> Draft:
     """Give the opposite of a change, to be made of the model as it is now.
 
-    Removed rows come back under new ids, as rows that are added do.
+    Removed rows come back under new ids, as rows that are added do. Of added rows those are removed
+    that are still there; `evicted` are the ids that a capacity has made the memory forget.
 
     Raises
     ------
@@ -171,9 +172,14 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
         If rows of the change are not remembered any more, or what was removed is no longer kept.
     """
     what = f"Change {change.version} ({change.kind}) cannot be undone"
-    if change.kind != REMOVE and change.ids:
-        fitted = fitted.holding(change.ids)
-        gone = sorted(set(change.ids) - set(fitted.bank.ids.tolist()))
+    ids = change.ids
+    if change.kind in (ADD, FEEDBACK):
+        ids = tuple(one for one in ids if one not in evicted)
+        if not ids:
+            raise ValueError(f"{what}: a capacity has made the memory forget all of its rows.")
+    if change.kind != REMOVE and ids:
+        fitted = fitted.holding(ids)
+        gone = sorted(set(ids) - set(fitted.bank.ids.tolist()))
         if gone:
             named = ", ".join(map(str, gone[:5]))
             raise ValueError(f"{what}: the model no longer remembers {named}.")
@@ -183,7 +189,7 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
     if change.kind == KEEP:
         draft = draft_keep(fitted, change.ids, kept=not _Kept.model_validate(change.details).kept)
     elif change.kind in (ADD, FEEDBACK):
-        draft = draft_remove(fitted, change.ids, forget_classes=True)
+        draft = draft_remove(fitted, ids, forget_classes=True)
     elif change.kind == RELABEL:
         given = _Relabelled.model_validate(change.details)
         if label_list(_labels_of(fitted, change.ids)) != given.labels:

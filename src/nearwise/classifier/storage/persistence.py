@@ -606,14 +606,14 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
             )
             model._publish(fading(fitted))
         with part_of_folder("predictions"):
-            _try(model)
+            try_predictions(model)
     except InvalidPartError as error:
         raise _invalid(path, error) from error
     return model
 
 
-def _try(model: Any) -> None:
-    """Predict a few remembered rows: what no single check finds shows here."""
+def try_predictions(model: Any) -> None:
+    """Predict a few remembered rows: what no single check finds shows here, as a ValueError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         proba = model.predict_proba(model._fitted.rows[:_FEW])

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.memory_views import BASE, FINDABLE, FOLD, MemoryViews, SpaceSpec
+from nearwise.classifier.model.log_linear_pool import with_new_classes
+from nearwise.classifier.model.memory_views import (
+    BASE,
+    FINDABLE,
+    FOLD,
+    OPINION,
+    MemoryViews,
+    SpaceSpec,
+)
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.online.updates import predict_new
@@ -55,6 +63,8 @@ def columns_of_fit(views: MemoryViews) -> dict[str, Tensor]:
             rows = views.space(spec).rows
             kept[spec.reliability] = rows.reliability
             kept[distance_column(spec)] = rows.own_distance
+            if rows.base_log_proba is not None:  # of all classes, those that came later included
+                kept[OPINION] = rows.base_log_proba
     return kept
 
 
@@ -154,7 +164,12 @@ def rows_to_add(
     n_rows, first = len(labels), memory.summary.next_id
     keys, columns = predictor.keys_of_new(views)
     columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, views))
-    for column in memory.layout.columns:  # those that follow from the neighbors
+    n_based = None
+    for column in memory.layout.columns:  # the rest follows from the neighbors
+        if column.name == OPINION:
+            n_based = columns[OPINION].shape[1]
+            missing = column.width - n_based
+            columns[OPINION] = torch.nn.functional.pad(columns[OPINION], (0, missing))
         columns.setdefault(column.name, torch.zeros(n_rows, *column.shape))
     weights = torch.ones(n_rows) if weight is None else as_float(weight)
     rows = StoredRows(
@@ -165,7 +180,7 @@ def rows_to_add(
         memory.layout.facts(columns),
         codec.pack(given, names),
     )
-    return _judged(model, rows, are_new=True)
+    return _judged(model, rows, n_based, are_new=True)
 
 
 def relabelled(model: StoredFittedModel, ids: np.ndarray, labels: np.ndarray) -> StoredRows:
@@ -173,13 +188,17 @@ def relabelled(model: StoredFittedModel, ids: np.ndarray, labels: np.ndarray) ->
     memory = stored(model)
     memory.relabelled = dict(zip(ids.tolist(), labels.tolist(), strict=True))
     rows = replace(memory.reader.fetch(ids, rows=True), labels=labels.astype(np.int64))
-    return _judged(model, rows, are_new=False)[0]
+    return _judged(model, rows, None, are_new=False)[0]
 
 
 def _judged(
-    model: StoredFittedModel, rows: StoredRows, *, are_new: bool
+    model: StoredFittedModel, rows: StoredRows, n_based: int | None, *, are_new: bool
 ) -> tuple[StoredRows, Counted]:
-    """Store what the neighbors of rows predict for them, and the rows' weights."""
+    """Store what the neighbors of rows predict for them, and the rows' weights.
+
+    Opinions on the rows are of the first `n_based` classes; of the others the neighbors vote. None
+    where there are none, or of all classes.
+    """
     memory, blocks, counted = stored(model), [], []
     for start in range(0, len(rows), _AT_ONCE):
         ids = rows.ids[start : start + _AT_ONCE]
@@ -187,7 +206,7 @@ def _judged(
         if are_new:
             memory.take_in_new(rows)
         positions = memory.hold(ids)
-        blocks.append(_by_neighbors(model, positions))
+        blocks.append(_by_neighbors(model, positions, n_based))
         counted.append(Counted(memory.labels[positions].numpy(), memory.weighed(positions).numpy()))
     columns = memory.layout.read(rows.facts)
     known = {n: torch.cat([b[n] for b in blocks]) for n in blocks[0]}
@@ -196,7 +215,9 @@ def _judged(
     return replace(rows, facts=memory.layout.facts(columns)), everyone
 
 
-def _by_neighbors(model: StoredFittedModel, positions: Tensor) -> dict[str, Tensor]:
+def _by_neighbors(
+    model: StoredFittedModel, positions: Tensor, n_based: int | None
+) -> dict[str, Tensor]:
     """Columns that follow from the neighbors of rows at positions of the working set."""
     memory, columns = stored(model), dict[str, Tensor]()
     n_known = len(model.predictor.prior)
@@ -218,6 +239,13 @@ def _by_neighbors(model: StoredFittedModel, positions: Tensor) -> dict[str, Tens
         columns[distance_column(spec)] = apart[:, :n_judging].mean(1)
         if spec is memory.specs[0]:
             columns[SPREAD] = near.distances.mean(1)
+            if n_based is not None:
+                opinion = memory.bank.columns[OPINION][positions]
+                if n_based < opinion.shape[1]:
+                    near_labels, n_classes = labels[near.indices], opinion.shape[1]
+                    known = opinion[:, :n_based]
+                    opinion = with_new_classes(known, near.distances, near_labels, n_classes)
+                columns[OPINION] = opinion
     return columns
 
 

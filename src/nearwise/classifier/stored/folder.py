@@ -92,8 +92,9 @@ def move_memory(
     """Write the memory of a fitted classifier to a store, and a model that searches it to a folder.
 
     Predictions of the new model are those of the old one. What an addition does not change in it,
-    as it would take a pass over the memory: the reliability of rows remembered before, typical
-    distances, and the calibration rows; `AttnKNNClassifier` renews the first two.
+    as it would take a pass over the memory: the reliability of rows remembered before, what their
+    neighbors say of classes that a base lacks, typical distances, and the calibration rows;
+    `AttnKNNClassifier` renews all but the last.
 
     Parameters
     ----------

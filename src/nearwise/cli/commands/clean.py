@@ -19,6 +19,7 @@ from nearwise.cli.rows.column_options import (
     column_uses,
     report,
 )
+from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.image_rows import (
     ColorOption,
     ImageOptions,
@@ -153,10 +154,7 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
     if isinstance(rows.X, pd.DataFrame):
         columns: dict[str, pd.Series] = {}
         for name, column in rows.X.iloc[issues["id"].to_numpy()].set_axis(issues.index).items():
-            free = str(name)
-            while free in table.columns or free in columns:
-                free += "_"
-            columns[free] = column
+            columns[free_name(name, [*table.columns, *columns])] = column
         table = pd.concat([table, pd.DataFrame(columns)], axis=1)
     else:
         assert rows.names is not None  # an array comes from files

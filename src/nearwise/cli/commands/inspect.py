@@ -11,11 +11,13 @@ from nearwise.cli.console import fact_table, reported, short, show, show_json
 from nearwise.cli.models import open_model
 from nearwise.cli.options import ModelArgument
 from nearwise.cli.rows.column_options import column_lines
+from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
 
 if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier
 
+_WIDE = 12  # columns
 _TITLES = {
     "choice": "chosen",
     "calibration_source": "calibration",
@@ -68,7 +70,7 @@ def inspect(
 def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict[str, Any]]:
     """Look remembered rows up by id: "id", the label by the target's name, and the columns.
 
-    Of an image its file, if known.
+    A column whose name is taken gets a _ after it. Of an image its file, if known.
     """
     from nearwise.classifier.uncertainty.explain import without_pixels
     from nearwise.memory import UnknownIdError
@@ -80,8 +82,10 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
         except UnknownIdError:
             strange.append(one)
         else:
-            columns = without_pixels(row.row)
-            found.append({"id": one, model.target_name_: row.label} | columns)
+            shown: dict[str, Any] = {"id": one}
+            for name, value in [(model.target_name_, row.label), *without_pixels(row.row).items()]:
+                shown[free_name(name, shown)] = value
+            found.append(shown)
     if strange:
         named, n_rows = ", ".join(map(str, strange[:5])), model.n_remembered_
         last = fitted.next_id - 1
@@ -156,8 +160,11 @@ def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:
     table = rich.table.Table(title=f"Rows that {title} remembers", title_justify="left")
-    for name in rows[0]:
+    names, *lines = [[*rows[0]], *([*map(short, row.values())] for row in rows)]
+    if len(names) > _WIDE:  # then each column of the data is a line
+        names, *lines = map(list, zip(names, *lines, strict=True))
+    for name in names:
         table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(short(value) for value in row.values()))
+    for line in lines:
+        table.add_row(*line)
     return table

@@ -77,10 +77,14 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
 
 def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
     from nearwise.classifier import open_live
+    from nearwise.classifier.storage.persistence import try_predictions
+    from nearwise.classifier.storage.stored_parts import part_of_folder
 
     with open_live(folder, trusted=trusted) as live:
         if not live.now.fitted.holds_memory:
             _scan(live.now.fitted)
+            with part_of_folder(f"{folder}: predictions by the rows of its store"):
+                try_predictions(live.model)
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
     models = model._predictor.row_models
     base = getattr(models, "base", None)

@@ -49,6 +49,14 @@ def split_target(
     return frame.drop(columns=target), y
 
 
+def free_name(name: object, taken: Collection[str]) -> str:
+    """Give a column's name, with a _ after it for each time that it is taken."""
+    free = str(name)
+    while free in taken:
+        free += "_"
+    return free
+
+
 def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> None:
     """Raise if a column is missing, naming it, its nearest match, and what is there."""
     present, wanted = [str(column) for column in frame.columns], list(names)

@@ -1,5 +1,7 @@
 """Images that come with the names of their files keep them."""
 
+import warnings
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -36,6 +38,16 @@ def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path
                 np.testing.assert_array_equal(neighbor.row["image"], pixels_of(name, first))
                 assert name.split("/")[1] == neighbor.label
     assert {"first", "more"} <= seen
+
+
+def test_arrays_that_must_not_be_written_to_are_taken_without_a_warning():
+    X, y = patches(100)
+    X.flags.writeable = False
+    model = attn_knn(**BRIEF)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*not writable")
+        model.fit(X, y).add(X[:3], y[:3])
+        assert len(model.predict(X[:5])) == 5
 
 
 def test_a_stream_of_data_sets_keeps_their_names(tmp_path):

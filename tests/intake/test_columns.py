@@ -188,6 +188,19 @@ def test_left_out_columns_stay_part_of_the_remembered_rows(fitted):
     assert (neighbor.row["id"], neighbor.row["name"]) == (row["id"], row["name"])
 
 
+def test_an_array_may_lack_the_columns_that_are_left_out():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 4))
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    frame.insert(2, "row_id", rng.permutation(80))
+    with quietly():
+        model = attn_knn(**CHEAP).fit(frame, X[:, 0] > 0)
+        assert same(model.predict_proba(X), model.predict_proba(frame))
+        assert same(model.predict_proba(frame.to_numpy()), model.predict_proba(frame))
+    with pytest.raises(ValueError, match=r"X has 3 features, .* expecting 5"):
+        model.predict_proba(X[:, :3])
+
+
 def test_rows_without_left_out_columns_are_added_and_survive_saving(tmp_path):
     frame, y = table(60)
     with quietly():

@@ -69,8 +69,8 @@ def test_unusual_images_are_read(contents, shape):
         ([cut(encode(pixels(1)[0], "JPEG"))], "image file is truncated ("),
         (
             [encode(np.full((3, 3), 999, np.uint16))],
-            "im0 has more than 8 bits per channel (Pillow's mode I;16), which uint8 images cannot "
-            "hold. Save it with 8 bits per channel.",
+            "im0 cannot be read as an image (it has more than 8 bits per channel, Pillow's mode "
+            "I;16). Save it with 8 bits per channel.",
         ),
         ([saved("RGB", "TIFF")], DAMAGED),
         ([b"<svg xmlns='http://www.w3.org/2000/svg'/>"], DAMAGED),

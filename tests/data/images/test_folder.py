@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from nearwise.data import load_image_folder, read_images, split_dataset
 from nearwise.data.images.folder import image_files
@@ -130,6 +131,16 @@ def test_all_damaged_images_are_named_at_once_or_left_out_when_asked(tmp_path):
     assert (dataset.y.tolist(), dataset.test_index.tolist()) == (["a", "b", "b"], [2])
     expected = [pixels(1, (4, 5, 3), seed)[0] for seed in (1, 2, 4)]
     np.testing.assert_array_equal(dataset.X, expected)
+
+
+def test_images_of_16_bits_are_left_out_as_damaged_ones_are(folder):
+    for name in ("cat/deep.png", "dog/deep.png"):
+        Image.fromarray(np.full((4, 5), 999, np.uint16)).save(folder / name)
+    said = r"2 of 5 images cannot be read: .*deep\.png \(it has more than 8 bits per channel"
+    with pytest.raises(ValueError, match=said):
+        load_image_folder(folder)
+    with pytest.warns(UserWarning, match=said):
+        assert len(load_image_folder(folder, skip_damaged=True)) == 3
 
 
 def test_a_folder_of_nothing_but_damage_is_an_error_even_then(tmp_path):

@@ -55,7 +55,8 @@ def network_inputs(encoder: AnyEncoder, rows: AnyRows) -> tuple[Tensor, Tensor |
     carry more, and the rest should not be raised to the same strength.
     """
     if isinstance(rows, EncodedImages):
-        return torch.from_numpy(rows.pixels), None
+        pixels = rows.pixels if rows.pixels.flags.writeable else rows.pixels.copy()
+        return torch.from_numpy(pixels), None  # which warns of arrays that it must not write to
     assert isinstance(encoder, TableEncoder)  # rows come from their own encoder
     numbers = np.zeros((len(rows), 0))
     if rows.numbers.shape[1]:

@@ -98,6 +98,11 @@ def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame 
     if isinstance(encoder, ImageEncoder):
         return check_rows(columns, X, reset=False)
     X = as_rows(X, columns.names, columns.n_features_in_)
+    names = columns.names or []
+    used = [name for name in names if name not in encoder.left_out]
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.shape[1] == len(used) < len(names):
+        _refuse_nameless(encoder)
+        X = pd.DataFrame(X, columns=used)  # all but the columns that the model leaves out
     if not isinstance(X, pd.DataFrame):
         _refuse_one_dimension(X)
         _refuse_nameless(encoder)
@@ -333,11 +338,13 @@ def _one_row(row: pd.Series, names: Sequence[str] | None, width: int | None) -> 
 
 def _refuse_sparse(X: Any) -> None:
     sparse = issparse(X) or (isinstance(X, torch.Tensor) and X.layout != torch.strided)
+    dense = "X.toarray()"
     if isinstance(X, pd.DataFrame):
         sparse = any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes)
+        dense = "its sparse columns as column.sparse.to_dense()"
     if sparse:
         raise ValueError(
             "X is sparse, and neighbors are found among dense rows. Reduce it to a few dense "
             "columns first: make_pipeline(TruncatedSVD(100), AttnKNNClassifier()) with "
-            "sklearn.decomposition.TruncatedSVD; or give X.toarray() where that fits in memory."
+            f"sklearn.decomposition.TruncatedSVD; or give {dense} where that fits in memory."
         )

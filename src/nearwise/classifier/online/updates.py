@@ -78,8 +78,8 @@ def refuse_emptied_classes(
         named = ", ".join(map(repr, classes[emptied].tolist()[:5]))
         raise ValueError(
             f"{doing} {len(at)} rows leaves no row of the class {named} that may be found. Keep "
-            "one, or pass forget_classes=True: the class keeps its column, but has no "
-            "neighbors."
+            "one, or pass forget_classes=True (--forget-classes): the class keeps its column, but "
+            "has no neighbors."
         )
 
 

@@ -163,7 +163,8 @@ class ChangeableModel(StoredFittedModel):
             named = ", ".join(map(repr, self.classes[emptied].tolist()[:5]))
             raise ValueError(
                 f"This leaves no row of the class {named} that may be found. Keep one, or pass "
-                "forget_classes=True: the class keeps its column, but has no neighbors."
+                "forget_classes=True (--forget-classes): the class keeps its column, but has no "
+                "neighbors."
             )
 
 

@@ -166,10 +166,15 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
     unknown = labels[positions < 0]
     if len(unknown):
         names = ", ".join(repr(str(label)) for label in unknown.unique()[:5])
+        advice = (
+            "Write labels as True and False"
+            if classes.dtype.kind == "b"
+            else "Add rows of that class with 'nearwise add'"
+        )
         raise ValueError(
             f"{where}: {len(unknown)} of {len(labels)} rows have a label that the model does not "
             f"have ({names}); it has {', '.join(repr(str(label)) for label in classes[:20])}. "
-            "Add rows of that class with 'nearwise add', or leave those rows out."
+            f"{advice}, or leave those rows out."
         )
     return positions
 

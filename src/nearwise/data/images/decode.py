@@ -263,7 +263,7 @@ def damage_in_words(damaged: list[DamagedImage], n: int) -> str:
     more = f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
     return (
         f"{len(damaged)} of {n} images cannot be read: {named}{more}. They are damaged, cut "
-        f"short, too large or {_NONE_OF}: replace or remove them."
+        f"short, too large, of more than 8 bits per channel or {_NONE_OF}: replace or remove them."
     )
 
 
@@ -304,6 +304,9 @@ def _decode(
             if opened.format == "PNG":  # Pillow compares the check sums of pixels only on request
                 with Image.open(io.BytesIO(content), formats=FORMATS) as again:
                     again.verify()
+            if opened.mode.startswith("I") or opened.mode == "F":
+                deep = f"it has more than 8 bits per channel, Pillow's mode {opened.mode}"
+                return DamagedImage(image.where, deep, "Save it with 8 bits per channel.")
             opened.load()
             ImageOps.exif_transpose(opened, in_place=True)
         except (TooLargeError, Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
@@ -312,9 +315,9 @@ def _decode(
             return DamagedImage(image.where, _reason(error))
         original = (opened.height, opened.width)
         if size is None or original == size:
-            pixels = _pixels(opened, mode, image.where)
+            pixels = _pixels(opened, mode)
         else:
-            plain = _plain(opened, mode, image.where)
+            plain = _plain(opened, mode)
             plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.asarray(plain).reshape(*size, _CHANNELS[color])
     return _Decoded(pixels, color, original)
@@ -335,16 +338,16 @@ def _content(image: Encoded, room: Room) -> bytes:
     return image.content.read_bytes()
 
 
-def _pixels(image: Any, mode: str, where: str) -> Images:
+def _pixels(image: Any, mode: str) -> Images:
     """Convert an image to an array of shape (height, width, channels)."""
     pixels = np.empty((image.height, image.width, len(mode)), dtype=np.uint8)
     for left, top, piece in _pieces(image):
         target = pixels[top : top + piece.height, left : left + piece.width]
-        target[:] = np.asarray(_convert(piece, mode, where)).reshape(target.shape)
+        target[:] = np.asarray(_convert(piece, mode)).reshape(target.shape)
     return pixels
 
 
-def _plain(image: Any, mode: str, where: str) -> Any:
+def _plain(image: Any, mode: str) -> Any:
     """Convert an image; it comes back itself where there is nothing to convert."""
     from PIL import Image
 
@@ -352,7 +355,7 @@ def _plain(image: Any, mode: str, where: str) -> Any:
         return image
     plain = Image.new(mode, image.size)
     for left, top, piece in _pieces(image):
-        plain.paste(_convert(piece, mode, where), (left, top))
+        plain.paste(_convert(piece, mode), (left, top))
     return plain
 
 
@@ -367,12 +370,7 @@ def _pieces(image: Any) -> Iterator[tuple[int, int, Any]]:
             yield left, top, image.crop((left, top, right, bottom))
 
 
-def _convert(image: Any, mode: str, where: str) -> Any:
-    if image.mode.startswith("I") or image.mode == "F":
-        raise ValueError(
-            f"{where} has more than 8 bits per channel (Pillow's mode {image.mode}), which uint8 "
-            "images cannot hold. Save it with 8 bits per channel."
-        )
+def _convert(image: Any, mode: str) -> Any:
     if image.has_transparency_data:
         from PIL import Image
 

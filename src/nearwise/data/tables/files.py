@@ -68,7 +68,7 @@ def read_table(
     bytes decide, and after them the suffix; anything else is delimited text. Its delimiter is the
     one of comma, semicolon, tab and bar that occurs equally often in the first lines, or else most
     in the first; blanks where there is none of them. It is UTF-8, UTF-16 with its mark, or Western
-    European (cp1252). Numbers are read to the last bit; text such as 01 becomes a number, dates
+    European (cp1252). Numbers are read to the last bit; codes such as 01 and dates
     stay text. Columns of numbers with a decimal comma (1,5) or with commas at thousands (1,000) are
     numbers. pandas' usual words for missing values (empty, NA, None, nan, ...) and a lone ? count
     as missing, and so do values that a short line lacks. An npz gives columns f0, f1, ... from a

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nearwise.data.tables.unpack import ZIP_ERRORS, ZIP_MAGIC, ExpansionError, check_expansion
 
-FEATURE_NAMES = ("X", "x", "features", "embeddings", "data")
+FEATURE_NAMES = ("X", "x", "features", "embeddings", "embedding", "data")
 Arrays = dict[str, NDArray[np.generic]]
 
 

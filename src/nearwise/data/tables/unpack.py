@@ -37,6 +37,7 @@ _NO_TABLES = (
     (rb"%PDF", "a PDF"),
     (rb"SQLite format 3", "an SQLite database"),
     (rb"\x89HDF", "an HDF5 file"),
+    (rb"\x93NUMPY", "a single array (.npy; numpy.savez writes arrays with names into an npz)"),
     (rb"ARROW1\0", "an Arrow (Feather) file"),
     (rb"\xd0\xcf\x11\xe0", "an old Excel file (.xls)"),
     (rb"\x89PNG|\xff\xd8\xff|GIF8", "an image"),

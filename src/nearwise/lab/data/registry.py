@@ -309,7 +309,8 @@ def _find_target(frame: pd.DataFrame, target: str | None, path: str) -> str:
             return usual[0]
         seen = f"several columns that may be it ({', '.join(usual)})" if usual else "none marked"
         raise ValueError(
-            f"{path}: which column is the target? It has {seen}. Pass target= one of {columns}."
+            f"{path}: which column is the target? It has {seen}. Name it, "
+            f"as {path}:{columns[-1]} or target={columns[-1]!r}. The columns are {columns}."
         )
     if target not in columns:
         hint = did_you_mean(target, columns)

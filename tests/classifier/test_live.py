@@ -386,6 +386,25 @@ def test_undo_gives_back_labels_rows_and_predictions(folder):
     assert kinds[:8] == ["add", "remove", "relabel", "relabel", "remove", "add", "remove", "add"]
 
 
+@pytest.mark.parametrize(
+    "ids", [np.zeros(90, dtype=bool), [3.7], ["3"], {1, 2}, [float("nan")], [[1, 2]]], ids=str
+)
+def test_ids_that_are_no_whole_numbers_change_nothing(folder, ids):
+    live = LiveModel(folder)
+    for change in (live.remove, live.keep, lambda ids: live.relabel(ids, [0])):
+        with pytest.raises(ValueError, match=r"ids .* Pass"):
+            change(ids)
+    assert live.version == 0 and live.model.n_remembered_ == 90
+
+
+def test_ids_may_be_a_series_in_any_order(folder):
+    live = LiveModel(folder)
+    ids = pd.Series([7, 9], index=[5, 6])
+    assert live.relabel(ids, [1, 1]).ids == live.remove(ids).ids == (7, 9)
+    live.model.remove(pd.Series([3], index=[8]))
+    assert live.model.n_remembered_ == 87
+
+
 def test_undo_says_what_it_cannot_bring_back(folder):
     live = LiveModel(folder)
     X, _ = blobs(6, seed=5)

@@ -201,6 +201,49 @@ def test_an_array_may_lack_the_columns_that_are_left_out():
         model.predict_proba(X[:, :3])
 
 
+@pytest.mark.parametrize(
+    ("values", "categories"),
+    [
+        ([1, "1", "a"], ["1", "a"]),
+        (["1", "01", "a", 1], ["1", "01", "a"]),
+        ([True, "True", "a"], ["True", "a"]),
+        ([True, 1, 2], None),
+        ([2**64, 2**64 + 2**20, 2**65], None),
+    ],
+    ids=str,
+)
+def test_values_of_several_types_are_saved_as_they_were_learned(values, categories, tmp_path):
+    rng = np.random.default_rng(0)
+    column = pd.Series([values[i] for i in rng.integers(0, len(values), 80)], dtype=object)
+    frame = pd.DataFrame({"x": rng.normal(size=80), "c": column})
+    with quietly():
+        model = attn_knn(**CHEAP).fit(frame, rng.integers(0, 2, 80))
+        model.save(tmp_path / "model")
+        again = AttnKNNClassifier.load(tmp_path / "model")
+        assert same(again.predict_proba(frame), model.predict_proba(frame))
+    found = model._predictor.encoder.categories.get("c")
+    assert (found and sorted(found)) == (categories and sorted(categories))
+
+
+def test_text_in_a_column_that_is_wanted_as_numbers_is_named():
+    frame = pd.DataFrame({"x": np.arange(80) % 7, "c": ["1,5", "2.5", "3.0", "4"] * 20})
+    with pytest.warns(ColumnWarning, match=r"20 of 80 cells hold text .*'1,5' in row 0"):
+        attn_knn(**CHEAP, columns={"c": "number"}).fit(frame, np.arange(80) % 2)
+    with pytest.raises(ValueError, match=r"no value reads as a number, such as 'soon'"):
+        attn_knn(**CHEAP, columns={"c": "number"}).fit(frame.assign(c="soon"), np.arange(80) % 2)
+
+
+@pytest.mark.parametrize("unit", ["datetime64[D]", "datetime64[us]", "timedelta64[D]"])
+def test_moments_as_labels_are_saved(unit, tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = (np.arange(60) % 2 + 20_000).astype(unit)
+    model = attn_knn(**CHEAP).fit(X, y)
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    assert again.classes_.dtype == model.classes_.dtype
+    assert (again.predict(X) == model.predict(X)).all()
+
+
 def test_rows_without_left_out_columns_are_added_and_survive_saving(tmp_path):
     frame, y = table(60)
     with quietly():

@@ -48,6 +48,8 @@ def _as_keys(name: str, rows: Tensor | np.ndarray) -> Tensor:
 
 
 def _as_tensor(values: Tensor | np.ndarray | Sequence[int]) -> Tensor:
+    if hasattr(values, "to_numpy"):  # torch would look its values up by their index
+        values = values.to_numpy()
     if isinstance(values, np.ndarray) and not values.flags.writeable:
         values = values.copy()  # torch cannot mark a tensor as read-only
     return torch.as_tensor(values)
@@ -153,7 +155,7 @@ def as_ids(
     tensor = tensor.to(device).clone()
     if tensor.numel() == 0:
         tensor = tensor.long()
-    if tensor.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise ValueError(
             f"ids have dtype {tensor.dtype} ({_shortened(ids)}). Pass whole numbers, int64."
         )

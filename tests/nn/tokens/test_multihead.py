@@ -81,6 +81,22 @@ def test_inside_a_transformer_encoder_layer(training):
     assert (output - full).abs().max() > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_an_encoder_that_leaves_padding_out_by_nested_tensors():
+    layer = nn.TransformerEncoderLayer(24, 4, 48, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    for one in encoder.layers:
+        nearest = KNNMultiheadAttention(24, 4, 3, batch_first=True)
+        nearest.load_state_dict(one.self_attn.state_dict())
+        one.self_attn = nearest
+    x, padding = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.bool)
+    padding[0, 4:] = True
+    expected = encoder(x, src_key_padding_mask=padding)
+    with torch.no_grad():
+        output = encoder(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(output[~padding], expected[~padding], **CLOSE)
+
+
 @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 3}], ids=["one width", "three"])
 def test_weights_are_drawn_anew_as_torchs(widths):
     ours, theirs = KNNMultiheadAttention(8, 2, **widths), nn.MultiheadAttention(8, 2, **widths)

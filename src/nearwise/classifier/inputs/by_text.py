@@ -26,7 +26,7 @@ def labels_as_classes(labels: "pd.Series", classes: np.ndarray) -> "pd.Series":
         if label in of_class:
             return label
         code = code_of(label)
-        return known[code - 1] if code else _in_text(label) if all_text else label
+        return known[code - 1] if code else in_text(label) if all_text else label
 
     found = {label: as_class(label) for label in labels.unique().tolist()}
     values = [found[label] for label in labels.tolist()]
@@ -42,11 +42,11 @@ def code_by_text(known: list[Any]) -> Callable[[Any], int]:
     texts: dict[str, set[int]] = defaultdict(set)
     read: dict[str, set[int]] = defaultdict(set)
     for code, value in enumerate(known, start=1):
-        texts[_in_text(value)].add(code)
+        texts[in_text(value)].add(code)
         read[_as_read(value)].add(code)
 
     def code_of(value: Any) -> int:
-        text = _in_text(value)
+        text = in_text(value)
         fit = texts.get(text) or read.get(_as_read(value), set())
         if len(fit) != 1:
             return 0
@@ -58,7 +58,7 @@ def code_by_text(known: list[Any]) -> Callable[[Any], int]:
     return code_of
 
 
-def _in_text(value: Any) -> str:
+def in_text(value: Any) -> str:
     """Write a category out; a whole float as its integer."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_BELOW:
         return str(int(value))
@@ -68,10 +68,10 @@ def _in_text(value: Any) -> str:
 def _as_read(value: Any) -> str:
     """Write out what a CSV reader would make of a category if its column were all like it."""
     if not isinstance(value, str):
-        return _in_text(value)
+        return in_text(value)
     word = value.strip()
     if word in ("true", "TRUE", "false", "FALSE"):
         return word.title()
     if not NUMBER.fullmatch(word):
         return word
-    return str(int(word)) if word.lstrip("+-").isdigit() else _in_text(float(word))
+    return str(int(word)) if word.lstrip("+-").isdigit() else in_text(float(word))

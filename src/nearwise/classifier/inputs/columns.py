@@ -254,15 +254,16 @@ def _as_number(column: pd.Series, name: str, kind: str) -> ColumnPlan:
             "dates become numbers by themselves."
         )
     words = () if kind == "number" else _texts_among_numbers(column)
-    gaps = int(column.isin(words).sum()) if words else 0
-    reason = f"{gaps} text cells count as missing ({_some(words)})" if words else ""
-    plain = _report(column, name, "number", gap_words=words, reason=reason)
-    return ColumnPlan(_with_gaps(plain, gaps))
-
-
-def _with_gaps(report: ColumnReport, gaps: int) -> ColumnReport:
-    distinct = None if report.distinct is None else report.distinct - len(report.gap_words)
-    return replace(report, missing=report.missing + gaps, distinct=distinct)
+    if not words:
+        return ColumnPlan(_report(column, name, "number"))
+    rows = np.flatnonzero(column.isin(words))
+    first = column.iloc[rows[0]]
+    if len(rows) == column.notna().sum():
+        raise ValueError(
+            f"columns={{{name!r}: 'number'}}: no value reads as a number, such as {first!r}. Leave "
+            "it out of columns, or use it as a 'category'."
+        )
+    return _with_words_as_gaps(column, name, words, rows)
 
 
 def _as_date(column: pd.Series, name: str, kind: str) -> ColumnPlan:
@@ -337,15 +338,26 @@ def _numbers_as_text(
 def _nearly_numbers(column: pd.Series, name: str, texts: list[str], plan: ColumnPlan) -> ColumnPlan:
     """Numbers except for a few cells of text, which may stand for gaps."""
     rows = np.flatnonzero(column.isin(texts))
-    first = f"{column.iloc[rows[0]]!r} in row {rows[0]}, counted from 0"
-    cells = f"{len(rows)} of {len(column)} cells hold text"
     if all(text.strip().casefold() in _GAP_WORDS for text in texts):
-        reason = f"{cells} that counts as missing (first {first})"
-        words = tuple(sorted(texts))
-        report = _report(column, name, "number", gap_words=words, reason=reason, change="category")
-        return ColumnPlan(_with_gaps(report, len(rows)), warn=True)
-    reason = f"numbers, but {cells} (first {first})"
+        return _with_words_as_gaps(column, name, tuple(sorted(texts)), rows)
+    reason = f"numbers, but {_cells_of_text(column, rows)}"
     return ColumnPlan(replace(plan.report, reason=reason, change="number"), warn=True)
+
+
+def _with_words_as_gaps(
+    column: pd.Series, name: str, words: tuple[str, ...], rows: np.ndarray
+) -> ColumnPlan:
+    """Numbers in which some text, at these rows, counts as missing."""
+    reason = _cells_of_text(column, rows, " that counts as missing")
+    report = _report(column, name, "number", gap_words=words, reason=reason, change="category")
+    missing = report.missing + len(rows)
+    distinct = None if report.distinct is None else report.distinct - len(words)
+    return ColumnPlan(replace(report, missing=missing, distinct=distinct), warn=True)
+
+
+def _cells_of_text(column: pd.Series, rows: np.ndarray, counts: str = "") -> str:
+    first = f"{column.iloc[rows[0]]!r} in row {rows[0]}, counted from 0"
+    return f"{len(rows)} of {len(column)} cells hold text{counts} (first {first})"
 
 
 def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
@@ -393,8 +405,3 @@ def _is_id_name(name: str) -> bool:
 def _left_out(plan: ColumnPlan, reason: str, change: Wish = "keep") -> ColumnPlan:
     report = replace(plan.report, use="left out", reason=reason, change=change)
     return ColumnPlan(report, warn=True)
-
-
-def _some(words: tuple[str, ...]) -> str:
-    shown = ", ".join(map(repr, words[:3]))
-    return shown + (", ..." if len(words) > 3 else "")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.inputs.by_text import code_by_text
+from nearwise.classifier.inputs.by_text import code_by_text, in_text
 from nearwise.classifier.inputs.columns import (
     ColumnPlan,
     Use,
@@ -124,7 +124,10 @@ class TableEncoder:
         else:
             self._adopt(plan_columns(frame, judge=False) if plans is None else plans)
         for name in self.categorical:
-            counts = frame[name].map(plain, na_action="ignore").value_counts(sort=True)
+            values = frame[name].map(plain, na_action="ignore")
+            counts = values.value_counts(sort=True)
+            if len({isinstance(value, str) for value in counts.index}) > 1:  # 1 and "1" are one
+                counts = values.astype(object).map(in_text, na_action="ignore").value_counts()
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
         gaps = np.isnan(numbers)

@@ -20,6 +20,7 @@ from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
+from nearwise.memory.checks import as_ids
 from nearwise.memory.eviction import EvictionName
 from nearwise.memory.journal import REFRESH
 
@@ -329,8 +330,8 @@ def label_list(y: np.ndarray) -> list[Any]:
 
 
 def plain_ids(ids: Any) -> tuple[int, ...]:
-    """Ids as JSON holds them."""
-    return tuple(int(i) for i in np.asarray(ids).reshape(-1).tolist())
+    """Ids as JSON holds them; ValueError for what is no sequence of whole numbers."""
+    return tuple(as_ids(ids, torch.device("cpu"), unique=False).tolist())
 
 
 def _made(change: Draft | Change, ids: tuple[int, ...], found: dict[str, Any]) -> Change:

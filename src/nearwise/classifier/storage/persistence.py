@@ -39,7 +39,7 @@ from nearwise.classifier.model.row_models import (
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
 from nearwise.classifier.settings import Settings
-from nearwise.classifier.storage.journaling import REMOVE, FolderState, replay
+from nearwise.classifier.storage.journaling import REMOVE, FolderState, label_list, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
@@ -373,7 +373,7 @@ def pack_model(
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
     meta |= {
         "params": params,
-        "classes": fitted.classes.tolist(),
+        "classes": label_list(fitted.classes),
         "classes_dtype": fitted.classes.dtype.str,
         "n_features_in": fitted.columns.n_features_in_,
         "feature_names_in": fitted.columns.names or [],

@@ -44,7 +44,10 @@ def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 
 def storable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Turn columns that Parquet cannot hold (mixed types, intervals) into text."""
+    """Turn columns that Parquet cannot hold (mixed types, intervals) into text.
+
+    Numbers of several types, truth values among them, and those beyond 64 bits become floats.
+    """
     columns = {}
     for i, name in enumerate(rows.columns):
         column = rows.iloc[:, i]
@@ -54,8 +57,14 @@ def storable(rows: pd.DataFrame) -> pd.DataFrame:
                 raise TypeError("nested values, or days beside moments, become text")
             if isinstance(column.dtype, pd.CategoricalDtype):
                 _refuse_odd_categories(column.dtype)
-        except (pa.ArrowException, TypeError):
-            column = column.astype(object).map(str, na_action="ignore")
+        except (pa.ArrowException, TypeError, OverflowError):
+            kinds = {type(value) for value in column.astype(object).dropna()}
+            if kinds and all(
+                issubclass(kind, int | float | np.number | np.bool_) for kind in kinds
+            ):
+                column = column.astype(float)
+            else:
+                column = column.astype(object).map(str, na_action="ignore")
         columns[name] = column
     return pd.DataFrame(columns)
 

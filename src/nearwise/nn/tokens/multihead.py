@@ -121,6 +121,8 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         """
         check_mask("attn_mask", attn_mask, "leave out")
         check_mask("key_padding_mask", key_padding_mask, "leave out")
+        if query.is_nested:  # TransformerEncoder leaves padding out in this way
+            return self._nested(query, key, value), None
         is_batched = query.ndim == 3
         if not is_batched:
             query, key, value = (x[None] for x in (query, key, value))
@@ -150,6 +152,20 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         if not is_batched:
             return output[0], None if weights is None else weights[0]
         return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _nested(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend within sequences of several lengths, (B, lengths, E)."""
+        if key is not query or value is not query or not self.batch_first:
+            raise ValueError(
+                "Nested tensors are taken for self-attention with batch_first=True alone. Pad them "
+                "(to_padded_tensor) and give a key_padding_mask."
+            )
+        lengths = torch.tensor([len(sequence) for sequence in query.unbind()])
+        padded = query.to_padded_tensor(0.0)
+        is_padding = (torch.arange(padded.shape[1]) >= lengths[:, None]).to(padded.device)
+        output, _ = self(padded, padded, padded, key_padding_mask=is_padding, need_weights=False)
+        kept = zip(output, lengths.tolist(), strict=True)
+        return torch.nested.as_nested_tensor([sequence[:length] for sequence, length in kept])
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         if self.in_proj_weight is not None:

@@ -275,7 +275,8 @@ class RunFolder:
             self._presets = found.pop("presets", {})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordsError(
-                f"{path} cannot be read. Choose another folder, or remove this one."
+                f"{path} holds no settings of comparisons or experiments: it is damaged, or of "
+                "another command. Choose another folder."
             ) from error
         for name, wanted in self.settings.items():
             if found.get(name) != wanted:

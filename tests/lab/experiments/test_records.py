@@ -127,7 +127,7 @@ def test_a_foreign_folder_is_refused(tmp_path):
 def test_a_damaged_settings_file_is_refused(tmp_path):
     written(tmp_path, row())
     (tmp_path / SETTINGS_FILE).write_text("[]")
-    with pytest.raises(RecordsError, match="cannot be read"):
+    with pytest.raises(RecordsError, match="damaged, or of another command"):
         RunFolder(tmp_path, SETTINGS).__enter__()
 
 

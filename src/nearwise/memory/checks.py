@@ -32,7 +32,7 @@ def as_spaces(
 def _as_keys(name: str, rows: Tensor | np.ndarray) -> Tensor:
     if not isinstance(name, str) or not name:
         raise ValueError(f"A key space is named {name!r}. Use a string that is not empty.")
-    tensor = _as_tensor(rows).detach()
+    tensor = as_tensor(rows).detach()
     if tensor.ndim != 2 or tensor.shape[1] == 0:
         raise ValueError(
             f"keys of space {name!r} have shape {tuple(tensor.shape)}. "
@@ -47,7 +47,8 @@ def _as_keys(name: str, rows: Tensor | np.ndarray) -> Tensor:
     return tensor
 
 
-def _as_tensor(values: Tensor | np.ndarray | Sequence[int]) -> Tensor:
+def as_tensor(values: Tensor | np.ndarray | Sequence[int]) -> Tensor:
+    """Return a tensor over the same memory, or over a copy of what must not be written to."""
     if hasattr(values, "to_numpy"):  # torch would look its values up by their index
         values = values.to_numpy()
     if isinstance(values, np.ndarray) and not values.flags.writeable:
@@ -94,7 +95,7 @@ def as_labels(
     labels: Tensor | np.ndarray, n_rows: int, n_classes: int | None, device: torch.device
 ) -> tuple[Tensor, int]:
     """Return hard labels as int64 (n,) or soft ones as float (n, C), and the number of classes."""
-    tensor = _as_tensor(labels).to(device).detach().clone()
+    tensor = as_tensor(labels).to(device).detach().clone()
     if tensor.is_floating_point():
         return _as_soft(tensor, n_rows, n_classes)
     if tensor.dtype in (torch.bool, torch.complex64, torch.complex128):
@@ -146,7 +147,7 @@ def as_ids(
 ) -> Tensor:
     """Return ids as int64 of shape (n,)."""
     try:
-        tensor = _as_tensor(ids)
+        tensor = as_tensor(ids)
     except (TypeError, ValueError, RuntimeError):  # torch's, of text, gaps and ragged lists
         raise ValueError(
             f"ids are whole numbers (a bank's .ids lists them), not {_shortened(ids)}. Pass int64 "
@@ -182,7 +183,7 @@ def as_sample_weight(
     """Return sample weights as float32 of shape (n,), finite and non-negative."""
     if weight is None:
         return torch.ones(n_rows, device=device)
-    tensor = _as_tensor(weight).to(device).detach().float().clone()
+    tensor = as_tensor(weight).to(device).detach().float().clone()
     if tensor.shape != (n_rows,):
         raise ValueError(
             f"sample_weight has shape {tuple(tensor.shape)}. Pass ({n_rows},): one weight per row."

@@ -276,7 +276,8 @@ def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> 
         return
     what = f"has {_listed(strange)}" if strange else f"lacks {_listed(missing)}"
     why = "the model was not fitted on it" if strange else "the model was fitted on it"
-    hint = did_you_mean(strange[0], set(encoder.columns) - set(there)) if strange else ""
+    free = [name for name in encoder.columns if name not in there]
+    hint = did_you_mean(strange[0], free) if strange else ""
     raise ProblemError(
         422,
         f"{where} {what}; {why}.{hint} The model's columns are {_listed(encoder.columns)}. null "

@@ -17,6 +17,7 @@ from nearwise.classifier.inputs.table import (
     TableEncoder,
     ready_embeddings,
 )
+from nearwise.memory.checks import as_tensor
 from nearwise.names import did_you_mean
 from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
 from nearwise.nn.embedders import NumericEmbedding
@@ -55,8 +56,7 @@ def network_inputs(encoder: AnyEncoder, rows: AnyRows) -> tuple[Tensor, Tensor |
     carry more, and the rest should not be raised to the same strength.
     """
     if isinstance(rows, EncodedImages):
-        pixels = rows.pixels if rows.pixels.flags.writeable else rows.pixels.copy()
-        return torch.from_numpy(pixels), None  # which warns of arrays that it must not write to
+        return as_tensor(rows.pixels), None
     assert isinstance(encoder, TableEncoder)  # rows come from their own encoder
     numbers = np.zeros((len(rows), 0))
     if rows.numbers.shape[1]:

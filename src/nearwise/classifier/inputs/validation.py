@@ -99,10 +99,12 @@ def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame 
         return check_rows(columns, X, reset=False)
     X = as_rows(X, columns.names, columns.n_features_in_)
     names = columns.names or []
-    used = [name for name in names if name not in encoder.left_out]
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.shape[1] == len(used) < len(names):
-        _refuse_nameless(encoder)
-        X = pd.DataFrame(X, columns=used)  # all but the columns that the model leaves out
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.shape[1] < len(names):
+        left_out = set(encoder.left_out)
+        used = [name for name in names if name not in left_out]
+        if X.shape[1] == len(used):
+            _refuse_nameless(encoder)
+            X = pd.DataFrame(X, columns=used)
     if not isinstance(X, pd.DataFrame):
         _refuse_one_dimension(X)
         _refuse_nameless(encoder)

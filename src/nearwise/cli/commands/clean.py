@@ -153,8 +153,11 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
     table = issues.assign(neighbors=[" ".join(map(str, ids)) for ids in issues["neighbors"]])
     if isinstance(rows.X, pd.DataFrame):
         columns: dict[str, pd.Series] = {}
+        taken = set(table.columns)
         for name, column in rows.X.iloc[issues["id"].to_numpy()].set_axis(issues.index).items():
-            columns[free_name(name, [*table.columns, *columns])] = column
+            free = free_name(name, taken)
+            taken.add(free)
+            columns[free] = column
         table = pd.concat([table, pd.DataFrame(columns)], axis=1)
     else:
         assert rows.names is not None  # an array comes from files

@@ -380,7 +380,7 @@ def test_undo_gives_back_labels_rows_and_predictions(folder):
     live.relabel([9], [2])
     with pytest.raises(ValueError, match="have been relabelled since"):
         live.undo(11)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="There is no change 99"):
         live.undo(99)
     kinds = [change.kind for change in live.history()]
     assert kinds[:8] == ["add", "remove", "relabel", "relabel", "remove", "add", "remove", "add"]

@@ -25,6 +25,13 @@ def test_the_values_are_those_of_the_single_metrics(y, proba):
     assert all(type(value) is float for value in values.values())
 
 
+def test_one_column_is_refused_as_probabilities_not_taken_for_positions():
+    with pytest.raises(ValueError, match=r"proba must have shape \(n_rows, n_classes\)"):
+        evaluate_probabilities([0, 1], [0.1, 0.9])
+    with pytest.raises(ValueError, match="proba must have shape"):
+        evaluate_probabilities([0, 1], [0, 1])
+
+
 @EACH_CASE
 @pytest.mark.parametrize("seed", range(3))
 def test_no_value_depends_on_the_order_of_the_rows(seed, y, proba):

@@ -78,5 +78,5 @@ def test_a_label_without_a_column_and_a_missing_row_are_refused():
         set_coverage([0, 3], SETS[:2])
     with pytest.raises(ValueError, match="sets has 2"):
         set_coverage([0, 1, 1], SETS[:2])
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="confidence must lie between 0 and 1"):
         class_coverage_gap(Y, SETS, 90)

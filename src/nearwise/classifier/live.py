@@ -399,7 +399,12 @@ class LiveModel:
                     f"Change {version} was undone by change {undone[version]}. Undo that one to "
                     "have it back."
                 )
-            change = self._find(version=version)
+            try:
+                change = self._find(version=version)
+            except KeyError:
+                raise KeyError(
+                    f"There is no change {version}: `history()` lists those that can be undone."
+                ) from None
             evicted = {one for past in history for one in past.details.get("evicted") or ()}
             return draft_undo(self.model, fitted, change, evicted)
 

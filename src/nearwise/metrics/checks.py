@@ -127,10 +127,10 @@ def check_same_rows(n_labels: int, n_other: int, name: str) -> None:
         )
 
 
-def check_level(level: float) -> None:
+def check_level(level: float, name: str = "level") -> None:
     """Raise ValueError unless `level` lies strictly between 0 and 1."""
     if not 0.0 < level < 1.0:
-        raise ValueError(f"level must lie between 0 and 1, got {level}. For 95 % pass 0.95.")
+        raise ValueError(f"{name} must lie between 0 and 1, got {level}. For 95 % pass 0.95.")
 
 
 def check_positive_int(value: int, name: str) -> None:

@@ -3,6 +3,7 @@
 import numpy.typing as npt
 
 from nearwise.metrics.calibration import classwise_ece, ece, equal_mass_ece, signed_gap, smooth_ece
+from nearwise.metrics.checks import check_predictions
 from nearwise.metrics.scores import accuracy, brier, macro_f1, nll
 from nearwise.metrics.selective import augrc, aurc
 
@@ -42,4 +43,5 @@ def evaluate_probabilities(y: npt.ArrayLike, proba: npt.ArrayLike) -> dict[str, 
     ValueError
         If `y` or `proba` is malformed; the message says what to do.
     """
+    check_predictions(y, proba)  # names both; the accuracy alone would take positions as well
     return {metric.__name__: metric(y, proba) for metric in METRICS}

@@ -78,7 +78,7 @@ def class_coverage_gap(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float)
     ----------
     Ding et al., "Class-Conditional Conformal Prediction with Many Classes", NeurIPS 2023 (CovGap).
     """
-    check_level(confidence)
+    check_level(confidence, "confidence")
     return float(np.nanmean(np.abs(coverage_by_class(y, sets) - confidence)))
 
 

@@ -203,11 +203,13 @@ def test_a_class_unseen_in_training_gets_probability_zero():
         ({"noise": 1.0}, r"share of the labels"),
         ({"noise_kind": "loud"}, "not one of"),
         ({"datasets": [blobs(), blobs()]}, "several data sets are called blobs"),
+        ({"datasets": ["nope"]}, "Unknown data set"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_fitted(tmp_path, options, message):
+def test_mistakes_are_refused_before_anything_is_fitted_or_written(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
-        run(tmp_path, **options)
+        run(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_quiet_prints_nothing_and_a_bar_names_failures(tmp_path, capfd):

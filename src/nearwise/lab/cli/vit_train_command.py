@@ -55,12 +55,11 @@ def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     check_folder("--output-dir", Path(settings.folder), paths_among(settings.dataset))
     from nearwise.lab.experiments.vit import train_vit
 
-    with training_bar(settings, quiet) as (on_step, on_epoch):
+    with training_bar(settings, quiet) as calls:
         run = train_vit(
             settings,
             progress=(lambda line: None) if quiet else say,
-            on_step=on_step,
-            on_epoch=on_epoch,
+            **calls,
         )
     _report(run, quiet)
 
@@ -119,8 +118,8 @@ def _show_metrics(metrics: dict[str, Any]) -> None:
 @contextmanager
 def training_bar(
     settings: VitSettings, quiet: bool = False
-) -> "Iterator[tuple[Callable[[int], None], Callable[[dict[str, Any]], None]]]":
-    """Report each epoch's results, and count steps."""
+) -> "Iterator[dict[str, Callable[[Any], None]]]":
+    """Report each epoch's results, and count steps: what `train_vit` calls, by its names."""
     from nearwise.lab.experiments.vit.outputs import epoch_line
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -138,4 +137,8 @@ def training_bar(
             if not quiet:
                 progress.console.print(epoch_line(record), soft_wrap=True)
 
-        yield lambda step: progress.update(task, note=f"step {step + 1}"), on_epoch
+        yield {
+            "on_step": lambda step: progress.update(task, note=f"step {step + 1}"),
+            "on_epoch": on_epoch,
+            "on_resume": lambda epochs: progress.update(task, completed=epochs),
+        }

@@ -89,6 +89,10 @@ def compare(
     if not datasets or not chosen:
         raise ValueError("compare needs at least one data set and one method; got none.")
     weights = as_checkpoints(peer_weights)
+    views = any(method.takes_views for method in chosen)
+    loaded = [d if isinstance(d, Dataset) else _load(d, data_root, views) for d in datasets]
+    _refuse_images(loaded)
+    _check_names(loaded)
     settings = {"noise": float(noise), "noise_kind": noise_kind, "test_size": TEST_SIZE}
     with RunFolder(Path(out), settings) as folder:
         setting = Setting(
@@ -104,10 +108,6 @@ def compare(
         )
         for name in sorted({m.name for m in chosen} & {*weights}):
             folder.claim_preset(f"weights of {name}", {"sha256": weights[name].sha256})
-        views = any(method.takes_views for method in chosen)
-        loaded = [d if isinstance(d, Dataset) else _load(d, data_root, views) for d in datasets]
-        _refuse_images(loaded)
-        _check_names(loaded)
         for dataset in loaded:
             folder.claim_dataset(dataset.name, fingerprint(dataset))
         with shown_bar(len(loaded) * len(seeds) * len(chosen), progress, out) as bar:

@@ -141,7 +141,9 @@ def test_a_broken_run_goes_on_to_the_result_of_an_unbroken_one(trained, tmp_path
     with pytest.warns(UserWarning, match="interrupted in epoch 2 of 3"):
         part = train_vit(other, on_epoch=stop)
     assert len(part.history) == 1 and part.summary["interrupted"]
-    whole = train_vit(other)
+    finished = []
+    whole = train_vit(other, on_resume=finished.append)
+    assert finished == [1]
     assert timeless(whole.history) == timeless(run.history)
     assert whole.summary["nll"] == run.summary["nll"]
     assert (tmp_path / "run" / "epochs.jsonl").read_text().count("\n") == 3

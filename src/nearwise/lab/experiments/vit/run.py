@@ -64,6 +64,7 @@ def train_vit(
     progress: Callable[[str], None] = lambda line: None,
     on_epoch: Callable[[dict[str, Any]], None] = lambda record: None,
     on_step: Callable[[int], None] = lambda step: None,
+    on_resume: Callable[[int], None] = lambda epochs: None,
 ) -> VitRun:
     """Train a model, go on with it, or return at once where it is finished.
 
@@ -79,6 +80,8 @@ def train_vit(
         Takes the record of each epoch.
     on_step : callable, optional
         Takes the number of each step, from 0.
+    on_resume : callable, optional
+        Takes the number of epochs that an earlier run has finished, where it goes on from one.
 
     Returns
     -------
@@ -107,6 +110,7 @@ def train_vit(
         nonlocal already
         already = len(known)
         history.extend(known)
+        on_resume(already)
         progress(f"Going on after epoch {len(history)} of {settings.num_epochs}")
 
     with _Peak(job.device) as peak:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,21 @@ def test_columns_are_what_the_library_says(nearwise, tables, trained):
     np.testing.assert_allclose(table["novelty_p"], model.novelty_p_value(X))
     assert f"Accepted {chosen.accepted.sum()} of 20 rows" in result.err
     assert "with confidence 0.8" in result.err
+
+
+def test_sets_of_names_with_a_bar_can_be_split_again(nearwise, tmp_path, rng):
+    X, names = rng.normal(size=(80, 2)).round(3), np.array(["a", "a|b", "b\\"])
+    frame = pd.DataFrame({"x": X[:, 0], "y": X[:, 1]})
+    model = AttnKNNClassifier(preset="fast", random_state=0).fit(frame, names[np.arange(80) % 3])
+    model.save(tmp_path / "bars.model")
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    options = ["--sets", "--confidence", "0.9"]
+    done = nearwise("predict", tmp_path / "bars.model", tmp_path / "rows.csv", *options)
+    assert done.exit_code == 0
+    split = [re.findall(r"(?:[^|\\]|\\.)+", text) for text in frame_of(done.out)["set"]]
+    named = [{re.sub(r"\\(.)", r"\1", part) for part in parts} for parts in split]
+    assert named == [set(names[row]) for row in model.predict_set(frame, 0.9)]
+    assert max(map(len, named)) == 3  # noise: all three names were joined somewhere
 
 
 def test_json_lines_hold_sets_as_lists_with_and_without_neighbors(

@@ -1,6 +1,7 @@
 """Explanations, prediction sets and selective prediction, as columns of a table or as JSON."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -146,7 +147,8 @@ def trust_columns(
 ) -> dict[str, list[Any]]:
     """Columns of the trust options that were given, one value per row: accepted, set, novelty_p.
 
-    A set is one text (`as_text`), its classes joined by "|", or a list.
+    A set is one text (`as_text`), its classes joined by "|", or a list. In names "|" and the
+    backslash get a backslash before them.
     """
     columns: dict[str, list[Any]] = {}
     if chosen is not None:
@@ -154,10 +156,14 @@ def trust_columns(
     if options.sets:
         classes = query.model.classes
         named = [classes[row].tolist() for row in query.sets(options.set_confidence)]
-        columns["set"] = ["|".join(map(str, labels)) for labels in named] if as_text else named
+        columns["set"] = list(map(_joined, named)) if as_text else named
     if options.novelty:
         columns["novelty_p"] = query.novelty_p_value().tolist()
     return columns
+
+
+def _joined(labels: list[Any]) -> str:
+    return "|".join(re.sub(r"([\\|])", r"\\\1", str(label)) for label in labels)
 
 
 def spoken(chosen: "Selection") -> str:

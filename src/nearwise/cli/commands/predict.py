@@ -110,9 +110,9 @@ def predict(
 
     How far to trust a prediction, measured on held-out predictions of training rows: --coverage or
     --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
-    not ruled out, joined by | (empty: none fits); --novelty adds 'novelty_p', the
-    out-of-distribution p-value: the share of known rows with at least this novelty score (below
-    0.05 raises a false alarm for one known row in twenty).
+    not ruled out, joined by | (a | of a name is written \\|; empty: none fits); --novelty adds
+    'novelty_p', the out-of-distribution p-value: the share of known rows with at least this novelty
+    score (below 0.05 raises a false alarm for one known row in twenty).
 
     With a MODEL of images DATA is images, and folders that hold images at any depth; the output
     begins with their 'file'. They are converted to grey or colour as the model needs.

@@ -178,6 +178,7 @@ TABLES = {
         r"\['age', 'income'\] hold numbers too large to compute with in 32 bits, up to .*e\+300",
     ),
     "nothing but gaps": (lambda f: f.assign(age=np.nan), r"\['age'\] hold nothing but missing"),
+    "nothing but None": (lambda f: f.assign(town=None), r"\['town'\] hold nothing but missing"),
     "lists": (lambda f: f.assign(age=[[1]] * len(f)), "'age' holds list values"),
     "complex": (lambda f: f.assign(age=1j), "'age' holds complex numbers"),
     "twice": (

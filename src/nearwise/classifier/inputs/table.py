@@ -131,7 +131,8 @@ class TableEncoder:
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
         gaps = np.isnan(numbers)
-        empty = [n for n, hole in zip(self.sources, gaps.all(axis=0), strict=True) if hole]
+        empty = [name for name in self.categorical if not self.categories[name]]
+        empty += [name for name, gap in zip(self.sources, gaps.all(axis=0), strict=True) if gap]
         if empty:
             raise ValueError(
                 f"Columns {list(dict.fromkeys(empty))} hold nothing but missing values. Drop them."

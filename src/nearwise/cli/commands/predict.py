@@ -99,7 +99,7 @@ def predict(
     address: AddressOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict the rows of a table, or images.
+    r"""Predict the rows of a table, or images.
 
     The output has a row for each row of DATA, in the same order: the columns kept, then
     'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (the share
@@ -110,7 +110,7 @@ def predict(
 
     How far to trust a prediction, measured on held-out predictions of training rows: --coverage or
     --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
-    not ruled out, joined by | (a | of a name is written \\|; empty: none fits); --novelty adds
+    not ruled out, joined by | (a | of a name is written \|; empty: none fits); --novelty adds
     'novelty_p', the out-of-distribution p-value: the share of known rows with at least this novelty
     score (below 0.05 raises a false alarm for one known row in twenty).
 

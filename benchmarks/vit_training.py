@@ -307,8 +307,8 @@ def main() -> None:
         for augmented in {"on": (True,), "off": (False,), "both": (False, True)}[args.augment]:
             for arm in names:
                 settings = settings_of(args.data, arm, augmented, seed, args.runs, args.device)
-                with training_bar(settings) as (on_step, on_epoch):
-                    run = train_vit(settings, on_step=on_step, on_epoch=on_epoch)
+                with training_bar(settings) as calls:
+                    run = train_vit(settings, **calls)
                 if run.summary["interrupted"]:
                     raise SystemExit("Interrupted. Run it again to go on.")
                 last = record_of(run, arm, augmented, args.device)

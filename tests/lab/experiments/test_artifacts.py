@@ -36,6 +36,19 @@ def test_what_was_not_kept_is_none(tmp_path):
     assert load_json(tmp_path / "no.json") is None
 
 
+def test_damaged_files_are_named(tmp_path):
+    path = tmp_path / "p.npz"
+    save_predictions(path, Predictions(np.zeros(9, int), np.ones((9, 1)), np.arange(9), ["a"]))
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:-40], b"", b"{}"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"p\.npz is damaged: .*delete it"):
+            load_predictions(path)
+    (tmp_path / "x.json").write_text('{"a": ')
+    with pytest.raises(ValueError, match=r"x\.json is damaged"):
+        load_json(tmp_path / "x.json")
+
+
 def test_json_without_infinities(tmp_path):
     save_json(tmp_path / "x.json", {"a": np.float32("inf"), "b": (np.int64(1), np.arange(2))})
     assert load_json(tmp_path / "x.json") == {"a": None, "b": [1, [0, 1]]}

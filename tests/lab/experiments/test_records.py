@@ -103,6 +103,7 @@ def test_other_settings_are_refused(tmp_path):
 def test_another_data_set_of_the_same_name_is_refused(tmp_path):
     with RunFolder(tmp_path, SETTINGS) as run:
         run.claim_dataset("mine", {"n_rows": 10})
+        run.append([Record("mine", "a", 0)])
     with RunFolder(tmp_path, SETTINGS) as run:
         run.claim_dataset("mine", {"n_rows": 10})
         with pytest.raises(RecordsError, match="another data set called 'mine'"):
@@ -138,12 +139,30 @@ def test_an_empty_folder_says_what_to_pass(tmp_path):
 
 def test_other_settings_of_a_preset_are_refused_and_other_presets_are_not(tmp_path):
     with RunFolder(tmp_path, {}) as folder:
-        folder.claim_preset("v0.5 on digits", {"lr": 1.0, "sizes": (1, 2)})
+        claim(folder, "v0.5", lr=1.0, sizes=(1, 2))
+        folder.append([Record("digits", "a", 0, preset="v0.5")])
     with RunFolder(tmp_path, {}) as folder:
-        folder.claim_preset("v0.5 on digits", {"lr": 1.0, "sizes": (1, 2)})
-        folder.claim_preset("v0.4 on digits", {"lr": 2.0})
+        claim(folder, "v0.5", lr=1.0, sizes=(1, 2))
+        claim(folder, "v0.4", lr=2.0)
         with pytest.raises(RecordsError, match=r"v0.5 on digits.*lr=1.0, now 3.0"):
-            folder.claim_preset("v0.5 on digits", {"lr": 3.0, "sizes": [1, 2]})
+            claim(folder, "v0.5", lr=3.0, sizes=[1, 2])
+
+
+def claim(folder, preset, **settings):
+    folder.claim_preset(f"{preset} on digits", settings, lambda record: record.preset == preset)
+
+
+def test_a_folder_without_a_row_is_bound_to_no_settings(tmp_path):
+    with RunFolder(tmp_path, SETTINGS) as run:
+        run.claim_dataset("iris", {"n_rows": 10})
+        claim(run, "v0.5", lr=1.0)
+    with RunFolder(tmp_path, SETTINGS | {"noise": 0.3}) as run:
+        run.claim_dataset("iris", {"n_rows": 11})
+        claim(run, "v0.5", lr=3.0)
+        claim(run, "v0.5", lr=4.0)
+        run.append([row("a")])
+    with pytest.raises(RecordsError, match=r"this run has noise=0\.0"):
+        RunFolder(tmp_path, SETTINGS).__enter__()
 
 
 def test_rows_that_all_failed_make_way_for_other_settings(tmp_path):
@@ -161,14 +180,14 @@ def test_failed_rows_of_a_preset_make_way_and_all_others_stay(tmp_path):
     fine = Record("digits", "a", 0, preset="v0.4")
     with RunFolder(tmp_path, {}) as folder:
         for preset in ("v0.4", "v0.5"):
-            folder.claim_preset(f"{preset} on digits", {"lr": 1.0})
+            claim(folder, preset, lr=1.0)
         folder.append([failed, fine])
     with RunFolder(tmp_path, {}) as folder:
-        folder.claim_preset("v0.5 on digits", {"lr": 3.0})
+        claim(folder, "v0.5", lr=3.0)
         assert folder.records == [fine]
         folder.append([Record("digits", "b", 0, preset="v0.5")])
         with pytest.raises(RecordsError, match=r"lr=1\.0, now 3\.0"):
-            folder.claim_preset("v0.4 on digits", {"lr": 3.0})
+            claim(folder, "v0.4", lr=3.0)
     assert {record.method for record in read_records(tmp_path)} == {"a", "b"}
 
 

@@ -32,16 +32,19 @@ def compare(
         ),
     ] = "digits",
     context: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What encoders are shown: full, 0.2 (of the pixels, different in each "
-            "image), 0.2:fixed, 0.2:batch; separated by commas."
+            "image), 0.2:fixed, 0.2:batch; separated by commas. Default: full,0.2."
         ),
-    ] = "full,0.2",
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds: 0-2, or 0,2,7.")] = "0",
     probes: Annotated[
-        str, typer.Option(help="Probes, separated by commas.")
-    ] = "knn,attention,linear,transformer",
+        str | None,
+        typer.Option(
+            help="Probes, separated by commas. Default: knn,attention,linear,transformer."
+        ),
+    ] = None,
     arms: Annotated[
         str | None,
         typer.Option(help="Only these: pixels, sparse, full, full+nce, sparse+nce, random."),
@@ -129,8 +132,8 @@ def compare(
 
 def _settings(
     dataset: str,
-    context: str,
-    probes: str,
+    context: str | None,
+    probes: str | None,
     limit: str | None,
     config: Path | None,
     changes: list[str] | None,
@@ -140,7 +143,9 @@ def _settings(
     from nearwise.training.settings import plain_message
 
     settings = change_settings({} if config is None else read_config(config), "--set", changes)
-    settings |= {"contexts": split_list(context), "probes": split_list(probes)}
+    for setting, listed in (("contexts", context), ("probes", probes)):
+        if listed is not None:
+            settings[setting] = split_list(listed)
     if limit is not None:
         settings["limit"] = _limit(limit)
     try:

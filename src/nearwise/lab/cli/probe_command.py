@@ -61,7 +61,7 @@ def probe(
     ] = "full",
     draws: Annotated[int, typer.Option(min=1, help="Draws of a partial context.")] = 1,
     seeds: Annotated[str, typer.Option(help="Seeds of the probes: 0-2, or 0,3.")] = "0",
-    split_seed: Annotated[int, typer.Option(help="Seed of the split into parts.")] = 0,
+    split_seed: Annotated[int, typer.Option(min=0, help="Seed of the split into parts.")] = 0,
     limit: Annotated[
         str | None,
         typer.Option(metavar="TRAIN,TEST", help="Maximum number of rows, such as 5000,2000."),

@@ -119,7 +119,7 @@ def _show_metrics(metrics: dict[str, Any]) -> None:
 def training_bar(
     settings: VitSettings, quiet: bool = False
 ) -> "Iterator[dict[str, Callable[[Any], None]]]":
-    """Report each epoch's results, and count steps: what `train_vit` calls, by its names."""
+    """Report each epoch's results, and count steps."""
     from nearwise.lab.experiments.vit.outputs import epoch_line
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -137,7 +137,7 @@ def training_bar(
             if not quiet:
                 progress.console.print(epoch_line(record), soft_wrap=True)
 
-        yield {
+        yield {  # the names that `train_vit` has for them
             "on_step": lambda step: progress.update(task, note=f"step {step + 1}"),
             "on_epoch": on_epoch,
             "on_resume": lambda epochs: progress.update(task, completed=epochs),

@@ -3,8 +3,10 @@
 import io
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -58,17 +60,20 @@ def save_predictions(path: Path, predictions: Predictions) -> None:
 
 
 def load_predictions(path: Path) -> Predictions | None:
-    """Read predictions; None where they were not kept."""
+    """Read predictions; None where they were not kept. ValueError names a damaged file."""
     if not path.exists():
         return None
-    with np.load(path, allow_pickle=False) as stored:
-        proba = stored["proba"].astype(np.float64)
-        return Predictions(
-            stored["y"].astype(np.int64),
-            proba / proba.sum(axis=1, keepdims=True),
-            stored["test_index"],
-            [str(c) for c in stored["classes"]],
-        )
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            proba = stored["proba"].astype(np.float64)
+            return Predictions(
+                stored["y"].astype(np.int64),
+                proba / proba.sum(axis=1, keepdims=True),
+                stored["test_index"],
+                [str(c) for c in stored["classes"]],
+            )
+    except (ValueError, KeyError, OSError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(_damaged(path, error)) from error
 
 
 def save_json(path: Path, value: Any) -> None:
@@ -77,5 +82,17 @@ def save_json(path: Path, value: Any) -> None:
 
 
 def load_json(path: Path) -> Any:
-    """Read JSON; None where it was not kept."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """Read JSON; None where it was not kept. ValueError names a damaged file."""
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(_damaged(path, error)) from error
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    return (
+        f"{path} is damaged: {error}. Put back a copy, or delete it: only what it held is missing "
+        "then."
+    )

@@ -107,7 +107,11 @@ def compare(
             weights=weights,
         )
         for name in sorted({m.name for m in chosen} & {*weights}):
-            folder.claim_preset(f"weights of {name}", {"sha256": weights[name].sha256})
+            folder.claim_preset(
+                f"weights of {name}",
+                {"sha256": weights[name].sha256},
+                lambda record, name=name: record.method == name,  # type: ignore[misc]
+            )
         for dataset in loaded:
             folder.claim_dataset(dataset.name, fingerprint(dataset))
         with shown_bar(len(loaded) * len(seeds) * len(chosen), progress, out) as bar:

@@ -289,21 +289,20 @@ class RunFolder:
                 )
 
     def _only_failures(self) -> bool:
-        """Whether there are rows, and all of them failed."""
+        """Whether no row has succeeded."""
         path = self.path / RECORDS_FILE
         found = _parse(path)[0] if path.exists() else []
-        return bool(found) and all(record.status == "failed" for record in found)
+        return all(record.status == "failed" for record in found)
 
     def _start_afresh(self) -> None:
-        """Take a folder that holds failed rows alone for the settings of this run."""
+        """Take a folder that holds no row, or failed ones alone, for the settings of this run."""
         (self.path / RECORDS_FILE).unlink(missing_ok=True)
         self._datasets, self._presets = {}, {}
         self._write_settings()
 
     def _drop_failures(self, mine: Callable[[Record], bool]) -> bool:
-        """Remove the rows that `mine` names where all of them failed; return whether they did."""
-        asked = [record for record in self.records if mine(record)]
-        if not asked or any(record.status != "failed" for record in asked):
+        """Remove the rows that `mine` names, unless one has succeeded; return whether none has."""
+        if any(mine(record) and record.status != "failed" for record in self.records):
             return False
         self.records = [record for record in self.records if not mine(record)]
         self._file.close()
@@ -328,7 +327,7 @@ class RunFolder:
             self._file.truncate(keep)
 
     def claim_dataset(self, name: str, fingerprint: dict[str, Any]) -> None:
-        """Note a data set's properties; refuse another one, except for rows that all failed."""
+        """Note a data set's properties; refuse another one, unless no row of it succeeded."""
         fingerprint = plain(fingerprint)
         known = self._datasets.get(name)
         if known is None or (
@@ -342,13 +341,13 @@ class RunFolder:
                 f"({self._datasets[name]}; now {fingerprint}). Choose another folder."
             )
 
-    def claim_preset(self, name: str, settings: dict[str, Any]) -> None:
-        """Note the settings of a preset; refuse others, except for rows that all failed."""
+    def claim_preset(
+        self, name: str, settings: dict[str, Any], mine: Callable[[Record], bool]
+    ) -> None:
+        """Note settings; refuse others, unless no row succeeded that `mine` says to be of them."""
         wanted = plain(settings)
         found = self._presets.get(name)
-        if found is None or (
-            found != wanted and self._drop_failures(lambda r: f"{r.preset} on {r.dataset}" == name)
-        ):
+        if found is None or (found != wanted and self._drop_failures(mine)):
             self._presets[name] = wanted
             self._write_settings()
         elif found != wanted:

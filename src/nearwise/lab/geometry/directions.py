@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ def class_alignment(X: Rows, y: npt.ArrayLike | Tensor) -> float:
     X : array-like or Tensor of shape (n_rows, n_features)
         Features; no row is all zeros.
     y : integer array-like of shape (n_rows,)
-        Class positions; some class has two rows.
+        Labels; some class has two rows.
 
     Returns
     -------
@@ -55,8 +56,8 @@ def class_alignment(X: Rows, y: npt.ArrayLike | Tensor) -> float:
         0 where every class is one direction. Pairs count alike, so large classes weigh more.
     """
     rows = unit_rows(as_rows(X))
-    labels = torch.from_numpy(as_labels(y, len(rows))).to(rows.device)
-    n_classes = int(labels.max()) + 1
+    classes, codes = np.unique(as_labels(y, len(rows)), return_inverse=True)
+    labels, n_classes = torch.from_numpy(codes).to(rows.device), len(classes)
     sizes = torch.bincount(labels, minlength=n_classes).double()
     sums = rows.new_zeros(n_classes, rows.shape[1]).index_add_(0, labels, rows)
     pairs = float((sizes * (sizes - 1)).sum())

@@ -51,6 +51,7 @@ class Results:
         self.records = list(records)
         self.folder = folder
         self._paired: dict[tuple[str, str, str, str], PairedDifference | None] = {}
+        self._over_rows: dict[tuple[str, str, str, str], PairedDifference | None] = {}
         self._rows = {(r.dataset, r.method, r.seed): r for r in records}
         self.datasets = list(dict.fromkeys(r.dataset for r in records))
         self.methods = list(dict.fromkeys(r.method for r in records if r.part_of is None))
@@ -92,16 +93,22 @@ class Results:
 
         Without the predictions of every seed that both have, as in `paired`.
         """
+        question = (dataset, method, reference, key)
+        if question not in self._over_rows:
+            found = self._bootstrapped(*question)
+            self._over_rows[question] = self.paired(*question) if found is None else found
+        return self._over_rows[question]
+
+    def _bootstrapped(
+        self, dataset: str, method: str, reference: str, key: str
+    ) -> PairedDifference | None:
         both = set(self.values(dataset, method, key)) & set(self.values(dataset, reference, key))
         kept = [
             (self.predictions(dataset, method, seed), self.predictions(dataset, reference, seed))
             for seed in sorted(both)
         ]
         pairs = [(a, b) for a, b in kept if a is not None and b is not None]
-        found = None
-        if len(pairs) == len(kept):
-            found = difference_over_seeds_and_rows(key, pairs)
-        return self.paired(dataset, method, reference, key) if found is None else found
+        return difference_over_seeds_and_rows(key, pairs) if len(pairs) == len(kept) else None
 
     def predictions(self, dataset: str, method: str, seed: int) -> Predictions | None:
         """Load the kept predictions of a row; None where there are none."""

@@ -223,6 +223,9 @@ def test_maps_are_the_same_each_time_and_signs_are_fixed():
         ({"contexts": ["half"]}, "half"),
         ({"contexts": []}, "empty"),
         ({"draws": 0}, "greater than or equal to 1"),
+        ({"probes": []}, "probes is empty"),
+        ({"probes": ["knnn"]}, "Unknown probe 'knnn'. Did you mean 'knn'"),
+        ({"transformer": {"epoch": 1}}, "Unknown transformer setting 'epoch'.*'epochs'"),
     ],
 )
 def test_wrong_settings_are_refused(changes, message):
@@ -230,7 +233,30 @@ def test_wrong_settings_are_refused(changes, message):
         study_config("digits-images", changes)
 
 
+def test_nested_settings_change_a_recipe_and_do_not_replace_it():
+    recipe = study_config("digits-images").transformer
+    changed = study_config("digits-images", {"transformer": {"epochs": 5}}).transformer
+    assert changed == recipe | {"epochs": 5} != {"epochs": 5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"contexts": ["full", "0.001"]}, "0.001 of 64 points leaves no point"),
+        ({"limit": (160, 24)}, "24 test images are too few"),
+    ],
+)
+def test_what_does_not_fit_the_images_is_refused_before_anything_is_trained(
+    digits, tmp_path, changes, message
+):
+    with pytest.raises(ValueError, match=message):
+        run_comparison(digits, tmp_path / "run", config=SLICE | changes, arms=["full"])
+    assert not (tmp_path / "run").exists()
+
+
 def test_unknown_arms_and_data_without_images_are_refused(digits, tmp_path):
+    with pytest.raises(ValueError, match="No encoder is named"):
+        run_comparison(digits, tmp_path, arms=[])
     with pytest.raises(ValueError, match="Unknown encoder 'dense'"):
         run_comparison(digits, tmp_path, arms=["dense"])
     with pytest.raises(ValueError, match="which the study uses"):
@@ -243,6 +269,14 @@ def test_unknown_arms_and_data_without_images_are_refused(digits, tmp_path):
 def test_two_runs_at_once_in_a_folder_are_refused(digits, tmp_path):
     with lock_folder(tmp_path), pytest.raises(ValueError, match="another process is writing"):
         run_comparison(digits, tmp_path, config=SLICE, arms=["pixels"])
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"records": []}'])
+def test_a_damaged_comparison_is_named(tmp_path, content):
+    (tmp_path / "comparison.json").write_text(content)
+    (tmp_path / "comparison.npz").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ValueError, match=f"comparison in {tmp_path} is damaged"):
+        load_comparison(tmp_path)
 
 
 def test_a_folder_without_a_comparison_is_refused(tmp_path):

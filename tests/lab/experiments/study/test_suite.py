@@ -255,6 +255,35 @@ def test_the_names_are_those_of_the_study():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("ablation", {"ablations": ["wihout=base"]}, "no part of the method.*'without=base'"),
+        ("ablation", {"ablations": ["without=heads"]}, "leave no row of 'ablation'"),
+        ("label-noise", {"noise_rates": []}, "leave no row of 'label-noise'"),
+        ("main", {"n_neighbors": -4}, "n_neighbors"),
+        ("main", {"preset": "slow"}, "preset='slow' is not known"),
+        ("efficiency", {"foo": 1}, "has no settings. Leave out foo"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_and_bind_no_folder(tmp_path, name, settings, message):
+    def run(**options):
+        return run_experiment(name, "iris", "v1", [0], tmp_path, progress=False, **options)
+
+    with pytest.raises(ValueError, match=message):
+        run(config=settings)
+    with pytest.raises(ValueError, match="names no row"):
+        run(config={} if name == "efficiency" else {"base": None}, only="nope")
+
+
+def test_a_small_run_of_instant_has_settings_that_fit(tmp_path):
+    rows = run_experiment(
+        "main", "iris", "v1", [0], tmp_path, small=True, config={"preset": "instant"},
+        only="attention", progress=False,
+    )  # fmt: skip
+    assert {row.status for row in rows} == {"ok"} and rows
+
+
 def test_only_the_rows_that_a_pattern_names_are_made(tmp_path):
     changes = {"epochs": 1, "cnn_epochs": 1, "sweep_k": [1, 5]}
 

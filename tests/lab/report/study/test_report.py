@@ -149,6 +149,13 @@ def test_the_csv_and_the_json_say_the_same(rendered, study):
     assert {"uniform", "attention:base-alone", "attention:neighbors-alone"} <= halves
 
 
+def test_a_replay_does_not_ask_for_weights_of_the_classifier(rendered):
+    text = (rendered / "results.md").read_text(encoding="utf-8")
+    for sentence in re.findall(r"Not run for v0\.5[^.]*", text):
+        assert "weights" not in sentence
+    assert "Not run for v1 on toys: k-sweep" in text
+
+
 def test_the_same_records_give_the_same_bytes_and_stay_as_they_are(rendered):
     before = {name: (rendered / name).read_bytes() for name in (*FILES, "records.jsonl")}
     render_report(rendered)

@@ -7,7 +7,8 @@ from records import EXPLAINED, full_study, row, write
 
 from nearwise.lab.comparisons import PairedDifference, paired_difference
 from nearwise.lab.experiments import read_records
-from nearwise.lab.report.study import CLAIMS, Study, judge_claims
+from nearwise.lab.report.study import CLAIMS, Place, Study, judge_claims
+from nearwise.lab.report.study.export import study_rows
 from nearwise.lab.report.study.tables import claim_tables
 from nearwise.lab.report.study.verdicts import judge_improvement, judge_margin, judge_range, tally
 from nearwise.lab.results.measures import MEASURES
@@ -124,6 +125,32 @@ def test_the_corrected_method_is_judged_by_weights_of_the_same_neighbors(tmp_pat
     assert found["attention-tuned-nll"].verdict == "not measured"
     assert found["classifier-uniform-accuracy"].verdict == "not validated"
     assert claims(records)["classifier-uniform-accuracy"].verdict == "not measured"
+
+
+def test_differences_of_weightings_are_those_of_the_table_and_of_the_claims(tmp_path):
+    here = {"experiment": "weights", "preset": "v1", "condition": "with=base", "folder": tmp_path}
+    skills = {"uniform": 1.0, "distance": 1.5, "attention": 3.0, "classifier": 3.1}
+    records = [
+        row(method, seed, skill + 0.4 * seed, **here)
+        for seed in (0, 1, 2)
+        for method, skill in skills.items()
+    ]
+    study = Study(records, tmp_path)
+    findings = {"toys": {"v1": judge_claims(study, "toys", "v1")}}
+    exported = [r for r in study_rows(study, findings) if r["kind"] == "difference"]
+    found = {(r["reference"], r["measure"]): r for r in exported}
+    measures = ("accuracy", "nll", "brier", "ece", "aurc")
+    assert set(found) == {(o, m) for o in ("uniform", "distance") for m in measures}
+    for (reference, key), difference in found.items():
+        shown = study.part("toys", Place("weights", "v1", "with=base"))
+        over_rows = shown.paired_over_rows("toys", "attention", reference, key)
+        assert {name: difference[name] for name in ("mean", "low", "high", "n", "verdict")} == {
+            name: over_rows.as_dict()[name] for name in ("mean", "low", "high", "n", "verdict")
+        }
+        assert over_rows.method == "bootstrap"
+    claim = findings["toys"]["v1"]["attention-uniform-nll"]
+    nll = found["uniform", "nll"]
+    assert (nll["mean"], nll["low"], nll["high"]) == (claim.estimate, claim.low, claim.high)
 
 
 def test_nothing_in_the_records_is_not_measured():

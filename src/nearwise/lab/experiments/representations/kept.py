@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +77,7 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
             _pictures(saved["pictures"], arrays),
             saved["facts"],
         )
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, EOFError, BadZipFile, zlib.error) as error:
         raise ValueError(f"The comparison in {Path(folder)} is damaged: {error}.") from error
 
 

@@ -26,6 +26,8 @@ from nearwise.probes import Encoder, extract_features
 _NEIGHBORS = 20
 _TRUST = 12
 _PERPLEXITY = 30.0
+FEWEST_ROWS = 25
+"""Test images that geometry and maps take: over twice the neighbors that trust counts."""
 Features = NDArray[np.float32]
 
 

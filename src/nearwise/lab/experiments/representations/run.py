@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearwise.data import Dataset
+from nearwise.data import Context, Dataset
+from nearwise.data.images.pixels import as_images
 from nearwise.functional.devices import choose_device
 from nearwise.lab.experiments.records import lock_folder
 from nearwise.lab.experiments.representations.arms import ARMS, Arm
 from nearwise.lab.experiments.representations.beforehand import measure_beforehand
 from nearwise.lab.experiments.representations.kept import right_rows, save_comparison
+from nearwise.lab.experiments.representations.looking import FEWEST_ROWS
 from nearwise.lab.experiments.representations.measuring import Found, Study
 from nearwise.lab.experiments.representations.records import Comparison
 from nearwise.lab.experiments.representations.settings import StudyConfig, study_config
 from nearwise.lab.experiments.side_by_side import Jobs, Progress, number_of_jobs
-from nearwise.lab.probing.data import probe_data, without_seen
+from nearwise.lab.probing.data import ProbeData, probe_data, without_seen
 from nearwise.probes import Encoder
 
 
@@ -88,6 +90,7 @@ def run_comparison(
         limit=settings.limit,
     )
     data, seen = without_seen(data, others or {})
+    _check_images(settings, data)
     chosen_device, progress = str(choose_device(device)), progress or _quiet
     jobs = number_of_jobs(n_jobs, chosen_device)
     study = Study(dataset.name, data, settings, Path(folder), chosen_device, progress)
@@ -104,6 +107,19 @@ def run_comparison(
         )
         save_comparison(comparison, folder)
     return comparison
+
+
+def _check_images(settings: StudyConfig, data: ProbeData) -> None:
+    """Refuse what would only fail once all fields are trained."""
+    height, width = as_images(data.test.images[:1]).shape[2:]
+    for context in settings.contexts:
+        Context.parse(context).n_shown(height * width)
+    if len(data.test.labels) < FEWEST_ROWS:
+        raise ValueError(
+            f"{len(data.test.labels)} test images are too few for geometry and maps of their "
+            f"features, which take {FEWEST_ROWS}. Raise the limit or test_size, or take more "
+            "images."
+        )
 
 
 def _measured(
@@ -148,6 +164,8 @@ def _quiet(words: str) -> None:
 
 def _chosen_arms(names: Sequence[str] | None, others: Mapping[str, Encoder]) -> list[Arm]:
     known = [arm.name for arm in ARMS]
+    if names is not None and not names and not others:
+        raise ValueError(f"No encoder is named. Known: {', '.join(known)}.")
     unknown = [n for n in names or () if n not in known]
     if unknown:
         raise ValueError(f"Unknown encoder {unknown[0]!r}. Known: {', '.join(known)}.")

@@ -1,6 +1,7 @@
 """Settings of the study, and what they are for the data sets it is run on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -8,13 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from nearwise.data.contexts import Context
 from nearwise.lab.experiments.fields import stage_configs, usual_epochs
 from nearwise.lab.field_training.run import FieldConfig, Objective
+from nearwise.lab.probing.catalog import check_probe_names
+from nearwise.names import did_you_mean
 from nearwise.nn.field import PRESETS
+from nearwise.probes import TransformerProbe
 from nearwise.training.settings import refuse_unknown
 
 _RECIPES: dict[str, dict[str, Any]] = {
     "digits-images": {"preset": "digits", "patch": 2,
                       "transformer": {"d_model": 64, "epochs": 15, "batch_size": 32}},
 }  # fmt: skip
+# Of the transformer probe, but set for each reading.
+_OF_STUDY = ("positions", "device", "random_state")
 
 
 class StudyConfig(BaseModel):
@@ -98,6 +104,24 @@ class StudyConfig(BaseModel):
             raise ValueError('contexts is empty. Write "full,0.2".')
         return tuple(dict.fromkeys(str(Context.parse(c)) for c in contexts))
 
+    @field_validator("probes")
+    @classmethod
+    def _known_probes(cls, probes: tuple[str, ...]) -> tuple[str, ...]:
+        if not probes:
+            raise ValueError('probes is empty. Write "knn,attention".')
+        check_probe_names(probes)
+        return tuple(dict.fromkeys(probes))
+
+    @field_validator("transformer")
+    @classmethod
+    def _settings_of_the_probe(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        known = [name for name in signature(TransformerProbe).parameters if name not in _OF_STUDY]
+        for name in settings:
+            if name not in known:
+                hint = did_you_mean(name, known) or f" Known settings: {', '.join(known)}."
+                raise ValueError(f"Unknown transformer setting {name!r}.{hint}")
+        return settings
+
     @property
     def fraction(self) -> float:
         """Share of the pixels that sparse fields are trained on: the first sparse context's."""
@@ -121,7 +145,7 @@ class StudyConfig(BaseModel):
 
 
 def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyConfig:
-    """Give the settings for a data set: its recipe, then what is changed.
+    """Give the settings for a data set: its recipe, then what is changed, in nested ones too.
 
     Parameters
     ----------
@@ -134,5 +158,8 @@ def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyCo
     ValueError
         If a setting is unknown or out of range.
     """
-    recipe = _RECIPES.get(dataset, {})
-    return StudyConfig.model_validate({**recipe, **(changes or {})})
+    settings = dict(_RECIPES.get(dataset, {}))
+    for name, value in (changes or {}).items():
+        nested = isinstance(value, Mapping) and isinstance(settings.get(name), Mapping)
+        settings[name] = {**settings[name], **value} if nested else value
+    return StudyConfig.model_validate(settings)

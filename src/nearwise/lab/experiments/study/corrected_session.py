@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nearwise.data import Dataset
 from nearwise.lab.experiments.study.session import CHECKPOINTS, Session
 from nearwise.lab.nn import VariantConfig
 from nearwise.names import did_you_mean
@@ -61,14 +62,26 @@ class CorrectedSession(Session):
         return {"head": VariantConfig(**self.parameters.get("head", {}), **variant)}
 
     def classifier(self, **changes: Any) -> Any:
-        """Make `AttnKNNClassifier` from parameters and settings in one list, the user's first."""
-        from nearwise.classifier import AttnKNNClassifier, Settings
+        """Make `AttnKNNClassifier` of this seed, with some parameters and settings changed."""
+        where = {"random_state": self.seed, "device": str(self.device)}
+        return _made(where | self.parameters | changes)
 
-        own: dict[str, Any] = (
-            {"random_state": self.seed, "device": str(self.device)} | self.parameters | changes
-        )
-        rare = {name: own.pop(name) for name in [*own] if name in Settings.model_fields}
-        return AttnKNNClassifier(**own, settings=Settings(**rare))
+
+def check_parameters(parameters: Mapping[str, Any], dataset: Dataset) -> None:
+    """Refuse values that no fit to the data set takes, before anything is run."""
+    from nearwise.classifier.fit.parameter_checks import check_settings
+
+    size = len(dataset), len(dataset.classes)
+    check_settings(_made(parameters), *size, seed=0, images=dataset.kind == "images")
+
+
+def _made(parameters: Mapping[str, Any]) -> Any:
+    """Make `AttnKNNClassifier` from parameters and settings in one list, the user's first."""
+    from nearwise.classifier import AttnKNNClassifier, Settings
+
+    own = dict(parameters)
+    rare = {name: own.pop(name) for name in parameters if name in Settings.model_fields}
+    return AttnKNNClassifier(**own, settings=Settings(**rare))
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -20,6 +20,7 @@ from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.results.measures import Predictions
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven
+from nearwise.names import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,16 @@ def chosen_ablations(
     if preset.ablations is None:
         return dict(known)
     return {name: known[name] for name in preset.ablations if name in known}
+
+
+def refuse_unknown_parts(known: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raise ValueError if the user's "ablations" name a part that is none; name the nearest."""
+    for name in changes.get("ablations") or ():
+        if name not in known:
+            raise ValueError(
+                f"ablations: {name!r} is no part of the method.{did_you_mean(name, known)} "
+                f"Known: {', '.join(known)}."
+            )
 
 
 def by_method(records: Iterable[Record]) -> dict[str, Record]:

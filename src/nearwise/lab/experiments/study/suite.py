@@ -20,14 +20,16 @@ from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study import replayed
 from nearwise.lab.experiments.study.corrected import WEIGHTS, run_v1
 from nearwise.lab.experiments.study.corrected_session import (
+    ABLATIONS,
     STUDY_FIELDS,
     CorrectedSession,
+    check_parameters,
     split_settings,
 )
 from nearwise.lab.experiments.study.efficiency import SMALL as SMALL_EFFICIENCY
 from nearwise.lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
 from nearwise.lab.experiments.study.human_noise import require_human_labels
-from nearwise.lab.experiments.study.jobs import Job, run_jobs
+from nearwise.lab.experiments.study.jobs import Job, refuse_unknown_parts, run_jobs
 from nearwise.lab.experiments.study.presets import (
     CORRECTED,
     StudyPreset,
@@ -136,6 +138,11 @@ def run_experiment(
     place = choose_device(device)
     out = Path(out)
     loaded = None
+    if names == [EFFICIENCY] and changes:
+        raise ValueError(
+            f'"{EFFICIENCY}" measures random keys and has no settings. Leave out '
+            f"{', '.join(changes)}."
+        )
     if names != [EFFICIENCY]:
         loaded = dataset if isinstance(dataset, Dataset) else _load(dataset, data_root, small)
     make = None if loaded is None else _maker(loaded, preset, small, changes)
@@ -143,6 +150,7 @@ def run_experiment(
         asked = "human_labels" in changes
         require_human_labels(make.study, make.dataset, data_root, asked=asked)
     named: list[str] = []
+    n_jobs = 0
     facts = {
         "versions": versions(),
         "hardware": hardware(),
@@ -151,17 +159,24 @@ def run_experiment(
     with RunFolder(out, {"suite": "study"}) as folder:
         if loaded is not None and make is not None:
             folder.claim_dataset(loaded.name, fingerprint(loaded))
-            folder.claim_preset(f"{preset} on {loaded.name}", make.settings)
+            folder.claim_preset(
+                f"{preset} on {loaded.name}",
+                make.settings,
+                lambda record: (record.preset, record.dataset) == (preset, loaded.name),
+            )
         size = SMALL_EFFICIENCY if small else EfficiencySize()
         with shown_bar(0, progress, out) as bar:
             for seed in checked:
                 session = None if make is None else make(seed, out, place, facts, bar, data_root)
                 for experiment in names:
                     jobs = _jobs(experiment, session, seed, size, facts)
+                    n_jobs += len(jobs)
                     if only is not None:
                         named += [_name(row) for job in jobs for row in job.wanted]
                         jobs = [job for job in jobs if any(_is_named(r, only) for r in job.wanted)]
                     run_jobs(jobs, folder, bar)
+        if not n_jobs:
+            raise ValueError(f"These settings leave no row of {name!r} on this data. Change them.")
         if only is not None and not fnmatch.filter(named, only):
             raise ValueError(
                 f"only={only!r} names no row. Known: {'; '.join(dict.fromkeys(named))}."
@@ -241,14 +256,17 @@ class _Maker:
 
 
 def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any]) -> _Maker:
-    if preset != CORRECTED:
+    corrected = preset == CORRECTED
+    refuse_unknown_parts(ABLATIONS if corrected else replayed.ABLATIONS, changes)
+    if not corrected:
         settings = resolve_preset(
             preset, dataset.name, dataset.kind, len(dataset), small=small, overrides=changes
         )
         return _Maker(dataset, settings, None)
     frame, parameters = split_settings(changes)
     if small:
-        parameters = _small_parameters(dataset.kind) | parameters
+        parameters = _small_parameters(dataset.kind, parameters) | parameters
+    check_parameters(parameters, dataset)
     return _Maker(dataset, _corrected_frame(dataset, small, frame), parameters)
 
 
@@ -262,10 +280,12 @@ def _corrected_frame(dataset: Dataset, small: bool, changes: Mapping[str, Any]) 
     return change_preset(frame, {**fixed, **changes})
 
 
-def _small_parameters(kind: str) -> dict[str, Any]:
+def _small_parameters(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Few epochs, or two folds and few candidates: the same method, seconds instead of minutes."""
     if kind == "images":
         return {"train": {"epochs": 6}}
+    if given.get("preset") == "instant":  # trains nothing
+        return {}
     return {"preset": "fast", "n_members": 2}
 
 

@@ -72,9 +72,10 @@ def accuracy_table(comparison: Comparison, context: str) -> Table:
     def find(encoder: str, column: Measure) -> Mean | None:
         return mean_of(comparison.values(Place(encoder, column.key, context)))
 
+    shown = _over(comparison, context, comparison.part(MAIN))
     caption = (
-        f"Test accuracy. {_over(comparison, context)}. The best of a column is bold, whether or "
-        "not the difference is more than chance."
+        f"Test accuracy. {shown}. The best of a column is bold, whether or not the difference is "
+        "more than chance."
     )
     return _grid(f"Encoder x probe, context {context}", caption, comparison.encoders, columns, find)
 
@@ -113,7 +114,8 @@ def calibration_table(comparison: Comparison, context: str, probe: str) -> Table
     def find(encoder: str, column: Measure) -> Mean | None:
         return mean_of(comparison.values(Place(encoder, probe, context), column.key))
 
-    caption = f"{_over(comparison, context)}."
+    shown = [r for r in comparison.part(MAIN) if r["probe"] == probe]
+    caption = f"{_over(comparison, context, shown)}."
     title = f"{probe}, context {context}"
     return _grid(title, caption, comparison.encoders, CALIBRATION, find)
 
@@ -142,9 +144,9 @@ def geometry_table(comparison: Comparison, context: str) -> Table | None:
 
     n = max(int(r["n"]) for r in rows)
     caption = (
-        f"Of pooled features of {n:,} test rows, cosine neighbors. {_over(comparison, context)}. "
-        "View alignment: mean squared distance between the directions of one image from two draws "
-        "of the context."
+        f"Of pooled features of {n:,} test rows, cosine neighbors. "
+        f"{_over(comparison, context, rows)}. View alignment: mean squared distance between the "
+        "directions of one image from two draws of the context."
     )
     return _grid(f"Geometry, context {context}", caption, comparison.encoders, GEOMETRY, find)
 
@@ -167,7 +169,7 @@ def likeness_table(comparison: Comparison, context: str, key: str) -> Table | No
     titles = {"cka": "Likeness (debiased linear CKA)", "overlap": "Shared neighbors of 20"}
     table = Table(
         f"{titles[key]}, context {context}",
-        f"Between encoders, on the same test rows. {_over(comparison, context)}.",
+        f"Between encoders, on the same test rows. {_over(comparison, context, rows)}.",
         ["encoder", *(arm_of(n).title for n in names)],
     )
     for first in names:
@@ -198,7 +200,7 @@ def protocol_table(comparison: Comparison, probe: str) -> Table | None:
     caption = (
         "The same encoders and the same share of pixels: one layout for all images, a layout of "
         "its own for each image, and one layout a batch as in the original study, where features "
-        f"carry the batch. {_over(comparison, shown[0])}. Bold is the best of a column."
+        f"carry the batch. {_over(comparison, shown[0], records)}. Bold is the best of a column."
     )
     return _grid(f"Effect of the protocol on {probe}", caption, names, columns, find)
 
@@ -218,7 +220,7 @@ def pooling_table(comparison: Comparison, context: str) -> Table | None:
         found = comparison.values(place, part=POOLING, pool=pool)
         return mean_of(found or comparison.values(place, part=MAIN, pool=pool))
 
-    caption = f"What averaging the tokens of an image costs. {_over(comparison, context)}."
+    caption = f"What averaging the tokens of an image costs. {_over(comparison, context, records)}."
     return _grid(f"Pooling, context {context}", caption, names, columns, find)
 
 
@@ -301,8 +303,18 @@ def _seeds(comparison: Comparison) -> str:
     return f"Mean ± half the 95 % t-interval over {seed_words(seeds)}"
 
 
-def _over(comparison: Comparison, context: str) -> str:
+def _over(comparison: Comparison, context: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many seeds, and draws of the context, the rows shown are of; by probe if need be."""
     if context == "full":
         return _seeds(comparison)
-    draws = len({r["draw"] for r in comparison.records if r["context"] == context})
-    return f"{_seeds(comparison)}, {draws} draw{'s' * (draws > 1)} of the context each"
+    draws: dict[Any, set[int]] = {}
+    for row in rows:
+        if row["context"] == context:
+            draws.setdefault(row.get("probe"), set()).add(int(row["draw"]))
+    named: dict[int, list[str]] = {}
+    for name, drawn in draws.items():
+        named.setdefault(len(drawn), []).append(str(name))
+    of = (f" ({', '.join(names)})" if len(named) > 1 else "" for names in named.values())
+    counts = (f"{n} draw{'s' * (n > 1)}" for n in named)
+    each = ", ".join(map("".join, zip(counts, of, strict=True)))
+    return f"{_seeds(comparison)}, {each} of the context each"

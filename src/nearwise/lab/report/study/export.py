@@ -9,10 +9,10 @@ from nearwise.lab.experiments.places import Place
 from nearwise.lab.report.study.claims import CLAIMS
 from nearwise.lab.report.study.parts import Study
 from nearwise.lab.report.study.published import REPORTED, SOURCE
-from nearwise.lab.report.study.tables import NULL_MASS, SWEEP_COMPARED
+from nearwise.lab.report.study.tables import NULL_MASS, SWEEP_COMPARED, other_weightings
 from nearwise.lab.report.study.verdicts import Finding
 from nearwise.lab.report.summary import Results
-from nearwise.lab.results.measures import COMPARED, LEVEL, MEASURES, Measure
+from nearwise.lab.results.measures import COMPARED, LEVEL, MEASURES
 
 COLUMNS = (
     "kind", "dataset", "experiment", "preset", "condition", "noise", "noise_kind", "method",
@@ -31,10 +31,8 @@ def study_rows(study: Study, findings: Findings) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for dataset, place in study.all_places():
-        results = study.part(dataset, place)
-        rows += _means(results, dataset, place)
-        measures = COMPARED if place.experiment == "main" else SWEEP_COMPARED
-        rows += _differences(results, dataset, place, measures)
+        rows += _means(study.part(dataset, place), dataset, place)
+        rows += _differences(study, dataset, place)
     for dataset, presets in findings.items():
         for preset, found in presets.items():
             rows += [
@@ -106,19 +104,22 @@ def _means(results: Results, dataset: str, place: Place) -> list[dict[str, Any]]
     return rows
 
 
-def _differences(
-    results: Results, dataset: str, place: Place, measures: tuple[Measure, ...]
-) -> list[dict[str, Any]]:
-    """Differences that the tables show: from uniform k-NN, and attention from its halves."""
-    main = place.experiment == "main"
-    asked = results.methods if main else ["attention"]
-    pairs = [(m, "uniform") for m in asked if m != "uniform"]
-    if main:
+def _differences(study: Study, dataset: str, place: Place) -> list[dict[str, Any]]:
+    """Differences that the tables show, as they show them."""
+    results = study.part(dataset, place)
+    find, measures = results.paired, SWEEP_COMPARED
+    pairs = [("attention", "uniform")]
+    if place.experiment == "main":
+        measures = COMPARED
+        pairs = [(m, "uniform") for m in results.methods if m != "uniform"]
         pairs += [(m, half) for m in results.methods for half in results.halves(m)]
+    elif place.experiment == "weights":
+        find, measures = results.paired_over_rows, COMPARED
+        pairs = [("attention", other) for other in other_weightings(results)]
     rows = []
     for method, reference in pairs:
         for measure in measures:
-            found = results.paired(dataset, method, reference, measure.key)
+            found = find(dataset, method, reference, measure.key)
             if found is not None:
                 rows.append(
                     _row(

@@ -122,9 +122,7 @@ def weights_table(study: Study, dataset: str, preset: str) -> Table | None:
     )
     for place in study.places(dataset, "weights", preset):
         results = study.part(dataset, place)
-        for reference in results.methods:
-            if reference in ("attention", "classifier"):
-                continue
+        for reference in other_weightings(results):
             found = [
                 results.paired_over_rows(dataset, "attention", reference, m.key) for m in COMPARED
             ]
@@ -132,6 +130,11 @@ def weights_table(study: Study, dataset: str, preset: str) -> Table | None:
                 cells = [difference_cell(d, m) for d, m in zip(found, COMPARED, strict=True)]
                 table.rows.append((f"{place.label}: {reference}", cells))
     return table if table.rows else None
+
+
+def other_weightings(results: Results) -> list[str]:
+    """Methods of the experiment "weights" that attention is compared with."""
+    return [method for method in results.methods if method not in ("attention", "classifier")]
 
 
 def sweep_table(study: Study, dataset: str, experiment: str, preset: str) -> Table | None:
@@ -268,7 +271,8 @@ def claim_tables(dataset: str, findings: dict[str, dict[str, Finding]]) -> list[
 
 CLAIMS_CAPTION = (
     "Computed from the records: the difference, its 95 % interval over paired seeds (a single "
-    "seed: a bootstrap over its test rows) and what else decided. A claim that one is better than "
+    "seed: a bootstrap over its test rows; weightings of the same neighbors: one over seeds and "
+    "test rows together) and what else decided. A claim that one is better than "
     "another is validated where the whole interval lies on the better side, not validated where "
     "it lies on the worse, and no difference where it holds 0. A claim that something costs at "
     "most 1 point of accuracy is validated where the whole interval lies within that bound; at "

@@ -2,9 +2,11 @@
 
 import os
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from nearwise.safe_files import write_whole
+from nearwise.safe_files import plain, write_whole
 
 
 def test_a_link_stays_and_the_file_it_leads_to_is_replaced(tmp_path):
@@ -47,3 +49,9 @@ def test_a_failed_write_names_the_file_and_leaves_nothing(tmp_path, monkeypatch)
     with pytest.raises(OSError, match=r"No space left on device: '.*a\.csv'"):
         write_whole(path, b"new")
     assert [one.read_text() for one in tmp_path.iterdir()] == ["old"]
+
+
+def test_gaps_of_every_kind_are_null_in_json():
+    gaps = [float("nan"), np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), None]
+    assert plain(gaps) == [None] * len(gaps)
+    assert plain([pd.Timestamp("2024-05-01"), "NaT", True]) == ["2024-05-01 00:00:00", "NaT", True]

@@ -12,7 +12,10 @@ from typing import Any, BinaryIO, TextIO
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy scalars, arrays, tuples and non-finite numbers into what JSON holds."""
+    """Turn numpy scalars, arrays, tuples and non-finite numbers into what JSON holds.
+
+    Gaps of pandas (NA, NaT) become None, as NaN does.
+    """
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if hasattr(value, "tolist"):  # numpy scalars and arrays, torch tensors
@@ -23,6 +26,8 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int, bool)):
         return value
+    if type(value).__name__ in ("NAType", "NaTType"):  # not imported here: pandas takes a second
+        return None
     return str(value)
 
 

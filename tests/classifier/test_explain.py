@@ -1,6 +1,7 @@
 """Explanations name who was asked, how much they weighed, and what they changed."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -98,6 +99,23 @@ def test_the_rows_shown_of_a_table_keep_text_and_gaps():
         assert list(neighbor.row) == list(frame.columns)
         assert neighbor.row["age"] == row["age"] and neighbor.label == y[neighbor.id]
         assert neighbor.row["mixed"] == row["mixed"]
+
+
+def test_gaps_of_rows_shown_are_none_whatever_the_type_of_the_column():
+    frame, y = table()
+    n = len(frame)
+    frame["when"] = pd.to_datetime("2024-01-01") + pd.to_timedelta(np.arange(n) % 9, unit="D")
+    frame["vip"] = pd.Series([True, None] * (n // 2), dtype=object)
+    frame["paid"] = pd.array([False, None] * (n // 2), dtype="boolean")
+    frame["length"] = pd.to_timedelta(np.arange(n) % 5, unit="h")
+    frame.loc[1::2, ["when", "length"]] = None
+    columns = ["when", "vip", "paid", "length"]
+    model = attn_knn(**CHEAP).fit(frame, y)
+    for neighbor in model.explain(frame[:2], n_neighbors=20)[0].neighbors:
+        gaps = [neighbor.row[name] is None for name in columns]
+        assert gaps == [neighbor.id % 2 == 1] * 4, neighbor.row
+        again, given = pd.DataFrame([neighbor.row]), frame.loc[[neighbor.id]]
+        assert same(model.predict_proba(again), model.predict_proba(given))
 
 
 def test_as_many_neighbors_as_asked_for():

@@ -371,5 +371,8 @@ def test_explanations_say_how_far_to_trust_them_where_asked(model):
     assert same([one.novelty_p_value for one in shown], model.novelty_p_value(X))
     sets = [list(model.classes_[held]) for held in model.predict_set(X, 0.9)]
     assert [one.prediction_set for one in shown] == sets
+    assert [one.to_dict()["prediction_set"] for one in shown] == sets
+    assert same([one.to_dict()["novelty_p_value"] for one in shown], model.novelty_p_value(X))
+    assert "prediction_set" not in model.explain(X[:1])[0].to_dict()
     with pytest.raises(ValueError, match="Give new rows as X"):
         model.explain(trust=True)

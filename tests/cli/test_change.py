@@ -33,7 +33,7 @@ def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
     before = nearwise("predict", model, tables / "new.csv", "--proba").out
     files = set(os.listdir(model))
     added = nearwise("add", model, more)
-    assert added.exit_code == 0 and f"'nearwise undo {model} 1' takes it back" in added.err
+    assert added.exit_code == 0 and f"take it back: nearwise undo {model} 1\n" in added.err
     assert set(os.listdir(model)) - files <= {JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm"}
     removed = nearwise("remove", model, "0-2,160")
     assert removed.exit_code == 0 and "Removed 4 rows" in removed.err

@@ -1,10 +1,12 @@
 """A place for a model is checked before training; two writers never change a model at once."""
 
+import errno
 import os
 
 import pytest
 
-from nearwise.cli.models import check_out, new_model, open_model, sole_writer
+from nearwise.cli import models
+from nearwise.cli.models import check_out, in_place, new_model, open_model, sole_writer
 from tests.classifier.cases import fitted
 
 
@@ -75,6 +77,32 @@ def test_a_second_writer_is_told_to_wait(tmp_path):
     with sole_writer(model):
         pass
     assert list(tmp_path.iterdir()) == [model]
+
+
+def test_changes_in_place_take_turns_elsewhere_and_keep_replacements_out(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    with in_place(model):
+        with in_place(model), pytest.raises(BlockingIOError), sole_writer(model):
+            pass
+        with pytest.raises(BlockingIOError), sole_writer(model):  # the first is still there
+            pass
+    assert list(tmp_path.iterdir()) == [model]
+    with sole_writer(model), pytest.raises(BlockingIOError), in_place(model):
+        pass
+
+
+def test_a_change_needs_no_right_to_write_beside_the_model(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(models, "open_lock", refuse)
+    with in_place(tmp_path / "model"):
+        pass
+    with pytest.raises(PermissionError), sole_writer(tmp_path / "model"):
+        pass
+    with pytest.raises(PermissionError, match="of the block"), in_place(tmp_path / "model"):
+        raise PermissionError(errno.EACCES, "of the block")
 
 
 def test_the_lock_goes_when_the_writer_fails(tmp_path):

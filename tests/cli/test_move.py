@@ -37,7 +37,7 @@ def test_its_memory_is_changed_listed_and_compacted(nearwise, tables, moved, mor
     assert facts()["rows"] == 160 and str(moved) in facts()["memory"]
     added = nearwise("add", moved, more)
     assert added.exit_code == 0 and "now remembers 163 rows" in added.err
-    assert f"'nearwise undo {moved} 1' takes it back" in added.err
+    assert f"take it back: nearwise undo {moved} 1\n" in added.err
     (row,) = json.loads(nearwise("inspect", moved, "--rows", "160", "--json").out)
     first = pd.read_csv(more).iloc[0]
     assert (row["label"], row["width"]) == (first["label"], first["width"])

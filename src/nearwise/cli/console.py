@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ import rich.table
 import typer
 from rich.progress import SpinnerColumn, TextColumn
 
+from nearwise.conditions import PROGRAM
 from nearwise.progress_bar import ProgressBar
 from nearwise.safe_files import plain, standard_output
 
@@ -34,6 +36,11 @@ def flowing(text: str | None) -> str:
     """Join the lines of each paragraph, so that help fits any width; examples stay as they are."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(p if "\n  " in p else p.replace("\n", " ") for p in paragraphs)
+
+
+def typed(*words: object) -> str:
+    """Write a command of nearwise as a shell takes it: what holds a blank is quoted."""
+    return shlex.join([PROGRAM, *map(str, words)])
 
 
 def say(text: str, *, style: str | None = None) -> None:

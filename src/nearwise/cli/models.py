@@ -1,10 +1,11 @@
 """Model folders: open one, check the path of a new one, exclude a second writer."""
 
+import errno
 import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,8 +55,10 @@ def require_model(folder: Path) -> None:
         )
 
 
-def check_out(folder: Path, *, overwrite: bool) -> None:
+def check_out(folder: Path, *, overwrite: bool | None) -> None:
     """Raise now what would otherwise fail after training.
+
+    `overwrite` is None for commands that have no such option.
 
     ValueError if something is there and may not be replaced, OSError if nothing can be written
     there.
@@ -72,9 +75,13 @@ def check_out(folder: Path, *, overwrite: bool) -> None:
         except StoreError as error:
             raise ValueError(f"{error} Nothing was touched. Choose another --out.") from error
         if is_model and not overwrite:
+            replace = (
+                ", or replace it with --overwrite (the old model stays until the new one is "
+                "complete)"
+            )
             raise ValueError(
-                f"{folder} already holds a model. Choose another --out, or replace it with "
-                "--overwrite (the old model stays until the new one is complete)."
+                f"{folder} already holds a model. Choose another --out"
+                f"{'' if overwrite is None else replace}."
             )
     parent = folder if folder.is_dir() else folder.absolute().parent
     try:
@@ -89,36 +96,65 @@ def check_out(folder: Path, *, overwrite: bool) -> None:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep two processes from changing a model at once, where the later would undo the earlier.
+    """Keep everybody else from writing to a folder, where the later would undo the earlier.
 
     A hidden file beside the folder (or its path; a symbolic link to it has the same lock)
     is locked while the block runs, and removed if it was made for that. Processes that only predict
     need no lock. BlockingIOError if another process is changing it, ValueError if something else
     than a file has the lock's name.
     """
-    real = folder.resolve()
-    path = real.with_name(f".{real.name}.lock")
-    handle = open_lock(path)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.fstat(handle).st_nlink:  # its holder removed it after we opened it
-                raise BlockingIOError
-        except BlockingIOError:
-            raise BlockingIOError(
-                f"another process is changing {folder}. Try again when it has finished."
-            ) from None
-        try:
-            yield
-        finally:
-            if is_own_lock(handle):
-                path.unlink(missing_ok=True)
-    finally:
-        os.close(handle)
+    with _locked(folder, fcntl.LOCK_EX):
+        yield
 
 
 @contextmanager
-def new_model(folder: Path, *, overwrite: bool) -> Iterator[None]:
+def in_place(folder: Path) -> Iterator[None]:
+    """Keep a model from being replaced while the block changes it; raises as `sole_writer`.
+
+    Processes that change it take turns by the lock in its folder. Without the right to make a file
+    beside the folder nobody is kept from replacing it: `LiveModel` notices that.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(folder, fcntl.LOCK_SH))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+        yield
+
+
+@contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
+    real = folder.resolve()
+    path = real.with_name(f".{real.name}.lock")
+    handle = _lock(path, kind, folder)
+    try:
+        yield
+    finally:
+        with suppress(BlockingIOError):  # others share it
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_own_lock(handle):
+                path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(path: Path, kind: int, folder: Path) -> int:
+    while True:
+        handle = open_lock(path)
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise BlockingIOError(
+                f"another process is changing {folder}. Try again when it has finished."
+            ) from None
+        if os.fstat(handle).st_nlink:
+            return handle
+        os.close(handle)  # its holder removed it after we opened it
+
+
+@contextmanager
+def new_model(folder: Path, *, overwrite: bool | None) -> Iterator[None]:
     """Check the path of a model, and lock it for this process while the block runs.
 
     Whoever tries to write there meanwhile, or to add rows to the model that is replaced, gets an

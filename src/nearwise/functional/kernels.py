@@ -5,12 +5,16 @@ ranges), so they cannot fight with torch's thread pool and are safe to call from
 """
 
 import math
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from nearwise.warn import warn_user
 
 _BLOCK = 64
 _F = np.float32
@@ -18,14 +22,28 @@ UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
 _TINY = _F(1e-18)  # more than the root of what squares in float32 lose
 _BLOCK_WORDS = 16  # of four bfloat16 each
 _SIGNS = np.uint64(0x8000_8000_8000_8000)
+_ROOM = 2**25  # bytes, some times what all loops take
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile on first use and keep the result on disk, where there is a folder for it."""
+    """Compile on first use and keep the result on disk, where there is a folder and room for it."""
+    plain = njit(nogil=True, **options)(function)
     try:
-        return njit(nogil=True, cache=True, **options)(function)
+        kept = njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written to
-        return njit(nogil=True, **options)(function)
+        return plain
+    return kept if _has_room(kept.stats.cache_path) else plain
+
+
+def _has_room(folder: str) -> bool:
+    there = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    if shutil.disk_usage(there).free >= _ROOM:
+        return True
+    warn_user(
+        "The disk is full, so that compiled code is not kept and every process compiles again, "
+        "which takes seconds. Free space, or name a folder on another disk by NUMBA_CACHE_DIR."
+    )
+    return False
 
 
 def reordered(function: Callable[..., Any]) -> Any:

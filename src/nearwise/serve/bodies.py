@@ -253,7 +253,7 @@ def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> n
 
 
 def _as_json(label: Any) -> str:
-    return json.dumps(plain(label))[:_LONGEST]
+    return json.dumps(plain(label), ensure_ascii=False)[:_LONGEST]
 
 
 def _is_among(label: Label, known: list[Any]) -> bool:

@@ -60,8 +60,9 @@ class TableEncoder:
     `categories` are the most frequent first: position + 1 is the code. `median`, `mean` and `scale`
     are of each name in `numeric`; a constant column has scale 1. `has_gaps`: whether there were
     missing values in training; of a date's parts only the first records it. `gap_words` are texts
-    that count as missing in a column of numbers, `dates` what `DateColumn` remembers, `report` what
-    `ColumnReport` holds; empty where an array was given.
+    that count as missing in a column of numbers, `durations` columns of numbers that held
+    durations, `dates` what `DateColumn` remembers, `report` what `ColumnReport` holds; empty where
+    an array was given.
     """
 
     columns: list[str] = field(default_factory=list)
@@ -73,6 +74,7 @@ class TableEncoder:
     has_gaps: list[bool] = field(default_factory=list)
     dates: dict[str, dict[str, Any]] = field(default_factory=dict)
     gap_words: dict[str, list[str]] = field(default_factory=dict)
+    durations: list[str] = field(default_factory=list)
     report: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -123,6 +125,8 @@ class TableEncoder:
             self.kinds = dict.fromkeys(self.columns, "number")
         else:
             self._adopt(plan_columns(frame, judge=False) if plans is None else plans)
+        numbers_of = (name for name in self.columns if self.kinds[name] == "number")
+        self.durations = [name for name in numbers_of if _holds_durations(frame[name])]
         for name in self.categorical:
             values = frame[name].map(plain, na_action="ignore")
             counts = values.value_counts(sort=True)
@@ -211,6 +215,8 @@ class TableEncoder:
         parts = [
             DateColumn(**self.dates[name]).numbers(frame[name], name)
             if self.kinds[name] == "date"
+            else _days(frame[name], name)
+            if name in self.durations
             else _as_floats(frame[name], name, self.gap_words.get(name, ()))
             for name in map(str, numbers)
         ]
@@ -231,7 +237,7 @@ class TableEncoder:
         gaps: list[tuple[str, int]] = []
         for column, name in enumerate(self.categorical):
             # In plain Python: for one row pandas takes some milliseconds.
-            values = [v if isinstance(v, str) else _plain_or_gap(v) for v in frame[name].tolist()]
+            values = [v if isinstance(v, str) else plain_or_gap(v) for v in frame[name].tolist()]
             keys = [(v is True or v is False, v) for v in values]  # 1.0 is 1, True is not
             learned = enumerate(self.categories[name], start=1)
             known = {(v is True or v is False, v): code for code, v in learned} | {(False, None): 0}
@@ -300,12 +306,6 @@ def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
 
 
 def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> np.ndarray:
-    if pd.api.types.is_object_dtype(column) and isinstance(
-        next(iter(column.dropna()), None), datetime.timedelta
-    ):
-        column = pd.to_timedelta(column, errors="coerce")
-    if pd.api.types.is_timedelta64_dtype(column):
-        return (column.dt.total_seconds() / 86400).to_numpy(dtype=float, na_value=np.nan)
     if gap_words:
         column = column.mask(column.isin(gap_words))
     try:
@@ -321,6 +321,28 @@ def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> n
         ) from None
     _refuse_infinity(values, name)
     return values
+
+
+def _holds_durations(column: pd.Series) -> bool:
+    if pd.api.types.is_object_dtype(column):
+        return isinstance(next(iter(column.dropna()), None), datetime.timedelta)
+    return pd.api.types.is_timedelta64_dtype(column)
+
+
+def _days(column: pd.Series, name: str) -> np.ndarray:
+    """Durations, as such or as text ("1 days 06:30:00"), in days; numbers are days already."""
+    if pd.api.types.is_numeric_dtype(column):
+        return _as_floats(column, name)
+    durations = pd.to_timedelta(column, errors="coerce")
+    bad = np.flatnonzero(durations.isna() & column.notna())
+    if len(bad):
+        raise ValueError(
+            f"Column {name!r} held durations in training and now holds {column.iloc[bad[0]]!r} in "
+            f"row {bad[0]} (counted from 0; {len(bad)} such rows of {len(column)}). Give durations "
+            "such as '1 days 06:30:00', numbers of days, or leave the cell empty where the value "
+            "is missing."
+        )
+    return (durations.dt.total_seconds() / 86400).to_numpy(dtype=float, na_value=np.nan)
 
 
 def _refuse_infinity(values: np.ndarray, name: str) -> None:
@@ -358,7 +380,7 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float) else str(value)
 
 
-def _plain_or_gap(value: Any) -> Any:
+def plain_or_gap(value: Any) -> Any:
     """Turn a category into what JSON can hold, and whatever stands for a gap into None."""
     return None if pd.isna(value) is True else plain(value)
 

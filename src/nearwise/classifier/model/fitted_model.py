@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.inputs.images import ImageEncoder
-from nearwise.classifier.inputs.table import plain
+from nearwise.classifier.inputs.table import plain_or_gap
 from nearwise.classifier.inputs.validation import KnownColumns
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory import MemoryBank
@@ -177,4 +177,4 @@ def _plain_values(column: pd.Series) -> list[Any]:
     values = column.tolist()
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
         return values
-    return [None if value is pd.NA else plain(value) for value in values]
+    return list(map(plain_or_gap, values))

@@ -74,6 +74,7 @@ class StoredTable(Part):
     has_gaps: list[bool]
     dates: dict[str, StoredDate]
     gap_words: dict[str, list[str]]
+    durations: list[str] = Field(default_factory=list)  # models from before had none
     report: list[StoredColumn]
 
 

@@ -1,5 +1,6 @@
 """Checks of the tensors in a model folder: what no write can have produced is refused."""
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from nearwise.classifier.storage.stored_base import UntrustedTypesError
 
 # Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.
 _MAY_BE_INFINITE = ("base/", "rows")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk that code is compiled to
 _TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -29,7 +31,8 @@ def part_of_folder(name: str) -> Iterator[None]:
     """Turn whatever goes wrong while a part is read into an `InvalidPartError` that names it.
 
     A stored part may be anything, so that checks cannot foresee every error. A missing package,
-    types that nobody trusts and a lack of memory are not faults of the part and stay as they are.
+    types that nobody trusts and a lack of memory or disk space are not faults of the part and stay
+    as they are.
     """
     try:
         yield
@@ -38,6 +41,8 @@ def part_of_folder(name: str) -> Iterator[None]:
     except KeyError as error:
         raise InvalidPartError(f"{name}: {error} is missing") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise
         reason = str(error).rstrip(".") or type(error).__name__
         raise InvalidPartError(f"{name}: {reason}") from error
 

@@ -177,13 +177,17 @@ class Explanation:
         record : dict
             prediction, proba, base_proba and neighbor_proba by class, null_mass, neighbors (id,
             label, weight, distance, row without pixels, and proba_without: the prediction had this
-            neighbor not been there).
+            neighbor not been there); with `trust=True` novelty_p_value and prediction_set, too.
         """
         names = list(map(str, self.classes))
 
         def by_class(proba: np.ndarray) -> dict[str, float]:
             return dict(zip(names, proba, strict=True))
 
+        trust = {
+            "novelty_p_value": self.novelty_p_value,
+            "prediction_set": self.prediction_set,
+        }
         return {
             "prediction": self.label,
             "proba": by_class(self.proba),
@@ -201,7 +205,7 @@ class Explanation:
                 }
                 for neighbor in self.neighbors
             ],
-        }
+        } | (trust if self.prediction_set is not None else {})
 
 
 def without_pixels(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nearwise.cli.batches.parts import Part
-from nearwise.cli.console import USER_ERRORS, describe, say
+from nearwise.cli.console import USER_ERRORS, describe, say, typed
 from nearwise.cli.models import Pin, open_model, pin_of
 from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
@@ -136,6 +136,6 @@ def open_pinned(folder: Path, pin: Pin) -> "AttnKNNClassifier":
         raise ValueError(
             f"{folder} is {seen}, and the run began with {pin}: parts of two versions must not lie "
             "side by side. Leave the model and nearwise alone while a run goes on; undo the change "
-            f"('nearwise history {folder}') and run the command again, or choose another --out."
+            f"({typed('history', folder)}) and run the command again, or choose another --out."
         )
     return model

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import rich.table
 import typer
 
-from nearwise.cli.console import reported, say, short, show, show_json
-from nearwise.cli.models import new_model, open_model, require_model, sole_writer
+from nearwise.cli.console import reported, say, short, show, show_json, typed
+from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import (
     DataArgument,
     HeaderOption,
@@ -144,7 +144,7 @@ def add(
     else:
         require_model(model)
         check_folder("--out", out, [data], for_model=True)
-        with sole_writer(model), new_model(out, overwrite=False):
+        with in_place(model), new_model(out, overwrite=None):
             learned = open_model(model)
             before, rows, version = set(learned.classes_.tolist()), rows_for(learned), None
             if not len(rows):
@@ -195,7 +195,13 @@ def remove(
 def relabel(
     model: ModelArgument,
     ids: IdsArgument,
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="One of the model's classes.")],
+    label: Annotated[
+        str,
+        typer.Argument(
+            metavar="LABEL",
+            help="One of the model's classes; -- stands before one that begins with a minus.",
+        ),
+    ],
     forget_classes: ForgetOption = False,
     key: KeyOption = None,
     quiet: QuietOption = False,
@@ -206,6 +212,7 @@ def relabel(
 
     [bold]Examples[/bold]
       nearwise relabel iris.model 3,17 setosa
+      nearwise relabel signs.model 3 -- -1
     """
     numbers = parse_numbers("IDS", ids)
 
@@ -253,7 +260,7 @@ def undo(
         except KeyError:
             raise ValueError(
                 f"{model} has no change {version}; its last is {live.version}. "
-                f"'nearwise history {model}' lists them."
+                f"To list them: {typed('history', model)}"
             ) from None
 
     _changed(model, change, f"Undid change {version}", quiet=quiet)
@@ -317,7 +324,7 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
     require_model(model)
     from nearwise.classifier import open_live
 
-    with sole_writer(model), open_live(model) as live:
+    with in_place(model), open_live(model) as live:
         n_changes = live.n_pending
         found = live.compact()
     if not quiet and found is not None:
@@ -340,7 +347,7 @@ def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
     from nearwise.classifier import open_live
     from nearwise.memory import StoreError
 
-    with sole_writer(folder), open_live(folder) as live:
+    with in_place(folder), open_live(folder) as live:
         yield live
         if live.replay_seconds < _LONGEST_REPLAY:
             return
@@ -401,7 +408,7 @@ def _say_repeated(change: "Change", *, quiet: bool) -> None:
 
 
 def _way_back(folder: Path, version: int) -> str:
-    return f"\nThis is version {version}; 'nearwise undo {folder} {version}' takes it back."
+    return f"\nThis is version {version}. To take it back: {typed('undo', folder, version)}"
 
 
 def _count(ids: list[int]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.cli.console import INTERRUPTED, reported, say
+from nearwise.cli.console import INTERRUPTED, reported, say, typed
 from nearwise.cli.models import check_out, new_model
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.outputs import check_folder
@@ -282,4 +282,5 @@ def _summarize(
         say(wrong_labels_line(model))
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
     header = " --no-header" if unnamed else ""
-    say(f"Saved to {out}. Next: nearwise predict {out} {new}{header} --out predictions.csv --proba")
+    predict = typed("predict", out, new)
+    say(f"Saved to {out}. Next: {predict}{header} --out predictions.csv --proba")

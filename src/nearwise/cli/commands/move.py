@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nearwise.cli.console import reported, say, steps
+from nearwise.cli.console import reported, say, steps, typed
 from nearwise.cli.models import open_model
 from nearwise.cli.options import ModelArgument, QuietOption
 from nearwise.cli.outputs import check_folder
@@ -56,5 +56,5 @@ def move(
     if not quiet:
         say(
             f"Moved {learned.n_remembered_} rows to {store or out / 'rows'}; {out} searches "
-            f"them there. Try it: nearwise inspect {out}"
+            f"them there. Try it: {typed('inspect', out)}"
         )

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 
+_LONGEST_RANGE = 10_000_000
+
 
 def parse_numbers(option: str, text: str) -> list[int]:
     """Read numbers such as "0-4", "0,2,7" or "0-2,9", in the order given, each once.
 
-    ValueError if a part is neither a number nor a rising range.
+    ValueError if a part is neither a number nor a rising range of at most 10,000,000.
     """
     numbers: list[int] = []
     for part in split_list(text):
@@ -16,6 +18,11 @@ def parse_numbers(option: str, text: str) -> list[int]:
         start, stop = int(first), int(last) if dash else int(first)
         if stop < start:
             raise ValueError(f"{option} {text!r}: {part!r} runs backwards. Write {stop}-{start}.")
+        if stop - start >= _LONGEST_RANGE:
+            raise ValueError(
+                f"{option} {text!r}: {part!r} is a range of {stop - start + 1:,} numbers; at most "
+                f"{_LONGEST_RANGE:,} are taken at once."
+            )
         numbers += range(start, stop + 1)
     if not numbers:
         raise ValueError(f"{option} is empty. Write 0-4, 0,2,7 or 3.")

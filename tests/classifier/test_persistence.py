@@ -11,6 +11,7 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.storage.persistence import KIND, VERSION
+from nearwise.classifier.storage.stored_parts import InvalidPartError, part_of_folder
 from nearwise.memory import StoreError, read_folder, write_folder
 from nearwise.memory.store import MANIFEST
 from tests.classifier.cases import (
@@ -246,3 +247,28 @@ def test_a_model_from_a_machine_with_another_device_loads_and_says_so(tmp_path):
         loaded = AttnKNNClassifier.load(folder)
     assert loaded.device == "auto"
     np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X), atol=1e-5)
+
+
+def test_a_full_disk_is_no_fault_of_a_part():
+    with pytest.raises(OSError, match="No space left"), part_of_folder("predictions"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with (
+        pytest.raises(InvalidPartError, match="predictions: .*Input"),
+        part_of_folder("predictions"),
+    ):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_durations_are_read_from_text_by_a_loaded_model(tmp_path):
+    rng = np.random.default_rng(0)
+    hours = rng.integers(0, 200, size=80)
+    frame = pd.DataFrame({"took": pd.to_timedelta(hours, unit="h"), "x": rng.normal(size=80)})
+    model = attn_knn(**CHEAP).fit(frame, np.where(hours > 100, "long", "short"))
+    model.save(tmp_path / "m")
+    loaded = AttnKNNClassifier.load(tmp_path / "m")
+    expected = model.predict_proba(frame)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    assert same(loaded.predict_proba(pd.read_csv(tmp_path / "rows.csv")), expected)
+    assert same(loaded.predict_proba(frame.assign(took=hours / 24)), expected)
+    with pytest.raises(ValueError, match="'took' held durations.*'long ago' in row 0"):
+        loaded.predict(frame.assign(took="long ago"))

@@ -27,12 +27,13 @@ _ROOM = 2**25  # bytes, some times what all loops take
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile on first use and keep the result on disk, where there is a folder and room for it."""
-    plain = njit(nogil=True, **options)(function)
     try:
         kept = njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written to
-        return plain
-    return kept if _has_room(kept.stats.cache_path) else plain
+        kept = None
+    if kept is not None and _has_room(kept.stats.cache_path):
+        return kept
+    return njit(nogil=True, **options)(function)
 
 
 def _has_room(folder: str) -> bool:

@@ -314,7 +314,8 @@ def _over(comparison: Comparison, context: str, rows: Sequence[Mapping[str, Any]
     named: dict[int, list[str]] = {}
     for name, drawn in draws.items():
         named.setdefault(len(drawn), []).append(str(name))
-    of = (f" ({', '.join(names)})" if len(named) > 1 else "" for names in named.values())
-    counts = (f"{n} draw{'s' * (n > 1)}" for n in named)
-    each = ", ".join(map("".join, zip(counts, of, strict=True)))
-    return f"{_seeds(comparison)}, {each} of the context each"
+    parts = []
+    for n, names in named.items():
+        of = f" ({', '.join(names)})" if len(named) > 1 else ""
+        parts.append(f"{n} draw{'s' * (n > 1)}{of}")
+    return f"{_seeds(comparison)}, {', '.join(parts)} of the context each"

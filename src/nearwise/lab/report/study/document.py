@@ -139,8 +139,9 @@ def _preset_sections(
             progress(f"{dataset}, {preset}: {_TITLES[name]}")
             made = [b for b in make(study, dataset, preset) if b is not None]
             sections.append(Section(f"{dataset}, {preset}: {_TITLES[name]}", 3, made))
-    ours = {"weights"} if preset != CORRECTED else set()  # weightings within the classifier
-    missing = [e for e in _EXPERIMENTS if e not in {*there} | ours]
+    missing = [e for e in _EXPERIMENTS if e not in there]
+    if preset != CORRECTED:  # "weights" exchanges those of the classifier
+        missing = [e for e in missing if e != "weights"]
     if missing:
         ask = experiment_command(missing[0], dataset, preset, study.records, study.folder)
         text = f"Not run for {preset} on {dataset}: {', '.join(missing)} (for example: {ask})."

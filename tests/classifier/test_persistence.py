@@ -253,7 +253,7 @@ def test_a_full_disk_is_no_fault_of_a_part():
     with pytest.raises(OSError, match="No space left"), part_of_folder("predictions"):
         raise OSError(errno.ENOSPC, "No space left on device")
     with (
-        pytest.raises(InvalidPartError, match="predictions: .*Input"),
+        pytest.raises(InvalidPartError, match="^predictions: In"),
         part_of_folder("predictions"),
     ):
         raise OSError(errno.EIO, "Input/output error")
@@ -270,5 +270,5 @@ def test_durations_are_read_from_text_by_a_loaded_model(tmp_path):
     frame.to_csv(tmp_path / "rows.csv", index=False)
     assert same(loaded.predict_proba(pd.read_csv(tmp_path / "rows.csv")), expected)
     assert same(loaded.predict_proba(frame.assign(took=hours / 24)), expected)
-    with pytest.raises(ValueError, match="'took' held durations.*'long ago' in row 0"):
+    with pytest.raises(ValueError, match=r"'took' held durations.*'long ago' in row 0"):
         loaded.predict(frame.assign(took="long ago"))

@@ -1,5 +1,6 @@
 """A loaded data set: features, labels, its split into train and test, its summary."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -271,8 +272,10 @@ def _stratified(
             random_state=seed,
         )
     except ValueError as error:
+        n_second = math.ceil(size * len(y)) if size < 1 else int(size)
         raise ValueError(
-            f"{what} ({len(positions)} rows, {len(classes)} classes) cannot be "
-            f"split with {argument}={size}: {error} Change {argument} or add rows."
+            f"{what} ({len(y)} rows, {len(classes)} classes) cannot be split with {argument}={size} "
+            f"into {len(y) - n_second} and {n_second} rows: each side takes a row of each class. "
+            f"Give more rows, or change {argument}."
         ) from error
     return first, second

@@ -92,9 +92,7 @@ def test_a_size_that_leaves_nothing_is_refused(size):
 
 
 def test_too_few_held_out_rows_for_the_classes_are_explained():
-    with pytest.raises(
-        ValueError, match=r"\(6 rows, 3 classes\) cannot be split with size=2 into 4 and 2 rows"
-    ):
+    with pytest.raises(ValueError, match="cannot be split with size=2 into 4 and 2 rows"):
         hold_out([0, 0, 1, 1, 2, 2], 2, seed=0)
     with pytest.raises(ValueError, match="The training part: each class needs two rows"):
         hold_out([0, 0, 1], 1, seed=0)

@@ -274,8 +274,8 @@ def _stratified(
     except ValueError as error:
         n_second = math.ceil(size * len(y)) if size < 1 else int(size)
         raise ValueError(
-            f"{what} ({len(y)} rows, {len(classes)} classes) cannot be split with {argument}={size} "
-            f"into {len(y) - n_second} and {n_second} rows: each side takes a row of each class. "
-            f"Give more rows, or change {argument}."
+            f"{what} ({len(y)} rows, {len(classes)} classes) cannot be split with "
+            f"{argument}={size} into {len(y) - n_second} and {n_second} rows: each side takes a "
+            f"row of each class. Give more rows, or change {argument}."
         ) from error
     return first, second

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -163,6 +164,38 @@ def test_it_remembers_what_it_is_told_and_never_padding():
     assert torch.equal(*both)
 
 
+KEPT = [[True, False] + [False] * 5, [True] * 3 + [False] * 4]
+
+
+@pytest.mark.parametrize(
+    ("remember", "n_tokens"),
+    [
+        (torch.tensor(KEPT), [1, 3]),
+        (np.broadcast_to(np.array(KEPT), (BATCH, N)), [1, 3]),
+        (KEPT, [1, 3]),
+        (np.True_, [N, N]),
+        (np.False_, [0, 0]),
+    ],
+    ids=["tensor", "read-only array", "lists", "true", "false"],
+)
+def test_masks_and_truth_values_of_any_kind_say_what_is_remembered(remember, n_tokens):
+    memory = TokenMemory(HEADS, n_streams=BATCH)
+    layer_of()(segments()[0], memory=memory, remember=remember)
+    assert memory.n_tokens == n_tokens
+
+
+@pytest.mark.parametrize(
+    "remember",
+    [None, 0, 1, "no", [True], [[True], [True, False]], np.ones((BATCH, N)), torch.ones(3).bool()],
+    ids=repr,
+)
+@pytest.mark.parametrize("memory", [TokenMemory(HEADS, n_streams=BATCH), None], ids=["with", "no"])
+def test_what_is_neither_a_truth_value_nor_a_mask_is_refused(remember, memory):
+    with pytest.raises(ValueError, match="remember must be a bool, or boolean of shape"):
+        layer_of()(segments()[0], memory=memory, remember=remember)
+    assert memory is None or memory.n_tokens == [0, 0]
+
+
 def test_a_single_token_at_a_time_may_come():
     layer = layer_of(n_neighbors=3, n_recalled=2).eval()
     memory = TokenMemory(HEADS, n_streams=BATCH, capacity=4)
@@ -204,8 +237,6 @@ def test_what_does_not_fit_is_refused():
         layer(x, memory=TokenMemory(2, n_streams=BATCH))
     with pytest.raises(ValueError, match="with 5 streams"):
         layer(x, memory=TokenMemory(HEADS, n_streams=5))
-    with pytest.raises(ValueError, match="remember must be a bool"):
-        layer(x, memory=TokenMemory(HEADS, n_streams=BATCH), remember=torch.ones(3).bool())
     alone = layer_of(attend_local=False)
     with pytest.raises(ValueError, match="needs a memory"):
         alone(x)

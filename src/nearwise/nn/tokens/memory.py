@@ -1,8 +1,10 @@
 """k-NN attention to the tokens at hand and to a memory of earlier ones."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +31,8 @@ _NEAR = {
     "cosine": ("cosine",),
     "euclidean": ("euclidean", "sqeuclidean"),
 }
+
+Remember = bool | np.bool_ | Tensor | np.ndarray | Sequence[Sequence[bool]]
 
 
 class EarlierTokens(Protocol):
@@ -144,7 +148,7 @@ class MemoryAttention(KNNAttention):
         is_causal: bool = False,
         candidates: KeyPositions | None = None,
         memory: EarlierTokens | None = None,
-        remember: bool | Tensor = True,
+        remember: Remember = True,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Let tokens attend to tokens at hand and remembered ones, then remember them too.
@@ -156,7 +160,7 @@ class MemoryAttention(KNNAttention):
             As in `KNNAttention`, about the tokens at hand; all remembered ones may be attended.
         memory : TokenMemory, optional
             With as many heads. Without one the layer is `KNNAttention`.
-        remember : bool or bool Tensor of shape (batch, N), default=True
+        remember : bool, or bool Tensor or array of shape (batch, N), default=True
             Whether the tokens, or which, are added to the memory after they have attended;
             tokens that `key_padding_mask` leaves out never are.
         generator : torch.Generator, optional
@@ -170,10 +174,12 @@ class MemoryAttention(KNNAttention):
         Raises
         ------
         ValueError
-            If shapes or metrics do not fit, or a mask is of integers.
+            If shapes or metrics do not fit, a mask is of integers, or `remember` is neither a bool
+            nor a mask.
         """
         check_tokens(x, self.dim)
         check_masks(attn_mask, key_padding_mask)
+        keep = self._kept(x, remember, key_padding_mask)
         masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
         query, key, value = self._heads(x)
         if memory is None:
@@ -182,7 +188,6 @@ class MemoryAttention(KNNAttention):
             output = self._attend(query, key, value, masks)
         else:
             output = self._attend_both(query, key, value, masks, memory, generator)
-            keep = self._kept(x, remember, key_padding_mask)
             if keep is not None:
                 memory.add(key.detach(), value.detach(), keep)
         return self._merged(output)
@@ -276,20 +281,29 @@ class MemoryAttention(KNNAttention):
                 f"it with num_heads={self.num_heads}."
             )
 
-    def _kept(self, x: Tensor, remember: bool | Tensor, padding: Tensor | None) -> Tensor | None:
+    def _kept(self, x: Tensor, remember: Remember, padding: Tensor | None) -> Tensor | None:
         """Mask (B, N) of the tokens to remember; None for none."""
-        if remember is False:
-            return None
         shape = x.shape[:2]
-        keep = torch.ones(shape, dtype=torch.bool, device=x.device)
-        if isinstance(remember, Tensor):
-            if remember.dtype != torch.bool or remember.shape != shape:
-                raise ValueError(
-                    f"remember must be a bool, or boolean of shape {tuple(shape)}; got "
-                    f"{remember.dtype} of shape {tuple(remember.shape)}."
-                )
-            keep = remember
+        if isinstance(remember, (bool, np.bool_)):
+            if not remember:
+                return None
+            keep = torch.ones(shape, dtype=torch.bool, device=x.device)
+        else:
+            keep = _as_mask(remember, tuple(shape)).to(x.device)
         return keep if padding is None else keep & ~checked_padding(padding, *shape)
+
+
+def _as_mask(remember: Any, shape: tuple[int, ...]) -> Tensor:
+    """Bring what is neither True nor False to a mask of a shape, or say why it cannot be."""
+    try:
+        # a copy of other arrays, for torch warns of those that it could not write to
+        mask = remember if isinstance(remember, Tensor) else torch.from_numpy(np.array(remember))
+    except (TypeError, ValueError):  # of strings, objects or rows of several lengths
+        mask = None
+    if mask is None or mask.dtype != torch.bool or mask.shape != shape:
+        seen = repr(remember) if mask is None else f"{mask.dtype} of shape {tuple(mask.shape)}"
+        raise ValueError(f"remember must be a bool, or boolean of shape {shape}; got {seen}.")
+    return mask
 
 
 def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -155,6 +155,16 @@ def test_a_round_trip_recalls_the_same_and_goes_on_the_same(tmp_path, eviction):
         TokenMemory.load(tmp_path / "none")
 
 
+@pytest.mark.parametrize("part", [0, 1], ids=["key", "value"])
+def test_only_tokens_to_remember_must_be_finite(part):
+    memory, tokens = TokenMemory(HEADS), made(0, n=3)
+    tokens[part][0, :, 1] = math.nan
+    memory.add(*tokens, torch.tensor([[True, False, True]]))
+    assert memory.n_tokens == [2]
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        memory.add(*tokens, torch.tensor([[True, True, False]]))
+
+
 def test_what_does_not_fit_is_refused_and_changes_nothing():
     memory, *_ = filled(2, segments=1)
     key, value = made(1, 2)

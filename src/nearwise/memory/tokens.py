@@ -251,16 +251,17 @@ class TokenMemory:
         Parameters
         ----------
         key : Tensor of shape (B, H, N, D)
-            Finite. B is the number of streams; with one stream any number, remembered in order.
+            Finite where kept. B is the number of streams; with one stream any number, remembered in
+            order.
         value : Tensor of shape (B, H, N, Dv)
-            Finite. Both are stored without their gradients.
+            Finite where kept. Both are stored without their gradients.
         keep : bool Tensor of shape (B, N), optional
             True for tokens to remember; by default all.
 
         Raises
         ------
         ValueError
-            If shapes do not fit, or a key or value is NaN or infinite.
+            If shapes do not fit, or a key or value to remember is NaN or infinite.
         """
         self._check_heads("key", key)
         self._check_heads("value", value)
@@ -278,7 +279,7 @@ class TokenMemory:
             )
         key, value = key.detach(), value.detach()
         for name, x in (("key", key), ("value", value)):
-            if not bool(x.isfinite().all()):
+            if not bool((x.isfinite() | ~keep[:, None, :, None]).all()):
                 raise ValueError(
                     f"{name} holds NaN or infinity. Check where the model's numbers overflow."
                 )

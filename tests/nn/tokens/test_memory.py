@@ -164,6 +164,22 @@ def test_it_remembers_what_it_is_told_and_never_padding():
     assert torch.equal(*both)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_padding_may_hold_anything(value):
+    layer = layer_of(**LEARNED)
+    padding = torch.zeros(BATCH, N, dtype=torch.bool)
+    padding[1, 4:] = True
+    outputs = []
+    for filling in (0.0, value):
+        memory = TokenMemory(HEADS, n_streams=BATCH)
+        x = segments(2).masked_fill(padding[..., None], filling)
+        for segment in x:  # the second recalls the first
+            output = layer(segment, memory=memory, key_padding_mask=padding)
+        assert memory.n_tokens == [14, 8]
+        outputs.append(output[~padding])
+    assert torch.equal(*outputs)
+
+
 KEPT = [[True, False] + [False] * 5, [True] * 3 + [False] * 4]
 
 

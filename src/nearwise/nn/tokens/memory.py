@@ -225,7 +225,7 @@ class MemoryAttention(KNNAttention):
     ) -> Tensor:
         """Attend in one softmax: the parts, weighed by what their own softmax was divided by."""
         parts = [self._attend_here(query, key, value, masks)] if self.attend_local else []
-        parts.append(self._attend_memory(query, memory, generator))
+        parts.append(self._attend_memory(query, masks, memory, generator))
         if self.null_neighbor:
             score, null_value = self._null(query)
             parts.append((score, null_value.to(value.dtype).expand_as(value)))
@@ -246,12 +246,20 @@ class MemoryAttention(KNNAttention):
         return log_total(query, key, found, masks, euclidean, self.scale), found.output
 
     def _attend_memory(
-        self, query: Tensor, memory: EarlierTokens, generator: torch.Generator | None
+        self,
+        query: Tensor,
+        masks: Masks,
+        memory: EarlierTokens,
+        generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         """Log-total and output of the remembered tokens; -inf and 0 where there are none."""
         self._check_memory(memory)
+        asked = query
+        if masks.key_padding_mask is not None:  # padding may hold anything, a search takes numbers
+            padding = checked_padding(masks.key_padding_mask, len(query), query.shape[2])
+            asked = query.masked_fill(padding[:, None, :, None] & ~query.isfinite(), 0.0)
         keys, values, log_counts, _ = memory.recall(
-            query, self.n_recalled, self.tail_samples, jitter=self.training, generator=generator
+            asked, self.n_recalled, self.tail_samples, jitter=self.training, generator=generator
         )
         scores = self._memory_scores(query, keys) + log_counts
         scores = scores + self.memory_score[:, None, None].to(scores.dtype)

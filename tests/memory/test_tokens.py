@@ -183,9 +183,24 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
         memory.add(key, value, torch.ones(2, 3).bool())
     with pytest.raises(ValueError, match="n_neighbors=0"):
         memory.recall(key, 0)
+    with pytest.raises(ValueError, match="query is 3 wide, the remembered keys 5"):
+        memory.recall(key[..., :3], 4)
     with pytest.raises(ValueError, match="77"):
         memory.remove([0, 77])
+    for call in (memory.ids, lambda at: memory.remove([0], at), lambda at: memory.clear([0, at])):
+        for at in (5, "1"):
+            with pytest.raises(ValueError, match=f"stream={at!r} is not one of the 2 streams"):
+                call(at)
+    with pytest.raises(ValueError, match=r"streams=1 is no sequence. Pass \[1\]"):
+        memory.clear(1)
     assert memory.n_tokens == [12, 12]
-    for options in ({"capacity": 0}, {"n_streams": 0}, {"eviction": "fifo"}, {"index": "annoy"}):
+    for options in (
+        {"num_heads": 2.5},
+        {"capacity": 0},
+        {"capacity": True},
+        {"n_streams": 0},
+        {"eviction": "fifo"},
+        {"index": "annoy"},
+    ):
         with pytest.raises(ValueError, match=next(iter(options))):
-            TokenMemory(HEADS, **options)
+            TokenMemory(**{"num_heads": HEADS, **options})

@@ -11,6 +11,7 @@ from nearwise.functional import Metric
 from nearwise.functional.distances import check_metric
 from nearwise.functional.tokens.complement import stratified_sample
 from nearwise.functional.tokens.pairs import gather_tokens
+from nearwise.functional.tokens.problem import check_whole
 from nearwise.memory import checks
 from nearwise.memory.eviction import arrival_draws
 from nearwise.memory.index import NeighborIndex
@@ -187,7 +188,7 @@ class TokenMemory:
     Raises
     ------
     ValueError
-        If a number is not positive or a name unknown.
+        If a number is not a positive integer or a name unknown.
 
     Examples
     --------
@@ -209,10 +210,9 @@ class TokenMemory:
         seed: int = 0,
     ) -> None:
         for name, number in (("num_heads", num_heads), ("n_streams", n_streams)):
-            if number < 1:
-                raise ValueError(f"{name}={number} must be at least 1.")
-        if capacity is not None and capacity < 1:
-            raise ValueError(f"capacity={capacity} must be at least 1, or None for no limit.")
+            check_whole(name, number)
+        if capacity is not None:  # None for no limit
+            check_whole("capacity", capacity)
         if eviction not in TOKEN_EVICTIONS:
             known = ", ".join(TOKEN_EVICTIONS)
             raise ValueError(f"eviction={eviction!r} is not known. Use one of {known}.")
@@ -242,8 +242,11 @@ class TokenMemory:
         )
 
     def ids(self, stream: int = 0) -> Tensor:
-        """Ids of the tokens that a stream remembers, ascending: int64 of shape (n_tokens,)."""
-        return self._streams[stream].ids
+        """Ids of the tokens that a stream remembers, ascending: int64 of shape (n_tokens,).
+
+        Raises ValueError if there is no such stream.
+        """
+        return self._stream(stream).ids
 
     def add(self, key: Tensor, value: Tensor, keep: Tensor | None = None) -> None:
         """Remember tokens; a full stream forgets others.
@@ -329,6 +332,12 @@ class TokenMemory:
                 f"n_neighbors={n_neighbors} must be at least 1 and n_samples={n_samples} at "
                 "least 0."
             )
+        for stream in self._streams:
+            if stream.key is not None and stream.key.shape[-1] != query.shape[-1]:
+                raise ValueError(
+                    f"query is {query.shape[-1]} wide, the remembered keys {stream.key.shape[-1]}. "
+                    "Use one memory per layer, or clear() it."
+                )
         query = query.detach()
         queries = [rows[None] for rows in query] if self.n_streams > 1 else [query]
         known = [stream.value.shape[-1] for stream in self._streams if stream.value is not None]
@@ -378,14 +387,24 @@ class TokenMemory:
         Raises
         ------
         ValueError
-            If an id is not remembered. Nothing is forgotten then.
+            If an id is not remembered, or there is no such stream. Nothing is forgotten then.
         """
-        self._streams[stream].forget(torch.as_tensor(ids, dtype=torch.int64))
+        self._stream(stream).forget(torch.as_tensor(ids, dtype=torch.int64))
 
     def clear(self, streams: Sequence[int] | None = None) -> None:
-        """Forget everything, in all streams or in some: where a new document begins."""
-        for at in range(self.n_streams) if streams is None else streams:
-            self._streams[at].forget_all()
+        """Forget everything, in all streams or in some: where a new document begins.
+
+        Raises
+        ------
+        ValueError
+            If there is no such stream. Nothing is forgotten then.
+        """
+        try:
+            named = range(self.n_streams) if streams is None else list(streams)
+        except TypeError:
+            raise ValueError(f"streams={streams!r} is no sequence. Pass [{streams!r}].") from None
+        for stream in [self._stream(at) for at in named]:
+            stream.forget_all()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the memory to a folder, safe against crashes; see `nearwise.memory.write_folder`.
@@ -436,6 +455,15 @@ class TokenMemory:
             )
             stream.restore(key, value, ids, seen)
         return memory
+
+    def _stream(self, at: int) -> TokenStream:
+        try:
+            return self._streams[at]
+        except (IndexError, TypeError):
+            raise ValueError(
+                f"stream={at!r} is not one of the {self.n_streams} streams of this memory. Pass 0 "
+                f"to {self.n_streams - 1}, or make it with a larger n_streams."
+            ) from None
 
     def _check_widths(self, *new: int) -> None:
         for stream in self._streams:

@@ -175,10 +175,15 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
+def check_whole(name: str, number: Any, least: int = 1) -> None:
+    """Refuse what is not an integer of at least `least`."""
+    if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+        raise ValueError(f"{name}={number!r} must be an integer of at least {least}.")
+
+
 def check_n_neighbors(n_neighbors: Any) -> None:
     """Refuse what is not a number of neighbors."""
-    if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, Integral) or n_neighbors < 1:
-        raise ValueError(f"n_neighbors={n_neighbors!r} must be an integer of at least 1.")
+    check_whole("n_neighbors", n_neighbors)
 
 
 def _n_slots(

@@ -96,6 +96,24 @@ def test_settings_of_a_file_are_taken_and_options_win(nearwise, tmp_path):
     assert (settings["layer"], settings["K"], settings["lr"]) == ("KvtAttention", 4, 0.01)
 
 
+@pytest.mark.parametrize("command", ["train", "summary"])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("missing.yaml", "missing.yaml: No such file"),
+        (".", "Is a directory"),
+        ("torn.yaml", "torn.yaml, line 2 is not YAML"),
+    ],
+)
+def test_a_file_of_settings_that_cannot_be_read_is_an_error(
+    nearwise, tmp_path, command, config, message
+):
+    (tmp_path / "torn.yaml").write_text("lr: [1\nK")
+    result = nearwise("vit", command, "--config", tmp_path / config)
+    assert result.exit_code == 2
+    assert result.err.startswith("error: ") and message in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

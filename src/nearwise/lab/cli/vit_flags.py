@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperOption
 
+from nearwise.cli.console import reported
+
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -131,11 +133,12 @@ def command_of(run: Run, settings: type[BaseModel]) -> Callable[..., None]:
     ----------
     run : callable
         ``run(values, given, quiet)``: settings that were given or read from a file, the names of
-        those, and whether to show no progress.
+        those, and whether to show no progress. Its errors are reported, as those of the file are.
     settings : pydantic model
         Fields have a description and, as extra, their panel of the help.
     """
 
+    @reported
     def command(ctx: typer.Context, config: Path | None, quiet: bool, **options: Any) -> None:
         values: dict[str, Any] = {}
         if config is not None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from nearwise.cli.console import progress, reported, say, show
+from nearwise.cli.console import progress, say, show
 from nearwise.cli.rows.parsing import split_list
 from nearwise.lab.cli.vit_flags import settings_command
 from nearwise.lab.experiments.vit.settings import ATTENTION, MODEL, NEVER_EXISTED, VitSettings
@@ -56,7 +56,6 @@ SummarySettings: type[BaseModel] = create_model(
 )
 
 
-@reported
 def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     from nearwise.lab.experiments.vit.model import build_vit
     from nearwise.lab.nn.layers import ALL_LAYERS

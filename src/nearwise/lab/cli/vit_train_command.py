@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from nearwise.cli.console import INTERRUPTED, reported, say, show, steps
+from nearwise.cli.console import INTERRUPTED, say, show, steps
 from nearwise.cli.outputs import check_folder
 from nearwise.lab.cli.settings_text import paths_among
 from nearwise.lab.cli.vit_flags import settings_command
@@ -46,7 +46,6 @@ the best one on images kept from training.
 """
 
 
-@reported
 def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     settings = _checked(values)
     if settings.test_only:

@@ -22,6 +22,8 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
 
     Raises
     ------
+    OSError
+        If it cannot be read.
     ValueError
         If it is not a mapping or not YAML; names are checked where the settings are used.
     """

@@ -206,7 +206,10 @@ class _Forward:
             scores.mul_(tokens.scale)
         if tokens.bias is not None:
             bias = tokens.bias[item, heads, part]
-            scores.add_(bias if tokens.candidates is None else bias[..., positions])
+            bias = bias if tokens.candidates is None else bias[..., positions]
+            if not scores.sum().isfinite():  # else NaN may be where the bias forbids a key
+                scores.masked_fill_(torch.isneginf(bias), 0.0)
+            scores.add_(bias)
         if tokens.padding is not None:
             scores.masked_fill_(tokens.padding[item, positions], -torch.inf)
 
@@ -229,7 +232,8 @@ class _Forward:
         else:
             own = (query * key).sum(-1) * (1.0 if self.is_plain else tokens.scale)
         if tokens.bias is not None:
-            own = own + tokens.bias[item, heads].diagonal(dim1=1, dim2=2)[:, part]
+            bias = tokens.bias[item, heads].diagonal(dim1=1, dim2=2)[:, part]
+            own = (own + bias).masked_fill(torch.isneginf(bias), -torch.inf)
         if tokens.padding is not None:
             own = own.masked_fill(tokens.padding[item, part], -torch.inf)
         result: Array = own.numpy()

@@ -13,6 +13,14 @@ def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
     return tokens.reshape(-1, width).index_select(0, at).view(*indices.shape, width)
 
 
+def gather_slots(tokens: Tensor, indices: Tensor) -> Tensor:
+    """`gather_tokens` of slots that may be empty: -1 gives zeros, whatever the tokens hold.
+
+    What a weight of 0 multiplies must be finite. Gradients of empty slots reach no token.
+    """
+    return gather_tokens(F.pad(tokens, (0, 0, 1, 0)), indices + 1)
+
+
 def rows_of(indices: Tensor, n_tokens: int) -> Tensor:
     """Rows, flat, of positions (B, H, N, K) in a table of the `n_tokens` tokens of all heads."""
     batch, heads = indices.shape[:2]
@@ -25,9 +33,10 @@ def pair_scores(
 ) -> Tensor:
     """Scores (B, H, N, K), float32 at least, of every query with the keys at its `indices`.
 
+    Those of empty slots (-1) are with zeros.
     `euclidean` scores are minus the Euclidean distance, others the dot product.
     """
-    return paired_scores(query, gather_tokens(key, indices), euclidean=euclidean, scale=scale)
+    return paired_scores(query, gather_slots(key, indices), euclidean=euclidean, scale=scale)
 
 
 def paired_scores(query: Tensor, keys: Tensor, *, euclidean: bool, scale: float) -> Tensor:

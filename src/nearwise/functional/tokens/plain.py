@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.implementation import is_exported, is_traced
-from nearwise.functional.tokens.pairs import at_least_single, centered, gather_tokens, pair_scores
+from nearwise.functional.tokens.pairs import at_least_single, centered, gather_slots, pair_scores
 from nearwise.functional.tokens.problem import Found, Tokens, check_positions
 
 # Scores that live at once, unless those of one query are more: 16 MiB in single precision, about
@@ -44,7 +44,7 @@ def attend_selected(tokens: Tokens, indices: Tensor) -> Found:
         .to(tokens.value.dtype)
     )
     kept = weights if tokens.keep is None else weights * tokens.keep
-    values = gather_tokens(tokens.value, indices.clamp_min(0))
+    values = gather_slots(tokens.value, indices)
     output = (kept[..., None, :] @ values)[..., 0, :]
     return Found(output, indices.to(torch.int32), weights)
 
@@ -163,7 +163,8 @@ def _all_scores(tokens: Tokens) -> Tensor:
     else:
         scores = products * tokens.scale
     if tokens.bias is not None:
-        scores = scores + tokens.bias
+        # where the bias forbids a key, its score may be NaN or infinite
+        scores = (scores + tokens.bias).masked_fill(torch.isneginf(tokens.bias), -torch.inf)
     if tokens.padding is not None:
         scores = scores.masked_fill(tokens.padding[:, None, None], -torch.inf)
     return scores
@@ -171,10 +172,9 @@ def _all_scores(tokens: Tokens) -> Tensor:
 
 def _selected_scores(tokens: Tokens, indices: Tensor) -> Tensor:
     """Differentiable scores (B, H, N, K) of the selected pairs, -inf in empty slots."""
-    at = indices.clamp_min(0)
     scores = pair_scores(
-        tokens.query, tokens.key, at, euclidean=tokens.euclidean, scale=tokens.scale
+        tokens.query, tokens.key, indices, euclidean=tokens.euclidean, scale=tokens.scale
     )
     if tokens.bias is not None:
-        scores = scores + tokens.bias.gather(-1, at)
+        scores = scores + tokens.bias.gather(-1, indices.clamp_min(0))
     return scores.masked_fill(indices < 0, -torch.inf)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, rows_of
+from nearwise.functional.tokens.pairs import at_least_single, gather_slots, rows_of
 from nearwise.functional.tokens.problem import Tokens
 
 
@@ -19,12 +19,12 @@ def backward_plain(
     query, key, value = (at_least_single(x) for x in (tokens.query, tokens.key, tokens.value))
     weight, sent, from_weights = (at_least_single(x) for x in (weights, grad_output, grad_weights))
     keep = torch.ones_like(weight) if tokens.keep is None else at_least_single(tokens.keep)
-    at = indices.clamp_min(0).long()  # empty slots have weight 0
+    at = indices.long()  # empty slots have weight 0
     # Sums of products, not matrix products: autocast would round their factors.
-    slopes = (gather_tokens(value, at) * sent[..., None, :]).sum(-1) * keep + from_weights
+    slopes = (gather_slots(value, at) * sent[..., None, :]).sum(-1) * keep + from_weights
     grad_scores = weight * (slopes - (weight * slopes).sum(-1, keepdim=True))
     pulls = grad_scores * tokens.scale
-    keys, queries = gather_tokens(key, at), query[..., None, :]
+    keys, queries = gather_slots(key, at), query[..., None, :]
     if tokens.euclidean:
         gaps = queries - keys
         squares = gaps.square().sum(-1)
@@ -43,8 +43,9 @@ def backward_plain(
 
 
 def _added(rows: Tensor, at: Tensor, like: Tensor) -> Tensor:
-    """Add rows (B, H, N, K, D) to the tokens at positions (B, H, N, K), beginning with zeros."""
+    """Add rows (B, H, N, K, D) to the tokens at positions (B, H, N, K), but none at -1."""
     batch, heads, n_tokens, width = like.shape
-    total = rows.new_zeros(batch * heads * n_tokens, width)
-    total.index_add_(0, rows_of(at, n_tokens), rows.reshape(-1, width))
-    return total.view(like.shape).to(like.dtype)
+    total = rows.new_zeros(batch * heads * (n_tokens + 1), width)
+    total.index_add_(0, rows_of(at + 1, n_tokens + 1), rows.reshape(-1, width))
+    kept = total.view(batch, heads, n_tokens + 1, width)[:, :, 1:]
+    return kept.to(like.dtype).contiguous()

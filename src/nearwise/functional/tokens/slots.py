@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.devices import Threads
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.implementation import implementation_for, only_plain
 from nearwise.functional.tokens.kernels import slots as kernels
-from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, rows_of
+from nearwise.functional.tokens.pairs import at_least_single, gather_slots, gather_tokens, rows_of
 
 
 def differentiate(name: str, undo: Any, plain: Callable[..., Tensor]) -> None:
@@ -60,7 +61,7 @@ def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
 
 
 def _plain_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
-    neighbors = gather_tokens(value, indices.long().clamp_min(0))
+    neighbors = gather_slots(value, indices.long())
     return (weights[..., None] * neighbors).flatten(-2) @ kernel.flatten(0, 1)
 
 
@@ -69,6 +70,7 @@ def _mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Ten
     value, weights, kernel = (x.detach() for x in (value, weights, kernel))
     # In single precision at least: the sum over ranks would lose what each adds.
     output = _wide(value.new_zeros(*indices.shape[:3], kernel.shape[2]))
+    value = _after_empty(value)
     for k in range(kernel.shape[0]):
         output += (_of_rank(value, indices, k) * weights[..., k, None]) @ kernel[k]
     return output.to(value.dtype)
@@ -87,7 +89,8 @@ def _undo_mix(
         x.detach() for x in (value, weights, kernel, grad_output)
     )
     batch, heads, n_tokens, width = value.shape
-    grad_value = _wide(value.new_zeros(batch * heads * n_tokens, width))
+    grad_value = _wide(value.new_zeros(batch * heads * (n_tokens + 1), width))
+    value = _after_empty(value)
     grad_weights, grad_kernel = torch.empty_like(weights), torch.empty_like(kernel)
     flat_grad = grad_output.flatten(0, 2)
     for k in range(kernel.shape[0]):
@@ -96,17 +99,23 @@ def _undo_mix(
         grad_kernel[k] = (rows * weight).flatten(0, 2).mT @ flat_grad
         slopes = grad_output @ kernel[k].mT
         grad_weights[..., k] = (rows * slopes).sum(-1)
-        at = rows_of(indices[..., k : k + 1].clamp_min(0), n_tokens)
+        at = rows_of(indices[..., k : k + 1] + 1, n_tokens + 1)
         grad_value.index_add_(0, at, (slopes * weight).flatten(0, 2).to(grad_value.dtype))
-    return grad_value.to(value.dtype).view(value.shape), grad_weights, grad_kernel
+    grad_value = grad_value.to(value.dtype).view(value.shape)[:, :, 1:].contiguous()
+    return grad_value, grad_weights, grad_kernel
 
 
 differentiate("slot_mix", _undo_mix, _plain_mix)
 
 
+def _after_empty(value: Tensor) -> Tensor:
+    """Values after a row of zeros, which is that of empty slots."""
+    return F.pad(value, (0, 0, 1, 0))
+
+
 def _of_rank(value: Tensor, indices: Tensor, k: int) -> Tensor:
-    """Values (B, H, N, C) of the neighbors of one rank."""
-    return gather_tokens(value, indices[..., k : k + 1].clamp_min(0))[..., 0, :]
+    """Values (B, H, N, C) of the neighbors of one rank, of values `_after_empty`."""
+    return gather_tokens(value, indices[..., k : k + 1] + 1)[..., 0, :]
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -128,7 +137,7 @@ def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
 
 
 def _plain_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
-    neighbors = gather_tokens(value, indices.long().clamp_min(0))
+    neighbors = gather_slots(value, indices.long())
     factors = weights.masked_fill(indices < 0, 0.0)[..., None] * kernel
     return (factors * neighbors).sum(-2)
 

@@ -12,6 +12,7 @@ from nearwise.nn import (
     ConvNNAttention,
     KNNAttention,
     KNNMultiheadAttention,
+    KvtAttention,
     VisionTransformer,
     token_layer,
 )
@@ -135,6 +136,13 @@ def test_what_does_not_fit_is_refused_when_the_layer_runs():
     for call, message in (
         (lambda: KNNAttention(DIM, HEADS, n_neighbors=0), "n_neighbors=0 must be an integer"),
         (lambda: KNNAttention(DIM, HEADS, n_neighbors=2.5), "n_neighbors=2.5 must be an integer"),
+        (lambda: KNNAttention(DIM, HEADS, metric="dot"), "metric='dot' is not one of matmul"),
+        (lambda: KNNAttention(DIM, HEADS, include_self="x"), "include_self='x' is not one of"),
+        (lambda: KNNAttention(DIM, HEADS, sampling="random"), "sampling='random' must be a Sampl"),
+        (lambda: KNNAttention(DIM, HEADS).neighbors(x[0]), r"must be of shape \(batch, N, 24\)"),
+        (lambda: KvtAttention(DIM, HEADS, qk_scale=0.0), "qk_scale=0.0 must be positive"),
+        (lambda: KNNAttention(DIM, HEADS, head_dim=0), "head_dim=0 must be an integer of at"),
+        (lambda: KNNAttention(DIM, HEADS, head_dim=-2), "head_dim=-2 must be an integer of at"),
         (
             lambda: ConvNNAttention(DIM, HEADS, sampling="random", num_samples=18)(x),
             "num_samples=18 exceeds the 17 tokens",

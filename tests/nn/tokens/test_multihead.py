@@ -112,10 +112,28 @@ def test_weights_are_drawn_anew_as_torchs(widths):
 def test_mistakes_are_named():
     x = tokens()
     layer = KNNMultiheadAttention(24, 3, 4, batch_first=True)
-    with pytest.raises(ValueError, match="does not divide dim=24"):
+    with pytest.raises(
+        ValueError, match=r"does not divide embed_dim=24\. Take one of 1, 2, 3, 4, 6, 8, 12\.$"
+    ):
         KNNMultiheadAttention(24, 5)
     with pytest.raises(ValueError, match="n_neighbors=0"):
         KNNMultiheadAttention(24, 3, 0)
+    for options in ({"metric": "dot"}, {"include_self": "x"}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}='.*' is not one of"):
+            KNNMultiheadAttention(24, 3, **options)
+    for wrong in (
+        (x[..., :20], x, x),
+        (x, x[:1], x[:1]),
+        (x, x[0], x[0]),
+        (x, x, x[:, :5]),
+        (x[None], x[None], x[None]),
+    ):
+        with pytest.raises(ValueError, match=r"query must be of shape \(B, N, 24\), key"):
+            layer(*wrong)
+    with pytest.raises(ValueError, match="key must be a tensor; got a ndarray"):
+        layer(x, x.numpy(), x)
+    with pytest.raises(ValueError, match=r"must be of shape \(17,\).*got \(1, 17\)"):
+        layer(x[0], x[0], x[0], key_padding_mask=torch.zeros(1, 17, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"needs batch \* num_heads = 6 entries; got 4"):
         layer(x, x, x, attn_mask=torch.zeros(4, 17, 17))
     with pytest.raises(ValueError, match=r"key_padding_mask must be of shape \(2, 17\)"):

@@ -174,14 +174,28 @@ def test_masks_reach_neighborhoods_either_way(make):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
+def test_sizes_of_a_grid_may_come_in_a_list():
+    layer = NeighborhoodAttention2D(24, 3, kernel_size=[3, 1])
+    assert layer.kernel_size == (3, 1)
+
+
 def test_mistakes_are_named():
     wrong = [
         (lambda: SparseAttention(24, 3, mode="diagonal"), "mode='diagonal' is not one of"),
         (lambda: SparseAttention(24, 3, context=0), "context=0 must be positive"),
         (lambda: LocalAttention(24, 3, window_size=0), "window_size=0 must be positive"),
         (lambda: LocalAttention(27, 3), "even head_dim; got 9"),
-        (lambda: NeighborhoodAttention1D(24, 3, kernel_size=2, stride=3), "stride at most"),
+        (
+            lambda: NeighborhoodAttention1D(24, 3, kernel_size=2, stride=3),
+            "stride=.* must be at most",
+        ),
         (lambda: NeighborhoodAttention2D(24, 3, kernel_size=(3, 3, 3)), "must have 2 entries"),
+        (
+            lambda: NeighborhoodAttention2D(24, 3, kernel_size=[3, 0]),
+            "kernel_size=0 must be an int",
+        ),
+        (lambda: NeighborhoodAttention1D(24, 3, kernel_size=3.0), "kernel_size=3.0 must be an int"),
+        (lambda: NeighborhoodAttention1D(24, 3, num_prefix_tokens=-1), "num_prefix_tokens=-1 must"),
         (lambda: NeighborhoodAttention1D(24, 3, kernel_size=18)(tokens()), "there are 17 along"),
         (
             lambda: NeighborhoodAttention2D(24, 3, kernel_size=3)(tokens()),

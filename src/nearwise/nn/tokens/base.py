@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nearwise.functional.tokens.problem import (
     KeyPositions,
     check_mask,
+    check_whole,
     checked_padding,
 )
 from nearwise.nn.dense_attention import causal_mask, dense_attention
@@ -82,7 +83,8 @@ class TokenAttention(nn.Module, ABC):
     Raises
     ------
     ValueError
-        If the heads do not divide the width, or a dropout is outside [0, 1).
+        If the heads do not divide the width, a width is not positive, or a dropout is outside
+        [0, 1).
     """
 
     takes_candidates = False
@@ -102,12 +104,16 @@ class TokenAttention(nn.Module, ABC):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_heads(dim, num_heads, head_dim)
+        if head_dim is None:
+            check_heads(dim, num_heads)
+            head_dim = dim // num_heads
+        for name, number in (("dim", dim), ("num_heads", num_heads), ("head_dim", head_dim)):
+            check_whole(name, number)
         for name, rate in (("attn_drop", attn_drop), ("proj_drop", proj_drop)):
             if not 0 <= rate < 1:
                 raise ValueError(f"{name}={rate} must lie in [0, 1).")
         self.dim, self.num_heads = dim, num_heads
-        self.head_dim = head_dim or dim // num_heads
+        self.head_dim = head_dim
         self.scale = 1 / math.sqrt(self.head_dim)
         inner = self.head_dim * num_heads
         factory: Any = {"device": device, "dtype": dtype}
@@ -201,16 +207,22 @@ class TokenAttention(nn.Module, ABC):
         return self.attn_drop if self.training else 0.0
 
 
-def check_heads(dim: int, num_heads: int, head_dim: int | None = None) -> None:
-    """Refuse a width that the heads do not divide."""
-    if dim < 1 or num_heads < 1:
-        raise ValueError(f"dim={dim} and num_heads={num_heads} must be positive.")
-    if head_dim is None and dim % num_heads:
+def check_heads(dim: int, num_heads: int, *, name: str = "dim") -> None:
+    """Refuse a width, by the name of its argument, that the heads do not divide."""
+    check_whole(name, dim)
+    check_whole("num_heads", num_heads)
+    if dim % num_heads:
         fitting = [n for n in range(1, min(dim, 33)) if dim % n == 0]
         raise ValueError(
-            f"num_heads={num_heads} does not divide dim={dim}. Take one of "
-            f"{', '.join(map(str, fitting))}, or give head_dim."
+            f"num_heads={num_heads} does not divide {name}={dim}. Take one of "
+            f"{', '.join(map(str, fitting))}."
         )
+
+
+def check_name(name: str, given: Any, known: Sequence[str]) -> None:
+    """Refuse an option that is not one of the known."""
+    if given not in known:
+        raise ValueError(f"{name}={given!r} is not one of {', '.join(known)}.")
 
 
 def check_tokens(x: Tensor, dim: int) -> None:

@@ -15,6 +15,7 @@ from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
     TokenAttention,
+    check_name,
 )
 from nearwise.nn.tokens.knn import biased_scores, log_total
 from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
@@ -154,8 +155,7 @@ class ConvNNAttention(TokenAttention):
             ("weighting", weighting, get_args(Weighting)),
             ("coordinates", coordinates, get_args(Coordinates)),
         ):
-            if chosen not in known:
-                raise ValueError(f"{name}={chosen!r} is not one of {', '.join(known)}.")
+            check_name(name, chosen, known)
         check_n_neighbors(n_neighbors)
         self.sampling = Sampling(
             sampling,
@@ -282,7 +282,7 @@ class ConvNNAttention(TokenAttention):
 
     def _raw_scores(self, query: Tensor, key: Tensor, indices: Tensor, masks: Masks) -> Tensor:
         """Factors of the values without a softmax; 0 in empty slots."""
-        measured = self._measured(query, key, indices.long().clamp_min(0), masks)
+        measured = self._measured(query, key, indices.long(), masks)
         return self._raw(measured).masked_fill(indices < 0, 0.0)
 
     def _raw(self, measured: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Attention of every token to its k nearest tokens."""
 
 import math
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
     TokenAttention,
+    check_masks,
+    check_name,
+    check_tokens,
     expanded_mask,
 )
 from nearwise.nn.tokens.sampling import Sampling
@@ -75,6 +78,12 @@ class KNNAttention(TokenAttention):
     ) -> None:
         super().__init__(dim, num_heads, **block)
         check_n_neighbors(n_neighbors)
+        check_name("metric", metric, get_args(TokenMetric))
+        check_name("include_self", include_self, get_args(IncludeSelf))
+        if not isinstance(sampling, Sampling | None):
+            raise ValueError(
+                f"sampling={sampling!r} must be a Sampling, such as Sampling('random', 32)."
+            )
         self.n_neighbors, self.metric, self.include_self = n_neighbors, metric, include_self
         self.sampling = sampling or Sampling()
         if metric != "matmul":
@@ -104,7 +113,14 @@ class KNNAttention(TokenAttention):
         -------
         found : KNNAttentionOutput
             Of tensors (batch, heads, N, ...); without dropout and the null neighbor.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or a mask is of integers.
         """
+        check_tokens(x, self.dim)
+        check_masks(attn_mask, None)
         query, key, value = self._split(self.qkv(x))
         query, key = self.q_norm(query), self.k_norm(key)
         masks = self._with_candidates(Masks(attn_mask), key)
@@ -205,7 +221,10 @@ class KvtAttention(KNNAttention):
         **block: Unpack[BlockOptions],
     ) -> None:
         super().__init__(dim, num_heads, n_neighbors=n_neighbors, **block)
-        self.scale = qk_scale or self.scale
+        if qk_scale is not None:
+            if not 0 < qk_scale < math.inf:
+                raise ValueError(f"qk_scale={qk_scale} must be positive and finite.")
+            self.scale = qk_scale
 
 
 def _expanded(padding: Tensor | None, key: Tensor) -> Tensor | None:
@@ -221,7 +240,7 @@ def biased_scores(
     if masks.attn_mask is None or not masks.attn_mask.is_floating_point():
         return scores
     added = expanded_mask(masks.attn_mask, (*query.shape[:-1], key.shape[-2]))
-    return scores + added.gather(-1, at)
+    return scores + added.gather(-1, at.clamp_min(0))
 
 
 def log_total(
@@ -238,6 +257,6 @@ def log_total(
     """
     best = found.indices[..., :1].long()
     is_empty = best < 0
-    score = biased_scores(query, key, best.clamp_min(0), masks, euclidean=euclidean, scale=scale)
+    score = biased_scores(query, key, best, masks, euclidean=euclidean, scale=scale)
     weight = found.weights[..., :1].to(score.dtype).masked_fill(is_empty, 1.0)
     return (score - weight.log()).masked_fill(is_empty, -math.inf)[..., 0]

@@ -1,7 +1,7 @@
 """k-NN attention with the interface of `torch.nn.MultiheadAttention`."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from nearwise.functional.tokens.problem import (
     check_mask,
     check_n_neighbors,
 )
-from nearwise.nn.tokens.base import check_heads, expanded_mask
+from nearwise.nn.tokens.base import check_heads, check_name, expanded_mask
 
 
 class KNNMultiheadAttention(nn.MultiheadAttention):
@@ -61,8 +61,10 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_heads(embed_dim, num_heads)
+        check_heads(embed_dim, num_heads, name="embed_dim")
         check_n_neighbors(n_neighbors)
+        check_name("metric", metric, get_args(TokenMetric))
+        check_name("include_self", include_self, get_args(IncludeSelf))
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must lie in [0, 1).")
         widths: dict[str, Any] = {"kdim": kdim, "vdim": vdim, "device": device, "dtype": dtype}
@@ -119,12 +121,19 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         ValueError
             If shapes do not fit, or a mask is of integers.
         """
+        self._check_kinds(query, key, value)
         check_mask("attn_mask", attn_mask, "leave out")
         check_mask("key_padding_mask", key_padding_mask, "leave out")
         if query.is_nested:  # TransformerEncoder leaves padding out in this way
             return self._nested(query, key, value), None
+        self._check_shapes(query, key, value)
         is_batched = query.ndim == 3
         if not is_batched:
+            if key_padding_mask is not None and key_padding_mask.ndim != 1:
+                raise ValueError(
+                    f"key_padding_mask must be of shape ({len(key)},), for the input has no batch; "
+                    f"got {tuple(key_padding_mask.shape)}."
+                )
             query, key, value = (x[None] for x in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif not self.batch_first:
@@ -152,6 +161,32 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         if not is_batched:
             return output[0], None if weights is None else weights[0]
         return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _check_kinds(self, *inputs: Any) -> None:
+        for name, x in zip(("query", "key", "value"), inputs, strict=True):
+            if not isinstance(x, Tensor):
+                raise ValueError(
+                    f"{name} must be a tensor; got a {type(x).__name__}. Convert it: "
+                    "torch.as_tensor(x, dtype=torch.float32)."
+                )
+
+    def _check_shapes(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        inputs, widths = (query, key, value), (self.embed_dim, self.kdim, self.vdim)
+        fits = (
+            query.ndim in (2, 3) and query.ndim == key.ndim and key.shape[:-1] == value.shape[:-1]
+        )
+        fits = fits and all(x.shape[-1] == width for x, width in zip(inputs, widths, strict=True))
+        if fits and query.ndim == 3:
+            at = 0 if self.batch_first else 1
+            fits = query.shape[at] == key.shape[at]
+        if not fits:
+            lead = ("B, N", "B, M") if self.batch_first else ("N, B", "M, B")
+            raise ValueError(
+                f"query must be of shape ({lead[0]}, {self.embed_dim}), key ({lead[1]}, "
+                f"{self.kdim}) and value ({lead[1]}, {self.vdim}) with "
+                f"batch_first={self.batch_first}, or all without B; got {tuple(query.shape)}, "
+                f"{tuple(key.shape)} and {tuple(value.shape)}."
+            )
 
     def _nested(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend within sequences of several lengths, (B, lengths, E)."""

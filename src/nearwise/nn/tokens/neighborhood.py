@@ -1,12 +1,13 @@
 """Attention to a fixed number of tokens around each, on a line or a grid: NATTEN's semantics."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.problem import checked_padding
+from nearwise.functional.tokens.problem import check_whole, checked_padding
 from nearwise.nn.dropout import dropout
 from nearwise.nn.tokens.base import (
     BlockOptions,
@@ -38,7 +39,7 @@ class NeighborhoodAttention(TokenAttention):
         super().__init__(dim, num_heads, **block)
         each: dict[str, tuple[Any, ...]] = {}
         for name, size in sizes.items():
-            each[name] = size if isinstance(size, tuple) else (size,) * self.n_dims
+            each[name] = tuple(size) if isinstance(size, Sequence) else (size,) * self.n_dims
             if len(each[name]) != self.n_dims:
                 raise ValueError(
                     f"{name}={size} must have {self.n_dims} entries, or be one number."
@@ -48,11 +49,14 @@ class NeighborhoodAttention(TokenAttention):
         for kernel, stride, dilation in zip(
             self.kernel_size, self.stride, self.dilation, strict=True
         ):
-            if kernel < 1 or dilation < 1 or not 1 <= stride <= kernel:
+            sizes_here = {"kernel_size": kernel, "stride": stride, "dilation": dilation}
+            for name, size in sizes_here.items():
+                check_whole(name, size)
+            if stride > kernel:
                 raise ValueError(
-                    f"kernel_size={self.kernel_size}, dilation={self.dilation} and stride="
-                    f"{self.stride} must be positive, and the stride at most the kernel size."
+                    f"stride={self.stride} must be at most kernel_size={self.kernel_size}."
                 )
+        check_whole("num_prefix_tokens", num_prefix_tokens, 0)
         self.grid_size, self.num_prefix_tokens = grid_size, num_prefix_tokens
 
     def extra_repr(self) -> str:

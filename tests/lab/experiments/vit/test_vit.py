@@ -370,10 +370,12 @@ def test_a_data_path_without_the_set_does_not_hide_the_other_places(tmp_path, mo
 
     def found(name, *, data_root, limit):
         asked.append(data_root)
-        raise FileNotFoundError("no images in this test")
+        raise FileNotFoundError("no images in this test.")
 
     monkeypatch.setattr("nearwise.lab.experiments.vit.data.load_images", found)
     for folder in ("Data", "there"):
-        with pytest.raises(FileNotFoundError, match="in this test"):
+        with pytest.raises(
+            FileNotFoundError, match=r"in this test\. The setting for data_root is data_path"
+        ):
             load_vit_data(settings(dataset="mnist", data_path=str(tmp_path / folder)))
     assert asked == [None, tmp_path / "there"]

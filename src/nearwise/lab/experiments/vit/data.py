@@ -140,11 +140,14 @@ def _registered(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
     limits = (settings.train_limit, settings.test_limit)
     # Decode no more rows than are requested, where that can be specified.
     limit: Any = limits if all(limits) and settings.dataset != "digits" else None
-    data = load_images(
-        SETS[settings.dataset],
-        data_root=root if (root / settings.dataset).is_dir() else None,
-        limit=limit,
-    )
+    try:
+        data = load_images(
+            SETS[settings.dataset],
+            data_root=root if (root / settings.dataset).is_dir() else None,
+            limit=limit,
+        )
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error} The setting for data_root is data_path.") from error
     if data.test_index is None and settings.dataset != "digits":
         raise ValueError(
             f"Only the test part of {settings.dataset} was found. Add its training part."

@@ -303,6 +303,7 @@ class MemoryAttention(KNNAttention):
 
 def _as_mask(remember: Any, shape: tuple[int, ...]) -> Tensor:
     """Bring what is neither True nor False to a mask of a shape, or say why it cannot be."""
+    mask: Tensor | None
     try:
         # a copy of other arrays, for torch warns of those that it could not write to
         mask = remember if isinstance(remember, Tensor) else torch.from_numpy(np.array(remember))

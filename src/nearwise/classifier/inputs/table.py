@@ -216,7 +216,7 @@ class TableEncoder:
             DateColumn(**self.dates[name]).numbers(frame[name], name)
             if self.kinds[name] == "date"
             else _days(frame[name], name)
-            if name in self.durations
+            if name in self.durations or _holds_durations(frame[name])
             else _as_floats(frame[name], name, self.gap_words.get(name, ()))
             for name in map(str, numbers)
         ]

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier
 
 import nearwise.classifier
-from nearwise.lab.experiments.study import corrected_images, run_experiment
+from nearwise.lab.experiments.study import corrected_images, run_experiment, suite
 from nearwise.lab.experiments.study.jobs import record_path
 from nearwise.lab.experiments.study.key_space import KeySpace, NetworkView
 from nearwise.memory import MemoryBank
@@ -85,6 +85,7 @@ def stand_in(monkeypatch):
         return NetworkView(space, even[:50], even, model.classes_)
 
     monkeypatch.setattr(nearwise.classifier, "AttnKNNClassifier", FakeImageClassifier)
+    monkeypatch.setattr(suite, "check_parameters", lambda parameters, dataset: None)
     monkeypatch.setattr(corrected_images, "network_view", view)
 
 

@@ -253,6 +253,12 @@ READ = {
     ),
     "JSON named .csv": ("t.csv", json_bytes([{"a": 1, "y": "u"}]), {"a": [1], "y": ["u"]}, None),
     "JSON lines": ("t.jsonl", b'{"a": 1, "y": "u"}\n{"a": 2, "y": "v"}\n', PLAIN_VALUES, None),
+    "JSON lines with line ends in a string": (
+        "t.jsonl",
+        '{"a": 1, "y": "u\u2028\x85"}\r\n{"a": 2, "y": "v"}'.encode(),
+        {"a": [1, 2], "y": ["u\u2028\x85", "v"]},
+        None,
+    ),
     "JSON lines without a suffix": (
         "t",
         b'{"a": 1, "y": "u"}\n{"a": 2, "y": "v"}\n',
@@ -407,7 +413,12 @@ REFUSED = {
         b'{"columns": ["a", "a"], "data": [[1, 2]]}',
         "occur more than once",
     ),
-    "JSON lines of numbers": ("t.jsonl", b"1\n2\n", "cannot be read as JSON lines"),
+    "JSON lines of numbers": ("t.jsonl", b"1\n2\n", "JSON lines: line 1 is not an object"),
+    "JSON lines cut": (
+        "t.jsonl",
+        b'{"a": 1}\n\n{"a"\n{"a": 3}\n',
+        "line 3, character 5: Expecting",
+    ),
     "Parquet garbage": ("t.parquet", b"PAR1 garbage", "cannot be read as Parquet"),
     "Parquet of no rows": ("t.parquet", parquet({"a": [], "y": []}), "2 columns and 0 rows"),
     "Parquet of no columns": ("t.parquet", parquet({}), "0 columns and 0 rows"),

@@ -149,10 +149,7 @@ def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFra
     """
     try:
         text = content.decode(json.detect_encoding(content))
-        if lines:
-            records: Any = [json.loads(line) for line in text.splitlines() if line.strip()]
-        else:
-            records = json.loads(text)
+        records: Any = list(_objects(text)) if lines else json.loads(text)
         if isinstance(records, dict) and {"columns", "data"} <= set(records):
             table = pd.DataFrame(records["data"], columns=records["columns"])
         elif _is_records(records) or isinstance(records, dict):
@@ -165,6 +162,20 @@ def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFra
             'of objects such as [{"width": 1.5, "label": "a"}], or one object per line (.jsonl).'
         ) from error
     return _with_plain_cells(table.reset_index(drop=True), where)
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.split("\n"), start=1):  # other line ends may be in a string
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            where = f"line {number}, character {error.colno}"
+            raise ValueError(f"{where}: {error.msg}") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"line {number} is not an object")
+        yield record
 
 
 def _is_records(records: object) -> bool:

@@ -254,12 +254,12 @@ class MemoryAttention(KNNAttention):
     ) -> tuple[Tensor, Tensor]:
         """Log-total and output of the remembered tokens; -inf and 0 where there are none."""
         self._check_memory(memory)
-        asked = query
+        finite = query
         if masks.key_padding_mask is not None:  # padding may hold anything, a search takes numbers
             padding = checked_padding(masks.key_padding_mask, len(query), query.shape[2])
-            asked = query.masked_fill(padding[:, None, :, None] & ~query.isfinite(), 0.0)
+            finite = query.masked_fill(padding[:, None, :, None] & ~query.isfinite(), 0.0)
         keys, values, log_counts, _ = memory.recall(
-            asked, self.n_recalled, self.tail_samples, jitter=self.training, generator=generator
+            finite, self.n_recalled, self.tail_samples, jitter=self.training, generator=generator
         )
         scores = self._memory_scores(query, keys) + log_counts
         scores = scores + self.memory_score[:, None, None].to(scores.dtype)

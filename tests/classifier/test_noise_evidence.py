@@ -134,10 +134,18 @@ def test_where_people_err_on_hard_rows_the_rate_follows_what_networks_agree_on()
     assert found.interval[0] < found.rate < found.interval[1]
     same_again, _, _ = found_rate(keys, given, unsure)  # they agree as often as predictions say
     assert same_again.rate == pytest.approx(alone.rate)
-    some_more, _, _ = found_rate(keys, given, unsure + 0.05)
+    some_more, _, _ = found_rate(keys, given, unsure + 0.1)
     assert alone.rate < some_more.rate < found.rate
     out_of_reach, _, note = found_rate(keys, given, 1.0)  # no rate makes predictions as sure
     assert out_of_reach.rate == pytest.approx(alone.rate) and "agreement" not in note
+
+
+def test_networks_that_agree_on_the_same_mistakes_do_not_raise_a_rate_that_labels_bear_out():
+    keys, truth, _ = hard_rows(12_000)
+    given = label_noise(truth, 0.1, seed=0)
+    agreement = (keys.argmax(1) == truth).mean() + 0.03
+    notes = [sought(keys, given, agreed)[1] for agreed in (agreement, None)]
+    assert notes[0]["rate"] == notes[1]["rate"] == pytest.approx(0.1, abs=0.015)
 
 
 @pytest.mark.parametrize(

@@ -154,14 +154,17 @@ def _raised(
     where their labels are wrong in part (Jiang et al., "Assessing Generalization of SGD via
     Disagreement", ICLR 2022); pooled predictions are not worse. Where people err most on hard rows,
     a transition learned from sure rows takes those mistakes for overlap of the classes and leaves
-    predictions less sure than that. Nothing is changed where they are as sure as the lower end of
-    the agreement's interval less the hundredth by which networks agree more often than they are
-    right, nor where no rate makes them as sure.
+    predictions less sure than that, and networks less often right by the labels that they match.
+    Nothing is changed where either reaches the lower end of the agreement's interval less the
+    hundredth by which networks agree more often than they are right, nor where no rate makes
+    predictions as sure.
     """
     agreement, n_judged = predictor.agreement, len(predictor.problem.folds[0][1])
     assert agreement is not None  # callers see to it
     least, _ = wilson_interval(np.array([agreement]), np.array([float(n_judged)]), _LEVEL)
-    if _confidence(plain.log_proba[rows]) >= least[0] - _OFF:
+    wanted, right = least[0] - _OFF, _rightness(transition, predictor, rows)
+    short = clearly_lower(right, np.full_like(right, wanted))
+    if _confidence(plain.log_proba[rows]) >= wanted or not short:
         return plain, transition
 
     @cache
@@ -186,6 +189,19 @@ def _raised(
 
 def _confidence(log_proba: np.ndarray) -> float:
     return float(np.exp(log_proba.max(axis=1)).mean())
+
+
+def _rightness(
+    transition: Transition, predictor: TrueLabelPredictor, rows: np.ndarray
+) -> np.ndarray:
+    """Numbers (n,) whose mean is the share of rows whose true class a network predicts.
+
+    Matches with given labels, counted back through the transition (backward correction, as in
+    `NoisyLabels.class_weights`).
+    """
+    predicted = predictor.networks["networks"][rows].argmax(axis=1)
+    back: np.ndarray = np.linalg.pinv(transition.matrix)
+    return back[predictor.problem.labels[rows], predicted]
 
 
 def _noisy_labels(

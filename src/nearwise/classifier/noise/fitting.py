@@ -153,11 +153,11 @@ def _raised(
     Networks that were trained on separate rows agree about as often as one of them is right, also
     where their labels are wrong in part (Jiang et al., "Assessing Generalization of SGD via
     Disagreement", ICLR 2022); pooled predictions are not worse. Where people err most on hard rows,
-    a transition learned from sure rows takes those mistakes for overlap of the classes and leaves
-    predictions less sure than that, and networks less often right by the labels that they match.
-    Nothing is changed where either reaches the lower end of the agreement's interval less the
-    hundredth by which networks agree more often than they are right, nor where no rate makes
-    predictions as sure.
+    a transition learned from sure rows takes those mistakes for overlap of the classes: predictions
+    are less sure than that and, by the labels that they match, networks less often right. Nothing
+    is changed where either reaches the lower end of the agreement's interval less the hundredth by
+    which networks agree more often than they are right, nor where no rate makes predictions as
+    sure.
     """
     agreement, n_judged = predictor.agreement, len(predictor.problem.folds[0][1])
     assert agreement is not None  # callers see to it

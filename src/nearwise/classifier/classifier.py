@@ -71,6 +71,7 @@ from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.functional import Metric
+from nearwise.functional.threads import one_thread
 from nearwise.memory import EvictionName, MemoryBank
 from nearwise.memory.eviction import check_capacity
 
@@ -137,8 +138,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         What few users change: calibration, index, training, folders, ...; see `Settings`. Single
         ones are set by `set_params(settings__index="exact")`.
     n_jobs : int, optional
-        Processor cores of the forests. By default all, but one for 1,000 rows and fewer,
-        where threads cost more than they save.
+        Threads for the trees, the folds and the searches of a fit of a table. By default as many
+        as torch takes, at most the processors that this process may use (a container's share
+        counts), but one for the trees of 1,000 rows and fewer, where more cost more than they
+        save.
     random_state : int, RandomState or None, default=None
         An int makes the fit repeatable.
     device : str, default="auto"
@@ -391,7 +394,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def _change(self, change: Callable[..., FittedModel], *args: Any, **options: Any) -> None:
         """Publish what a change makes of the model; writers take turns."""
         check_is_fitted(self)
-        with self._lock:
+        with self._lock, one_thread():
             self._model.check_changeable()
             self._model = change(self._model, *args, **options)
 
@@ -1108,6 +1111,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             self._model, ids = self._added(self._model, source, sample_weight, views, self._bound)
         return ids
 
+    @one_thread()
     def _added(
         self,
         model: FittedModel,

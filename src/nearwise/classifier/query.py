@@ -54,6 +54,7 @@ from nearwise.classifier.uncertainty.selective import (
     check_request,
     guarantee,
 )
+from nearwise.functional.threads import one_thread
 
 SET_CONFIDENCE = 0.9
 DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
@@ -119,8 +120,9 @@ class Query:
         self._heads: list[list[Answer]] = []
         self._apart: list[Remoteness] = []
         self._reasons: list[Reason] = []
-        for retrieved in self._retrieve():
-            self._note(retrieved)
+        with one_thread():
+            for retrieved in self._retrieve():
+                self._note(retrieved)
         self._passed = set(self._extras)
 
     def _retrieve(self) -> Iterator[Retrieved]:

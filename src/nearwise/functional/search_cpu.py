@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional import kernels
-from nearwise.functional.devices import Threads
 from nearwise.functional.distances import METRICS, Metric, center_of, product_error
+from nearwise.functional.threads import Threads
 
 Array = NDArray[Any]
 

@@ -94,6 +94,7 @@ def serve(
     import uvicorn
 
     from nearwise.classifier import open_live
+    from nearwise.functional.threads import coarse_threads
     from nearwise.serve import Limits, Service, create_app, read_keys
     from nearwise.serve.app import model_name
     from nearwise.serve.guards import LOOPBACK
@@ -107,7 +108,7 @@ def serve(
     # With keys a foreign page has nothing to send; the names keep it out where there are none.
     hosts = None if known and not allow_host else {*LOOPBACK, host, *(allow_host or [])}
     listening = _listen(host, port)
-    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # one core is for the connections
+    torch.set_num_threads(max(1, coarse_threads() - 1))  # one core is for the connections
     if not quiet:
         say(f"Opening {model} ...")
     service = Service(

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.functional.devices import Threads
+from nearwise.functional.threads import Threads
 from nearwise.functional.tokens.kernels.backward import backward_rows
 from nearwise.functional.tokens.kernels.forward import attend_rows, workspace
 from nearwise.functional.tokens.kernels.rows import LANES

@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 import sqlite3
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from nearwise.memory.store import StoreError, sync_folder
+from nearwise.memory.gate import StoreError, check_database
+from nearwise.memory.store import sync_folder
 
 JOURNAL = "journal.sqlite3"
 REFRESH = "refresh"  # kind of a change that the folder is saved with, and that is noted then
@@ -293,6 +293,7 @@ class Journal:
 
     def _open(self) -> sqlite3.Connection:
         """Give a connection of this process to the file that is there now."""
+        check_database(self.path)
         if self._connection is not None and self._opened != self._there():
             if self._opened[0] == os.getpid():
                 self.close()  # the file was removed or replaced
@@ -300,10 +301,6 @@ class Journal:
                 _OF_OTHERS.append(self._connection)  # closing it would undo locks of the parent
                 self._connection = None
         if self._connection is None:
-            if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
-                raise StoreError(
-                    "foreign", f"{self.path} is not a plain file, and nearwise did not make it."
-                )
             self._connection = _connect(self.path)
             self._opened = self._there()
         return self._connection

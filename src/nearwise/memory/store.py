@@ -13,12 +13,11 @@ import json
 import os
 import re
 import secrets
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -28,6 +27,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
+from nearwise.memory.gate import StoreError, opened
+
 MANIFEST = "manifest.json"
 _FORMAT: Literal["nearwise folder"] = "nearwise folder"
 # Only such names are ever written, read or removed.
@@ -36,24 +37,6 @@ _OURS = re.compile(_NAME)
 OWN_STORE = "rows"  # folder in that of a model: the store of its memory, which is made first
 _POLL = 0.005  # seconds between two tries of a lock
 _LARGEST_MANIFEST = 2**24  # bytes; one of a model with hundreds of parts has some tens of thousands
-
-Reason = Literal["missing", "foreign", "torn", "newer", "older", "invalid", "changed"]
-
-
-class StoreError(ValueError):
-    """A folder cannot be read or must not be written over.
-
-    Attributes
-    ----------
-    reason : {"missing", "foreign", "torn", "newer", "older", "invalid", "changed"}
-        What is wrong with the folder. "torn": its bytes are not those that were written.
-        "invalid": they are, and their content is impossible. "changed": another process has written
-        it since.
-    """
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -469,7 +452,7 @@ def _parse_manifest(folder: Path) -> _Manifest:
         raise StoreError("missing", f"There is nothing at {folder}. Check the path.")
     path = folder / MANIFEST
     try:
-        with _opened(path) as (file, size):
+        with opened(folder, MANIFEST) as (file, size):
             if size > _LARGEST_MANIFEST:
                 raise StoreError("foreign", f"{path} has {size} bytes, too many for a manifest.")
             text = file.read(size)
@@ -509,7 +492,7 @@ def _read_generation(folder: Path, manifest: _Manifest) -> Folder:
 
 def _read_part(folder: Path, entry: _Entry) -> bytes:
     try:
-        with _opened(folder / entry.file) as (file, size):
+        with opened(folder, entry.file) as (file, size):
             if size != entry.size:
                 raise _torn(folder, f"{entry.file} has {size} bytes instead of {entry.size}")
             content = file.read(size)
@@ -518,36 +501,6 @@ def _read_part(folder: Path, entry: _Entry) -> bytes:
     if hashlib.sha256(content).hexdigest() != entry.sha256:
         raise _torn(folder, f"{entry.file} does not match its checksum")
     return content
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, and nothing else, for reading; give it and its size in bytes.
-
-    A link could lead out of the folder, and a pipe or device would never end.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if path.is_symlink() or error.errno == errno.ENXIO:  # ENXIO: a socket
-            raise _not_regular(path) from None
-        raise
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise _not_regular(path)
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            yield file, found.st_size
-    finally:
-        os.close(handle)
-
-
-def _not_regular(path: Path) -> StoreError:
-    return StoreError(
-        "foreign",
-        f"{path} is a link, a folder, a pipe or a device; nearwise writes and reads regular files "
-        "only. Restore the folder from a copy.",
-    )
 
 
 def _torn(folder: Path, what: str) -> StoreError:

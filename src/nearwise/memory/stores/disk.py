@@ -556,6 +556,11 @@ class DiskStore:
                     shutil.rmtree(folder)
         return Snapshot(now.version, len(self._reader._bulk.ids), recall)
 
+    def accept_loss(self) -> bool:
+        """Go on without changes since the last snapshot, if they are lost; whether they were."""
+        with locked_folder(self._head_folder, wait=self.wait):
+            return self._journal.accept_loss(self.lineage, self._head.version)
+
     def close(self) -> None:
         """Close the journal; the next call opens it again."""
         self._journal.close()

@@ -6,13 +6,14 @@ changes that are not in it yet, and the copy is read: what lies in the folder st
 by byte, and a process that writes to it is not held up.
 """
 
+import errno
 import os
-import shutil
 import sqlite3
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -210,11 +211,31 @@ class Database:
             check_database(self.path)
 
     def _copy_file(self, name: str, place: str) -> None:
+        target = Path(place, name)
         try:
-            with opened(self.path.parent, name) as (file, _), Path(place, name).open("xb") as copy:
-                shutil.copyfileobj(file, copy, 2**20)
+            with opened(self.path.parent, name) as (file, size), target.open("xb") as copy:
+                for start, end in _filled(file.fileno(), size):
+                    file.seek(start)
+                    copy.seek(start)
+                    while start < end and (some := file.read(min(2**20, end - start))):
+                        start += copy.write(some)
+                copy.truncate(size)
         except FileNotFoundError:  # a log that its last writer has removed
             return
+
+
+def _filled(handle: int, size: int) -> Iterator[tuple[int, int]]:
+    """Give start and end of what is stored of a file; holes may be larger than any disk."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(handle, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole until the end
+                return
+            raise
+        end = min(os.lseek(handle, start, os.SEEK_HOLE), size)
+        yield start, end
 
 
 def database_image(statements: list[tuple[str, tuple[object, ...]]]) -> bytes:

@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections import Counter
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -40,14 +40,14 @@ class _Stamp(NamedTuple):
 # Closing a file gives up all locks that a process has on it, also those of SQLite. So a database
 # that is open in place is not opened for a copy, and the other way round.
 _lock = threading.RLock()
-_in_place: Counter[tuple[int, int]] = Counter()
+_writers: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _of_others: list[sqlite3.Connection] = []  # that a fork took over; kept, as they close when freed
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
-    _in_place.clear()
+    _writers.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -86,8 +86,8 @@ class Database:
                 _of_others.append(writer)  # closing it would undo locks of the parent
                 return
             with _lock:
+                _writers.discard(self)
                 writer.close()
-                _in_place[self._opened[1:]] -= 1
 
     def writer(self) -> sqlite3.Connection:
         """Give a connection to the file that is there now, which must hold a database.
@@ -106,7 +106,7 @@ class Database:
                 opened = self._there()
                 self._writer = _connected(self.path.absolute().as_uri() + "?mode=rw")
                 self._opened = opened
-                _in_place[opened[1:]] += 1
+                _writers.add(self)
             (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
             if mode != "wal" or opened != self._there():
                 self.close()
@@ -127,7 +127,7 @@ class Database:
         """
         check_database(self.path)
         with _lock:
-            if _in_place[self._there()[1:]] > 0:
+            if self._there() in {other._opened for other in _writers}:
                 return self.writer()
             if self._copy is None or self._copied != (os.getpid(), self._stamp()):
                 self.close()

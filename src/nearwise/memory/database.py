@@ -79,15 +79,14 @@ class Database:
 
     def close(self) -> None:
         """Close both connections."""
-        self._close_copy()
+        if self._copy is not None:
+            self._copy = None
+            self._end_copy()
         if self._writer is not None:
-            writer, self._writer = self._writer, None
-            if self._opened[0] != os.getpid():
-                _of_others.append(writer)  # closing it would undo locks of the parent
-                return
+            self._writer = None
             with _lock:
                 _writers.discard(self)
-                writer.close()
+                self._end_writer()
 
     def writer(self) -> sqlite3.Connection:
         """Give a connection to the file that is there now, which must hold a database.
@@ -101,10 +100,11 @@ class Database:
         if self._writer is not None and self._opened != self._there():
             self.close()  # the file was removed or replaced, or this is a fork
         if self._writer is None:
-            self._close_copy()
+            self.close()
             with _lock:
                 opened = self._there()
                 self._writer = _connected(self.path.absolute().as_uri() + "?mode=rw")
+                self._end_writer = weakref.finalize(self, _end, self._writer, os.getpid())
                 self._opened = opened
                 _writers.add(self)
             (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
@@ -132,15 +132,9 @@ class Database:
             if self._copy is None or self._copied != (os.getpid(), self._stamp()):
                 self.close()
                 self._copy, stamp = self._copy_now()
+                self._end_copy = weakref.finalize(self, _end, self._copy, os.getpid())
                 self._copied = os.getpid(), stamp
             return self._copy
-
-    def _close_copy(self) -> None:
-        copy, self._copy = self._copy, None
-        if copy is not None and self._copied[0] == os.getpid():
-            copy.close()
-        elif copy is not None:
-            _of_others.append(copy)  # closing it would change what the parent reads
 
     def _there(self) -> tuple[int, int, int]:
         """Name this process and the file that is there."""
@@ -236,6 +230,14 @@ def _filled(handle: int, size: int) -> Iterator[tuple[int, int]]:
             raise
         end = min(os.lseek(handle, start, os.SEEK_HOLE), size)
         yield start, end
+
+
+def _end(connection: sqlite3.Connection, process: int) -> None:
+    """Close a connection at once; nobody knows when the garbage collector would."""
+    if process == os.getpid():
+        connection.close()
+    else:
+        _of_others.append(connection)  # closing it would undo locks of the parent
 
 
 def database_image(statements: list[tuple[str, tuple[object, ...]]]) -> bytes:

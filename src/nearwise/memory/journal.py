@@ -149,7 +149,7 @@ class Journal:
                     f"{self.path.parent} has been saved since it was read. Read it again.",
                 )
             found = self._changes(connection, "version > ? ORDER BY version", version)
-            n_later = state.latest - version
+            n_later = max(state.latest - version, 0)
             if len(found) != n_later or (n_later and found[0].version != version + 1):
                 raise self._torn(f"not all changes from {version + 1} to {state.latest} are there")
             return found

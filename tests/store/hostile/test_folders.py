@@ -25,6 +25,8 @@ from nearwise.classifier import LiveModel
 from nearwise.memory import JOURNAL
 from nearwise.memory.journal import _checksum
 from nearwise.memory.store import MANIFEST
+from tests.classifier.cases import CHEAP, attn_knn
+from tests.store.folders import small_table
 from tests.store.hostile.open_folders import COMMANDS
 
 VICTIM = "victim"  # a file of the user, beside the folder
@@ -333,11 +335,11 @@ MUTATIONS = {
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory, based_folder):
+def opened(tmp_path_factory):
     """What every command said of every folder; outside the folders, and what is there now."""
     root = tmp_path_factory.mktemp("hostile")
     data, base = root / "new.csv", root / "base"
-    shutil.copytree(based_folder, base)
+    attn_knn(**CHEAP).fit(*small_table()).save(base)
     with LiveModel(base) as live:
         table = pd.DataFrame({"age": [0.5, 1.0], "income": [1.0, 2.0], "town": ["Rome", "Oslo"]})
         live.add(table, np.array(["yes", "no"]))

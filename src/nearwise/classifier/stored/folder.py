@@ -178,6 +178,17 @@ def changes_of_store(folder: str | os.PathLike[str]) -> list[Change]:
         store.close()
 
 
+def accept_lost_changes_of_store(folder: str | os.PathLike[str]) -> bool:
+    """Go on from a memory as it was last written, if changes since are lost; whether they were."""
+    from nearwise.memory.stores.disk import DiskStore  # databases keep no journal in a folder
+
+    _, store = _open_store(_read(Path(folder)), Path(folder))
+    try:
+        return isinstance(store, DiskStore) and store.accept_loss()
+    finally:
+        store.close()
+
+
 def _read(path: Path) -> Folder:
     return read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
 

@@ -41,6 +41,7 @@ from nearwise.serve.protocol import (
     wanted_outputs,
 )
 from nearwise.serve.service import Answers, Ask, Service
+from nearwise.warn import collected_warnings
 
 _ABOUT = """Predictions of a classifier that shows the neighbors behind each answer, and changes of
 what it remembers, which are on the disk before they are answered.
@@ -241,22 +242,29 @@ def _predictions(found: Answers) -> Response:
     content: dict[str, Any] = {"predictions": found.records()}
     if found.selection is not None:
         content["selection"] = found.selection
-    return PlainJSON(content | {"memory_version": found.version})
+    return PlainJSON(content | {"memory_version": found.version, "warnings": found.warnings})
 
 
 # --- rows ---------------------------------------------------------------------------------------
 
 
 def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
-    async def taken(body: Labelled, key: str | None, *, feedback: bool) -> Change:
+    async def taken(body: Labelled, key: str | None, *details: str) -> Response:
         service.check_rows(body.n_rows)
+        warnings: list[str] = []
 
         def make(live: LiveModel) -> Change:
             X = rows_for(live.now, body)
             y = labels_for(live.now, body.labels, new_classes=body.new_classes)
-            return live.feedback(X, y, key=key) if feedback else live.add(X, y, key=key)
+            take = live.feedback if "judged" in details else live.add
+            with collected_warnings() as said:
+                change = take(X, y, key=key)
+            warnings.extend(dict.fromkeys(said))
+            return change
 
-        return await service.change(make)
+        change = await service.change(make)
+        found = {name: change.details[name] for name in details} | {"warnings": warnings}
+        return _changed(change, 201, **found)
 
     async def decided(
         id: int, action: str, label: Any, forget_classes: bool, key: str | None
@@ -276,14 +284,14 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
     ) -> Response:
         """Remember rows; the next prediction may use them. Nothing is trained."""
-        return _changed(await taken(body, key, feedback=False), "evicted")
+        return await taken(body, key, "evicted")
 
     @write.post("/feedback", tags=["memory"], status_code=201, openapi_extra=_body(Labelled))
     async def feedback(
         body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
     ) -> Response:
         """Predict rows whose labels have become known, note how good that was, remember them."""
-        return _changed(await taken(body, key, feedback=True), "evicted", "judged")
+        return await taken(body, key, "evicted", "judged")
 
     @read.get("/feedback", tags=["memory"])
     async def feedback_so_far(
@@ -361,10 +369,9 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         return _changed(await service.change(make))
 
 
-def _changed(change: Change, *details: str) -> Response:
-    content = {"ids": change.ids} | {name: change.details[name] for name in details}
-    status = 201 if details else 200  # something is there that was not
-    return PlainJSON(content | {"memory_version": change.version}, status)
+def _changed(change: Change, status: int = 200, **more: Any) -> Response:
+    content = {"ids": change.ids, **more, "memory_version": change.version}
+    return PlainJSON(content, status)
 
 
 # --- review -------------------------------------------------------------------------------------

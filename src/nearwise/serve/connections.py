@@ -24,7 +24,7 @@ def raise_descriptor_limit() -> int:
 
 
 def most_connections(limit: int) -> tuple[int, int]:
-    """Connections to keep open under a limit of descriptors, and to accept at one time."""
+    """Choose how many connections to keep open under a limit of descriptors, and accept at once."""
     most = min(_MOST, limit - min(_RESERVE, limit // 2))
     return most, min(_LONGEST_QUEUE, (limit - most) // 2)
 

@@ -29,6 +29,7 @@ from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
+from nearwise.warn import collected_warnings
 
 T = TypeVar("T")
 _LOG = logging.getLogger("nearwise.serve")
@@ -76,7 +77,8 @@ class Answers(NamedTuple):
     """What was found for the rows of a request; None where it was not requested.
 
     `proba` (n, n_classes), `sets` bool (n, n_classes), `novelty_p` (n,), `accepted` bool (n,),
-    `explanations` one per row, `selection` of all requests that were answered together.
+    `explanations` one per row, `selection` of all requests that were answered together. `warnings`:
+    what of the rows was read as something else.
     """
 
     version: int
@@ -87,9 +89,10 @@ class Answers(NamedTuple):
     accepted: np.ndarray | None
     selection: dict[str, Any] | None
     explanations: list[Any] | None
+    warnings: Sequence[str] = ()
 
-    def of_rows(self, rows: slice) -> "Answers":
-        """Those of some rows."""
+    def of_rows(self, rows: slice, warnings: Sequence[str]) -> "Answers":
+        """Those of some rows, with what is to be said of these."""
 
         def cut(values: Any) -> Any:
             return None if values is None else values[rows]
@@ -100,6 +103,7 @@ class Answers(NamedTuple):
             novelty_p=cut(self.novelty_p),
             accepted=cut(self.accepted),
             explanations=cut(self.explanations),
+            warnings=warnings,
         )
 
     @property
@@ -259,7 +263,7 @@ class Service:
         """Answer equal queries, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
         given = [_attempt(partial(rows, version)) for _, rows, _ in requests]
-        encoded = _encoded(version, given)
+        encoded, warnings = _encoded(version, given)
         sound = [one for one in encoded if not isinstance(one, Exception)]
         if not sound:
             return encoded
@@ -269,12 +273,12 @@ class Service:
         # Refused where there are too few calibration rows, or no threshold keeps the risk.
         found = _attempt(lambda: answers(version, version.query(sound, **_extras(ask)), ask))
         results, start = [], 0
-        for one, (_, _, form) in zip(encoded, requests, strict=True):
+        for one, said, (_, _, form) in zip(encoded, warnings, requests, strict=True):
             if isinstance(one, Exception) or isinstance(found, Exception):
                 results.append(one if isinstance(one, Exception) else found)
                 continue
             rows = slice(start, start + len(one[0]))
-            results.append(_attempt(partial(form, found.of_rows(rows))))
+            results.append(_attempt(partial(form, found.of_rows(rows, said))))
             start = rows.stop
         return results
 
@@ -526,26 +530,36 @@ def _label_issues(version: Version) -> Any:
     return label_issues(version.fitted, 5, "nearwise")
 
 
-def _encoded(version: Version, given: list[Any]) -> list[list[AnyRows] | Exception]:
-    """Encode the rows of each request; what cannot be is that request's own exception.
+def _encoded(
+    version: Version, given: list[Any]
+) -> tuple[list[list[AnyRows] | Exception], list[list[str]]]:
+    """Encode the rows of each request, and give the warnings about them.
 
-    Arrays are checked and encoded at once, as that takes as long for one row as for many. A table's
-    columns could change their type by being joined.
+    What cannot be encoded is that request's own exception. Arrays that nothing is to be said of are
+    checked and encoded at once, as that takes as long for one row as for many. A table's columns
+    could change their type by being joined.
     """
     arrays = [one for one in given if isinstance(one, np.ndarray)]
     alike = {(one.shape[1:], one.dtype) for one in arrays}
     if 1 < len(arrays) == len(given) and len(alike) == 1:
-        whole = _attempt(lambda: version.encoded(np.concatenate(arrays)))
-        if not isinstance(whole, Exception):
+        whole, warnings = _encode(version, np.concatenate(arrays))
+        if not isinstance(whole, Exception) and not warnings:
             ends = np.cumsum([len(one) for one in arrays])
             return [
                 [view.take(np.arange(end - len(one), end)) for view in whole]
                 for one, end in zip(arrays, ends, strict=True)
-            ]
-    return [
-        one if isinstance(one, Exception) else _attempt(partial(version.encoded, one))
-        for one in given
-    ]
+            ], [[]] * len(arrays)
+    each = [(one, []) if isinstance(one, Exception) else _encode(version, one) for one in given]
+    return [one for one, _ in each], [warnings for _, warnings in each]
+
+
+def _encode(version: Version, rows: Any) -> tuple[list[AnyRows] | Exception, list[str]]:
+    def encode() -> tuple[list[AnyRows], list[str]]:
+        with collected_warnings() as warnings:
+            return version.encoded(rows), warnings
+
+    found = _attempt(encode)
+    return (found, []) if isinstance(found, Exception) else found
 
 
 def _extras(ask: Ask) -> dict[str, Any]:
@@ -559,9 +573,13 @@ def _not_remembered() -> ProblemError:
 
 
 def _attempt(work: Callable[[], T]) -> T | Exception:
-    """Do what a client requests; an exception is its answer, and nobody else's."""
+    """Do what a client requests; an exception is its answer, and nobody else's.
+
+    Warnings of its rows are for the client, too: an answer that has none leaves them out.
+    """
     try:
-        return work()
+        with collected_warnings():
+            return work()
     except StoreError as error:  # though a ValueError, it is not a mistake of a client
         return error
     except UnknownIdError:

@@ -3,7 +3,6 @@
 import gc
 import re
 import socket
-import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -133,9 +132,6 @@ def serve(
                     f"programs; Open Inference Protocol name: {name}). Ctrl-C stops."
                 )
 
-    # Of clients' rows, and endless; other warnings are about the model's folder.
-    warnings.filterwarnings("ignore", "Categories that were not in the training table")
-    warnings.filterwarnings("ignore", "Missing values in columns that had none in training")
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -17,6 +17,7 @@ from nearwise.classifier.uncertainty.explain import Explanation
 from nearwise.html.neighbors import is_missing
 from nearwise.serve.bodies import Rows, rows_for
 from nearwise.serve.problems import ProblemError
+from nearwise.warn import collected_warnings
 
 Form = dict[str, str | list[str]]
 N_NEIGHBORS = 8
@@ -103,7 +104,7 @@ class Answered:
     `explanation` applies what was switched off or relabelled; `before` does not, and has the
     neighbors. `given` is the label of a remembered row that was queried, without itself. `rows` is
     the query, one row as the model takes it, `row` or `pixels` the same to be shown;
-    `shares` split the distances by column.
+    `shares` split the distances by column; `warnings` say what was read as something else.
     """
 
     explanation: Explanation
@@ -117,9 +118,17 @@ class Answered:
     row: dict[str, Any] | None
     pixels: Any
     shares: np.ndarray | None
+    warnings: list[str]
 
 
 def answer(version: Version, form: Form) -> Answered:
+    """Answer a form, with what is to be said of its row; raises as `_answer`."""
+    with collected_warnings() as warnings:
+        found = _answer(version, form)
+    return replace(found, warnings=list(dict.fromkeys(warnings)))
+
+
+def _answer(version: Version, form: Form) -> Answered:
     """Answer a form.
 
     Raises
@@ -161,6 +170,7 @@ def answer(version: Version, form: Form) -> Answered:
         row=None if is_image else before.row,
         pixels=rows[0] if is_image else None,
         shares=shares,
+        warnings=[],
     )
 
 

@@ -142,6 +142,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.get_ready()
         yield
         service.close()
 
@@ -392,13 +393,16 @@ def _add_review(read: APIRouter, service: Service) -> None:
 
     @read.get("/map", tags=["review"])
     async def memory_map(
+        request: Request,
         method: Annotated[MapMethod, Query(description="t-SNE needs the extra map.")] = "pca",
         doubt: Annotated[
             bool, Query(description="Also the probability that each label is wrong.")
         ] = False,
     ) -> Response:
         """Lay the memory out in two dimensions: of at most 20,000 rows, drawn at random."""
-        version, found = await service.read(lambda: service.map(method, doubt=doubt))
+        version, found = await service.read_map(
+            method, lambda: service.map(method, doubt=doubt), request.is_disconnected
+        )
         return PlainJSON(found | {"memory_version": version.number})
 
 
@@ -450,8 +454,9 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
 
     @app.get("/v2/health/ready", tags=tags)
     async def is_ready() -> Response:
-        """Whether the service answers; no key is needed."""
-        return PlainJSON({"ready": True})
+        """Whether the service answers, and what it still computes for the page; no key is needed."""
+        step = service.getting_ready
+        return PlainJSON({"ready": True, "getting_ready": None if step is None else step._asdict()})
 
     @read.get("/v2", tags=tags)
     async def server() -> Response:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +23,12 @@ from nearwise.classifier.noise.label_issues import can_find_label_issues, label_
 from nearwise.classifier.noise.review import held_out_losses, review
 from nearwise.classifier.query import Query
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
+from nearwise.classifier.uncertainty.calibration_rows import calibration_rows, own_distances
 from nearwise.classifier.uncertainty.explain import without_pixels
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve.batching import Lane, QueueFullError
+from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
 from nearwise.warn import collected_warnings
@@ -146,6 +148,13 @@ class Job:
     problem: str | None = None
 
 
+class GettingReady(NamedTuple):
+    """What a service that was just started computes: the present step, and the share done."""
+
+    step: str
+    progress: float
+
+
 class Effect(NamedTuple):
     """Difference that changes made to the NLL of `n_rows` rows predicted without their labels.
 
@@ -198,6 +207,10 @@ class Service:
         self._changes = Lane("changes", _call_each, max_waiting=most)
         self._readings = Lane("readings", _call_each, max_waiting=most)
         self._asks = Lane("asks", _call_each, max_waiting=most)
+        self._layouts = Layouts(_call_each, most)
+        self._noting = threading.Lock()  # of what is derived, which two lanes do
+        self.getting_ready: GettingReady | None = None
+        self._warming: Future[None] | None = None
         self._closing = threading.Event()
         self._follower: threading.Thread | None = None
         if follow:
@@ -209,9 +222,35 @@ class Service:
         self._closing.set()
         if self._follower is not None:
             self._follower.join()
-        for lane in (self.predictions, self._asks, self._readings, self._changes):
+        lanes = (self.predictions, self._asks, self._readings, self._layouts.lane, self._changes)
+        for lane in lanes:
             lane.close()
         self.live.close()
+
+    # --- before the first question --------------------------------------------------------------
+
+    def get_ready(self) -> None:
+        """Start computing what the first question would wait for; predictions go on meanwhile."""
+        self.getting_ready = GettingReady(WARM_UP[0][0], 0.0)
+        self._warming = self._readings.submit(self._warm_up)
+
+    async def until_ready(self) -> None:
+        """Wait for `get_ready`; TimeoutError after the deadline."""
+        if self._warming is not None:
+            waiting = asyncio.shield(asyncio.wrap_future(self._warming))
+            await asyncio.wait_for(waiting, self.limits.deadline)
+
+    def _warm_up(self) -> None:
+        try:
+            for n_done, (step, work) in enumerate(WARM_UP):
+                if self._closing.is_set():
+                    return
+                self.getting_ready = GettingReady(step, n_done / len(WARM_UP))
+                work(self.live.now)
+        except Exception as error:  # the question that needs it is told
+            _LOG.error("getting ready failed", exc_info=error)
+        finally:
+            self.getting_ready = None
 
     # --- predictions ----------------------------------------------------------------------------
 
@@ -436,7 +475,21 @@ class Service:
 
     def laid_out(self, method: MapMethod) -> tuple[Version, MemoryMap]:
         """Give the map of the present version, which is made once."""
-        return self._once(f"map by {method}", lambda now: memory_map(now.fitted, method))
+        report = self._layouts.report
+        return self._once(f"map by {method}", lambda now: memory_map(now.fitted, method, report))
+
+    async def read_map(
+        self, method: MapMethod, work: Callable[[], T], is_gone: Callable[[], Awaitable[bool]]
+    ) -> T:
+        """Do work with a map; that of t-SNE in its own thread, and only while somebody waits."""
+        if method == "pca":
+            return await self.read(work)
+        return await self._layouts.answer(work, self.limits.deadline, is_gone)
+
+    @property
+    def layout_progress(self) -> float | None:
+        """How far the slow layout under way is; None where there is none."""
+        return self._layouts.progress
 
     def _came(self, fitted: FittedModel) -> np.ndarray:
         """Version with which each remembered row came; 0 for those of the fit."""
@@ -483,10 +536,11 @@ class Service:
         """Give what is made of a version, once; what was made of others is dropped."""
         known = self._derived.get(name)
         if known is None or known[0].fitted is not version.fitted:
-            made = make(version)
-            there = self._derived.items()
-            self._derived = {n: one for n, one in there if one[0].fitted is version.fitted}
-            known = self._derived[name] = version, made
+            known = version, make(version)
+            with self._noting:
+                there = self._derived.items()
+                kept = {n: one for n, one in there if one[0].fitted is version.fitted}
+                self._derived = kept | {name: known}
         found: T = known[1]
         return found
 
@@ -505,6 +559,17 @@ class Service:
                 if str(error) != problem:
                     _LOG.error("could not follow the model's folder: %s", error)
                 problem = str(error)
+
+
+def _calibration_rows(version: Version) -> object:
+    fitted = version.fitted
+    return calibration_rows(fitted.predictor, fitted.n_classes, fitted.predictor.n_views)
+
+
+WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (
+    ("distances between remembered rows", lambda now: own_distances(now.fitted.predictor.views)),
+    ("predictions of remembered rows", _calibration_rows),
+)
 
 
 def answers(version: Version, query: Query, ask: Ask) -> Answers:

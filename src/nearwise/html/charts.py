@@ -66,6 +66,4 @@ def _step(length: float) -> float:
     """Distance of the ticks of an axis of this length: four or five of them, at round numbers."""
     rough = length / 4 or 1.0
     power = 10.0 ** np.floor(np.log10(rough))
-    return float(
-        next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * 0.999)
-    )
+    return float(next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * 0.999))

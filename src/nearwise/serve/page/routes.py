@@ -65,9 +65,7 @@ async def _patiently(service: Service, where: str, work: Callable[[], Response])
         return _waiting(service, where)
 
 
-def _waiting(
-    service: Service, where: str, fields: list[tuple[str, str]] | None = None
-) -> Response:
+def _waiting(service: Service, where: str, fields: list[tuple[str, str]] | None = None) -> Response:
     """Give a part that asks again; by a form, with the fields that it takes the place of."""
     return _part("waiting.html", where=where, fields=fields, step=service.getting_ready)
 

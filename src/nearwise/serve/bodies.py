@@ -30,8 +30,8 @@ from nearwise.names import did_you_mean, listed
 from nearwise.safe_files import plain
 from nearwise.serve.problems import ProblemError, problem_of_body
 
-_CELL = {"type": ["boolean", "number", "string", "null"]}
-_LABEL = {"type": ["boolean", "number", "string"]}
+CELL = {"type": ["boolean", "number", "string", "null"]}
+LABEL = {"type": ["boolean", "number", "string"]}
 MOST_ROWS = 2**16  # of any service
 MOST_NEIGHBORS = 1_000
 _SHOWN = 12  # names in a message
@@ -82,18 +82,18 @@ def _not_endless(values: Any) -> Any:
 # Of a long list one mistake is named.
 Few = (Field(fail_fast=True), BeforeValidator(_not_endless))
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(_LABEL)]
+Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(LABEL)]
 Table = Annotated[
     list[dict[str, Any]],
     *Few,
     AfterValidator(_check_cells),
-    WithJsonSchema({"type": "array", "items": {"type": "object", "additionalProperties": _CELL}}),
+    WithJsonSchema({"type": "array", "items": {"type": "object", "additionalProperties": CELL}}),
 ]
 Labels = Annotated[
     list[Any],
     BeforeValidator(_not_endless),
     AfterValidator(_check_labels),
-    WithJsonSchema({"type": "array", "items": _LABEL}),
+    WithJsonSchema({"type": "array", "items": LABEL}),
 ]
 
 

@@ -32,7 +32,9 @@ _CONTRASTS = """
     const has = [...one.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
     if (!has || one.closest('style, svg title, .hidden')) continue;
     const grounds = [];
-    for (let at = one; at; at = at.parentElement) grounds.unshift(getComputedStyle(at).backgroundColor);
+    for (let at = one; at; at = at.parentElement) {
+      grounds.unshift(getComputedStyle(at).backgroundColor);
+    }
     const style = getComputedStyle(one);
     const ground = rgb(grounds);
     const ink = rgb([...grounds, one.closest('svg') ? style.fill : style.color]);

@@ -95,7 +95,7 @@ def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme)
         line = page.locator("#answer > .answer")
         assert "points" in line.inner_text()
         box = line.bounding_box()  # the effect is in sight
-        assert 0 <= box["y"] and box["y"] + box["height"] <= 900
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 900
         page.get_by_label("age").fill("0.75")  # another question: nothing is switched off in it
         page.get_by_role("button", name="Ask", exact=True).click()
         page.wait_for_selector("text=with these changes", state="detached")

@@ -1,4 +1,4 @@
-"""What takes long at first: a service that gets ready while it answers, layouts that can be left."""
+"""A service gets ready while it answers, and layouts that take long can be left."""
 
 import asyncio
 import re

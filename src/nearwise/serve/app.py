@@ -18,6 +18,7 @@ from nearwise.classifier.memory_map import MapMethod
 from nearwise.classifier.online.feedback import feedback_summary
 from nearwise.memory import Change
 from nearwise.serve import answers
+from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import (
     Decision,
     Labelled,
@@ -40,7 +41,7 @@ from nearwise.serve.protocol import (
     rows_of_tensors,
     wanted_outputs,
 )
-from nearwise.serve.service import Answers, Ask, Service
+from nearwise.serve.service import Service
 from nearwise.warn import collected_warnings
 
 _ABOUT = """Predictions of a classifier that shows the neighbors behind each answer, and changes of

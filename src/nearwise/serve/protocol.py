@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.live import Version
+from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import MOST_NEIGHBORS, Few, check_columns
 from nearwise.serve.problems import ProblemError
-from nearwise.serve.service import Answers, Ask
 
 _DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,

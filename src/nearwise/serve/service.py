@@ -15,33 +15,37 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from nearwise.classifier import LiveModel
-from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.live import ReusedKeyError, Version
+from nearwise.classifier.live import Version
 from nearwise.classifier.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.noise.label_issues import can_find_label_issues, label_issues
 from nearwise.classifier.noise.review import held_out_losses, review
-from nearwise.classifier.query import Query
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows, own_distances
 from nearwise.classifier.uncertainty.explain import without_pixels
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.memory import Change, StoreError, UnknownIdError
+from nearwise.serve.asked_rows import (
+    Answers,
+    Ask,
+    answers,
+    attempt,
+    call_each,
+    encoded,
+    extras,
+    not_remembered,
+)
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
-from nearwise.warn import collected_warnings
 
 T = TypeVar("T")
 _LOG = logging.getLogger("nearwise.serve")
-_BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
-_OF_SELECTION = ("score_name", "threshold", "expected_risk", "risk_bound", "confidence")
 _FOLLOW_EVERY = 0.5  # seconds
 _LONGEST_REPLAY = 10.0  # seconds that opening the model may take longer for its changes
 _MOST_JOBS = 100  # that are remembered
 _FEWEST_JUDGED, _MOST_JUDGED = 30, 5_000  # rows that an effect is measured on
-_REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
 _MOST_SHOWN = 2**15  # neighbors of all rows of a request
 
 
@@ -57,82 +61,6 @@ class Limits:
     max_rows: int = 4096
     max_body: int = 8 * 2**20
     deadline: float = 10.0
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A query about rows; equal queries are answered together."""
-
-    confidence: float | None = None
-    novelty: bool = False
-    coverage: float | None = None
-    max_risk: float | None = None
-    n_neighbors: int | None = None
-
-    @property
-    def is_selective(self) -> bool:
-        """Whether to choose the predictions to act on."""
-        return self.coverage is not None or self.max_risk is not None
-
-
-class Answers(NamedTuple):
-    """What was found for the rows of a request; None where it was not requested.
-
-    `proba` (n, n_classes), `sets` bool (n, n_classes), `novelty_p` (n,), `accepted` bool (n,),
-    `explanations` one per row, `selection` of all requests that were answered together. `warnings`:
-    what of the rows was read as something else.
-    """
-
-    version: int
-    classes: np.ndarray
-    proba: np.ndarray
-    sets: np.ndarray | None
-    novelty_p: np.ndarray | None
-    accepted: np.ndarray | None
-    selection: dict[str, Any] | None
-    explanations: list[Any] | None
-    warnings: Sequence[str] = ()
-
-    def of_rows(self, rows: slice, warnings: Sequence[str]) -> "Answers":
-        """Those of some rows, with what is to be said of these."""
-
-        def cut(values: Any) -> Any:
-            return None if values is None else values[rows]
-
-        return self._replace(
-            proba=cut(self.proba),
-            sets=cut(self.sets),
-            novelty_p=cut(self.novelty_p),
-            accepted=cut(self.accepted),
-            explanations=cut(self.explanations),
-            warnings=warnings,
-        )
-
-    @property
-    def predicted(self) -> np.ndarray:
-        """Most probable classes, (n,)."""
-        found: np.ndarray = self.classes[self.proba.argmax(axis=1)]
-        return found
-
-    def records(self) -> list[dict[str, Any]]:
-        """One object per row: label, proba by class, and what else was requested."""
-        names = [str(label) for label in self.classes.tolist()]
-        records: list[dict[str, Any]] = []
-        labels, proba = self.predicted.tolist(), self.proba.tolist()
-        for row, label in enumerate(labels):
-            record: dict[str, Any] = {"label": label}
-            if self.explanations is not None:
-                record |= self.explanations[row].to_dict()
-                del record["prediction"]
-            record["proba"] = dict(zip(names, proba[row], strict=True))
-            if self.sets is not None:
-                record["set"] = self.classes[self.sets[row]].tolist()
-            if self.novelty_p is not None:
-                record["novelty_p"] = self.novelty_p[row]
-            if self.accepted is not None:
-                record["accepted"] = self.accepted[row]
-            records.append(record)
-        return records
 
 
 @dataclass
@@ -204,10 +132,10 @@ class Service:
         self.predictions = Lane(
             "predictions", self._predict, max_waiting=most, max_rows=self.limits.max_rows
         )
-        self._changes = Lane("changes", _call_each, max_waiting=most)
-        self._readings = Lane("readings", _call_each, max_waiting=most)
-        self._asks = Lane("asks", _call_each, max_waiting=most)
-        self._layouts = Layouts(_call_each, most)
+        self._changes = Lane("changes", call_each, max_waiting=most)
+        self._readings = Lane("readings", call_each, max_waiting=most)
+        self._asks = Lane("asks", call_each, max_waiting=most)
+        self._layouts = Layouts(call_each, most)
         self._noting = threading.Lock()  # of what is derived, which two lanes do
         self.getting_ready: GettingReady | None = None
         self._warming: Future[None] | None = None
@@ -301,23 +229,23 @@ class Service:
     def _answered(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
         """Answer equal queries, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
-        given = [_attempt(partial(rows, version)) for _, rows, _ in requests]
-        encoded, warnings = _encoded(version, given)
-        sound = [one for one in encoded if not isinstance(one, Exception)]
+        given = [attempt(partial(rows, version)) for _, rows, _ in requests]
+        each, warnings = encoded(version, given)
+        sound = [one for one in each if not isinstance(one, Exception)]
         if not sound:
-            return encoded
+            return each
         n_rows = sum(len(one[0]) for one in sound)
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
         # Refused where there are too few calibration rows, or no threshold keeps the risk.
-        found = _attempt(lambda: answers(version, version.query(sound, **_extras(ask)), ask))
+        found = attempt(lambda: answers(version, version.query(sound, **extras(ask)), ask))
         results, start = [], 0
-        for one, said, (_, _, form) in zip(encoded, warnings, requests, strict=True):
+        for one, said, (_, _, form) in zip(each, warnings, requests, strict=True):
             if isinstance(one, Exception) or isinstance(found, Exception):
                 results.append(one if isinstance(one, Exception) else found)
                 continue
             rows = slice(start, start + len(one[0]))
-            results.append(_attempt(partial(form, found.of_rows(rows, said))))
+            results.append(attempt(partial(form, found.of_rows(rows, said))))
             start = rows.stop
         return results
 
@@ -385,7 +313,7 @@ class Service:
 
         def run() -> None:
             job.state, job.started = "running", time.time()
-            problem = _attempt(lambda: work(self.live))
+            problem = attempt(lambda: work(self.live))
             if isinstance(problem, ProblemError):
                 job.problem = problem.detail
             elif isinstance(problem, Exception):
@@ -420,7 +348,7 @@ class Service:
         try:
             (found,) = version.fitted.look_up([row])
         except UnknownIdError:
-            raise _not_remembered() from None
+            raise not_remembered() from None
         return version, found._asdict() | {"row": without_pixels(found.row)}
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -572,93 +500,5 @@ WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (
 )
 
 
-def answers(version: Version, query: Query, ask: Ask) -> Answers:
-    """Give what was requested of a query's rows."""
-    chosen = None
-    if ask.is_selective:
-        chosen = query.selection(
-            coverage=ask.coverage, max_risk=ask.max_risk, confidence=_BOUND_CONFIDENCE
-        )
-    return Answers(
-        version.number,
-        query.model.classes,
-        query.proba(),
-        None if ask.confidence is None else query.sets(ask.confidence),
-        query.novelty_p_value() if ask.novelty else None,
-        None if chosen is None else chosen.accepted,
-        None if chosen is None else {name: getattr(chosen, name) for name in _OF_SELECTION},
-        None if ask.n_neighbors is None else query.explanations(),
-    )
-
-
 def _label_issues(version: Version) -> Any:
     return label_issues(version.fitted, 5, "nearwise")
-
-
-def _encoded(
-    version: Version, given: list[Any]
-) -> tuple[list[list[AnyRows] | Exception], list[list[str]]]:
-    """Encode the rows of each request, and give the warnings about them.
-
-    What cannot be encoded is that request's own exception. Arrays that nothing is to be said of are
-    checked and encoded at once, as that takes as long for one row as for many. A table's columns
-    could change their type by being joined.
-    """
-    arrays = [one for one in given if isinstance(one, np.ndarray)]
-    alike = {(one.shape[1:], one.dtype) for one in arrays}
-    if 1 < len(arrays) == len(given) and len(alike) == 1:
-        whole, warnings = _encode(version, np.concatenate(arrays))
-        if not isinstance(whole, Exception) and not warnings:
-            ends = np.cumsum([len(one) for one in arrays])
-            return [
-                [view.take(np.arange(end - len(one), end)) for view in whole]
-                for one, end in zip(arrays, ends, strict=True)
-            ], [[]] * len(arrays)
-    each = [(one, []) if isinstance(one, Exception) else _encode(version, one) for one in given]
-    return [one for one, _ in each], [warnings for _, warnings in each]
-
-
-def _encode(version: Version, rows: Any) -> tuple[list[AnyRows] | Exception, list[str]]:
-    def encode() -> tuple[list[AnyRows], list[str]]:
-        with collected_warnings() as warnings:
-            return version.encoded(rows), warnings
-
-    found = _attempt(encode)
-    return (found, []) if isinstance(found, Exception) else found
-
-
-def _extras(ask: Ask) -> dict[str, Any]:
-    explain: int | Literal[False] = False if ask.n_neighbors is None else ask.n_neighbors
-    novelty = ask.novelty or ask.is_selective
-    return {"sets": ask.confidence is not None, "novelty": novelty, "explain": explain}
-
-
-def _not_remembered() -> ProblemError:
-    return ProblemError(404, "The row is not remembered (or no longer).")
-
-
-def _attempt(work: Callable[[], T]) -> T | Exception:
-    """Do what a client requests; an exception is its answer, and nobody else's.
-
-    Warnings of its rows are for the client, too: an answer that has none leaves them out.
-    """
-    try:
-        with collected_warnings():
-            return work()
-    except StoreError as error:  # though a ValueError, it is not a mistake of a client
-        return error
-    except UnknownIdError:
-        return _not_remembered()
-    except ReusedKeyError as error:
-        return ProblemError(409, str(error))
-    except ImportError as error:  # an extra
-        return ProblemError(501, str(error))
-    except _REFUSED as error:
-        return ProblemError(422, str(error))
-    except Exception as error:
-        return error
-
-
-def _call_each(requests: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do the work of each request; an exception is its answer."""
-    return [_attempt(work) for work in requests]

@@ -9,7 +9,6 @@ import pytest
 
 from nearwise.classifier.memory_map import memory_map
 from nearwise.serve import Limits, service
-from nearwise.serve.batching import Lane
 from nearwise.serve.layouts import AbandonedError, Layouts
 from tests.serve.conftest import json_rows
 from tests.serve.test_page import neighbors_of
@@ -165,8 +164,9 @@ def test_a_layout_that_nobody_waits_for_is_given_up():
     assert ended.wait(10)
     assert layouts.progress is None
     assert asyncio.run(layouts.answer(lambda: "next", 5, stays)) == "next"
-    layouts.lane.close()
-    assert isinstance(layouts.lane, Lane)
+    with pytest.raises(TimeoutError):
+        asyncio.run(layouts.answer(endless, 0.2, stays))
+    layouts.close()  # without waiting for the end of what has none
 
 
 def test_t_sne_reports_its_progress_and_is_ended_by_what_that_raises(client):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Chart:
 
     right, top, bottom = 12, 12, 44
 
-    @property
+    @cached_property
     def left(self) -> int:
         """Left margin: room for the label of the axis, and beside it for the longest tick."""
         return 30 + _CHARACTER * max(3, *(len(text) for _, text in self.ticks("y")))

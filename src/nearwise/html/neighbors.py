@@ -66,9 +66,8 @@ def neighbor_table(
         for one in neighbors
     ]  # fmt: skip
     n_differing = np.array(differs, dtype=int).reshape(len(neighbors), len(names)).sum(axis=0)
-    shown = np.lexsort([-n_differing, -shares.sum(axis=0).round(9), unused])[
-        :_MOST_COLUMNS
-    ].tolist()
+    order = np.lexsort([-n_differing, -shares.sum(axis=0).round(9), unused])  # last key first
+    shown = order[:_MOST_COLUMNS].tolist()
     shades = np.ceil(_SHADES * shares - 0.05).clip(0, _SHADES).astype(int)
     cells = [
         [(one.row[names[at]], apart[at], int(shade[at])) for at in shown]

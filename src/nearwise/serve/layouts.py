@@ -27,7 +27,12 @@ class Layouts:
     def __init__(self, work: Callable[[list[Callable[[], T]]], list[T]], max_waiting: int) -> None:
         self.lane = Lane("layouts", work, max_waiting=max_waiting)
         self.progress: float | None = None
-        self._n_waiting, self._until = 0, 0.0
+        self._n_waiting, self._until, self._is_closing = 0, 0.0, False
+
+    def close(self) -> None:
+        """Give the present layout up, and end the thread."""
+        self._is_closing = True
+        self.lane.close()
 
     def report(self, share: float) -> None:
         """Note how far the layout is; called by the thread that makes it.
@@ -37,7 +42,8 @@ class Layouts:
         AbandonedError
             If nobody waits for it.
         """
-        if not self._n_waiting and time.monotonic() > self._until:
+        is_wanted = self._n_waiting or time.monotonic() <= self._until
+        if self._is_closing or not is_wanted:
             self.progress = None
             raise AbandonedError
         self.progress = share if share < 1 else None

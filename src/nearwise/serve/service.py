@@ -150,7 +150,7 @@ class Service:
         self._closing.set()
         if self._follower is not None:
             self._follower.join()
-        lanes = (self.predictions, self._asks, self._readings, self._layouts.lane, self._changes)
+        lanes = (self.predictions, self._asks, self._readings, self._layouts, self._changes)
         for lane in lanes:
             lane.close()
         self.live.close()

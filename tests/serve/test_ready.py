@@ -10,6 +10,8 @@ import pytest
 from nearwise.classifier.memory_map import memory_map
 from nearwise.serve import Limits, service
 from nearwise.serve.layouts import AbandonedError, Layouts
+from nearwise.serve.page import routes
+from nearwise.serve.page.asking import answer
 from tests.serve.conftest import json_rows
 from tests.serve.test_page import neighbors_of
 
@@ -76,6 +78,34 @@ def test_a_question_that_takes_longer_than_the_deadline_is_asked_again(asked, mo
         assert "Still working" in client.post("/page/ask/answer", json=FORM).text
         free.set()
         until(lambda: neighbors_of(client.post("/page/ask/answer", json=FORM).text))
+
+
+def test_a_question_that_always_takes_longer_than_the_deadline_is_worked_on_once(
+    asked, monkeypatch
+):
+    n_calls = []
+
+    def slowly(version, form):
+        n_calls.append(form)
+        time.sleep(0.5)
+        return answer(version, form)
+
+    monkeypatch.setattr(routes, "answer", slowly)
+    with asked(limits=Limits(deadline=0.15)) as client:
+        until(lambda: step_of(client) is None)
+        until(lambda: neighbors_of(client.post("/page/ask/answer", json=FORM).text))
+        assert len(n_calls) == 1
+        until(lambda: neighbors_of(client.post("/page/ask/answer", json=FORM).text))
+        assert len(n_calls) == 2  # what was answered is forgotten
+        client.post("/page/ask/answer", json=FORM)
+        rows = {"rows": [{"age": 1, "income": 1, "town": "Rome"}], "labels": ["yes"]}
+        until(lambda: client.post("/rows", json=rows).is_success)
+        part = until(
+            lambda: (
+                "Version" in (found := client.post("/page/ask/answer", json=FORM).text) and found
+            )
+        )
+        assert "Version 0 of" not in part  # nor is an answer of a former version given
 
 
 def test_a_step_that_fails_is_logged_and_the_service_goes_on(asked, monkeypatch, caplog):

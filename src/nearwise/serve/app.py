@@ -178,20 +178,12 @@ def _add_predictions(read: APIRouter, service: Service) -> None:
             lambda now: rows_for(now, body), body.n_rows, ask, _predictions
         )
 
-    @read.post(
-        "/predict",
-        tags=["predict"],
-        **_typed(Question, answers.Predictions),
-    )
+    @read.post("/predict", tags=["predict"], **_typed(Question, answers.Predictions))
     async def predict(body: Annotated[Question, Depends(reader(Question))]) -> Response:
         """Predict rows: label and probabilities, with sets, p-values and abstention on request."""
         return await answered(body)
 
-    @read.post(
-        "/explain",
-        tags=["predict"],
-        **_typed(WhyQuestion, answers.Explanations),
-    )
+    @read.post("/explain", tags=["predict"], **_typed(WhyQuestion, answers.Explanations))
     async def explain(body: Annotated[WhyQuestion, Depends(reader(WhyQuestion))]) -> Response:
         """Predict rows, and show the neighbors behind each prediction."""
         return await answered(body, body.n_neighbors)
@@ -238,24 +230,14 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         return _changed(await service.change(make))
 
-    @write.post(
-        "/rows",
-        tags=["memory"],
-        status_code=201,
-        **_typed(Labelled, answers.Added),
-    )
+    @write.post("/rows", tags=["memory"], status_code=201, **_typed(Labelled, answers.Added))
     async def add_rows(
         body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
     ) -> Response:
         """Remember rows; the next prediction may use them. Nothing is trained."""
         return await taken(body, key, "evicted")
 
-    @write.post(
-        "/feedback",
-        tags=["memory"],
-        status_code=201,
-        **_typed(Labelled, answers.Feedback),
-    )
+    @write.post("/feedback", tags=["memory"], status_code=201, **_typed(Labelled, answers.Feedback))
     async def feedback(
         body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
     ) -> Response:
@@ -297,11 +279,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         """Forget a remembered row."""
         return await decided(id, "remove", None, forget_classes, key)
 
-    @write.post(
-        "/issues/{id}",
-        tags=["review"],
-        **_typed(Decision, answers.Changed),
-    )
+    @write.post("/issues/{id}", tags=["review"], **_typed(Decision, answers.Changed))
     async def decide(
         id: RowId,
         body: Annotated[Decision, Depends(reader(Decision))],
@@ -448,11 +426,7 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
         check(model)
         return PlainJSON({"name": name, "ready": True})
 
-    @read.post(
-        "/v2/models/{model}/infer",
-        tags=tags,
-        **_typed(InferRequest, answers.InferAnswer),
-    )
+    @read.post("/v2/models/{model}/infer", tags=tags, **_typed(InferRequest, answers.InferAnswer))
     async def infer(
         model: Model,
         body: Annotated[InferRequest, Depends(reader(InferRequest))],

@@ -139,6 +139,7 @@ class Service:
         self._noting = threading.Lock()  # of what is derived, which two lanes do
         self.getting_ready: GettingReady | None = None
         self._warming: Future[None] | None = None
+        self._begun: OrderedDict[str, tuple[Version, Future[Any]]] = OrderedDict()
         self._closing = threading.Event()
         self._follower: threading.Thread | None = None
         if follow:
@@ -358,6 +359,25 @@ class Service:
     async def ask(self, work: Callable[[], T]) -> T:
         """Do work that takes part of a second, and need not wait for what takes long."""
         return await self._within_deadline(self._asks.submit(work))
+
+    async def ask_again(self, question: str, work: Callable[[], T]) -> T:
+        """Do work as `ask` does, for a client that asks again after a TimeoutError.
+
+        Meanwhile it goes on, so that no question is too long to be answered.
+        """
+        now = self.live.now
+        version, answer = self._begun.pop(question, (None, None))
+        if answer is None or version is None or version.fitted is not now.fitted:
+            answer = self._asks.submit(work)
+        try:
+            waiting = asyncio.shield(asyncio.wrap_future(answer))
+            found: T = await asyncio.wait_for(waiting, self.limits.deadline)
+        except TimeoutError:
+            self._begun[question] = now, answer
+            while len(self._begun) > self.limits.max_queue:
+                self._begun.popitem(last=False)
+            raise
+        return found
 
     def issues(self) -> tuple[Version, Any]:
         """Rows whose labels look wrong, most suspicious first, without those that were kept."""

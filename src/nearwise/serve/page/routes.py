@@ -5,6 +5,7 @@ Parts come as HTML, from the templates that notebooks use too, and htmx inserts 
 
 import json
 from collections.abc import Callable
+from hashlib import sha256
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
@@ -129,7 +130,8 @@ def _add_ask(read: APIRouter, service: Service) -> None:
 
         try:
             await service.until_ready()  # what it computes would be computed twice otherwise
-            return await service.ask(work)
+            question = json.dumps(body.root, sort_keys=True)
+            return await service.ask_again(sha256(question.encode()).hexdigest(), work)
         except TimeoutError:
             switched = [
                 (name, value)

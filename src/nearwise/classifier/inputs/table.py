@@ -16,12 +16,13 @@ from nearwise.classifier.inputs.columns import (
     refuse_repeated,
 )
 from nearwise.classifier.inputs.dates import DateColumn
-from nearwise.warn import warn_user
+from nearwise.warn import RowsWarning, warn_user
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
 LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
 _WIDE = 64
+_NUMBER_TYPES = ("int", "uint", "float")
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
 _FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
 
@@ -162,8 +163,9 @@ class TableEncoder:
         """Encode rows with the columns of the training table, matched by position.
 
         A category that is not known as it is, is looked up by its text: a CSV's types are guessed
-        file by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing) and
-        gaps in columns that had none in training (filled with the median) are counted in warnings.
+        file by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing),
+        gaps in columns that had none in training (filled with the median), truth values where there
+        were numbers (taken as 1 and 0) and rows without any value are counted in a `RowsWarning`.
         ValueError if a number is too large, or too far from those of training, to compute with in
         float32.
         """
@@ -176,8 +178,16 @@ class TableEncoder:
                 named = _counted(zip(self.sources, new_gaps, strict=True))
                 warn_user(
                     f"Missing values in columns that had none in training: {named}. They are "
-                    "filled with the training median."
+                    "filled with the training median.",
+                    RowsWarning,
                 )
+        empty = np.flatnonzero(np.isnan(numbers).all(axis=1) & (codes == 0).all(axis=1))
+        if len(empty):
+            warn_user(
+                f"Rows without any value that the model knows: {len(empty)}, first row {empty[0]} "
+                "(counted from 0). Their predictions say what is common, nothing about them.",
+                RowsWarning,
+            )
         return Encoded(numbers, codes)
 
     def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
@@ -192,7 +202,24 @@ class TableEncoder:
     def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         frame = as_frame(X)
         frame.columns = pd.Index(self.columns, dtype=object)  # not checked
+        self._warn_of_truth(frame)
         return self._numbers(frame), self._codes(frame, count=True)
+
+    def _warn_of_truth(self, frame: pd.DataFrame) -> None:
+        """Warn of true and false in columns that held numbers, and no objects, in training."""
+        types = {report["name"]: report["type"].lower() for report in self.report}
+        found = [
+            (name, _n_truths(frame.iloc[:, at]))
+            for at, (name, dtype) in enumerate(zip(self.columns, frame.dtypes, strict=True))
+            if dtype.kind in "bO" and types.get(name, "").startswith(_NUMBER_TYPES)
+            if self.kinds[name] == "number"
+        ]
+        if any(number for _, number in found):
+            warn_user(
+                f"True or false in columns that held numbers in training: {_counted(found)}. They "
+                "are taken as 1 and 0.",
+                RowsWarning,
+            )
 
     @property
     def sources(self) -> list[str]:
@@ -253,14 +280,16 @@ class TableEncoder:
         if count and any(number for _, number in unknown):
             warn_user(
                 f"Categories that were not in the training table: {_counted(unknown)}. They are "
-                "taken as missing."
+                "taken as missing.",
+                RowsWarning,
             )
         if count and gaps:
             complete = {report["name"] for report in self.report if not report["missing"]}
             named = _counted(pair for pair in gaps if pair[0] in complete)
             if named:
                 warn_user(
-                    f"Missing values in columns of categories that had none in training: {named}."
+                    f"Missing values in columns of categories that had none in training: {named}.",
+                    RowsWarning,
                 )
         return codes
 
@@ -321,6 +350,12 @@ def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> n
         ) from None
     _refuse_infinity(values, name)
     return values
+
+
+def _n_truths(column: pd.Series) -> int:
+    if column.dtype.kind == "b":
+        return int(column.count())
+    return sum(isinstance(value, bool | np.bool_) for value in column.tolist())
 
 
 def _holds_durations(column: pd.Series) -> bool:

@@ -10,6 +10,8 @@ from itertools import pairwise
 import torch
 from threadpoolctl import threadpool_limits
 
+import nearwise.forking  # noqa: F401  forked children go on
+
 
 def choose_device(name: str | torch.device) -> torch.device:
     """Return the device of a name, if it is available.

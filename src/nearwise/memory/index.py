@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checka
 import torch
 from torch import Tensor
 
+from nearwise.forking import heed_forks
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.distances import check_metric
 from nearwise.functional.search import (
@@ -29,6 +30,11 @@ class ReadWriteLock:
     """Many readers at once, or one writer alone; a waiting writer has priority over new readers."""
 
     def __init__(self) -> None:
+        self._release()
+        heed_forks(self, ReadWriteLock._release)  # by threads that a child does not have
+
+    def _release(self) -> None:
+        """Be held by nobody."""
         self._changed = threading.Condition()
         self._readers = 0
         self._writing = False

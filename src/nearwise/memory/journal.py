@@ -109,8 +109,16 @@ class Journal:
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         if self._connection is not None:
-            self._connection.close()
+            if self._opened[0] == os.getpid():
+                self._connection.close()
+            else:
+                _OF_OTHERS.append(self._connection)  # closing it would undo locks of the parent
             self._connection = None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a change is being written."""
+        return self._connection is not None and self._connection.in_transaction
 
     def state(self) -> JournalState | None:
         """Give lineage and versions, None where there is no journal yet.
@@ -294,11 +302,7 @@ class Journal:
     def _open(self) -> sqlite3.Connection:
         """Give a connection of this process to the file that is there now."""
         if self._connection is not None and self._opened != self._there():
-            if self._opened[0] == os.getpid():
-                self.close()  # the file was removed or replaced
-            else:
-                _OF_OTHERS.append(self._connection)  # closing it would undo locks of the parent
-                self._connection = None
+            self.close()  # the file was removed or replaced, or the process is another
         if self._connection is None:
             if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
                 raise StoreError(

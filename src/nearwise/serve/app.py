@@ -141,6 +141,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()  # in the process that answers, which may have been forked
         yield
         service.close()
 

@@ -25,6 +25,7 @@ from nearwise.classifier.query import Query
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
 from nearwise.classifier.uncertainty.explain import without_pixels
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
+from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.monitoring import Monitoring
@@ -195,15 +196,26 @@ class Service:
         self._readings = Lane("readings", _call_each, max_waiting=most)
         self._asks = Lane("asks", _call_each, max_waiting=most)
         self._closing = threading.Event()
-        self._follower: threading.Thread | None = None
-        if follow:
+        self._follows, self._follower = follow, threading.Thread()
+        self.start()
+        heed_forks(self, Service._forget_jobs)
+
+    def start(self) -> None:
+        """Follow the folder in this process, if it is to be followed and is not yet."""
+        if self._follows and not self._follower.is_alive():
             self._follower = threading.Thread(target=self._follow, name="follower", daemon=True)
             self._follower.start()
+
+    def _forget_jobs(self) -> None:
+        """Leave jobs to the process that began them."""
+        self._closing = threading.Event()
+        self._jobs.clear()
+        self._is_folding = False
 
     def close(self) -> None:
         """Answer what waits, finish the change under way, and close the journal."""
         self._closing.set()
-        if self._follower is not None:
+        if self._follower.is_alive():
             self._follower.join()
         for lane in (self.predictions, self._asks, self._readings, self._changes):
             lane.close()

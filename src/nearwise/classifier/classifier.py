@@ -70,6 +70,7 @@ from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
+from nearwise.forking import heed_forks
 from nearwise.functional import Metric
 from nearwise.functional.threads import one_thread
 from nearwise.memory import EvictionName, MemoryBank
@@ -388,8 +389,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def _lock(self) -> threading.RLock:
         """Taken by whoever changes the model; predictions never wait."""
+        if "_writers" not in self.__dict__:
+            heed_forks(self, AttnKNNClassifier._renew_lock)
         lock: threading.RLock = self.__dict__.setdefault("_writers", threading.RLock())
         return lock
+
+    def _renew_lock(self) -> None:
+        """Have a lock that no thread holds."""
+        self.__dict__.pop("_writers", None)
 
     def _change(self, change: Callable[..., FittedModel], *args: Any, **options: Any) -> None:
         """Publish what a change makes of the model; writers take turns."""

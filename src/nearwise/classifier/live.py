@@ -39,6 +39,7 @@ from nearwise.classifier.storage.journaling import (
 )
 from nearwise.classifier.storage.persistence import save_model
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
+from nearwise.forking import heed_forks
 from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
 from nearwise.memory.journal import REFRESH
 from nearwise.safe_files import plain
@@ -166,6 +167,7 @@ class LiveModel:
         self._journal = Journal(self.folder)
         self._lock = threading.RLock()
         self._load()
+        heed_forks(self, LiveModel._renew_lock, LiveModel._leave_journal)
 
     def __enter__(self) -> "LiveModel":
         """Give the model itself; the block's end closes the journal."""
@@ -499,6 +501,22 @@ class LiveModel:
                 self._journal.fold(self._state.lineage, self._state.version)
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _leave_journal(self) -> None:
+        """Close the journal before a fork, unless a thread is writing to it.
+
+        SQLite takes a connection that both processes have for one process.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._journal.is_writing:
+                    self._journal.close()
+            finally:
+                self._lock.release()
+
+    def _renew_lock(self) -> None:
+        """Have a lock that no thread holds."""
+        self._lock = threading.RLock()
 
     def _load(self) -> None:
         classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)

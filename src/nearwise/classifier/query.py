@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
+from nearwise.cached import cached_property
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, joined, pool

@@ -77,6 +77,11 @@ class Database:
         except FileNotFoundError:
             return False
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a change is being written."""
+        return self._writer is not None and self._writer.in_transaction
+
     def close(self) -> None:
         """Close both connections."""
         if self._copy is not None:

@@ -116,6 +116,11 @@ class Journal:
         """Close the file; the next call opens it again."""
         self._database.close()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a change is being written."""
+        return self._database.is_writing
+
     def state(self) -> JournalState | None:
         """Give lineage and versions, None where there is no journal yet.
 

@@ -364,6 +364,8 @@ def locked_folder(path: str | os.PathLike[str], *, wait: float | None = None) ->
             _lock_within(handle, path, wait)
         yield
     finally:
+        # Closing alone would leave it locked for a child that was forked meanwhile.
+        fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

@@ -15,8 +15,8 @@ from nearwise.functional.tokens.problem import check_whole
 from nearwise.memory import checks
 from nearwise.memory.eviction import arrival_draws
 from nearwise.memory.gate import taken_apart
-from nearwise.memory.index import NeighborIndex
-from nearwise.memory.make_index import INDEX_NAMES, IndexName, make_index
+from nearwise.memory.index import IndexName, NeighborIndex
+from nearwise.memory.make_index import INDEX_NAMES, make_index
 from nearwise.memory.store import read_folder, write_folder
 
 TokenEviction = Literal["age", "reservoir"]

@@ -90,6 +90,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()  # in the process that answers, which may have been forked
         service.get_ready()
         yield
         service.close()

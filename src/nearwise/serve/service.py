@@ -24,6 +24,7 @@ from nearwise.classifier.storage.journaling import ADD, FEEDBACK
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows, own_distances
 from nearwise.classifier.uncertainty.explain import without_pixels
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
+from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve.asked_rows import (
     Answers,
@@ -141,15 +142,26 @@ class Service:
         self._warming: Future[None] | None = None
         self._begun: OrderedDict[str, tuple[Version, Future[Any]]] = OrderedDict()
         self._closing = threading.Event()
-        self._follower: threading.Thread | None = None
-        if follow:
+        self._follows, self._follower = follow, threading.Thread()
+        self.start()
+        heed_forks(self, Service._forget_jobs)
+
+    def start(self) -> None:
+        """Follow the folder in this process, if it is to be followed and is not yet."""
+        if self._follows and not self._follower.is_alive():
             self._follower = threading.Thread(target=self._follow, name="follower", daemon=True)
             self._follower.start()
+
+    def _forget_jobs(self) -> None:
+        """Leave jobs to the process that began them."""
+        self._closing = threading.Event()
+        self._jobs.clear()
+        self._is_folding = False
 
     def close(self) -> None:
         """Answer what waits, finish the change under way, and close the journal."""
         self._closing.set()
-        if self._follower is not None:
+        if self._follower.is_alive():
             self._follower.join()
         lanes = (self.predictions, self._asks, self._readings, self._layouts, self._changes)
         for lane in lanes:

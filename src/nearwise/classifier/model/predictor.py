@@ -1,13 +1,13 @@
 """Predictor: the fitted parts of a classifier, and how they predict."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.cached import cached_property
 from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.class_prior import ClassCorrection

@@ -39,6 +39,7 @@ from nearwise.classifier.model.row_models import (
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
 from nearwise.classifier.settings import Settings
+from nearwise.classifier.storage.index_storage import pack_indexes, unpack_indexes
 from nearwise.classifier.storage.journaling import REMOVE, FolderState, label_list, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
@@ -69,7 +70,7 @@ from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION, _OLDEST = 5, 3
+VERSION, _OLDEST = 6, 3
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -126,6 +127,8 @@ def pack_predictor(
             "classes": None if of_views is None else _packed_classes(of_views.classes),
         }
         tensors |= {f"held/{name}": tensor for name, tensor in predictor.held.tensors().items()}
+    meta["indexes"], arrays = pack_indexes(predictor.views)
+    tensors |= arrays
     _pack_row_models(predictor.row_models, tensors, meta, blobs)
     return tensors, meta, blobs
 
@@ -226,6 +229,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         meta["index"],
         meta["memory_budget"],
         label_model=label_model,
+        states=unpack_indexes(meta, tensors, bank),
     )
     return Predictor(
         encoder=encoder,

@@ -43,6 +43,7 @@ from nearwise.memory.stores import RowStore, StoredRows, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
 _LOCATION = "memory"  # the part of the folder that holds where the memory is
+_OLDEST = 5  # format version that still opens
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
 
 
@@ -190,7 +191,7 @@ def accept_lost_changes_of_store(folder: str | os.PathLike[str]) -> bool:
 
 
 def _read(path: Path) -> Folder:
-    return read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
+    return read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=_OLDEST)
 
 
 def _open_store(content: Folder, path: Path) -> tuple[_Location, RowStore]:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 import torch
 
-import nearwise.forking  # noqa: F401  forked children go on
-
 
 def choose_device(name: str | torch.device) -> torch.device:
     """Return the device of a name, if it is available.

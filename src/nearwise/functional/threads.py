@@ -16,6 +16,7 @@ from itertools import pairwise
 import torch
 from threadpoolctl import ThreadpoolController
 
+import nearwise.forking  # noqa: F401  forked children go on
 from nearwise.conditions import available_threads
 
 # Below this many multiplications a search is over before a second thread has started.

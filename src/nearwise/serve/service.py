@@ -154,8 +154,10 @@ class Service:
 
     def _forget_jobs(self) -> None:
         """Leave jobs to the process that began them."""
-        self._closing = threading.Event()
+        self._closing, self._noting = threading.Event(), threading.Lock()
         self._jobs.clear()
+        self._begun.clear()
+        self._warming = self.getting_ready = None
         self._is_folding = False
 
     def close(self) -> None:

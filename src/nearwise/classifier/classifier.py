@@ -225,7 +225,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
             their labels (a test part they may have is left out), and folders their files' names.
         y : array-like of shape (n,)
-            At least 2 classes, each with at least 2 rows.
+            At least 2 classes, one of them with at least 2 rows. A row that is alone in its class
+            is remembered; heads and calibration are fitted without it, with a warning.
         sample_weight : array-like of shape (n,), optional
             Non-negative; weighs a row's loss and its vote.
         views : sequence of arrays like `X`, optional
@@ -249,6 +250,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         others = validation.check_views(columns, views, len(rows))
         classes, codes = labels.check_labels(y, len(rows))
         labels.check_class_sizes(classes, codes)
+        labels.warn_of_lone_rows(classes, codes)
         weight = validation.check_weight(sample_weight, len(rows))
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
@@ -1094,7 +1096,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight, views
-            As in `fit`; a class may have a single row here.
+            As in `fit`.
 
         Returns
         -------
@@ -1191,7 +1193,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight, views
-            As in `fit`. The first batch needs 2 classes with 2 rows each; later ones need not.
+            As in `fit`. The first batch must be one that can be fitted.
         classes : array-like, optional
             All classes that will ever come. Those the first batch lacks get their column at the
             end of `classes_` at once, and later labels must be among them. Without, new classes

@@ -21,7 +21,6 @@ from nearwise.classifier.fit.networks import (
 from nearwise.classifier.fit.parameter_checks import check_held_out
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.inputs.images import ImageEncoder
-from nearwise.classifier.inputs.labels import lone_rows
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.label_model import LabelModel
@@ -72,10 +71,7 @@ def _fit(
     if n_members == "auto":
         n_members = 1 if isinstance(problem.encoder, ImageEncoder) else _NETWORKS
     check_held_out(len(problem.labels), problem.n_classes, fraction)
-    rest = np.flatnonzero(~lone_rows(problem.labels))  # the only row of a class is remembered
-    _, held_out = hold_out(problem.labels[rest], fraction, settings.seed)
-    memory = np.setdiff1d(np.arange(len(problem.labels)), rest[held_out])
-    problem.folds = [(memory, rest[held_out])] * n_members
+    problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n_members
     if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():
         raise ValueError(
             "Every row that was held out has sample_weight 0, so nothing can be fitted to them. "

@@ -917,24 +917,28 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         found : LearnedRows
-            ids in `memory_`, positions among the rows that were held out, and `new`.
+            ids in `memory_`, positions among the rows that were held out, `new`, and the columns
+            that were `compared` beyond those the model uses.
 
         Notes
         -----
         Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
-        hundred-thousandth of the column's spread, so that a file's format does not matter. Images
-        are equal pixel by pixel. Neither order nor label decides, so a new row that repeats one
-        counts as learned: the memory holds the answer to both. Rows that were learned from and
-        forgotten since (`remove`, `capacity`, `max_per_class`) are not recognized.
+        hundred-thousandth of the column's spread, so that a file's format does not matter. A column
+        that the model leaves out (an id) tells equal rows apart where `X` and the remembered rows
+        have it. Images are equal pixel by pixel. Neither order nor label decides, so without an id
+        a new row that repeats one counts as learned: the memory holds the answer to both. Rows that
+        were learned from and forgotten since (`remove`, `capacity`, `max_per_class`) are not
+        recognized; of rows that `fit` held out no ids are kept.
         """
         if X is None:
             raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
         model = self._fitted
-        encoded = self._encoded(model, X, [])
+        encoder = model.predictor.encoder
+        rows = validation.check_new_rows(model.columns, X, encoder)
         codes = None
         if y is not None:
             codes, _ = labels.positions_among(model.classes, labels.label_values(y))
-        return find_learned(model, encoded[0], codes)
+        return find_learned(model, encoder.transform(rows), codes, rows)
 
     def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
         """Predict rows that were learned from as if they were new, as far as that is possible.

@@ -392,6 +392,14 @@ def _row_number(column: pd.Series, name: str, report: ColumnReport) -> str:
     return ""
 
 
+def counts_rows(column: pd.Series, name: str) -> bool:
+    """Whether a column numbers the rows of its own table from 0 or 1, and is not called an id."""
+    if len(column) < 2 or set(_words(name)) & _ID_WORDS or column.isna().any():
+        return False
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    return bool(numbers[0] in (0, 1) and (np.diff(numbers) == 1).all())
+
+
 def _words(name: str) -> list[str]:
     return [word.casefold() for word in _WORDS.findall(name)]
 

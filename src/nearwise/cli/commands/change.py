@@ -81,7 +81,9 @@ def add(
     new_only: Annotated[
         bool,
         typer.Option(
-            "--new-only", help="Leave out rows that equal, in every column, one it learned from."
+            "--new-only",
+            help="Leave out rows that equal one it learned from, in all columns it uses and in ids "
+            "that both have.",
         ),
     ] = False,
     resize: ResizeOption = False,

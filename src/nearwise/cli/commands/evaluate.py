@@ -49,6 +49,7 @@ _METRICS = {
 }
 _WITH_INTERVAL = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
 LEVEL = 0.95
+_FEWEST = 10  # rows from which resampling them says how far scores may be off
 
 
 @reported
@@ -81,9 +82,10 @@ def evaluate(
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
 
-    Rows that equal rows it learned from, in every column, are recognized by their content and not
-    mixed with the others: they are counted and scored separately, each predicted without itself by
-    what was not fitted on it. If DATA holds no other rows, these scores are shown.
+    Rows that equal rows it learned from, in all columns the model uses and in ids that both tables
+    have, are not mixed with the others: they are counted and scored separately, each predicted
+    without itself by what was not fitted on it. If DATA holds no other rows, these scores are
+    shown. Without ids, and where as many new rows would equal remembered ones, all are scored.
 
     The model's two halves are scored beside it: the base alone (neighbors switched off) and the
     neighbors alone; the difference between model and base is what the neighbors add. Intervals are
@@ -134,6 +136,7 @@ def evaluate(
             "metrics": scores["model"],
             "intervals": {name: list(ends) for name, ends in intervals.items()},
             "level": LEVEL,
+            **({} if intervals else {"intervals_not_measured": _too_few(len(y))}),
             "resamples": resamples,
             "base_alone": scores["base alone"],
             "neighbors_alone": scores["neighbors alone"],
@@ -150,6 +153,8 @@ def evaluate(
         show(_score_table(scores, intervals, f"{model} on {scored.what} ({data})"))
         for remark in scored.remarks:
             show(remark)
+        if not intervals:
+            show(_too_few(len(y)))
         if shots:
             show(_shot_table(shots))
         show(f"Attention that went to no neighbor: {null_mass:.1%}")
@@ -182,17 +187,26 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
 def _measure(
     y: "np.ndarray", halves: "dict[str, np.ndarray]", resamples: int, *, quiet: bool
 ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
-    """Scores of each part, and the model's intervals."""
+    """Scores of each part, and the model's intervals; none of too few rows."""
     from nearwise import metrics
 
     scores = {name: metrics.evaluate_probabilities(y, proba) for name, proba in halves.items()}
-    intervals = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    if len(y) < _FEWEST:
+        return scores, intervals
     for name in progress(_WITH_INTERVAL, "intervals", quiet=quiet):
         interval = metrics.bootstrap_interval(
             getattr(metrics, name), y, halves["model"], level=LEVEL, n_resamples=resamples
         )
         intervals[name] = (interval.low, interval.high)
     return scores, intervals
+
+
+def _too_few(n_rows: int) -> str:
+    return (
+        f"There are no intervals: {n_rows} row{'s are' if n_rows > 1 else ' is'} too few to tell "
+        f"how far these scores may be off; give at least {_FEWEST}."
+    )
 
 
 def _score_table(

@@ -67,7 +67,10 @@ TABLES = {
         "Each of the 2 rows is the only",
     ),
     "infinity": (lambda f: f.assign(width=np.inf), "Column 'width' holds infinity in 30 rows"),
-    "empty column": (lambda f: f.assign(height=np.nan), "'height'.* nothing but missing values"),
+    "empty columns": (
+        lambda f: f[["height", "label"]].assign(height=np.nan, label=f["label"]),
+        "All 1 columns are empty",
+    ),
     "no rows": (lambda f: f.head(0), "at least one row"),
 }
 

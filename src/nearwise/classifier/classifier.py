@@ -20,6 +20,7 @@ from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_set
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.inputs import labels, validation
 from nearwise.classifier.inputs.columns import (
+    EMPTY,
     ColumnPlan,
     ColumnReport,
     Wish,
@@ -300,8 +301,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         own = None if (weight == 1).all() else weight / weight.mean()
         codes = model.label_positions.numpy()
         # A row number that was left out no longer counts up by one, and stays left out.
-        kinds = model.predictor.encoder.kinds
-        left_out = [name for name, use in kinds.items() if use == "left out"]
+        reports = model.predictor.encoder.report
+        left_out = [r["name"] for r in reports if r["use"] == "left out" and r["reason"] != EMPTY]
         plans = self._plan_columns(model.rows, left_out)
         problem = _problem(model.rows, plans, codes, own, model.n_classes)
         problem.ids = bank.ids
@@ -336,7 +337,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
                 "give pd.DataFrame(X, columns=[...])."
             )
-        return plan_columns(as_frame(rows), judge=False)
+        plans = plan_columns(as_frame(rows), judge=False)
+        if left_out is None:
+            warn_of_columns(plans)
+        return plans
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""

@@ -131,6 +131,10 @@ LABELS = {
         lambda y: y + 0.5,
         r"such as 0\.5, a quantity.*3 different.*pandas\.cut",
     ),
+    "floats that merge whole numbers": (
+        lambda y: 1e22 + y * 1e8,
+        r"From 2\*\*53 on a float stands",
+    ),
     "none": (lambda y: None, "requires y to be passed, but the target y is None"),
     "two columns": (lambda y: np.column_stack([y, y]), "1d array"),
 }

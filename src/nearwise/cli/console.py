@@ -1,9 +1,11 @@
 """What the command line prints: lines, progress, a user's mistakes, errors of ours."""
 
+import ast
 import functools
 import inspect
 import json
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -151,9 +153,10 @@ R = TypeVar("R")
 
 
 class _Settings:
-    """What the global options set for the command that follows."""
+    """What the global options set for the command that follows, and the names of its options."""
 
     debug = False
+    options: frozenset[str] = frozenset()
 
 
 def show_tracebacks(value: bool) -> None:
@@ -170,6 +173,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        _Settings.options = frozenset(inspect.signature(command).parameters)
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -212,4 +216,32 @@ def describe(error: BaseException) -> str:
         # plain system errors read "[Errno 28] No space left on device: 'file'"
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
-    return str(error) or type(error).__name__
+    return in_flags(str(error)) or type(error).__name__
+
+
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)'\}}")
+_PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|[\w.+-]*\w)")
+# what options are called that have another name than the parameter
+_OPTIONS = {"n_members": "members", "random_state": "seed", "label_noise": "noise"}
+
+
+def in_flags(text: str) -> str:
+    """Write parameters of Python in a message as the options of the command that runs."""
+    options = _Settings.options
+
+    def wish(found: re.Match[str]) -> str:
+        name, use = ast.literal_eval(found[1]), found[2]
+        return f"--{'drop' if use == 'left out' else use} {shlex.quote(name)}"
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[1] if found[1] in options else _OPTIONS.get(found[1], "")
+        if name not in options:
+            return found[0]
+        value = ast.literal_eval(found[2]) if found[2][0] in "'\"" else found[2].lower()
+        return f"--{name.replace('_', '-')} {shlex.quote(value)}"
+
+    text = text.replace(", or hold rows out: validation_fraction=0.1", "")  # has no option
+    if "drop" in options:
+        text = _WISH.sub(wish, text)
+    return _PARAMETER.sub(flag, text)

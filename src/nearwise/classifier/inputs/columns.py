@@ -245,7 +245,7 @@ def kind_of(column: pd.Series) -> Literal["number", "category", "date"]:
     if nested is not None:
         raise ValueError(
             f"Column {column.name!r} holds {type(nested).__name__} values. Use numbers or text, or "
-            f"leave the column out: columns={{{str(column.name)!r}: 'left out'}} (--drop)."
+            f"leave the column out: columns={{{str(column.name)!r}: 'left out'}}."
         )
     return "category"
 
@@ -262,8 +262,8 @@ def _report(column: pd.Series, name: str, use: Use, **more: Any) -> ColumnReport
 def _as_number(column: pd.Series, name: str, kind: str) -> ColumnPlan:
     if kind == "date":
         raise ValueError(
-            f"columns={{{name!r}: 'number'}}: the column holds dates. Leave it out of columns; "
-            "dates become numbers by themselves."
+            f"columns={{{name!r}: 'number'}}: the column holds dates. Leave that out: dates become "
+            "numbers by themselves."
         )
     words = () if kind == "number" else _texts_among_numbers(column)
     if not words:
@@ -273,7 +273,7 @@ def _as_number(column: pd.Series, name: str, kind: str) -> ColumnPlan:
     if len(rows) == column.notna().sum():
         raise ValueError(
             f"columns={{{name!r}: 'number'}}: no value reads as a number, such as {first!r}. Leave "
-            "it out of columns, or use it as a 'category'."
+            f"that out, or use the column otherwise: columns={{{name!r}: 'category'}}."
         )
     return _with_words_as_gaps(column, name, words, rows)
 

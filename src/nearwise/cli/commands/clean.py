@@ -64,7 +64,8 @@ def clean(
         ),
     ] = "auto",
     preset: Annotated[
-        Literal["default", "fast"], typer.Option(help="fast: for a first look.")
+        Literal["default", "fast", "instant"],
+        typer.Option(help="fast: for a first look. instant: a second; with --noise none only."),
     ] = "fast",
     judge: Annotated[
         Literal["nearwise", "cleanlab"],
@@ -100,6 +101,12 @@ def clean(
         raise ValueError(
             "--noise none: one network sees all images, so only an estimate of wrong labels can "
             "rank them. Use --noise auto, or say how many may be wrong: --noise 0.05."
+        )
+    if preset == "instant" and (rate is not None or names_images(data)):
+        raise ValueError(
+            "--preset instant trains nothing: it neither estimates wrong labels nor takes images. "
+            "Use --preset fast or default, or for a table --noise none, which ranks rows by the "
+            "prediction without them."
         )
     options = ImageOptions(image_size, color, skip_damaged)
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)

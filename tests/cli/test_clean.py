@@ -32,7 +32,7 @@ def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
     train = pd.read_csv(path)
     for name in ("a", "b", "c"):
         assert written[name].tolist() == train[name][written["id"]].tolist()
-    assert f"{train['a'][written['id'][0]]:.4g}" in result.out
+    assert f"{train['a'][written['id'][0]]:.6g}" in result.out
 
 
 def test_columns_of_rows_that_are_called_as_those_of_the_ranking_are_written_too(

@@ -126,7 +126,7 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     failed = nearwise(
         "add", trained, tables / "test.csv", "--eviction", "fifo", "-o", tmp_path / "x"
     )
-    assert failed.exit_code == 2 and "'fifo' is not known" in failed.err
+    assert failed.exit_code == 2 and "--eviction fifo is not known" in failed.err
 
 
 def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):

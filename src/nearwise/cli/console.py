@@ -99,6 +99,15 @@ def short(value: Any) -> str:
     return str(value)
 
 
+def shown_cell(value: Any) -> str:
+    """Write a cell of a table: nothing for a gap, whole numbers in full, others with six digits."""
+    if value is None or value != value or str(value) in ("<NA>", "NaT"):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:.6g}"
+    return str(value)
+
+
 def open_streams() -> None:
     """Open the null device for standard streams that are closed.
 

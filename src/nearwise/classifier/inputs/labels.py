@@ -85,8 +85,8 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         )
     if values.dtype.kind == "f" and _EXACT_BELOW <= (most := np.abs(values).max()) < np.inf:
         raise ValueError(
-            f"y holds floats of up to {most}. From 2**53 on a float stands for several whole numbers, "
-            "so classes would be merged. Give whole numbers or text."
+            f"y holds floats of up to {most}. From 2**53 on a float stands for several whole "
+            "numbers, so classes would be merged. Give whole numbers or text."
         )
     try:
         check_classification_targets(values)

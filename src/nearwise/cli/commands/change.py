@@ -16,6 +16,7 @@ from nearwise.cli.options import (
     KnownTargetOption,
     ModelArgument,
     QuietOption,
+    SkipUnlabelledOption,
 )
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -88,6 +89,7 @@ def add(
     ] = False,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     header: HeaderOption = None,
     key: KeyOption = None,
     quiet: QuietOption = False,
@@ -121,7 +123,15 @@ def add(
         if eviction is not None:
             learned.eviction = cast(Any, eviction)  # add checks it
         rows = read_for_model(
-            learned, model, data, target, images, part="train", header=header, quiet=quiet
+            learned,
+            model,
+            data,
+            target,
+            images,
+            part="train",
+            skip_unlabelled=skip_unlabelled,
+            header=header,
+            quiet=quiet,
         )
         if key is not None and not new_only:
             return rows  # a request that was made before is not made again

@@ -21,6 +21,7 @@ from nearwise.cli.options import (
     KnownTargetOption,
     ModelArgument,
     QuietOption,
+    SkipUnlabelledOption,
 )
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -77,6 +78,7 @@ def evaluate(
     confidence: ConfidenceOption = None,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -110,7 +112,15 @@ def evaluate(
     learned = open_model(model)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
-        learned, model, data, target, images, part="test", header=header, quiet=quiet
+        learned,
+        model,
+        data,
+        target,
+        images,
+        part="test",
+        skip_unlabelled=skip_unlabelled,
+        header=header,
+        quiet=quiet,
     )
     y = class_positions(rows.y, learned.classes_, data)
 

@@ -14,7 +14,13 @@ import typer
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import INTERRUPTED, reported, say, typed
 from nearwise.cli.models import check_out, new_model
-from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
+from nearwise.cli.options import (
+    DataArgument,
+    HeaderOption,
+    QuietOption,
+    SkipUnlabelledOption,
+    TargetOption,
+)
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import (
     CategoryOption,
@@ -22,6 +28,7 @@ from nearwise.cli.rows.column_options import (
     DropOption,
     KeepOption,
     NumberOption,
+    WordsOption,
     column_uses,
     report,
 )
@@ -56,6 +63,7 @@ def fit(
     category: CategoryOption = None,
     number: NumberOption = None,
     date: DateOption = None,
+    keep_words: WordsOption = None,
     weight: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
@@ -111,6 +119,7 @@ def fit(
     image_size: ImageSizeOption = None,
     color: ColorOption = None,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
@@ -148,7 +157,16 @@ def fit(
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)
     options = ImageOptions(image_size, color, skip_damaged)
     rows = read_to_learn(
-        data, target, options, drop=drop or [], weight=weight, header=header, quiet=quiet
+        data,
+        target,
+        options,
+        drop=drop or [],
+        category=category or [],
+        keep_words=keep_words or [],
+        weight=weight,
+        skip_unlabelled=skip_unlabelled,
+        header=header,
+        quiet=quiet,
     )
     chosen: dict[str, Any] = {
         "preset": preset,

@@ -21,7 +21,7 @@ from nearwise.cli.commands.move import move
 from nearwise.cli.commands.predict import predict
 from nearwise.cli.commands.serve import key, serve
 from nearwise.cli.commands.verify import verify
-from nearwise.cli.console import flowing, in_flags, open_streams, say, show_tracebacks
+from nearwise.cli.console import flowing, in_flags, note_words, open_streams, say, show_tracebacks
 
 
 class _Commands(TyperGroup):
@@ -104,6 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     if "--debug" in options:
         words.remove("--debug")
         words.insert(0, "--debug")
+    note_words(words)
     _said.clear()
     warnings.showwarning = _say_warning
     _add_plugins()

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -43,6 +43,23 @@ def flowing(text: str | None) -> str:
 def typed(*words: object) -> str:
     """Write a command of nearwise as a shell takes it: what holds a blank is quoted."""
     return shlex.join([PROGRAM, *map(str, words)])
+
+
+def note_words(words: Sequence[str]) -> None:
+    """Keep what was typed after the program's name."""
+    _Settings.words = tuple(words)
+
+
+def typed_again(option: str, value: str | None = None) -> str:
+    """Write the command that runs with one option more, or with another value of it."""
+    words = list(_Settings.words)
+    for at, word in enumerate(words):
+        if word == option or word.startswith(f"{option}="):
+            del words[at : at + (2 if word == option and value is not None else 1)]
+            break
+    end = words.index("--") if "--" in words else len(words)
+    words[end:end] = [option] if value is None else [option, value]
+    return typed(*words)
 
 
 def say(text: str, *, style: str | None = None) -> None:
@@ -162,10 +179,11 @@ R = TypeVar("R")
 
 
 class _Settings:
-    """What the global options set for the command that follows, and the names of its options."""
+    """What the global options set for the command that follows, its options, and its words."""
 
     debug = False
     options: frozenset[str] = frozenset()
+    words: tuple[str, ...] = ()
 
 
 def show_tracebacks(value: bool) -> None:

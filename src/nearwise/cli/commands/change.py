@@ -304,6 +304,8 @@ def history(
                     "rows": change.ids,
                     "undoes": change.details.get("undoes"),
                     "key": change.key,
+                    "labels": change.details.get("labels"),
+                    "former": change.details.get("former"),
                 }
                 for change in found
             ]
@@ -314,12 +316,22 @@ def history(
         table.add_column(name, overflow="fold")
     for change in found:
         undoes, n_rows = change.details.get("undoes"), len(change.ids)
-        kind = change.kind + (f" (undoes {undoes})" if undoes else "")
+        kind = change.kind + (f" (undoes {undoes})" if undoes else "") + _from_to(change)
         ids = short(change.ids[:_IDS_SHOWN]) + (", ..." if n_rows > _IDS_SHOWN else "")
         table.add_row(str(change.version), change.time, kind, str(n_rows), ids)
     show(table)
     if not found:
         say(f"{model} is as it was fitted or last saved from Python: no changes are listed.")
+
+
+def _from_to(change: "Change") -> str:
+    """Say which labels a change replaced by which; empty for any other change."""
+    former, labels = (change.details.get(name) or [] for name in ("former", "labels"))
+    pairs = list(dict.fromkeys(zip(map(str, former), map(str, labels), strict=False)))
+    if not pairs:
+        return ""
+    named = ", ".join(f"{before} to {after}" for before, after in pairs[:_IDS_SHOWN])
+    return f": {named}" + (", ..." if len(pairs) > _IDS_SHOWN else "")
 
 
 @reported

@@ -13,6 +13,7 @@ from nearwise.cli.answer_columns import (
     measure_trust,
     trust_in_words,
 )
+from nearwise.cli.class_tables import FEW, by_class, class_table, shot_table, shots_of
 from nearwise.cli.console import progress, reported, say, show, show_json
 from nearwise.cli.models import open_model
 from nearwise.cli.options import (
@@ -135,7 +136,8 @@ def evaluate(
         if scored.new
         else {"not_measured": ONLY_LEARNED}
     )
-    shots = _shots(learned, y, halves)
+    shots = shots_of(learned, y, halves)
+    classes = by_class(learned.classes_, y, halves["model"])
     written = []
     if json_file:
         numbers = {
@@ -152,6 +154,7 @@ def evaluate(
             "neighbors_alone": scores["neighbors alone"],
             "null_mass": null_mass,
             **trust,
+            "by_class": classes,
             "shots": shots,
         }
         _write_json(json_file, numbers)
@@ -165,8 +168,10 @@ def evaluate(
             show(remark)
         if not intervals:
             show(_too_few(len(y)))
-        if shots:
-            show(_shot_table(shots))
+        if len(classes) <= FEW:
+            show(class_table(classes))
+        elif shots:
+            show(shot_table(shots))
         show(f"Attention that went to no neighbor: {null_mass:.1%}")
         show(trust_in_words(trust))
     if written and not quiet and json_file != "-":
@@ -233,43 +238,6 @@ def _score_table(
         low_high = "{:.4f} to {:.4f}".format(*intervals[name]) if name in intervals else ""
         values = [f"{scores[part][name]:.4f}" for part in scores]
         table.add_row(label, values[0], low_high, *values[1:], better)
-    return table
-
-
-def _shots(
-    learned: Any, y: "np.ndarray", halves: "dict[str, np.ndarray]"
-) -> dict[str, dict[str, Any]]:
-    """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
-    from nearwise import metrics
-    from nearwise.classifier import Settings
-    from nearwise.classifier.model.memory_views import FINDABLE
-
-    memory = learned.memory_
-    labels, weight = memory.labels, None
-    if Settings.of(learned.settings).max_per_class:
-        # A row that may be found weighs as many as it represents.
-        found = memory.columns.get(FINDABLE, slice(None))
-        labels, weight = labels[found], memory.sample_weight[found]
-    counts = labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()
-    if not metrics.uneven(counts):
-        return {}
-    return {name: metrics.shot_breakdown(y, proba, counts) for name, proba in halves.items()}
-
-
-def _shot_table(shots: dict[str, dict[str, Any]]) -> rich.table.Table:
-    whole = shots["model"]
-    table = rich.table.Table(
-        title=f"Accuracy by the size of the class ({whole['rule']})", title_justify="left"
-    )
-    table.add_column("classes")
-    for column in shots:
-        table.add_column(column, justify="right")
-    for name, n_classes in whole["classes"].items():
-        if n_classes:
-            values = [shots[part][name] for part in shots]
-            shown = ["-" if value is None else f"{value:.4f}" for value in values]
-            table.add_row(f"{name}-shot ({n_classes})", *shown)
-    table.add_row("mean over classes", *(f"{shots[part]['balanced']:.4f}" for part in shots))
     return table
 
 

@@ -134,9 +134,9 @@ def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
         )
     if lone_rows(codes).all():
         raise ValueError(
-            f"Each of the {len(codes)} rows is the only one of its class ({listed(classes)}), so "
-            "that nothing can be learned about any. Give at least 2 rows of some class, or "
-            "another column as the target."
+            f"Each of the {len(codes)} rows is the only one of its class "
+            f"({listed(classes.tolist())}), so that nothing can be learned about any. Give at "
+            "least 2 rows of some class, or another column as the target."
         )
 
 
@@ -163,6 +163,6 @@ def warn_of_lone_rows(classes: np.ndarray, codes: np.ndarray) -> None:
     if len(single):
         many = f"{len(single)} classes have" if len(single) > 1 else "One class has"
         warn_user(
-            f"{many} a single row ({listed(single)}). It is remembered and found as a neighbor, "
-            "but never left out: heads and calibration are fitted to the other classes."
+            f"{many} a single row ({listed(single.tolist())}). It is remembered and found as a "
+            "neighbor, but never left out: heads and calibration are fitted to the other classes."
         )

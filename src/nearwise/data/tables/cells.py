@@ -39,7 +39,7 @@ def with_exact_wholes(column: pd.Series, cells: Iterable[Any]) -> pd.Series:
         return column
     exact = exact_wholes([None if text is None else int(text) for text in texts], column.index)
     if exact is not None:
-        return exact if any(gaps) else exact.astype(str(exact.dtype).lower())
+        return exact if any(gaps) else pd.Series(exact.to_numpy(), index=column.index)
     merged = column.nunique() < len(set(texts) - {None})
     return pd.Series(texts, index=column.index, dtype=object) if merged else column
 

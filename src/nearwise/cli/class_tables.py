@@ -11,29 +11,31 @@ FEW = 10  # classes up to which each has a line, with what it is taken for
 
 
 def by_class(classes: "np.ndarray", y: "np.ndarray", proba: "np.ndarray") -> list[dict[str, Any]]:
-    """Count for each class its rows, recall, precision, and what its rows are predicted as.
+    """Count for each class its rows, recall and precision; of few, what rows are predicted as.
 
     A share of no rows is None.
     """
     import numpy as np
 
-    counts = np.zeros((len(classes), len(classes)), dtype=int)
-    np.add.at(counts, (y, proba.argmax(axis=1)), 1)
-
-    def share(right: int, rows: int) -> float | None:
-        return right / rows if rows else None
-
-    names = [str(label) for label in classes]
-    return [
+    predicted, names = proba.argmax(axis=1), [str(label) for label in classes]
+    of_class, taken_for, right = (
+        np.bincount(some, minlength=len(names)).tolist()
+        for some in (y, predicted, y[y == predicted])
+    )
+    found: list[dict[str, Any]] = [
         {
             "class": name,
-            "rows": int(counts[i].sum()),
-            "recall": share(int(counts[i, i]), int(counts[i].sum())),
-            "precision": share(int(counts[i, i]), int(counts[:, i].sum())),
-            "predicted_as": dict(zip(names, counts[i].tolist(), strict=True)),
+            "rows": of_class[i],
+            "recall": right[i] / of_class[i] if of_class[i] else None,
+            "precision": right[i] / taken_for[i] if taken_for[i] else None,
         }
         for i, name in enumerate(names)
     ]
+    if len(names) <= FEW:
+        for i, one in enumerate(found):
+            counts = np.bincount(predicted[y == i], minlength=len(names)).tolist()
+            one["predicted_as"] = dict(zip(names, counts, strict=True))
+    return found
 
 
 def class_table(found: list[dict[str, Any]]) -> rich.table.Table:

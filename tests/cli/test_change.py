@@ -57,6 +57,12 @@ def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
     ]
     text = nearwise("history", model).out
     assert "relabel (undoes 3)" in text and "160, 161, 162" in text
+    flat = " ".join(text.split())
+    assert f"relabel: {old} to {other}" in flat
+    assert [(found[2][key], found[3][key]) for key in ("former", "labels")] == [
+        ([old], [other]),
+        ([other], [old]),
+    ]
     gone = nearwise("undo", model, "1")  # row 160 came back as another
     assert gone.exit_code == 2 and "no longer remembers 160" in gone.err
     assert nearwise("predict", model, tables / "new.csv", "--proba").out != before

@@ -20,6 +20,7 @@ from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_set
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.inputs import labels, validation
 from nearwise.classifier.inputs.columns import (
+    EMPTY,
     ColumnPlan,
     ColumnReport,
     Wish,
@@ -229,7 +230,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
             their labels (a test part they may have is left out), and folders their files' names.
         y : array-like of shape (n,)
-            At least 2 classes, each with at least 2 rows.
+            At least 2 classes, one of them with at least 2 rows. A row that is alone in its class
+            is remembered; heads and calibration are fitted without it, with a warning.
         sample_weight : array-like of shape (n,), optional
             Non-negative; weighs a row's loss and its vote.
         views : sequence of arrays like `X`, optional
@@ -253,6 +255,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         others = validation.check_views(columns, views, len(rows))
         classes, codes = labels.check_labels(y, len(rows))
         labels.check_class_sizes(classes, codes)
+        labels.warn_of_lone_rows(classes, codes)
         weight = validation.check_weight(sample_weight, len(rows))
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
@@ -302,8 +305,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         own = None if (weight == 1).all() else weight / weight.mean()
         codes = model.label_positions.numpy()
         # A row number that was left out no longer counts up by one, and stays left out.
-        kinds = model.predictor.encoder.kinds
-        left_out = [name for name, use in kinds.items() if use == "left out"]
+        reports = model.predictor.encoder.report
+        left_out = [r["name"] for r in reports if r["use"] == "left out" and r["reason"] != EMPTY]
         plans = self._plan_columns(model.rows, left_out)
         problem = _problem(model.rows, plans, codes, own, model.n_classes)
         problem.ids = bank.ids
@@ -338,7 +341,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
                 "give pd.DataFrame(X, columns=[...])."
             )
-        return plan_columns(as_frame(rows), judge=False)
+        plans = plan_columns(as_frame(rows), judge=False)
+        if left_out is None:
+            warn_of_columns(plans)
+        return plans
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
@@ -925,24 +931,28 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         found : LearnedRows
-            ids in `memory_`, positions among the rows that were held out, and `new`.
+            ids in `memory_`, positions among the rows that were held out, `new`, and the columns
+            that were `compared` beyond those the model uses.
 
         Notes
         -----
         Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
-        hundred-thousandth of the column's spread, so that a file's format does not matter. Images
-        are equal pixel by pixel. Neither order nor label decides, so a new row that repeats one
-        counts as learned: the memory holds the answer to both. Rows that were learned from and
-        forgotten since (`remove`, `capacity`, `max_per_class`) are not recognized.
+        hundred-thousandth of the column's spread, so that a file's format does not matter. A column
+        that the model leaves out (an id) tells equal rows apart where `X` and the remembered rows
+        have it. Images are equal pixel by pixel. Neither order nor label decides, so without an id
+        a new row that repeats one counts as learned: the memory holds the answer to both. Rows that
+        were learned from and forgotten since (`remove`, `capacity`, `max_per_class`) are not
+        recognized; of rows that `fit` held out no ids are kept.
         """
         if X is None:
             raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
         model = self._fitted
-        encoded = self._encoded(model, X, [])
+        encoder = model.predictor.encoder
+        rows = validation.check_new_rows(model.columns, X, encoder)
         codes = None
         if y is not None:
             codes, _ = labels.positions_among(model.classes, labels.label_values(y))
-        return find_learned(model, encoded[0], codes)
+        return find_learned(model, encoder.transform(rows), codes, rows)
 
     def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
         """Predict rows that were learned from as if they were new, as far as that is possible.
@@ -1104,7 +1114,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight, views
-            As in `fit`; a class may have a single row here.
+            As in `fit`.
 
         Returns
         -------
@@ -1202,7 +1212,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight, views
-            As in `fit`. The first batch needs 2 classes with 2 rows each; later ones need not.
+            As in `fit`. The first batch must be one that can be fitted.
         classes : array-like, optional
             All classes that will ever come. Those the first batch lacks get their column at the
             end of `classes_` at once, and later labels must be among them. Without, new classes

@@ -29,6 +29,9 @@ KnownTargetOption = Annotated[
     str | None,
     typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one used in training."),
 ]
+SkipUnlabelledOption = Annotated[
+    bool, typer.Option("--skip-unlabelled", help="Tables: leave out rows without a label.")
+]
 HeaderOption = Annotated[
     bool | None,
     typer.Option(

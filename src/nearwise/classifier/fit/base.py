@@ -23,6 +23,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import has_fit_parameter
 
 from nearwise.classifier.fit.as_arrays import as_arrays
+from nearwise.classifier.inputs.labels import judging_weight
 from nearwise.classifier.inputs.table import (
     LARGE,
     VERY_LARGE,
@@ -309,10 +310,11 @@ def cross_fit(
     holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. Where
     `beside` is given, candidates must add to its log-probabilities, which take no part: the pool is
     of those that do and of `extra`, or empty. The label model gives what each fold's
-    models are fitted to, and scores the pool on `labels`.
+    models are fitted to, and scores the pool on `labels`, except on a row alone in its class.
     `progress` is called with a line before each fit.
     """
     known = (extra or {}) | (beside or {})
+    judging = judging_weight(labels, weight)
     out = {one.name: np.zeros((len(labels), n_classes)) for one in candidates}
 
     def fitted(ones: list[Candidate], numbers: range) -> list[Candidate]:
@@ -343,7 +345,7 @@ def cross_fit(
     def pool_of(ones: list[Candidate], at: np.ndarray) -> Pool:
         parts = {name: part[at] for name, part in known.items()}
         parts |= {one.name: out[one.name][at] for one in ones}
-        some = (labels[at], None if weight is None else weight[at], label_model)
+        some = (labels[at], None if judging is None else judging[at], label_model)
         nll.update({name: tempered_nll(part, *some) for name, part in parts.items()})
         pool, *others = (lean_pool(one, *some) for one in label_model.pool_options(parts))
         for other in others:
@@ -367,7 +369,7 @@ def cross_fit(
         parts = (extra or {}) | added
         if not parts:
             return Base([], {}, n_classes)
-        pool = pooled(parts, labels, weight, label_model, ridge=RIDGE / len(labels))
+        pool = pooled(parts, labels, judging, label_model, ridge=RIDGE / len(labels))
     base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
     base.oof_log_proba, base.nll = pool.log_proba, nll | {"pool": pool.nll}
     return base

@@ -10,9 +10,11 @@ import pandas as pd
 
 from nearwise.classifier.inputs.by_text import code_by_text, in_text
 from nearwise.classifier.inputs.columns import (
+    EMPTY,
     ColumnPlan,
     Use,
     plan_columns,
+    refuse_nothing_used,
     refuse_repeated,
 )
 from nearwise.classifier.inputs.dates import DateColumn
@@ -115,17 +117,16 @@ class TableEncoder:
     ) -> Encoded:
         """Learn the columns from training rows and return them encoded.
 
-        Without `plans` types alone decide. ValueError if a column holds nested values, infinity,
-        numbers that float32 cannot hold, or nothing but gaps.
+        Without `plans` types alone decide. ValueError if every column is left out, or one holds
+        nested values, infinity or numbers that float32 cannot hold.
         """
         frame = as_frame(X)
         self.columns = [str(name) for name in frame.columns]
         frame.columns = pd.Index(self.columns)
         refuse_repeated(self.columns)
-        if plans is None and isinstance(X, np.ndarray):
-            self.kinds = dict.fromkeys(self.columns, "number")
-        else:
-            self._adopt(plan_columns(frame, judge=False) if plans is None else plans)
+        plans = plan_columns(frame, judge=False) if plans is None else plans
+        self._adopt(plans)
+        refuse_nothing_used([plan.report for plan in plans])
         numbers_of = (name for name in self.columns if self.kinds[name] == "number")
         self.durations = [name for name in numbers_of if _holds_durations(frame[name])]
         for name in self.categorical:
@@ -136,12 +137,6 @@ class TableEncoder:
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
         gaps = np.isnan(numbers)
-        empty = [name for name in self.categorical if not self.categories[name]]
-        empty += [name for name, gap in zip(self.sources, gaps.all(axis=0), strict=True) if gap]
-        if empty:
-            raise ValueError(
-                f"Columns {list(dict.fromkeys(empty))} hold nothing but missing values. Drop them."
-            )
         self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
         self.median = np.nanmedian(numbers, axis=0).tolist() if numbers.shape[1] else []
         filled = np.where(gaps, self.median, numbers) if numbers.shape[1] else numbers
@@ -169,6 +164,7 @@ class TableEncoder:
         ValueError if a number is too large, or too far from those of training, to compute with in
         float32.
         """
+        self._warn_of_filled(X)
         numbers, codes = self._from_array(X) if self._takes_array(X) else self._from_table(X)
         _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
         if numbers.shape[1]:
@@ -193,10 +189,25 @@ class TableEncoder:
     def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
         """Whether rows are numbers of an array: these need no table, which takes a millisecond."""
         numbers = isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and not self.gap_words
-        return numbers and all(kind == "number" for kind in self.kinds.values())
+        return numbers and all(kind in ("number", "left out") for kind in self.kinds.values())
+
+    def _warn_of_filled(self, X: pd.DataFrame | np.ndarray) -> None:
+        """Warn of values in columns that had none in training, and are left out therefore."""
+        empty = [at for at, report in enumerate(self.report) if report["reason"] == EMPTY]
+        if not empty:
+            return
+        some = X.iloc[:, empty] if isinstance(X, pd.DataFrame) else X[:, empty]
+        filled = np.asarray(~pd.isna(some)).sum(axis=0)
+        if filled.any():
+            named = _counted(zip((self.columns[at] for at in empty), filled, strict=True))
+            warn_user(
+                f"Values in columns that had none in training: {named}. They are ignored; fit "
+                "again to use them."
+            )
 
     def _from_array(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        numbers = self._checked(np.array(X, dtype=float, order="C"))
+        used = [kind == "number" for kind in self.kinds.values()]
+        numbers = self._checked(np.array(X if all(used) else X[:, used], dtype=float, order="C"))
         return numbers, np.zeros((len(X), 0), dtype=np.int64)
 
     def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

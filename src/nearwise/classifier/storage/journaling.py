@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from nearwise.classifier.inputs.images import Source
 from nearwise.classifier.inputs.labels import label_values
@@ -24,6 +24,7 @@ from nearwise.memory.arrow import frame_of, read_stream, tensors_of
 from nearwise.memory.checks import as_ids
 from nearwise.memory.eviction import EvictionName
 from nearwise.memory.journal import REFRESH
+from nearwise.training.settings import plain_message
 
 ADD, REMOVE, RELABEL = "add", "remove", "relabel"
 FEEDBACK, KEEP = "feedback", "keep"
@@ -277,11 +278,11 @@ def replay(model: Any, found: Sequence[Change]) -> FittedModel:
                 fitted, made = apply(model, fitted, change)
             if made.ids != change.ids:
                 raise ValueError(f"it gives the ids {made.ids[:3]}, not {change.ids[:3]}")
-        except (ValueError, TypeError, KeyError, ValidationError, pa.ArrowException) as error:
+        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
             raise StoreError(
                 "invalid",
                 f"Change {change.version} ({change.kind}) of the journal cannot be made again: "
-                f"{error}. Restore the folder from a copy.",
+                f"{plain_message(error)}. Restore the folder from a copy.",
             ) from error
         if change.kind in (ADD, FEEDBACK):
             bound = {name: change.details[name] for name in ("capacity", "eviction")}

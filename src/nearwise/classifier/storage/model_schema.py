@@ -302,7 +302,8 @@ def _first(error: ValidationError) -> str:
     where = ".".join(parts)
     value = repr(first["input"])
     shown = "" if first["type"] == "missing" or len(value) > 80 else f", not {value}"
-    return f"{where}: {first['msg']}{shown}" if where else f"{first['msg']}{shown}"
+    what = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {what}{shown}" if where else f"{what}{shown}"
 
 
 def _check_lengths(model: StoredModel) -> None:

@@ -66,6 +66,7 @@ from nearwise.memory import (
     write_folder,
 )
 from nearwise.nn import NeighborHead, PretrainedNeighborHead, build_network, network_config
+from nearwise.training.settings import plain_message
 from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
@@ -577,8 +578,8 @@ def _read(path: Path) -> tuple[Folder, FolderState]:
 def _invalid(path: Path, error: Exception) -> StoreError:
     return StoreError(
         "invalid",
-        f"{path} holds what nearwise never writes: {error}. Restore it from a copy, or fit the "
-        "model again.",
+        f"{path} holds what nearwise never writes: {plain_message(error)}. Restore it from a "
+        "copy, or fit the model again.",
     )
 
 

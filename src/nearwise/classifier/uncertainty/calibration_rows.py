@@ -16,7 +16,7 @@ from nearwise.functional.threads import one_thread
 MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
 _CHUNK = 4096
 _TINY = 1e-6  # in typical neighbor distances
-_LEAST_COUNT = 0.5  # rows of a class below which nothing is known of it
+_LEAST_COUNT = 1.5  # rows of a class below which nothing is known of it without one of them
 
 
 class Remoteness(NamedTuple):

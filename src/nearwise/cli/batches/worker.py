@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nearwise.cli.batches.parts import Part
 from nearwise.cli.console import USER_ERRORS, describe, say, typed
 from nearwise.cli.models import Pin, open_model, pin_of
+from nearwise.cli.rows.frames import Frame
 from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
 
@@ -89,8 +90,8 @@ class Worker:
         if self._model is None:
             self._model = open_pinned(job.model, job.pin)
 
-        def read(path: str, header: bool | None, *, known: Any, quiet: bool) -> "pd.DataFrame":
-            return self._reader.read(
+        def read(path: str, header: bool | None, *, known: Any, quiet: bool) -> Frame:
+            found = self._reader.read(
                 Path(path),
                 part.piece,
                 part.n_pieces,
@@ -98,6 +99,7 @@ class Worker:
                 known=known,
                 note=lambda text: say(f"note: {text}"),
             )
+            return Frame(found[0].copy(deep=False), *found[1:])
 
         copied, features = read_to_predict(
             self._model, job.model, part.files, job.keep, job.images, header=job.header, read=read

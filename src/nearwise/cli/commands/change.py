@@ -16,6 +16,7 @@ from nearwise.cli.options import (
     KnownTargetOption,
     ModelArgument,
     QuietOption,
+    SkipUnlabelledOption,
 )
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -81,11 +82,14 @@ def add(
     new_only: Annotated[
         bool,
         typer.Option(
-            "--new-only", help="Leave out rows that equal, in every column, one it learned from."
+            "--new-only",
+            help="Leave out rows that equal one it learned from, in all columns it uses and in ids "
+            "that both have.",
         ),
     ] = False,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     header: HeaderOption = None,
     key: KeyOption = None,
     quiet: QuietOption = False,
@@ -119,7 +123,15 @@ def add(
         if eviction is not None:
             learned.eviction = cast(Any, eviction)  # add checks it
         rows = read_for_model(
-            learned, model, data, target, images, part="train", header=header, quiet=quiet
+            learned,
+            model,
+            data,
+            target,
+            images,
+            part="train",
+            skip_unlabelled=skip_unlabelled,
+            header=header,
+            quiet=quiet,
         )
         if key is not None and not new_only:
             return rows  # a request that was made before is not made again
@@ -292,6 +304,8 @@ def history(
                     "rows": change.ids,
                     "undoes": change.details.get("undoes"),
                     "key": change.key,
+                    "labels": change.details.get("labels"),
+                    "former": change.details.get("former"),
                 }
                 for change in found
             ]
@@ -302,12 +316,22 @@ def history(
         table.add_column(name, overflow="fold")
     for change in found:
         undoes, n_rows = change.details.get("undoes"), len(change.ids)
-        kind = change.kind + (f" (undoes {undoes})" if undoes else "")
+        kind = change.kind + (f" (undoes {undoes})" if undoes else "") + _from_to(change)
         ids = short(change.ids[:_IDS_SHOWN]) + (", ..." if n_rows > _IDS_SHOWN else "")
         table.add_row(str(change.version), change.time, kind, str(n_rows), ids)
     show(table)
     if not found:
         say(f"{model} is as it was fitted or last saved from Python: no changes are listed.")
+
+
+def _from_to(change: "Change") -> str:
+    """Say which labels a change replaced by which; empty for any other change."""
+    former, labels = (change.details.get(name) or [] for name in ("former", "labels"))
+    pairs = list(dict.fromkeys(zip(map(str, former), map(str, labels), strict=False)))
+    if not pairs:
+        return ""
+    named = ", ".join(f"{before} to {after}" for before, after in pairs[:_IDS_SHOWN])
+    return f": {named}" + (", ..." if len(pairs) > _IDS_SHOWN else "")
 
 
 @reported

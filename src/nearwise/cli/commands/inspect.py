@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.table
 import typer
 
-from nearwise.cli.console import fact_table, reported, short, show, show_json
+from nearwise.cli.console import fact_table, reported, show, show_json, shown_cell
 from nearwise.cli.models import open_model
 from nearwise.cli.options import ModelArgument
 from nearwise.cli.rows.column_options import column_lines
@@ -160,7 +160,7 @@ def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:
     table = rich.table.Table(title=f"Rows that {title} remembers", title_justify="left")
-    names, *lines = [[*rows[0]], *([*map(short, row.values())] for row in rows)]
+    names, *lines = [[*rows[0]], *([*map(shown_cell, row.values())] for row in rows)]
     if len(names) > _WIDE:  # then each column of the data is a line
         names, *lines = map(list, zip(names, *lines, strict=True))
     for name in names:

@@ -77,6 +77,9 @@ DropOption = Annotated[list[str] | None, _names("Leave a column out (an id, say)
 KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
 CategoryOption = Annotated[list[str] | None, _names("Take its numbers for categories (zip codes)")]
 NumberOption = Annotated[list[str] | None, _names("Take its text cells for gaps")]
+WordsOption = Annotated[
+    list[str] | None, _names("Take NA, None and the like for words; only empty cells are gaps")
+]
 DateOption = Annotated[list[str] | None, _names("Take its text for dates, or say why not")]
 
 

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import pandas as pd
 
-from nearwise.data.tables.header import check_names
+from nearwise.data.tables.cells import Cells, beyond_float, with_exact_wholes
+from nearwise.data.tables.header import check_names, unnamed_by_place
 from nearwise.data.tables.unpack import Note
 from nearwise.names import listed
 
@@ -216,8 +217,10 @@ def parse_text(
     delimiter: str | None = None,
     header: bool | None = None,
     known: Collection[str] = (),
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, Cells]:
     """Read delimited text: encoding, delimiter, names and spellings of numbers are detected.
+
+    Beside the table comes what gives its columns as they are written.
 
     UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252). `header` and `known`
     as in `read_table`; `note` takes a sentence about everything that was not read as it stands.
@@ -241,20 +244,42 @@ def parse_text(
         raise ValueError(_complaint(content, layout, error, where)) from error
     _note_short_lines(content, layout, body, where, note)
     numbered = [str(i) for i in range(body.shape[1])]
+
+    def as_text(places: Sequence[int], **options: Any) -> pd.DataFrame:
+        taken = _read(content, layout, header, dtype=str, usecols=list(places), **options)
+        return taken.set_axis(sorted(places), axis=1)
+
     body = read_numbers(
         body.set_axis(range(body.shape[1]), axis=1),
         numbered if header is False else cells,
         layout.delimiter,
         where,
         note,
-        as_text=lambda places: _read(content, layout, header, dtype=str, usecols=places).set_axis(
-            places, axis=1
-        ),
+        as_text=as_text,
         padded=_may_be_padded(content, layout),
     )
+    large = [cast(int, i) for i, column in body.items() if beyond_float(column)]
+    # pandas leaves gaps empty where 64 bits without a sign do not hold some
+    unread = [i for i, column in _text_columns(body).items() if column.eq("").any()]
+    if large or unread:
+        texts = as_text([*large, *unread])
+        columns = {i: body[i] if i in large else text for i, text in texts.items()}
+        exact = {i: with_exact_wholes(columns[i], text) for i, text in texts.items()}
+        body = pd.concat([exact.get(i, body[i]) for i in body.columns], axis=1)
     if header is False:
-        return body.set_axis(numbered, axis=1)
-    return check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
+        table = body.set_axis(numbered, axis=1)
+    else:
+        table = check_names(
+            cells, body, insisted=header is True, known=known, where=where, note=note
+        )
+    names = numbered if header is False else unnamed_by_place(cells)
+
+    def written(wanted: Sequence[str]) -> pd.DataFrame:
+        places = {name: names.index(name) for name in wanted}
+        text = as_text(list(places.values()), keep_default_na=False).fillna("")
+        return pd.DataFrame({name: text[place] for name, place in places.items()})
+
+    return table, written
 
 
 def _as_utf8(content: bytes, where: str, note: Note) -> bytes:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nearwise.data.tables.cells import Cells, with_words
 from nearwise.data.tables.delimited import parse_text
 from nearwise.data.tables.documents import parse_excel, parse_json, parse_parquet
 from nearwise.data.tables.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
@@ -25,7 +26,7 @@ from nearwise.data.tables.unpack import (
     unpack,
     zip_names,
 )
-from nearwise.names import nearest_names
+from nearwise.names import did_you_mean, nearest_names
 from nearwise.safe_files import standard_output, write_whole
 from nearwise.warn import warn_user
 
@@ -60,6 +61,7 @@ def read_table(
     *,
     header: bool | None = None,
     known: Collection[str] = (),
+    keep_words: Collection[str] = (),
     note: Note | None = None,
 ) -> pd.DataFrame:
     """Read a table: delimited text, Parquet, Excel, JSON, JSON lines or npz.
@@ -85,6 +87,8 @@ def read_table(
         be data.
     known : collection of str
         Columns that are expected; a first line with all of them holds names.
+    keep_words : collection of str
+        Columns of text in which NA, None and the like are words; only an empty cell is a gap.
     note : callable, optional
         Takes a sentence about each thing that was not read as it stands; a warning by default.
 
@@ -100,12 +104,24 @@ def read_table(
     ValueError
         If the file is empty, has no rows, cannot be read in its format, holds more than 50 MB
         and more than 200 times its size (Parquet: 1,000 times), the first line seems to be data,
-        or a column name occurs more than once.
+        a column name occurs more than once, or `keep_words` names a column that is not there.
     OSError
         If the file cannot be opened.
     ImportError
         If an Excel file is read without the extra "excel".
     """
+    return read_cells(path, header=header, known=known, keep_words=keep_words, note=note)[0]
+
+
+def read_cells(
+    path: str | os.PathLike[str],
+    *,
+    header: bool | None = None,
+    known: Collection[str] = (),
+    keep_words: Collection[str] = (),
+    note: Note | None = None,
+) -> tuple[pd.DataFrame, Cells]:
+    """Read a table as `read_table` does; beside it comes what gives its columns as written."""
     if str(path) == "-":
         where, content = "standard input", sys.stdin.buffer.read()
     else:
@@ -120,7 +136,7 @@ def read_table(
             "(--no-header) out."
         )
     notes: list[str] = []
-    table = _parse(content, form, where, header, known, notes.append)
+    table, cells = _parse(content, form, where, header, known, notes.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:
         raise ValueError(
@@ -130,9 +146,13 @@ def read_table(
     twice = table.columns[table.columns.duplicated()].unique()
     if len(twice):
         raise ValueError(f"{where}: the columns {list(twice)} occur more than once. Rename them.")
+    for name in keep_words:
+        if name not in table:
+            raise ValueError(f"{where} has no column {name!r}.{did_you_mean(name, table.columns)}")
+        table[name] = with_words(cells([name])[name])
     for text in notes:  # of a table that can be used
         (note or warn_user)(text)
-    return table
+    return table, cells
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -177,15 +197,17 @@ def _form(content: bytes, path: Path | None) -> str:
 
 def _parse(
     content: bytes, form: str, where: str, header: bool | None, known: Collection[str], note: Note
-) -> pd.DataFrame:
-    if form == "npz":
-        return _from_arrays(read_arrays(content, where), where)
-    if form == "parquet":
-        return parse_parquet(content, where)
+) -> tuple[pd.DataFrame, Cells]:
     if form == "excel":
         return parse_excel(content, where, note, header=header, known=known)
-    if form in ("json", "jsonl"):
-        return parse_json(content, where, lines=form == "jsonl")
+    if form in _NAMED:
+        if form == "npz":
+            table = _from_arrays(read_arrays(content, where), where)
+        elif form == "parquet":
+            table = parse_parquet(content, where)
+        else:
+            table = parse_json(content, where, lines=form == "jsonl")
+        return table, lambda names: table[list(names)]
     refuse_other_kinds(content, where)
     delimiter = "\t" if form == "tsv" else None
     return parse_text(content, where, note, delimiter=delimiter, header=header, known=known)

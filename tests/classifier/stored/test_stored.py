@@ -355,17 +355,17 @@ def test_places_that_are_taken_are_left_alone(made, tmp_path):
 
 def test_a_store_elsewhere_and_one_of_another_model(made, tmp_path):
     model, _ = made("no base")
-    move_memory(model, tmp_path / "m", str(tmp_path / "elsewhere"))
+    place = str(tmp_path / "elsewhere")
+    move_memory(model, tmp_path / "m", place)
     X, _ = new_rows("no base", 5)
-    assert np.array_equal(
-        AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X)
-    )
-    shutil.rmtree(tmp_path / "elsewhere")
+    opened = AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
+    assert np.array_equal(opened.predict_proba(X), model.predict_proba(X))
+    shutil.rmtree(place)
     with pytest.raises(StoreError, match="nothing at"):
-        AttnKNNClassifier.load(tmp_path / "m")
-    move_memory(model, tmp_path / "other", str(tmp_path / "elsewhere"))
+        AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
+    move_memory(model, tmp_path / "other", place)
     with pytest.raises(StoreError, match="another model"):
-        AttnKNNClassifier.load(tmp_path / "m")
+        AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
 
 
 def test_a_folder_moves_with_its_store(made, tmp_path):
@@ -583,7 +583,8 @@ def test_a_path_means_the_same_from_everywhere(made, tmp_path, monkeypatch):
     assert (tmp_path / "rows").is_dir() and not (tmp_path / "m" / "rows").exists()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert AttnKNNClassifier.load(tmp_path / "m").n_remembered_ == 150
+    moved = AttnKNNClassifier.load(tmp_path / "m", trusted_store=tmp_path / "rows")
+    assert moved.n_remembered_ == 150
 
 
 @pytest.mark.parametrize("secret", ["//me:hunter2@h/d", "//h/d?password=hunter2"])

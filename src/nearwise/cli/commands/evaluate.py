@@ -21,6 +21,7 @@ from nearwise.cli.options import (
     KnownTargetOption,
     ModelArgument,
     QuietOption,
+    StoreOption,
 )
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -77,6 +78,7 @@ def evaluate(
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
     header: HeaderOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
@@ -105,7 +107,7 @@ def evaluate(
     if report is not None:
         require_extra("The page of --report", "report", "matplotlib")
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")
-    learned = open_model(model)
+    learned = open_model(model, store)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
         learned, model, data, target, images, part="test", header=header, quiet=quiet

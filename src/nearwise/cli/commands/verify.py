@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearwise.cli.console import fact_table, reported, say, show, show_json
+from nearwise.cli.options import StoreOption
 
 if TYPE_CHECKING:
     from nearwise.classifier.model.fitted_model import FittedModel
@@ -23,6 +24,7 @@ def verify(
             help="A type in a base of your own that may be loaded; may be repeated.",
         ),
     ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Check a saved model from the first byte to a few predictions, and report what it holds.
@@ -37,7 +39,7 @@ def verify(
       nearwise verify iris.model
       nearwise verify iris.model --json
     """
-    facts = verified(folder, trusted or [])
+    facts = verified(folder, trusted or [], store)
     if as_json:
         show_json(facts)
         return
@@ -45,14 +47,14 @@ def verify(
     say(f"{folder} is sound.")
 
 
-def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
+def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict[str, Any]:
     """Check a folder and collect what it holds, as JSON can hold it; StoreError names a bad part.
 
     holds, format version, files (how many, and bytes), checked; of a classifier also written with
     (versions), rows, classes, columns, base, networks; of a memory bank rows, classes, spaces.
     """
     from nearwise.classifier.storage.persistence import KIND
-    from nearwise.classifier.stored.folder import STORED_KIND
+    from nearwise.classifier.stored.folder import STORED_KIND, refuse_trusted_store
     from nearwise.memory import verify_folder
     from nearwise.memory.bank import KIND as BANK
 
@@ -66,21 +68,23 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
         "checked": ["manifest", "sizes", "checksums"],
     }
     if found.kind in (KIND, STORED_KIND):
-        facts |= _classifier(folder, trusted)  # which checks the JSON part too
+        facts |= _classifier(folder, trusted, store)  # which checks the JSON part too
         facts["written with"] = found.meta["versions"]
         facts["checked"] += ["JSON", "tensors", "base", "rows", "predictions"]
-    elif found.kind == BANK:
+        return facts
+    refuse_trusted_store(folder, store)
+    if found.kind == BANK:
         facts |= _bank(folder)
         facts["checked"] += ["JSON", "tensors"]
     return facts
 
 
-def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
+def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any]:
     from nearwise.classifier import open_live
     from nearwise.classifier.storage.persistence import try_predictions
     from nearwise.classifier.storage.stored_parts import part_of_folder
 
-    with open_live(folder, trusted=trusted) as live:
+    with open_live(folder, trusted=trusted, trusted_store=store) as live:
         if not live.now.fitted.holds_memory:
             _scan(live.now.fitted)
             with part_of_folder(f"{folder}: predictions by the rows of its store"):

@@ -14,9 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -35,6 +33,7 @@ from nearwise.memory.store import (
     sync_folder,
     write_folder,
 )
+from nearwise.memory.stores.access import OneProcess, package
 from nearwise.memory.stores.protocol import (
     BATCH,
     SPARE,
@@ -60,15 +59,6 @@ _LISTS = ".lists"  # ending of a file with cells that were merged from several i
 _SHARD = 2**30  # bytes of keys that are indexed at once
 
 
-def _package(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            'a store on disk needs the extra "disk": pip install nearwise[disk]'
-        ) from error
-
-
 class _Head(NamedTuple):
     """Properties of the folder; `probes` are the cells searched in each space, 0: all."""
 
@@ -81,10 +71,11 @@ class _Head(NamedTuple):
     probes: dict[str, int]
 
 
-class _Bulk:
+class _Bulk(OneProcess):
     """Rows in files, in the order of their ids."""
 
     def __init__(self, folder: Path, schema: Schema, probes: dict[str, int]) -> None:
+        super().__init__()
         self.folder, self.schema, self.probes = folder, schema, probes
         self.ids: np.ndarray = np.load(folder / _IDS, mmap_mode="r")
         self._exact: dict[str, ExactIndex] = {}
@@ -106,7 +97,7 @@ class _Bulk:
 
     @cached_property
     def _rows(self) -> Any:
-        return _package("lance").dataset(str(self.folder / _ROWS))
+        return package("lance").dataset(str(self.folder / _ROWS))
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -121,7 +112,7 @@ class _Bulk:
             with self._there():
                 index = self._index(space)
             n_cells = self.probes[space] if probes is None else probes
-            parameters = _package("faiss").SearchParametersIVF(nprobe=n_cells)
+            parameters = package("faiss").SearchParametersIVF(nprobe=n_cells)
             vectors = _as_indexed(query, self.schema.spaces[space])
             found: np.ndarray = index.search(vectors, k, params=parameters)[1]
             return found
@@ -169,7 +160,7 @@ class _Bulk:
 
     def _index(self, space: str) -> Any:
         if space not in self._mapped:
-            faiss, path = _package("faiss"), self._path(space)
+            faiss, path = package("faiss"), self._path(space)
             flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR
             if not path.with_suffix(_LISTS).exists():  # which are mapped without this flag only
                 flags |= faiss.IO_FLAG_MMAP
@@ -204,7 +195,7 @@ class _Bulk:
         fields = schema.no_rows().to_arrow().schema
         reader = pa.RecordBatchReader.from_batches(fields, batches())
         try:
-            _package("lance").write_dataset(reader, str(folder / _ROWS))
+            package("lance").write_dataset(reader, str(folder / _ROWS))
         except OSError:
             if failed:
                 raise failed[0] from None
@@ -223,7 +214,7 @@ class _Bulk:
 
     def _write_index(self, name: str, space: SpaceSchema) -> int:
         """Index a space, and say how many cells are to be searched."""
-        faiss, n_rows = _package("faiss"), len(self.ids)
+        faiss, n_rows = package("faiss"), len(self.ids)
         n_cells = max(1, min(int(4 * n_rows**0.5), n_rows // _ROWS_PER_CELL))
         by_product = space.metric in ("cosine", "inner_product")
         metric = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
@@ -301,7 +292,7 @@ def _as_indexed(keys: np.ndarray, space: SpaceSchema) -> np.ndarray:
 
 def _settle_ties(index: Any, ranks: np.ndarray) -> None:
     """Put the rows of each cell in the order of these ranks: FAISS finds the first of copies."""
-    faiss, lists = _package("faiss"), index.invlists
+    faiss, lists = package("faiss"), index.invlists
     for cell in range(index.nlist):
         n = lists.list_size(cell)
         if n == 0:
@@ -343,6 +334,7 @@ class DiskReader:
         self, space: str, query: np.ndarray, k: int, exclude: np.ndarray | None = None
     ) -> np.ndarray:
         """Find candidates; see `RowReader.search`."""
+        self._bulk.refuse_fork()
         parts = [self._in_bulk(space, query, k, exclude)]
         rows = self._tail_in_order
         if len(rows):
@@ -379,6 +371,7 @@ class DiskReader:
 
     def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
         """Give rows by id; see `RowReader.fetch`."""
+        self._bulk.refuse_fork()
         tail = self._tail.rows if rows else replace(self._tail.rows, rows=None)
         new = np.isin(ids, tail.ids)
         at = self._bulk.places(ids)
@@ -391,6 +384,7 @@ class DiskReader:
 
     def scan(self) -> Iterator[StoredRows]:
         """Give all rows in the order of their ids; see `RowReader.scan`."""
+        self._bulk.refuse_fork()
         tail, hidden = self._tail.rows, self._tail.hidden
         n_given = 0
         for batch in self._bulk.scan():
@@ -407,7 +401,7 @@ def _without(ids: np.ndarray, exclude: np.ndarray | None) -> np.ndarray:
     return ids if exclude is None else np.where(ids == exclude[:, None], -1, ids)
 
 
-class DiskStore:
+class DiskStore(OneProcess):
     """Rows in a folder that holds more than memory does; see `RowStore`.
 
     Below 100,000 rows, and for the metric "manhattan", searches are exact and the keys are held in
@@ -420,7 +414,8 @@ class DiskStore:
     wait: float | None = None
 
     def __init__(self, uri: str) -> None:
-        self.uri = str(Path(uri).absolute())
+        super().__init__()
+        self.uri = self.place = self.located(uri)
         self._journal = Journal(self._head_folder)
         self._head = _read_head(self._head_folder)
         self._open()
@@ -428,6 +423,11 @@ class DiskStore:
     @property
     def _head_folder(self) -> Path:
         return Path(self.uri) / _HEAD
+
+    @staticmethod
+    def located(uri: str) -> str:
+        """Give the absolute path; see `Engine.located`."""
+        return os.path.abspath(uri)
 
     @classmethod
     def create(
@@ -468,7 +468,7 @@ class DiskStore:
     def _open(self) -> None:
         found = _read_head(self._head_folder)
         if found.lineage != self.lineage:
-            raise replaced(self.uri)
+            raise replaced(self.place)
         self._head = found
         bulk = _Bulk(Path(self.uri) / self._head.bulk, self.schema, self._head.probes)
         tail = _Tail(self.schema.no_rows(), np.empty(0, np.int64))
@@ -476,6 +476,7 @@ class DiskStore:
 
     def reader(self) -> DiskReader:
         """Open the newest version; see `RowStore.reader`."""
+        self.refuse_fork()
         while True:
             if folder_generation(self._head_folder) != self._head.generation:
                 self._open()
@@ -557,8 +558,9 @@ class DiskStore:
         return Snapshot(now.version, len(self._reader._bulk.ids), recall)
 
     def close(self) -> None:
-        """Close the journal; the next call opens it again."""
-        self._journal.close()
+        """Close the journal; the next call opens it again. In a fork it is the parent's."""
+        if not self.is_forked:
+            self._journal.close()
 
     def drop(self) -> None:
         """Remove the store; see `RowStore.drop`."""

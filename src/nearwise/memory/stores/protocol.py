@@ -222,7 +222,7 @@ class RowStore(Protocol):
     the change was made from, and is refused where another process was faster.
     """
 
-    uri: str
+    place: str  # as `Engine.located` gives it
     wait: float | None  # seconds that a change waits for that of another process; None: for ever
 
     @property
@@ -281,17 +281,25 @@ def refuse_unknown(ids: np.ndarray, known: np.ndarray) -> None:
         )
 
 
-def replaced(uri: str) -> StoreError:
+def replaced(place: str) -> StoreError:
     """Give the error of a store that another one has replaced."""
     return StoreError(
         "changed",
-        f"Another memory has replaced the one in {uri}; ids and versions of the former do not "
+        f"Another memory has replaced the one in {place}; ids and versions of the former do not "
         "apply to it. Open the model again.",
     )
 
 
 class Engine(Protocol):
-    """How a store is made and opened; every engine's class has these two."""
+    """How a store is made and opened; every engine's class has these three."""
+
+    @staticmethod
+    def located(uri: str) -> str:
+        """Say where a URI leads, always in the same words, without credentials and settings.
+
+        Nothing is opened. ValueError if a store cannot be there.
+        """
+        ...
 
     @classmethod
     def create(

@@ -148,6 +148,25 @@ def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, mod
     assert facts["changes"] == {"in the journal": 3, "not folded in yet": 1}
 
 
+@pytest.mark.parametrize("damage", ["missing", "empty", "damaged"])
+def test_lost_changes_are_an_error_until_they_are_accepted(nearwise, model, damage):
+    nearwise("remove", model, "0")
+    assert "No changes of" in nearwise("compact", model, "--accept-lost-changes").err
+    nearwise("remove", model, "1")
+    journal = model / "journal.sqlite3"
+    journal.unlink()
+    if damage != "missing":
+        journal.write_bytes(b"" if damage == "empty" else b"damaged" * 999)
+    for command in (["verify"], ["history"], ["remove", "2"], ["compact"]):
+        refused = nearwise(command[0], model, *command[1:])
+        assert refused.exit_code == 2 and "compact MODEL --accept-lost-changes" in refused.err
+    accepted = nearwise("compact", model, "--accept-lost-changes")
+    assert accepted.exit_code == 0 and "is again as it was last saved" in accepted.err
+    assert facts_of(nearwise, model)["rows"] == 159 and history_of(nearwise, model) == []
+    assert nearwise("remove", model, "2").exit_code == 0
+    assert facts_of(nearwise, model)["rows"] == 158
+
+
 def test_a_long_journal_is_folded_in_and_undo_still_works(nearwise, model, monkeypatch):
     monkeypatch.setattr(change, "_LONGEST_REPLAY", 2 * 158 / 1e6)
     nearwise("remove", model, "0")

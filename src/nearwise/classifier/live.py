@@ -550,24 +550,24 @@ class LiveModel:
         if moved or folder_generation(self.folder) != held.generation:
             self._load()  # saved by another process: folded in, or a new model
             return
-        there = self._journal.state()
-        latest = there.latest if there is not None and there.lineage == held.lineage else 0
-        if latest < held.version and held.version > held.saved:
-            warn_user(
-                f"{self._journal.path} lacks changes that this process has made or seen: it was "
-                "removed, or replaced by an older one. The model is again what the folder holds."
-            )
-            self._load()
-            return
         try:
             later = self._journal.since(held.lineage, held.version)
         except StoreError as error:
             if error.reason != "changed":
                 raise
             self._load()  # folded in just now
-        else:
-            state = held._replace(version=held.version + len(later))
-            self._reach(replay(self.model, later), state)
+            return
+        there = self._journal.state()
+        latest = there.latest if there is not None and there.lineage == held.lineage else 0
+        if latest < held.version and held.version > held.saved:
+            warn_user(
+                f"{self._journal.path} lacks changes that this process has made or seen: it was "
+                "replaced by an older one, and its folder too. The model is again what these hold."
+            )
+            self._load()
+            return
+        state = held._replace(version=held.version + len(later))
+        self._reach(replay(self.model, later), state)
 
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None

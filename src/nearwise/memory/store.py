@@ -32,7 +32,7 @@ from nearwise.memory.gate import StoreError, opened
 MANIFEST = "manifest.json"
 _FORMAT: Literal["nearwise folder"] = "nearwise folder"
 # Only such names are ever written, read or removed.
-_NAME = r"(tensors|meta|blob\d+|manifest)-[0-9a-f]{16}\.(safetensors|json|bin)"
+_NAME = r"(tensors|meta|blob\d+|manifest|journal)-[0-9a-f]{16}\.(safetensors|json|bin)"
 _OURS = re.compile(_NAME)
 OWN_STORE = "rows"  # folder in that of a model: the store of its memory, which is made first
 _POLL = 0.005  # seconds between two tries of a lock
@@ -77,6 +77,14 @@ class _Entry(BaseModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+class JournalMark(BaseModel):
+    """That a folder has a journal, of which lineage, and a version that this must have reached."""
+
+    model_config = ConfigDict(strict=True)
+    lineage: str
+    version: Annotated[int, Field(ge=0)]
+
+
 class _Manifest(BaseModel):
     model_config = ConfigDict(strict=True)
     format: Literal["nearwise folder"]
@@ -84,6 +92,7 @@ class _Manifest(BaseModel):
     version: Annotated[int, Field(ge=1)]
     generation: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     files: dict[str, _Entry]
+    journal: JournalMark | None = None
 
 
 def write_folder(
@@ -148,7 +157,8 @@ def write_folder(
         try:
             with contextlib.nullcontext() if locked else locked_folder(folder):
                 _refuse_foreign(folder, kind, format_version, replaces)
-                _write_generation(folder, kind, format_version, generation, contents, check)
+                mark = None if replaces is None else journal_mark(folder)
+                _write_generation(folder, kind, format_version, generation, contents, mark, check)
                 _remove_stale(folder)
         except BaseException:
             if is_new:
@@ -209,6 +219,33 @@ def read_folder(
 def folder_generation(path: str | os.PathLike[str]) -> str:
     """Name the state that a folder is in, from its manifest alone; StoreError as `read_folder`."""
     return _parse_manifest(Path(path)).generation
+
+
+def journal_mark(path: str | os.PathLike[str]) -> JournalMark | None:
+    """Read what a folder says of its journal; None where it had none when it was last written."""
+    folder = Path(path)
+    return _parse_manifest(folder).journal if os.path.lexists(folder / MANIFEST) else None
+
+
+def mark_journal(path: str | os.PathLike[str], mark: JournalMark | None) -> None:
+    """Let a folder say that it has a journal, or none; the caller holds the folder's lock."""
+    folder = Path(path)
+    if journal_mark(folder) == mark or not os.path.lexists(folder / MANIFEST):
+        return
+    manifest = _parse_manifest(folder).model_copy(update={"journal": mark})
+    put_whole(folder, MANIFEST, manifest.model_dump_json(indent=1).encode())
+
+
+def put_whole(folder: Path, name: str, content: bytes) -> None:
+    """Write a file so that a kill leaves the old one or the new one."""
+    aside = folder / f"{name.partition('.')[0]}-{secrets.token_hex(8)}.json"
+    try:
+        _write_file(aside, content)
+        os.replace(aside, folder / name)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
 
 
 def folder_kind(path: str | os.PathLike[str]) -> str:
@@ -352,6 +389,7 @@ def _write_generation(
     version: int,
     generation: str,
     contents: list[tuple[str, str, bytes]],
+    mark: JournalMark | None,
     check: Callable[[Folder], None] | None,
 ) -> None:
     suffix = {"meta": "json", "tensors": "safetensors"}
@@ -364,7 +402,12 @@ def _write_generation(
             digest = hashlib.sha256(content).hexdigest()
             files[part] = _Entry(file=name, size=len(content), sha256=digest)
         manifest = _Manifest(
-            format=_FORMAT, kind=kind, version=version, generation=generation, files=files
+            format=_FORMAT,
+            kind=kind,
+            version=version,
+            generation=generation,
+            files=files,
+            journal=mark,
         )
         aside = folder / f"manifest-{generation}.json"
         written.append(aside)

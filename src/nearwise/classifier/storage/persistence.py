@@ -522,6 +522,20 @@ def changes_of(folder: str | os.PathLike[str]) -> list[Change]:
         return journal.history(state.lineage)
 
 
+def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
+    """Go on from a classifier as it was last saved, if changes since are lost; whether they were.
+
+    Versions and the history begin anew then, so that no version names two states of the memory.
+    """
+    path = Path(folder)
+    with locked_folder(path), Journal(path) as journal:
+        content, state = _read(path)
+        if not journal.accept_loss(state.lineage, state.saved):
+            return False
+        save_model(rebuilt(kind, content, (), path), path, overwrite=True, locked=True)
+    return True
+
+
 def _read_with_changes(path: Path) -> tuple[Folder, FolderState, list[Change]]:
     """Read a folder, and the changes that its journal has beyond it."""
     before = None

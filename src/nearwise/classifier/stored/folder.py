@@ -184,10 +184,23 @@ def changes_of_store(
 ) -> list[Change]:
     """All changes of a memory since it was moved to a store, oldest first; nothing is rebuilt."""
     path = Path(folder)
-    location, uri = _located(_read(path), path, trusted_store)
-    store = _open_store(location, uri, path)
+    store = _open_store(*_located(_read(path), path, trusted_store), path)
     try:
-        return store.history(location.lineage)
+        return store.history(store.lineage)
+    finally:
+        store.close()
+
+
+def accept_lost_changes_of_store(
+    folder: str | os.PathLike[str], trusted_store: str | os.PathLike[str] | None = None
+) -> bool:
+    """Go on from a memory as it was last written, if changes since are lost; whether they were."""
+    from nearwise.memory.stores.disk import DiskStore  # databases keep no journal in a folder
+
+    path = Path(folder)
+    store = _open_store(*_located(_read(path), path, trusted_store), path)
+    try:
+        return isinstance(store, DiskStore) and store.accept_loss()
     finally:
         store.close()
 

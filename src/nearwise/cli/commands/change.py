@@ -327,7 +327,18 @@ def history(
 
 
 @reported
-def compact(model: ModelArgument, store: StoreOption = None, quiet: QuietOption = False) -> None:
+def compact(
+    model: ModelArgument,
+    accept_lost_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost-changes",
+            help="If the journal is damaged, lost or too old: go on without its changes.",
+        ),
+    ] = False,
+    store: StoreOption = None,
+    quiet: QuietOption = False,
+) -> None:
     """Fold the changes of a model into its folder, and forget removed rows for good.
 
     Until then nearwise undo can bring them back. nearwise history still lists which rows were
@@ -340,6 +351,8 @@ def compact(model: ModelArgument, store: StoreOption = None, quiet: QuietOption 
     require_model(model)
     from nearwise.classifier import open_live
 
+    if accept_lost_changes:
+        _accept_lost_changes(model, store, quiet=quiet)
     with in_place(model), open_live(model, trusted_store=store) as live:
         n_changes = live.n_pending
         found = live.compact()
@@ -354,6 +367,21 @@ def compact(model: ModelArgument, store: StoreOption = None, quiet: QuietOption 
             f"Folded {n_changes} changes into {model}, which is at version {live.version}. Removed "
             "rows are gone for good."
         )
+
+
+def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> None:
+    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.classifier.storage.persistence import accept_lost_changes
+    from nearwise.classifier.stored.folder import accept_lost_changes_of_store, is_stored
+
+    with in_place(folder):
+        if is_stored(folder):
+            lost = accept_lost_changes_of_store(folder, store)
+        else:
+            lost = accept_lost_changes(AttnKNNClassifier, folder)
+    if not quiet:
+        as_saved = f"{folder} is again as it was last saved; its history begins anew."
+        say(as_saved if lost else f"No changes of {folder} are lost.")
 
 
 @contextmanager

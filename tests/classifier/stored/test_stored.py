@@ -25,7 +25,7 @@ from nearwise.classifier.live import ReusedKeyError
 from nearwise.classifier.stored import folder as folder_module
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.memory import StoreError, UnknownIdError, locked_folder
-from nearwise.memory.stores import disk, engine_of
+from nearwise.memory.stores import bulk, engine_of
 from tests.classifier.cases import attn_knn, blobs, fit_once, table
 
 pytest.importorskip("lance")
@@ -377,7 +377,7 @@ def test_a_folder_moves_with_its_store(made, tmp_path):
 
 
 def test_approximate_search_is_exact_where_it_finds_the_neighbors(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "AUTO_EXACT_BELOW", 500)
+    monkeypatch.setattr(bulk, "AUTO_EXACT_BELOW", 500)
     X, y = blobs(3000, seed=4)
     model = AttnKNNClassifier(**INSTANT).fit(X, y)
     move_memory(model, tmp_path / "m")

@@ -20,11 +20,20 @@ from nearwise.memory.index import ExactIndex
 from nearwise.memory.make_index import AUTO_EXACT_BELOW
 from nearwise.memory.store import StoreError, sync_folder
 from nearwise.memory.stores.access import OneProcess, package
+from nearwise.memory.stores.bulk_files import (
+    IDS,
+    Files,
+    check_digests,
+    check_sizes,
+    noted,
+    read_ids,
+    torn,
+)
 from nearwise.memory.stores.protocol import BATCH, SPARE, Schema, SpaceSchema, StoredRows
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 from nearwise.memory.ties import tie_order, tie_ranks
 
-_IDS, _ROWS = "ids.npy", "rows.lance"
+_ROWS = "rows.lance"
 _ROWS_PER_CELL = 39  # that FAISS needs to find the center of a cell
 _FEWEST_PROBES = 16  # cells that are searched
 _LISTS = ".lists"  # ending of a file with cells that were merged from several indexes
@@ -32,12 +41,30 @@ _SHARD = 2**30  # bytes of keys that are indexed at once
 
 
 class Bulk(OneProcess):
-    """Rows in files, in the order of their ids."""
+    """Rows in files, in the order of their ids.
 
-    def __init__(self, folder: Path, schema: Schema, probes: dict[str, int]) -> None:
+    Parameters
+    ----------
+    folder : path
+    schema : Schema
+    probes : dict of str to int
+        Cells that are searched in each space; 0: all rows.
+    files : Files, optional
+        Sizes and checksums as `write` noted them.
+
+    Raises
+    ------
+    StoreError
+        If the files have other sizes than noted, or the ids are not those that were written.
+    """
+
+    def __init__(
+        self, folder: Path, schema: Schema, probes: dict[str, int], files: Files | None = None
+    ) -> None:
         super().__init__()
-        self.folder, self.schema, self.probes = folder, schema, probes
-        self.ids: np.ndarray = np.load(folder / _IDS, mmap_mode="r")
+        check_sizes(folder, files)
+        self.folder, self.schema, self.probes, self.files = folder, schema, probes, files
+        self.ids = read_ids(folder, files)
         self._exact: dict[str, ExactIndex] = {}
         self._mapped: dict[str, Any] = {}
 
@@ -57,7 +84,15 @@ class Bulk(OneProcess):
 
     @cached_property
     def _rows(self) -> Any:
-        return package("lance").dataset(str(self.folder / _ROWS))
+        rows = package("lance").dataset(str(self.folder / _ROWS))
+        files = [file for fragment in rows.get_fragments() for file in fragment.data_files()]
+        if rows.base_paths() or any(file.base_id is not None for file in files):
+            raise torn(self.folder, f"{_ROWS} names files elsewhere")
+        if rows.schema != self.schema.no_rows().to_arrow().schema:
+            raise torn(self.folder, f"{_ROWS} has other columns than the store")
+        if rows.count_rows() != len(self.ids):
+            raise torn(self.folder, f"{_ROWS} has {rows.count_rows()} rows for {len(self.ids)} ids")
+        return rows
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -75,6 +110,8 @@ class Bulk(OneProcess):
             parameters = package("faiss").SearchParametersIVF(nprobe=n_cells)
             vectors = _as_indexed(query, self.schema.spaces[space])
             found: np.ndarray = index.search(vectors, k, params=parameters)[1]
+            if (found >= len(self.ids)).any():
+                raise torn(self.folder, f"the index of the space {space!r} finds what is no row")
             return found
         if space not in self._exact:
             with self._there():
@@ -120,15 +157,53 @@ class Bulk(OneProcess):
 
     def _index(self, space: str) -> Any:
         if space not in self._mapped:
-            faiss, path = package("faiss"), self._path(space)
-            flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR
-            if not path.with_suffix(_LISTS).exists():  # which are mapped without this flag only
-                flags |= faiss.IO_FLAG_MMAP
-            self._mapped[space] = faiss.read_index(str(path), flags)
+            self._mapped[space] = self._read_index(space)
         return self._mapped[space]
+
+    def _read_index(self, space: str) -> Any:
+        """Read an index, which must be one of these rows."""
+        faiss, path, schema = package("faiss"), self._path(space), self.schema.spaces[space]
+        flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR
+        if not path.with_suffix(_LISTS).exists():  # which are mapped without this flag only
+            flags |= faiss.IO_FLAG_MMAP
+        index = faiss.read_index(str(path), flags)
+        kept = (type(index), index.d, index.ntotal, index.metric_type)
+        if kept != (faiss.IndexIVFFlat, schema.width, len(self.ids), _faiss_metric(schema)):
+            raise torn(self.folder, f"the index of {space!r} is none of its rows")
+        return index
 
     def _path(self, space: str) -> Path:
         return self.folder / f"space{list(self.schema.spaces).index(space)}.faiss"
+
+    def verify(self) -> None:
+        """Check every byte, and that ids, rows and indexes are of each other.
+
+        StoreError "torn" names what is not as it was written.
+        """
+        if self.files is not None:
+            check_digests(self.folder, self.files)
+        start = 0
+        for batch in self._rows.to_batches(columns=["id"], batch_size=BATCH):
+            ids = batch.column(0).to_numpy()
+            if not np.array_equal(ids, self.ids[start : start + len(ids)]):
+                raise torn(self.folder, f"{_ROWS} has other ids than {IDS}")
+            start += len(ids)
+        for space in filter(self.probes.get, self.probes):
+            self._verify_index(space)
+
+    def _verify_index(self, space: str) -> None:
+        """Compare the vectors of an index with the keys of the rows that it names."""
+        index, start = self._read_index(space), 0
+        try:
+            index.make_direct_map(True)  # each row once
+            for keys in self.keys(space):
+                indexed = index.reconstruct_batch(np.arange(start, start + len(keys)))
+                wanted = _as_indexed(keys, self.schema.spaces[space])
+                if not np.allclose(indexed, wanted, rtol=1e-6, atol=1e-7, equal_nan=True):
+                    raise torn(self.folder, f"the index of {space!r} has other keys than its rows")
+                start += len(keys)
+        except (RuntimeError, AssertionError) as error:  # of FAISS
+            raise torn(self.folder, f"the index of {space!r} is none of its rows") from error
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -160,7 +235,7 @@ class Bulk(OneProcess):
             if failed:
                 raise failed[0] from None
             raise
-        np.save(folder / _IDS, np.concatenate(ids))
+        np.save(folder / IDS, np.concatenate(ids))
         bulk = cls(folder, schema, dict.fromkeys(schema.spaces, 0))
         for name, space in schema.spaces.items():
             if len(bulk.ids) >= AUTO_EXACT_BELOW and space.metric != "manhattan":
@@ -170,15 +245,14 @@ class Bulk(OneProcess):
                 with file.open("rb") as opened:
                     os.fsync(opened.fileno())
         sync_folder(folder)
+        bulk.files = noted(folder)
         return bulk
 
     def _write_index(self, name: str, space: SpaceSchema) -> int:
         """Index a space, and say how many cells are to be searched."""
         faiss, n_rows = package("faiss"), len(self.ids)
         n_cells = max(1, min(int(4 * n_rows**0.5), n_rows // _ROWS_PER_CELL))
-        by_product = space.metric in ("cosine", "inner_product")
-        metric = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
-        index = faiss.index_factory(space.width, f"IVF{n_cells},Flat", metric)
+        index = faiss.index_factory(space.width, f"IVF{n_cells},Flat", _faiss_metric(space))
         index.cp.spherical = space.metric == "cosine"
         n_sample = min(n_rows, _ROWS_PER_CELL * n_cells)
         some = np.sort(np.random.default_rng(0).choice(n_rows, n_sample, replace=False))
@@ -242,6 +316,13 @@ class Bulk(OneProcess):
             positions = np.take_along_axis(positions, best, 1)
             start += len(keys)
         return positions
+
+
+def _faiss_metric(space: SpaceSchema) -> int:
+    faiss = package("faiss")
+    by_product = space.metric in ("cosine", "inner_product")
+    metric: int = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
+    return metric
 
 
 def _as_indexed(keys: np.ndarray, space: SpaceSchema) -> np.ndarray:

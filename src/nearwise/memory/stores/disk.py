@@ -7,19 +7,22 @@ searched exactly. `snapshot` writes both again, and only then drops the old.
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
-from nearwise.functional import topk_neighbors
+from nearwise.functional import Metric, topk_neighbors
+from nearwise.memory.gate import subfolder
 from nearwise.memory.journal import Change, Journal
 from nearwise.memory.store import (
     StoreError,
@@ -30,6 +33,7 @@ from nearwise.memory.store import (
 )
 from nearwise.memory.stores.access import OneProcess
 from nearwise.memory.stores.bulk import Bulk
+from nearwise.memory.stores.bulk_files import Files
 from nearwise.memory.stores.protocol import (
     BATCH,
     SPARE,
@@ -37,6 +41,7 @@ from nearwise.memory.stores.protocol import (
     Schema,
     Snapshot,
     StoredRows,
+    Verified,
     refuse_unknown,
     replaced,
 )
@@ -44,13 +49,15 @@ from nearwise.memory.ties import tie_order
 from nearwise.warn import warn_user
 
 KIND = "rows on disk"
-_VERSION = 1
+_VERSION = 2  # 1 has no checksums of its bulk
 _HEAD = "head"
+_BULK = "bulk-[0-9a-f]{8}"
+_Count = Annotated[int, Field(ge=0)]
 _PART = {"put": "store/put", "removed": "store/removed", "summary": "store/summary"}  # of a change
 
 
 class _Head(NamedTuple):
-    """Properties of the folder; `probes` are the cells searched in each space, 0: all."""
+    """Properties of the folder; `bulk`, `schema`, `probes` and `files` are those of a `Bulk`."""
 
     generation: str
     lineage: str
@@ -59,6 +66,28 @@ class _Head(NamedTuple):
     schema: Schema
     summary: dict[str, Any]
     probes: dict[str, int]
+    files: Files | None
+
+
+class _Spaces(BaseModel):
+    """Of `Schema`, as JSON holds it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    spaces: dict[str, tuple[Annotated[int, Field(ge=1)], Metric]]
+    n_facts: _Count
+
+
+class _Meta(BaseModel):
+    """Of `_Head`, as JSON holds it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    lineage: str
+    version: _Count
+    bulk: Annotated[str, Field(pattern=f"^{_BULK}$")]
+    spaces: Annotated[_Spaces, Field(alias="schema")]
+    summary: dict[str, Any]
+    probes: dict[str, _Count]
+    files: dict[str, tuple[_Count, str]] | None = None
 
 
 class _Tail(NamedTuple):
@@ -174,6 +203,8 @@ class DiskStore(OneProcess):
         super().__init__()
         self.uri = self.place = self.located(uri)
         self._journal = Journal(self._head_folder)
+        if os.path.lexists(self._head_folder):  # else reading it says that there is none
+            subfolder(self.uri, _HEAD)
         self._head = _read_head(self._head_folder)
         self._open()
 
@@ -200,7 +231,7 @@ class DiskStore(OneProcess):
             bulk = Bulk.write(folder / name, schema, rows)
             bulk.judge()
             lineage = secrets.token_hex(8)
-            head = _Head("", lineage, 0, name, schema, summary, bulk.probes)
+            head = _Head("", lineage, 0, name, schema, summary, bulk.probes, bulk.files)
             _write_head(folder / _HEAD, head, None)
         except BaseException:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -227,7 +258,7 @@ class DiskStore(OneProcess):
         if found.lineage != self.lineage:
             raise replaced(self.place)
         self._head = found
-        bulk = Bulk(Path(self.uri) / self._head.bulk, self.schema, self._head.probes)
+        bulk = Bulk(subfolder(self.uri, found.bulk), found.schema, found.probes, found.files)
         tail = _Tail(self.schema.no_rows(), np.empty(0, np.int64))
         self._reader = DiskReader(bulk, tail, self._head.version, self._head.summary)
 
@@ -293,13 +324,18 @@ class DiskStore(OneProcess):
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
         """Write rows and indexes again, as they are now; see `RowStore.snapshot`."""
         with locked_folder(self._head_folder, wait=self.wait):
-            now, before = self.reader(), self._head
+            now, before, others = self.reader(), self._head, self._bulks()
+            now._bulk.verify()  # rather than give what is damaged new checksums
             name = f"bulk-{secrets.token_hex(4)}"
             try:
                 bulk = Bulk.write(Path(self.uri) / name, self.schema, now.scan())
                 recall = bulk.judge()
                 head = before._replace(
-                    version=now.version, bulk=name, summary=now.summary, probes=bulk.probes
+                    version=now.version,
+                    bulk=name,
+                    summary=now.summary,
+                    probes=bulk.probes,
+                    files=bulk.files,
                 )
                 _write_head(self._head_folder, head, before.generation)
             except BaseException:
@@ -309,10 +345,24 @@ class DiskStore(OneProcess):
             self._journal.fold(self.lineage, now.version, keep="remove" if keep_removed else None)
             self._open()
             # Who still reads the former files keeps them until the next time.
-            for folder in Path(self.uri).glob("bulk-*"):
-                if folder.name not in (name, before.bulk):
+            for folder in others:
+                if folder.name != before.bulk:
                     shutil.rmtree(folder)
         return Snapshot(now.version, len(self._reader._bulk.ids), recall)
+
+    def _bulks(self) -> list[Path]:
+        names = [name for name in os.listdir(self.uri) if re.fullmatch(_BULK, name)]
+        return [subfolder(self.uri, name) for name in names]
+
+    def verify(self) -> Verified:
+        """Check every byte of the files; see `RowStore.verify`."""
+        bulk = self.reader()._bulk
+        bulk.verify()
+        checked, files = ["ids of the rows", "indexes"], "checksums of the rows' files"
+        if bulk.files is not None:
+            return Verified([files, *checked], [])
+        why = "an older nearwise wrote none; 'nearwise compact' adds them"
+        return Verified(checked, [f"{files} ({why})"])
 
     def accept_loss(self) -> bool:
         """Go on without changes since the last snapshot, if they are lost; whether they were."""
@@ -347,12 +397,18 @@ def _write_head(folder: Path, head: _Head, replaces: str | None) -> None:
 def _read_head(folder: Path) -> _Head:
     found = read_folder(folder, kind=KIND, newest_version=_VERSION)
     try:
-        schema = Schema.from_json(found.meta.pop("schema"))
-        return _Head(found.generation, schema=schema, **found.meta)
-    except (KeyError, TypeError, ValueError) as error:
+        meta = _Meta.model_validate_json(json.dumps(found.meta))
+        if {*meta.probes} != {*meta.spaces.spaces}:
+            raise ValueError("indexes of other spaces")
+        if (meta.files is None) != (found.version == 1):
+            raise ValueError("checksums of the rows' files")
+    except ValueError as error:
         raise StoreError(
-            "invalid", f"{folder} holds what nearwise never writes ({error!r}). Restore it."
+            "invalid", f"{folder} holds what nearwise never writes ({error}). Restore it."
         ) from error
+    schema = Schema.from_json(found.meta["schema"])
+    known = meta.model_dump(exclude={"spaces"})
+    return _Head(found.generation, schema=schema, **known)
 
 
 def _pack_rows(rows: StoredRows) -> bytes:

@@ -24,6 +24,7 @@ from nearwise.memory.stores.protocol import (
     Schema,
     Snapshot,
     StoredRows,
+    Verified,
     replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
@@ -387,6 +388,11 @@ class PostgresStore:
             return reader.search(name, queries, k)
 
         return widened(name, search, true, _NARROWEST, _MOST_SEARCHED)[1]
+
+    def verify(self) -> Verified:
+        """Say what the server checks by itself; see `RowStore.verify`."""
+        (state,) = self._database.run("SHOW data_checksums").fetchone()
+        return Verified([], [f"bytes of the rows (PostgreSQL's own checksums of them are {state})"])
 
     def close(self) -> None:
         """Close all connections; the next call opens one again."""

@@ -173,6 +173,13 @@ class Snapshot(NamedTuple):
     recall: dict[str, float]
 
 
+class Verified(NamedTuple):
+    """What `RowStore.verify` looked at, in words, and what it could not look at."""
+
+    checked: list[str]
+    unchecked: list[str]
+
+
 @runtime_checkable
 class RowReader(Protocol):
     """One version of a store; it never changes, whatever is written meanwhile."""
@@ -261,6 +268,10 @@ class RowStore(Protocol):
         Unless `keep_removed`, what removed rows held is gone for good. UserWarning if the recall in
         a space stays below `recall.ENOUGH_RECALL`.
         """
+        ...
+
+    def verify(self) -> Verified:
+        """Check what is stored beside reading all rows; StoreError names what is not sound."""
         ...
 
     def close(self) -> None:

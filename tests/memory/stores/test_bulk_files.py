@@ -159,11 +159,9 @@ def test_a_head_that_is_a_link_is_refused(folder, tmp_path):
         DiskStore.open(str(folder))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS[1:-1])  # whose bytes differ
 def test_a_file_of_another_store_is_noticed(made, folder, kind):
     shutil.copy(file_of(made / "other", kind), file_of(folder, kind))
-    if file_of(made / "other", kind).read_bytes() == file_of(made / "s", kind).read_bytes():
-        pytest.skip("both stores have the same bytes there")
     assert_torn(folder)
 
 

@@ -67,5 +67,5 @@ def _forked(what: str) -> StoreError:
     return StoreError(
         "forked",
         f"This process was forked after {what}, whose threads and connections it lacks. Open the "
-        "model after the fork, in each process, or start processes by spawn.",
+        "model after the fork, in each process and in none before, or start processes by spawn.",
     )

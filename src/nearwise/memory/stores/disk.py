@@ -312,11 +312,13 @@ class DiskStore(OneProcess):
 
     def history(self, lineage: str, last: int | None = None) -> list[Change]:
         """Give the changes; see `RowStore.history`."""
+        self.refuse_fork()
         with Journal(self._head_folder) as journal:  # changes under way are not waited for
             return journal.history(lineage, last)
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
         """Give one change; see `RowStore.find`."""
+        self.refuse_fork()
         change = self._journal.find(lineage, version=version, key=key)
         own = {name: part for name, part in change.parts.items() if name not in _PART.values()}
         return replace(change, parts=own)

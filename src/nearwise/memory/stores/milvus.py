@@ -469,6 +469,7 @@ class MilvusStore:
 
     def verify(self) -> Verified:
         """Leave bytes to the server; see `RowStore.verify`."""
+        self.reader()
         return Verified([], ["bytes of the rows (Milvus tells of no checksums)"])
 
     def close(self) -> None:

@@ -111,11 +111,11 @@ def test_columns_keep_what_they_hold_in_the_journal():
             "yes": [True, False],
         }
     )
-    back = unpack_table(pack_table(rows))
+    back = unpack_table(pack_table(rows), 2)
     pd.testing.assert_frame_equal(back, rows)
     assert type(back["objects"][0]) is int
     for array in (np.random.default_rng(0).random((3, 4)), np.zeros((2, 8, 8, 3), np.uint8)):
-        assert same(unpack_table(pack_table(array)), array)
+        assert same(unpack_table(pack_table(array), len(array)), array)
 
 
 @pytest.mark.parametrize(

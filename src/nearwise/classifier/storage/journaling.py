@@ -20,6 +20,7 @@ from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
+from nearwise.memory.arrow import frame_of, read_stream, tensors_of
 from nearwise.memory.checks import as_ids
 from nearwise.memory.eviction import EvictionName
 from nearwise.memory.journal import REFRESH
@@ -233,7 +234,8 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         added = _Added.model_validate(details)
         labels = _Labels.model_validate_json(change.parts[_LABELS])
         gone = None if added.evicted is None else torch.tensor(added.evicted, dtype=torch.int64)
-        rows = [unpack_table(change.parts[f"rows/{i}"]) for i in range(len(change.parts) - 1)]
+        n_rows, n_views = len(labels.labels), len(change.parts) - 1
+        rows = [unpack_table(change.parts[f"rows/{i}"], n_rows) for i in range(n_views)]
         names = None if labels.names is None else np.array(labels.names, dtype=np.str_)
         y = np.array(labels.labels, dtype=np.dtype(labels.dtype))
         weight = None if labels.weights is None else np.array(labels.weights)
@@ -300,13 +302,12 @@ def pack_table(rows: Any) -> bytes:
     return sink.getvalue()
 
 
-def unpack_table(stored: bytes) -> Any:
-    """Rows from what `pack_table` returned."""
-    with pa.ipc.open_stream(stored) as stream:
-        table = stream.read_all()
+def unpack_table(stored: bytes, n_rows: int) -> Any:
+    """Rows from what `pack_table` returned; ValueError if these are others, or not as many."""
+    table = read_stream(stored, n_rows)
     if table.schema.pandas_metadata is None:
-        return table.column(0).combine_chunks().to_numpy_ndarray()
-    return table.to_pandas(integer_object_nulls=True)
+        return tensors_of(table, "row")
+    return frame_of(table)
 
 
 def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | None) -> bytes:

@@ -22,6 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from nearwise.functional import Metric, topk_neighbors
+from nearwise.memory.arrow import read_stream
 from nearwise.memory.gate import subfolder
 from nearwise.memory.journal import Change, Journal
 from nearwise.memory.store import (
@@ -276,7 +277,14 @@ class DiskStore(OneProcess):
                 self._open()  # folded in just now
                 continue
             for change in changes:
-                self._follow(change)
+                try:
+                    self._follow(change)
+                except (ValueError, KeyError, RecursionError) as error:
+                    raise StoreError(
+                        "invalid",
+                        f"Change {change.version} of {self.uri} cannot be made again: {error}. "
+                        "Restore the folder from a copy.",
+                    ) from error
             state = self._journal.state()
             if (self._head.version if state is None else state.latest) < self._reader.version:
                 warn_user(f"{self.uri} was put back to an older state, and is taken as it is now.")
@@ -285,7 +293,7 @@ class DiskStore(OneProcess):
             return self._reader
 
     def _follow(self, change: Change) -> None:
-        put = _unpack_rows(change.parts[_PART["put"]])
+        put = _unpack_rows(change.parts[_PART["put"]], self.schema)
         removed = np.frombuffer(change.parts[_PART["removed"]], "<i8")
         tail = self._reader._tail.changed(self._reader._bulk, put, removed)
         summary = json.loads(change.parts[_PART["summary"]])
@@ -420,6 +428,8 @@ def _pack_rows(rows: StoredRows) -> bytes:
     return sink.getvalue()
 
 
-def _unpack_rows(stored: bytes) -> StoredRows:
-    with pa.ipc.open_stream(stored) as stream:
-        return StoredRows.from_arrow(stream.read_all())
+def _unpack_rows(stored: bytes, schema: Schema) -> StoredRows:
+    table = read_stream(stored)
+    if not table.schema.equals(schema.no_rows().to_arrow().schema):
+        raise ValueError("rows of a change have other columns than the store")
+    return StoredRows.from_arrow(table)

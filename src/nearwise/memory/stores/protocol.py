@@ -8,11 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 from nearwise.functional import Metric
+from nearwise.memory.arrow import checked
 from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.journal import Change
 from nearwise.memory.store import StoreError
 
 BATCH = 10_000  # rows that are written or read at once
+_COLUMNS = {
+    "id": pa.int64(), "label": pa.int64(), "weight": pa.float32(), "row": pa.large_binary(),
+}  # fmt: skip
 SPARE = 8  # candidates beyond those needed, so that exact distances settle the order at the edge
 
 
@@ -118,14 +122,26 @@ class StoredRows:
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> "StoredRows":
-        """Rebuild rows from what `to_arrow` gave, the column "row" left out or not."""
+        """Rebuild rows from what `to_arrow` gave, the column "row" left out or not.
+
+        ValueError if it is damaged, or something else.
+        """
+        checked(table)
         found = {name: table.column(name) for name in table.schema.names}
+        for name, column in found.items():
+            wanted = _COLUMNS.get(name) or pa.list_(pa.float32(), _width(column.type))
+            if column.type != wanted or column.null_count:
+                raise ValueError(f"the column {name!r} is of type {column.type}, or has gaps")
         keys = {n[4:]: _matrix(found[n]) for n in found if n.startswith("key ")}
         rows = found["row"].to_pylist() if "row" in found else None
         ids, labels, weights = (found[name].to_numpy().copy() for name in ("id", "label", "weight"))
         no_facts = np.empty((len(ids), 0), np.float32)
         facts = _matrix(found["facts"]) if "facts" in found else no_facts
         return cls(ids, labels, weights, keys, facts, rows)
+
+
+def _width(kind: pa.DataType) -> int:
+    return kind.list_size if pa.types.is_fixed_size_list(kind) else -1
 
 
 def _vectors(values: np.ndarray) -> pa.Array:

@@ -216,6 +216,32 @@ def test_an_index_of_another_space_is_noticed_when_it_is_searched(folder):
         DiskStore.open(str(folder)).reader().search("all", ROWS.keys["all"][:2], 3)
 
 
+@pytest.mark.parametrize("name", ["space0.lists", "space1.faiss"])
+def test_an_index_whose_file_ends_early_is_refused_whatever_its_checksum(folder, name):
+    path = file_of(folder, name)
+    path.write_bytes(path.read_bytes()[:-1000])
+    space = list(SCHEMA.spaces)[int(name[5])]
+    store = DiskStore.open(str(sealed(folder)))
+    with pytest.raises(StoreError) as found:
+        store.reader().search(space, ROWS.keys[space][:2], 3)
+    assert found.value.reason == "torn"
+
+
+@pytest.mark.parametrize("kind", [".manifest", "space0.faiss"])
+def test_what_describes_rows_and_indexes_is_read_or_refused_whatever_it_says(folder, kind):
+    path = file_of(folder, kind)
+    whole, found = path.read_bytes(), 0
+    for at in range(0, len(whole), 1 + len(whole) // 50):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        reader = DiskStore.open(str(sealed(folder))).reader()
+        try:
+            reader.search("all", ROWS.keys["all"][:2], 3)
+            everything(reader)
+        except StoreError as error:
+            found += error.reason == "torn"
+    assert found > 3
+
+
 def test_rows_of_another_store_are_noticed_whatever_their_checksum(made, folder):
     shutil.rmtree(bulk_of(folder) / "rows.lance")
     other = DiskStore.create(folder.parent / "o", SCHEMA, [some_rows(800, seed=5)], SUMMARY)

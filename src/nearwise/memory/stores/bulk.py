@@ -16,6 +16,7 @@ import pyarrow as pa
 import torch
 
 from nearwise.functional import topk_neighbors
+from nearwise.memory.arrow import checked
 from nearwise.memory.index import ExactIndex
 from nearwise.memory.make_index import AUTO_EXACT_BELOW
 from nearwise.memory.store import StoreError, sync_folder
@@ -38,6 +39,7 @@ _ROWS_PER_CELL = 39  # that FAISS needs to find the center of a cell
 _FEWEST_PROBES = 16  # cells that are searched
 _LISTS = ".lists"  # ending of a file with cells that were merged from several indexes
 _SHARD = 2**30  # bytes of keys that are indexed at once
+_ID_BYTES = 8  # that FAISS keeps of each row beside its key
 
 
 class Bulk(OneProcess):
@@ -70,23 +72,32 @@ class Bulk(OneProcess):
 
     @contextlib.contextmanager
     def _there(self) -> Iterator[None]:
-        """Raise if the files are gone by now."""
+        """Raise a StoreError if the files are gone by now, or cannot be read."""
         try:
             yield
-        except (OSError, ValueError, RuntimeError) as error:
-            if self.folder.is_dir():
-                raise
-            raise StoreError(
-                "changed",
-                "Rows were rewritten twice since this version was opened, and its files are "
-                "gone. Open the model again.",
-            ) from error
+        except BaseException as error:
+            # Lance is in Rust, and a panic of it is no Exception.
+            unreadable = isinstance(error, ValueError | RuntimeError) or (
+                type(error).__name__ == "PanicException"
+            )
+            if (unreadable or isinstance(error, OSError)) and not self.folder.is_dir():
+                raise StoreError(
+                    "changed",
+                    "Rows were rewritten twice since this version was opened, and its files are "
+                    "gone. Open the model again.",
+                ) from error
+            if unreadable and not isinstance(error, StoreError):
+                raise torn(self.folder, f"they cannot be read ({error})") from error
+            raise
 
     @cached_property
     def _rows(self) -> Any:
+        described = f"{_ROWS}/_"  # files that say what the others are
+        files = (self.files or {}).items()
+        check_digests(self.folder, {n: file for n, file in files if n.startswith(described)})
         rows = package("lance").dataset(str(self.folder / _ROWS))
-        files = [file for fragment in rows.get_fragments() for file in fragment.data_files()]
-        if rows.base_paths() or any(file.base_id is not None for file in files):
+        parts = [part for fragment in rows.get_fragments() for part in fragment.data_files()]
+        if rows.base_paths() or any(part.base_id is not None for part in parts):
             raise torn(self.folder, f"{_ROWS} names files elsewhere")
         if rows.schema != self.schema.no_rows().to_arrow().schema:
             raise torn(self.folder, f"{_ROWS} has other columns than the store")
@@ -132,19 +143,25 @@ class Bulk(OneProcess):
         order = np.argsort(positions)
         with self._there():
             table = self._rows.take(positions[order], columns=self._columns(rows))
-        return StoredRows.from_arrow(table).take(np.argsort(order))
+            return StoredRows.from_arrow(table).take(np.argsort(order))
 
     def scan(self) -> Iterator[StoredRows]:
         """Give all rows, in order."""
-        for batch in self._rows.to_batches(batch_size=BATCH):
-            yield StoredRows.from_arrow(batch)
+        with self._there():
+            yield from map(StoredRows.from_arrow, self._batches())
 
     def keys(self, space: str) -> Iterator[np.ndarray]:
         """Give all keys of a space, in order."""
         width = self.schema.spaces[space].width
-        for batch in self._rows.to_batches(columns=[f"key {space}"], batch_size=BATCH):
+        for batch in self._batches(f"key {space}"):
             # a copy: PyTorch takes no arrays that are read-only
             yield batch.column(0).flatten().to_numpy().reshape(-1, width).copy()
+
+    def _batches(self, *columns: str) -> Iterator[pa.RecordBatch]:
+        """Give some columns of all rows, by default all, in order."""
+        with self._there():
+            for batch in self._rows.to_batches(columns=[*columns] or None, batch_size=BATCH):
+                yield checked(batch)
 
     def _all_keys(self, space: str) -> np.ndarray:
         nothing = np.empty((0, self.schema.spaces[space].width), np.float32)
@@ -161,15 +178,23 @@ class Bulk(OneProcess):
         return self._mapped[space]
 
     def _read_index(self, space: str) -> Any:
-        """Read an index, which must be one of these rows."""
+        """Map an index into memory, which must be one of these rows and end within its file."""
         faiss, path, schema = package("faiss"), self._path(space), self.schema.spaces[space]
-        flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR
-        if not path.with_suffix(_LISTS).exists():  # which are mapped without this flag only
-            flags |= faiss.IO_FLAG_MMAP
-        index = faiss.read_index(str(path), flags)
+        lists, flags = path.with_suffix(_LISTS), faiss.IO_FLAG_READ_ONLY
+        flags |= faiss.IO_FLAG_SKIP_IVF_DATA if lists.exists() else faiss.IO_FLAG_MMAP
+        try:
+            index = faiss.read_index(str(path), flags)
+        except RuntimeError as error:
+            raise torn(self.folder, f"{path.name} cannot be read ({error})") from error
         kept = (type(index), index.d, index.ntotal, index.metric_type)
         if kept != (faiss.IndexIVFFlat, schema.width, len(self.ids), _faiss_metric(schema)):
             raise torn(self.folder, f"the index of {space!r} is none of its rows")
+        cells = faiss.downcast_InvertedLists(index.invlists)
+        if not _within(cells, os.path.getsize(lists if lists.exists() else path)):
+            raise torn(self.folder, f"the index of {space!r} goes on behind the end of its file")
+        if lists.exists():
+            cells.filename = str(lists)  # whatever name the index holds
+            cells.do_mmap()
         return index
 
     def _path(self, space: str) -> Path:
@@ -180,10 +205,10 @@ class Bulk(OneProcess):
 
         StoreError "torn" names what is not as it was written.
         """
-        if self.files is not None:
-            check_digests(self.folder, self.files)
+        check_sizes(self.folder, self.files)
+        check_digests(self.folder, self.files or {})
         start = 0
-        for batch in self._rows.to_batches(columns=["id"], batch_size=BATCH):
+        for batch in self._batches("id"):
             ids = batch.column(0).to_numpy()
             if not np.array_equal(ids, self.ids[start : start + len(ids)]):
                 raise torn(self.folder, f"{_ROWS} has other ids than {IDS}")
@@ -316,6 +341,15 @@ class Bulk(OneProcess):
             positions = np.take_along_axis(positions, best, 1)
             start += len(keys)
         return positions
+
+
+def _within(cells: Any, n_bytes: int) -> bool:
+    """Whether all cells of an index lie in a file of so many bytes."""
+    row, end = cells.code_size + _ID_BYTES, min(cells.totsize, n_bytes)
+    found = (cells.lists.at(cell) for cell in range(cells.nlist))
+    return cells.totsize <= n_bytes and all(
+        one.size <= one.capacity and one.offset + one.capacity * row <= end for one in found
+    )
 
 
 def _faiss_metric(space: SpaceSchema) -> int:

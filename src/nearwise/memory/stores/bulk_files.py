@@ -50,8 +50,7 @@ def check_sizes(folder: Path, files: Files | None) -> None:
 
 
 def check_digests(folder: Path, files: Files) -> None:
-    """Read every byte; StoreError "torn" unless they are those that were noted."""
-    check_sizes(folder, files)
+    """Read files as a whole; StoreError "torn" unless they are as they were noted."""
     for name, (_, digest) in files.items():
         if _digest(folder, name) != digest:
             raise torn(folder, f"{name} does not match its checksum")

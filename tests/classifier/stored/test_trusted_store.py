@@ -82,7 +82,10 @@ def test_no_folder_is_opened_that_only_the_folder_names(own, model, tmp_path, op
     opened(tmp_path / "m", trusted_store=tmp_path / "x" / ".." / "elsewhere")
 
 
-@pytest.mark.parametrize("uri", ["rows/../../x", "../x", "x", "", "rows/", "redis://h/x"])
+@pytest.mark.parametrize(
+    "uri",
+    ["rows/../../x", "../x", "x", "", "rows/", "redis://h/x", "/\x1b[2J", "milvus+http://h/\n#x"],
+)
 def test_a_place_that_no_move_writes_is_invalid_whatever_the_user_says(own, tmp_path, uri):
     folder = placed(own, tmp_path / "m", uri)
     for named in (None, uri):

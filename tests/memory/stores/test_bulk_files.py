@@ -318,10 +318,12 @@ def test_a_snapshot_gives_no_new_checksums_to_what_is_damaged(folder):
     assert sorted(os.listdir(folder)) == before
 
 
-def test_reading_changes_no_file(folder):
+def test_reading_changes_no_file_and_prints_nothing(folder, capfd):
     before = noted(bulk_of(folder))
+    capfd.readouterr()
     store = DiskStore.open(str(folder))
     everything(store.reader())
     store.reader().search("all", ROWS.keys["all"][:9], 5)
     store.verify()
     assert noted(bulk_of(folder)) == before == store._head.files
+    assert capfd.readouterr().out == ""  # where predictions go

@@ -230,7 +230,8 @@ def _located(
     try:
         location = _Location.model_validate_json(content.blobs[_LOCATION])
         is_own = location.uri == OWN_STORE
-        if not is_own and "://" not in location.uri and not os.path.isabs(location.uri):
+        is_server, is_path = "://" in location.uri, os.path.isabs(location.uri)
+        if not location.uri.isprintable() or not (is_own or is_server or is_path):
             raise ValueError(f"its store is {location.uri!r}")
         place = engine_of(location.uri).located(location.uri)
     except (KeyError, ValueError) as error:
@@ -241,17 +242,18 @@ def _located(
     given = None if trusted_store is None else os.fspath(trusted_store)
     if given is not None and engine_of(given).located(given) == place:
         return location, given
+    risk = "where your credentials go" if is_server else "what is read and changed elsewhere"
     problem = (
-        "A folder must not decide where your credentials go"
+        f"A model folder must not decide {risk}"
         if given is None
         else f"The store that you named is another: {engine_of(given).located(given)}"
     )
+    settings = ", with the user name or settings that you connect with" if is_server else ""
     raise StoreError(
         "untrusted",
         f"The memory of {path} is outside its folder, in {place}. {problem}; nothing was opened "
         "there. If you know that store, repeat the command with "
-        f"--store {shlex.quote(place)} (in Python trusted_store={place!r}), with the user name or "
-        "settings that you connect with.",
+        f"--store {shlex.quote(place)} (in Python trusted_store={place!r}){settings}.",
     )
 
 

@@ -335,7 +335,7 @@ class DiskStore(OneProcess):
         """Write rows and indexes again, as they are now; see `RowStore.snapshot`."""
         with locked_folder(self._head_folder, wait=self.wait):
             now, before, others = self.reader(), self._head, self._bulks()
-            now._bulk.verify()  # rather than give what is damaged new checksums
+            now._bulk.check_bytes()  # rather than give what is damaged new checksums
             name = f"bulk-{secrets.token_hex(4)}"
             try:
                 bulk = Bulk.write(Path(self.uri) / name, self.schema, now.scan())

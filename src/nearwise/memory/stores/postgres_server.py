@@ -36,7 +36,7 @@ class PostgresServer(OneProcess):
         found = getattr(self._local, "connection", None)
         if found is None or found.closed:
             pgvector = package("pgvector.psycopg")
-            with self.explained():
+            with self.explained(self._asked()):
                 connect = package("psycopg").connect
                 found = connect(self._conninfo, autocommit=True, **self._settings)
                 there = "SELECT 1 FROM pg_extension WHERE extname = 'vector'"
@@ -51,7 +51,7 @@ class PostgresServer(OneProcess):
         return found
 
     @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self, hint: str = "") -> Iterator[None]:
         """Turn errors of the server or the connection into an OSError."""
         try:
             yield
@@ -61,12 +61,14 @@ class PostgresServer(OneProcess):
                 "changed; try again when it has finished."
             ) from error
         except package("psycopg").Error as error:
-            asked = " and ".join(f"{name}={value}" for name, value in self._settings.items())
             raise OSError(
                 f"the store at {self.place} could not be used: {str(error).strip()}. Check "
-                "the URI, that the server runs, and that it has the extension pgvector."
-                + (f" {asked} was asked for; your URI may name another." if asked else "")
+                f"the URI, that the server runs, and that it has the extension pgvector.{hint}"
             ) from error
+
+    def _asked(self) -> str:
+        asked = " and ".join(f"{name}={value}" for name, value in self._settings.items())
+        return f" The connection asked for {asked}; your URI may name another." if asked else ""
 
     def run(self, text: str, *values: Any, **options: Any) -> Any:
         """Run one statement; {} in it is the schema's name."""

@@ -246,6 +246,41 @@ def test_a_model_may_be_saved_over_one_whose_journal_is_lost(bereft):
     assert len(AttnKNNClassifier.load(folder).memory_) == 86
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("change", "nth"), [("remove", 1), ("remove", 2), ("compact", 1), ("compact", 2)]
+)
+def test_a_kill_between_a_journal_and_its_note_leaves_a_folder_that_opens(
+    folder, change, nth, moment
+):
+    if change == "compact":
+        with LiveModel(folder) as live:
+            live.remove([0])
+    child = os.fork()
+    if child == 0:
+        replace, calls = os.replace, []
+
+        def killed(source, target):
+            calls.append(target)
+            if len(calls) == nth and moment == "before":
+                os._exit(9)
+            replace(source, target)
+            if len(calls) == nth:
+                os._exit(9)
+
+        os.replace = killed
+        live = LiveModel(folder)
+        live.remove([0]) if change == "remove" else live.compact()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with LiveModel(folder) as live:
+        assert live.version == len(live.history()) == (change == "compact")
+        live.remove([1])
+        live.compact()
+    with LiveModel(folder) as live:
+        assert len(live.model.memory_) == 89 - (change == "compact") and live.n_pending == 0
+
+
 def test_a_folder_of_before_journals_were_noted_opens_without_one(folder):
     with LiveModel(folder) as live:
         live.remove([0])

@@ -86,6 +86,14 @@ def test_reading_in_one_process_does_not_undo_locks_of_its_writer(database):
     assert largest(database) == 3
 
 
+def test_a_writer_that_was_let_go_is_not_taken_for_one(database, tmp_path):
+    insert(database, 1)
+    database.close()
+    insert(Database(tmp_path / "base"), 2)
+    assert largest(database) == 2
+    assert os.listdir(tmp_path) == ["base"]
+
+
 def write_all_the_time(path, begun, end):
     database, number = Database(path), 0
     while not end.is_set():

@@ -31,7 +31,7 @@ def read_stream(stored: bytes, n_rows: int | None = None) -> pa.Table:
     """
     with _explained(), pa.ipc.open_stream(pa.py_buffer(stored)) as stream:
         _check_types(stream.schema)
-        return checked(stream.read_all(), n_rows)
+        return _checked(stream.read_all(), n_rows)
 
 
 def read_rows(stored: Sequence[bytes], schema: pa.Schema) -> pa.Table:
@@ -41,16 +41,20 @@ def read_rows(stored: Sequence[bytes], schema: pa.Schema) -> pa.Table:
         batches = [pa.ipc.read_record_batch(pa.py_buffer(row), schema) for row in stored]
         if any(batch.num_rows != 1 for batch in batches):
             raise ValueError("a row is none, or several")
-        return checked(pa.Table.from_batches(batches, schema))
+        return _checked(pa.Table.from_batches(batches, schema))
 
 
 def checked(table: pa.Table | pa.RecordBatch, n_rows: int | None = None) -> Any:
     """Give a table back once every buffer of it was checked; ValueError as from `read_stream`."""
     with _explained():
-        _check_types(table.schema)
-        if n_rows is not None and table.num_rows != n_rows:
-            raise ValueError(f"there are {table.num_rows} rows instead of {n_rows}")
-        table.validate(full=True)
+        return _checked(table, n_rows)
+
+
+def _checked(table: Any, n_rows: int | None = None) -> Any:
+    _check_types(table.schema)
+    if n_rows is not None and table.num_rows != n_rows:
+        raise ValueError(f"there are {table.num_rows} rows instead of {n_rows}")
+    table.validate(full=True)
     return table
 
 

@@ -6,13 +6,14 @@ changes that are not in it yet, and the copy is read: what lies in the folder st
 by byte, and a process that writes to it is not held up.
 """
 
+import errno
 import os
-import shutil
 import sqlite3
 import tempfile
 import threading
 import time
-from collections import Counter
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,14 +40,14 @@ class _Stamp(NamedTuple):
 # Closing a file gives up all locks that a process has on it, also those of SQLite. So a database
 # that is open in place is not opened for a copy, and the other way round.
 _lock = threading.RLock()
-_in_place: Counter[tuple[int, int]] = Counter()
+_writers: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _of_others: list[sqlite3.Connection] = []  # that a fork took over; kept, as they close when freed
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
-    _in_place.clear()
+    _writers.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -78,15 +79,14 @@ class Database:
 
     def close(self) -> None:
         """Close both connections."""
-        self._close_copy()
+        if self._copy is not None:
+            self._copy = None
+            self._end_copy()
         if self._writer is not None:
-            writer, self._writer = self._writer, None
-            if self._opened[0] != os.getpid():
-                _of_others.append(writer)  # closing it would undo locks of the parent
-                return
+            self._writer = None
             with _lock:
-                writer.close()
-                _in_place[self._opened[1:]] -= 1
+                _writers.discard(self)
+                self._end_writer()
 
     def writer(self) -> sqlite3.Connection:
         """Give a connection to the file that is there now, which must hold a database.
@@ -100,12 +100,13 @@ class Database:
         if self._writer is not None and self._opened != self._there():
             self.close()  # the file was removed or replaced, or this is a fork
         if self._writer is None:
-            self._close_copy()
+            self.close()
             with _lock:
                 opened = self._there()
                 self._writer = _connected(self.path.absolute().as_uri() + "?mode=rw")
+                self._end_writer = weakref.finalize(self, _end, self._writer, os.getpid())
                 self._opened = opened
-                _in_place[opened[1:]] += 1
+                _writers.add(self)
             (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
             if mode != "wal" or opened != self._there():
                 self.close()
@@ -126,20 +127,14 @@ class Database:
         """
         check_database(self.path)
         with _lock:
-            if _in_place[self._there()[1:]] > 0:
+            if self._there() in {other._opened for other in _writers}:
                 return self.writer()
             if self._copy is None or self._copied != (os.getpid(), self._stamp()):
                 self.close()
                 self._copy, stamp = self._copy_now()
+                self._end_copy = weakref.finalize(self, _end, self._copy, os.getpid())
                 self._copied = os.getpid(), stamp
             return self._copy
-
-    def _close_copy(self) -> None:
-        copy, self._copy = self._copy, None
-        if copy is not None and self._copied[0] == os.getpid():
-            copy.close()
-        elif copy is not None:
-            _of_others.append(copy)  # closing it would change what the parent reads
 
     def _there(self) -> tuple[int, int, int]:
         """Name this process and the file that is there."""
@@ -210,11 +205,39 @@ class Database:
             check_database(self.path)
 
     def _copy_file(self, name: str, place: str) -> None:
+        target = Path(place, name)
         try:
-            with opened(self.path.parent, name) as (file, _), Path(place, name).open("xb") as copy:
-                shutil.copyfileobj(file, copy, 2**20)
+            with opened(self.path.parent, name) as (file, size), target.open("xb") as copy:
+                for start, end in _filled(file.fileno(), size):
+                    file.seek(start)
+                    copy.seek(start)
+                    while start < end and (some := file.read(min(2**20, end - start))):
+                        start += copy.write(some)
+                copy.truncate(size)
         except FileNotFoundError:  # a log that its last writer has removed
             return
+
+
+def _filled(handle: int, size: int) -> Iterator[tuple[int, int]]:
+    """Give start and end of what is stored of a file; holes may be larger than any disk."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(handle, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole until the end
+                return
+            raise
+        end = min(os.lseek(handle, start, os.SEEK_HOLE), size)
+        yield start, end
+
+
+def _end(connection: sqlite3.Connection, process: int) -> None:
+    """Close a connection at once; nobody knows when the garbage collector would."""
+    if process == os.getpid():
+        connection.close()
+    else:
+        _of_others.append(connection)  # closing it would undo locks of the parent
 
 
 def database_image(statements: list[tuple[str, tuple[object, ...]]]) -> bytes:

@@ -174,6 +174,21 @@ def check_database(path: Path, *, to_write: bool = False) -> None:
             )
 
 
+@contextlib.contextmanager
+def taken_apart(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Make whatever goes wrong with a folder's content a `StoreError`: it may be anything."""
+    try:
+        yield
+    except (StoreError, MemoryError, ImportError):
+        raise
+    except Exception as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise StoreError(
+            "invalid",
+            f"{path} holds what nearwise never writes: {what.rstrip('.')}. Restore it from a copy.",
+        ) from error
+
+
 def _mode(path: Path) -> int:
     """Type and mode of what has a name, links not followed; 0 where nothing has it."""
     try:

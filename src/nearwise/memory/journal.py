@@ -36,6 +36,7 @@ _SCHEMA: set[tuple[str, str, str, str | None]]
 _SCHEMA = {("table", text.split()[2], text.split()[2], text) for text in _TABLES}
 _SCHEMA |= {("index", name, table, None) for table, name in _INDEXES}  # of the keys
 _COLUMNS = "version, time, kind, ids, details, key, digest"  # SQLite itself has no checksums
+_MOST_UNNOTED = 100  # refreshes that a folder was saved with and that are not in its journal
 _CHUNK = 2**28  # bytes; SQLite takes no blob of a billion
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_ERROR", "SQLITE_SCHEMA")
 
@@ -148,7 +149,8 @@ class Journal:
                     f"{self.path.parent} has been saved since it was read. Read it again.",
                 )
             found = self._changes(connection, "version > ? ORDER BY version", version)
-            if [change.version for change in found] != list(range(version + 1, state.latest + 1)):
+            n_later = max(state.latest - version, 0)
+            if len(found) != n_later or (n_later and found[0].version != version + 1):
                 raise self._torn(f"not all changes from {version + 1} to {state.latest} are there")
             return found
 
@@ -194,6 +196,8 @@ class Journal:
             mark_journal(folder, JournalMark(lineage=lineage, version=latest))
         with self._writing() as connection:
             newest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
+            if newest is not None and folded > newest + _MOST_UNNOTED:
+                raise self._torn(f"it ends at {newest}, and the folder holds version {folded}")
             # A refresh is saved first, and noted then; the process may have ended in between.
             for version in range(folded + 1 if newest is None else newest + 1, folded + 1):
                 self._insert(connection, Change(version, REFRESH, (), {}))
@@ -412,6 +416,8 @@ class Journal:
         if len(states) != 1 or _checksum(*states[0][:2]) != states[0][2]:
             raise self._torn("it does not say which folder it belongs to")
         (lineage, folded, _), *_ = states
+        if not (isinstance(lineage, str) and isinstance(folded, int)):
+            raise self._torn("it does not say which folder it belongs to")
         latest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
         return JournalState(lineage, folded, max(folded, latest or 0))
 
@@ -442,12 +448,13 @@ class Journal:
         query = f"SELECT {_COLUMNS}, checksum FROM changes WHERE {where}"
         changes = []
         for *row, checksum in connection.execute(query, values):
-            version, time, kind, ids, details, key, digest = row
             if _checksum(*row) != checksum:
-                raise self._torn(f"change {version} does not match its checksum")
-            made_of = self._parts(connection, version) if parts else {}
-            ids, details = tuple(json.loads(ids)), json.loads(details)
-            changes.append(Change(version, kind, ids, details, made_of, key, digest, time))
+                raise self._torn(f"change {row[0]} does not match its checksum")
+            made_of = self._parts(connection, row[0]) if parts else {}
+            try:
+                changes.append(_as_change(row, made_of))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise self._torn(f"change {row[0]} is none that nearwise writes") from error
         return changes
 
     def _parts(self, connection: sqlite3.Connection, version: int) -> dict[str, bytes]:
@@ -457,8 +464,22 @@ class Journal:
             chunks = found.setdefault(name, [])
             if number != len(chunks) or _checksum(version, name, number, content) != checksum:
                 raise self._torn(f"{name!r} of change {version} does not match its checksum")
+            if not isinstance(content, bytes):
+                raise self._torn(f"{name!r} of change {version} is no bytes")
             chunks.append(content)
         return {name: b"".join(chunks) for name, chunks in found.items()}
+
+
+def _as_change(row: list[Any], parts: dict[str, bytes]) -> Change:
+    """Make a change of a row of the table; ValueError or TypeError if it is none."""
+    version, time, kind, ids, details, key, digest = row
+    ids, details = json.loads(ids), json.loads(details)
+    texts = time, kind, digest, "" if key is None else key
+    if not (all(isinstance(text, str) for text in texts) and isinstance(details, dict)):
+        raise TypeError("a value is of another type")
+    if not all(type(one) is int and 0 <= one < 2**63 for one in ids):
+        raise ValueError("an id is none")
+    return Change(version, kind, tuple(ids), details, parts, key, digest, time)
 
 
 def _checksum(*values: Any) -> str:

@@ -65,7 +65,7 @@ from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
 from nearwise.classifier.storage.persistence import load_model_folder, save_model
-from nearwise.classifier.stored.folder import is_stored, open_stored
+from nearwise.classifier.stored.folder import is_stored, open_stored, refuse_trusted_store
 from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
@@ -1318,7 +1318,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(
-        cls, folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        trusted: Sequence[str] = (),
+        trusted_store: str | os.PathLike[str] | None = None,
     ) -> "AttnKNNClassifier":
         """Read a classifier that `save` wrote; it predicts bit for bit the same.
 
@@ -1328,17 +1332,23 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         trusted : sequence of str, default=()
             Types in a saved base of your own that you trust: they could crash or take over the
             process if the folder comes from somebody else. `save` names them.
+        trusted_store : str or path, optional
+            URI of the memory where it is in a store outside the folder: nothing is opened there
+            that you do not name. User, credentials and settings are those of this URI and of your
+            environment, none are the folder's.
 
         Raises
         ------
         StoreError
             If the folder is missing, torn, foreign, of another format version, or holds what
-            `save` never writes; `reason` says which, the message names the part.
+            `save` never writes; `reason` says which, the message names the part. "untrusted" if the
+            memory is in a store that `trusted_store` does not name.
         ValueError
             If the base holds types that are not trusted.
         """
         if is_stored(folder):
-            return open_stored(cls, folder, trusted)
+            return open_stored(cls, folder, trusted, trusted_store)
+        refuse_trusted_store(folder, trusted_store)
         return load_model_folder(cls, folder, trusted)
 
 

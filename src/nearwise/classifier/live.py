@@ -129,6 +129,8 @@ class LiveModel:
         As in `AttnKNNClassifier.load`.
     wait : float, default=30
         Seconds that a change waits for another process that is changing the folder.
+    trusted_store : str or path, optional
+        As in `AttnKNNClassifier.load`.
 
     Raises
     ------
@@ -161,9 +163,10 @@ class LiveModel:
         *,
         trusted: Sequence[str] = (),
         wait: float = _WAIT,
+        trusted_store: str | os.PathLike[str] | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
-        self._trusted, self._wait = trusted, wait
+        self._trusted, self._trusted_store, self._wait = trusted, trusted_store, wait
         self._journal = Journal(self.folder)
         self._lock = threading.RLock()
         self._load()
@@ -519,7 +522,9 @@ class LiveModel:
         self._lock = threading.RLock()
 
     def _load(self) -> None:
-        classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
+        classifier = AttnKNNClassifier.load(
+            self.folder, trusted=self._trusted, trusted_store=self._trusted_store
+        )
         if classifier._fitted.holds_memory is self._of_store:
             raise ValueError(
                 f"The memory of {self.folder} is {'not ' if self._of_store else ''}in a store. "

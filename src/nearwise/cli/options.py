@@ -44,6 +44,15 @@ HeaderOption = Annotated[
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
 ]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URI",
+        help="Where MODEL's memory is, if it is in a store outside its folder. No other place is "
+        "opened than the one you name, with your user name and settings.",
+    ),
+]
 EngineOption = Annotated[
     Literal["local", "ray"],
     typer.Option(
@@ -67,3 +76,8 @@ AddressOption = Annotated[
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+
+
+def named_store(store: str | None) -> list[str]:
+    """Repeat --store in a command that is suggested."""
+    return [] if store is None else ["--store", store]

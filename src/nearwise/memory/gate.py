@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-Reason = Literal["missing", "foreign", "torn", "newer", "older", "invalid", "changed"]
+Reason = Literal[
+    "missing", "foreign", "torn", "newer", "older", "invalid", "changed", "untrusted", "forked"
+]
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_FILE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)  # a link, no folder, a socket
@@ -27,10 +29,11 @@ class StoreError(ValueError):
 
     Attributes
     ----------
-    reason : {"missing", "foreign", "torn", "newer", "older", "invalid", "changed"}
-        What is wrong with the folder. "torn": its bytes are not those that were written.
-        "invalid": they are, and their content is impossible. "changed": another process has written
-        it since.
+    reason : str
+        What is wrong with the folder: "missing", "foreign", "newer" or "older". "torn": its bytes
+        are not those that were written. "invalid": they are, and their content is impossible.
+        "changed": another process has written it since. "untrusted": it names a place outside it
+        that the caller does not name. "forked": it was opened before this process was forked.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:

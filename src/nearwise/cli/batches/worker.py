@@ -54,6 +54,7 @@ class Job:
     images: ImageOptions
     header: bool | None
     folder: Path  # that paths are relative to
+    store: str | None = None  # where the user says that the model's memory is
 
 
 class Worker:
@@ -88,7 +89,7 @@ class Worker:
         job = self._job
         os.chdir(job.folder)  # on this machine or another
         if self._model is None:
-            self._model = open_pinned(job.model, job.pin)
+            self._model = open_pinned(job.model, job.pin, job.store)
 
         def read(path: str, header: bool | None, *, known: Any, quiet: bool) -> Frame:
             found = self._reader.read(
@@ -130,9 +131,9 @@ def _attempt(note: Path) -> Iterator[None]:
         note.unlink(missing_ok=True)
 
 
-def open_pinned(folder: Path, pin: Pin) -> "AttnKNNClassifier":
+def open_pinned(folder: Path, pin: Pin, store: str | None = None) -> "AttnKNNClassifier":
     """Open a model that must be at the version at which a job began; ValueError if it is not."""
-    model = open_model(folder)
+    model = open_model(folder, store)
     seen = pin_of(model, folder)
     if seen != pin:
         raise ValueError(

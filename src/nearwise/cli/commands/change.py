@@ -17,6 +17,8 @@ from nearwise.cli.options import (
     ModelArgument,
     QuietOption,
     SkipUnlabelledOption,
+    StoreOption,
+    named_store,
 )
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -92,6 +94,7 @@ def add(
     skip_unlabelled: SkipUnlabelledOption = False,
     header: HeaderOption = None,
     key: KeyOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Add rows to a model without training it again; new classes too.
@@ -138,7 +141,7 @@ def add(
         return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet)
 
     if out is None:
-        with _changing(model, quiet=quiet) as live:
+        with _changing(model, store, quiet=quiet) as live:
             if refresh:
                 live.refuse_refresh()  # before rows are added
             before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
@@ -157,7 +160,7 @@ def add(
         require_model(model)
         check_folder("--out", out, [data], for_model=True)
         with in_place(model), new_model(out, overwrite=None):
-            learned = open_model(model)
+            learned = open_model(model, store)
             before, rows, version = set(learned.classes_.tolist()), rows_for(learned), None
             if not len(rows):
                 return
@@ -173,7 +176,7 @@ def add(
             f"{learned.n_remembered_} {rows.noun}"
             + (f", and the new classes {', '.join(new)}." if new else ".")
             + (f" {n_evicted} were forgotten." if n_evicted else "")
-            + ("" if version is None else _way_back(model, version))
+            + ("" if version is None else _way_back(model, version, store))
         )
 
 
@@ -183,6 +186,7 @@ def remove(
     ids: IdsArgument,
     forget_classes: ForgetOption = False,
     key: KeyOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Make a model forget rows; nothing is trained again.
@@ -197,6 +201,7 @@ def remove(
     numbers = parse_numbers("IDS", ids)
     _changed(
         model,
+        store,
         lambda live: live.remove(numbers, forget_classes=forget_classes, key=key),
         f"Removed {_count(numbers)}",
         quiet=quiet,
@@ -216,6 +221,7 @@ def relabel(
     ],
     forget_classes: ForgetOption = False,
     key: KeyOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Correct the label of remembered rows; nothing is trained again.
@@ -241,7 +247,7 @@ def relabel(
         labels = [known[code - 1]] * len(numbers)
         return live.relabel(numbers, labels, forget_classes=forget_classes, key=key)
 
-    _changed(model, change, f"Labelled {_count(numbers)} {label}", quiet=quiet)
+    _changed(model, store, change, f"Labelled {_count(numbers)} {label}", quiet=quiet)
 
 
 @reported
@@ -253,6 +259,7 @@ def undo(
             metavar="VERSION", help="Version of a change, as 'nearwise history' lists it."
         ),
     ],
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Take a change back by reversing it.
@@ -272,15 +279,16 @@ def undo(
         except KeyError:
             raise ValueError(
                 f"{model} has no change {version}; its last is {live.version}. "
-                f"To list them: {typed('history', model)}"
+                f"To list them: {typed('history', model, *named_store(store))}"
             ) from None
 
-    _changed(model, change, f"Undid change {version}", quiet=quiet)
+    _changed(model, store, change, f"Undid change {version}", quiet=quiet)
 
 
 @reported
 def history(
     model: ModelArgument,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """List the changes of a model since it was fitted: version, time, kind and rows.
@@ -291,9 +299,17 @@ def history(
     """
     require_model(model)
     from nearwise.classifier.storage.persistence import changes_of
-    from nearwise.classifier.stored.folder import changes_of_store, is_stored
+    from nearwise.classifier.stored.folder import (
+        changes_of_store,
+        is_stored,
+        refuse_trusted_store,
+    )
 
-    found = changes_of_store(model) if is_stored(model) else changes_of(model)
+    if is_stored(model):
+        found = changes_of_store(model, store)
+    else:
+        refuse_trusted_store(model, store)
+        found = changes_of(model)
     if as_json:
         show_json(
             [
@@ -344,6 +360,7 @@ def compact(
             help="If the journal is damaged, lost or too old: go on without its changes.",
         ),
     ] = False,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Fold the changes of a model into its folder, and forget removed rows for good.
@@ -359,8 +376,8 @@ def compact(
     from nearwise.classifier import open_live
 
     if accept_lost_changes:
-        _accept_lost_changes(model, quiet=quiet)
-    with in_place(model), open_live(model) as live:
+        _accept_lost_changes(model, store, quiet=quiet)
+    with in_place(model), open_live(model, trusted_store=store) as live:
         n_changes = live.n_pending
         found = live.compact()
     if not quiet and found is not None:
@@ -376,14 +393,14 @@ def compact(
         )
 
 
-def _accept_lost_changes(folder: Path, *, quiet: bool) -> None:
+def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> None:
     from nearwise.classifier import AttnKNNClassifier
     from nearwise.classifier.storage.persistence import accept_lost_changes
     from nearwise.classifier.stored.folder import accept_lost_changes_of_store, is_stored
 
     with in_place(folder):
         if is_stored(folder):
-            lost = accept_lost_changes_of_store(folder)
+            lost = accept_lost_changes_of_store(folder, store)
         else:
             lost = accept_lost_changes(AttnKNNClassifier, folder)
     if not quiet:
@@ -392,13 +409,13 @@ def _accept_lost_changes(folder: Path, *, quiet: bool) -> None:
 
 
 @contextmanager
-def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
+def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["LiveModel"]:
     """Open a model for a change of its journal, and fold the journal in where it has grown long."""
     require_model(folder)
     from nearwise.classifier import open_live
     from nearwise.memory import StoreError
 
-    with in_place(folder), open_live(folder) as live:
+    with in_place(folder), open_live(folder, trusted_store=store) as live:
         yield live
         if live.replay_seconds < _LONGEST_REPLAY:
             return
@@ -411,16 +428,22 @@ def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
 
 
 def _changed(
-    folder: Path, change: Callable[["LiveModel"], "Change"], done: str, *, quiet: bool
+    folder: Path,
+    store: str | None,
+    change: Callable[["LiveModel"], "Change"],
+    done: str,
+    *,
+    quiet: bool,
 ) -> None:
-    with _changing(folder, quiet=quiet) as live:
+    with _changing(folder, store, quiet=quiet) as live:
         before = live.version
         made = change(live)
     if made.version <= before:
         _say_repeated(made, quiet=quiet)
     elif not quiet:
         n_rows = live.model.n_remembered_
-        say(f"{done}; {folder} now remembers {n_rows} rows.{_way_back(folder, made.version)}")
+        back = _way_back(folder, made.version, store)
+        say(f"{done}; {folder} now remembers {n_rows} rows.{back}")
 
 
 def _new_ones(
@@ -458,8 +481,9 @@ def _say_repeated(change: "Change", *, quiet: bool) -> None:
         )
 
 
-def _way_back(folder: Path, version: int) -> str:
-    return f"\nThis is version {version}. To take it back: {typed('undo', folder, version)}"
+def _way_back(folder: Path, version: int, store: str | None) -> str:
+    undo = typed("undo", folder, version, *named_store(store))
+    return f"\nThis is version {version}. To take it back: {undo}"
 
 
 def _count(ids: list[int]) -> str:

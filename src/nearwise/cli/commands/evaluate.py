@@ -23,6 +23,7 @@ from nearwise.cli.options import (
     ModelArgument,
     QuietOption,
     SkipUnlabelledOption,
+    StoreOption,
 )
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -81,6 +82,7 @@ def evaluate(
     skip_damaged: SkipDamagedOption = False,
     skip_unlabelled: SkipUnlabelledOption = False,
     header: HeaderOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
@@ -110,7 +112,7 @@ def evaluate(
     if report is not None:
         require_extra("The page of --report", "report", "matplotlib")
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")
-    learned = open_model(model)
+    learned = open_model(model, store)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
         learned,

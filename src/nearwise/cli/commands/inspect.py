@@ -9,7 +9,7 @@ import typer
 
 from nearwise.cli.console import fact_table, reported, show, show_json, shown_cell
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ModelArgument
+from nearwise.cli.options import ModelArgument, StoreOption
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
@@ -42,6 +42,7 @@ def inspect(
             "0-4, or 0,2,7.",
         ),
     ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Describe a model: rows, classes, columns, what was chosen, calibration, scores.
@@ -53,7 +54,7 @@ def inspect(
     """
     if rows is not None and scores:
         raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")
-    learned = open_model(model)
+    learned = open_model(model, store)
     found: Any
     if rows is None:
         found = describe(learned, scores=scores)
@@ -133,7 +134,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     if not model._fitted.holds_memory:
         from nearwise.classifier.stored.facts import stored
 
-        facts["memory"] = stored(model._fitted).store.uri
+        facts["memory"] = stored(model._fitted).store.place
     if scores:
         from nearwise.metrics import evaluate_probabilities
 

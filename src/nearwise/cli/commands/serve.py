@@ -10,7 +10,7 @@ import typer
 
 from nearwise.cli.console import reported, say, show
 from nearwise.cli.models import require_model
-from nearwise.cli.options import ModelArgument, QuietOption
+from nearwise.cli.options import ModelArgument, QuietOption, StoreOption
 from nearwise.conditions import require_extra
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "fastapi_offline")
@@ -65,6 +65,7 @@ def serve(
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Serve programs only: no page to look at neighbors.")
     ] = False,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
@@ -111,7 +112,8 @@ def serve(
     if not quiet:
         say(f"Opening {model} ...")
     service = Service(
-        open_live(model, wait=deadline / 2),  # another process's change, and then its own
+        # another process's change, and then its own
+        open_live(model, wait=deadline / 2, trusted_store=store),
         Limits(max_queue, max_rows, n_bytes, deadline),
         read_only=read_only,
         follow=follow,

@@ -189,6 +189,13 @@ class Snapshot(NamedTuple):
     recall: dict[str, float]
 
 
+class Verified(NamedTuple):
+    """What `RowStore.verify` looked at, in words, and what it could not look at."""
+
+    checked: list[str]
+    unchecked: list[str]
+
+
 @runtime_checkable
 class RowReader(Protocol):
     """One version of a store; it never changes, whatever is written meanwhile."""
@@ -238,7 +245,7 @@ class RowStore(Protocol):
     the change was made from, and is refused where another process was faster.
     """
 
-    uri: str
+    place: str  # as `Engine.located` gives it
     wait: float | None  # seconds that a change waits for that of another process; None: for ever
 
     @property
@@ -279,6 +286,10 @@ class RowStore(Protocol):
         """
         ...
 
+    def verify(self) -> Verified:
+        """Check what is stored beside reading all rows; StoreError names what is not sound."""
+        ...
+
     def close(self) -> None:
         """Release files and connections; the next call opens them again."""
         ...
@@ -297,17 +308,25 @@ def refuse_unknown(ids: np.ndarray, known: np.ndarray) -> None:
         )
 
 
-def replaced(uri: str) -> StoreError:
+def replaced(place: str) -> StoreError:
     """Give the error of a store that another one has replaced."""
     return StoreError(
         "changed",
-        f"Another memory has replaced the one in {uri}; ids and versions of the former do not "
+        f"Another memory has replaced the one in {place}; ids and versions of the former do not "
         "apply to it. Open the model again.",
     )
 
 
 class Engine(Protocol):
-    """How a store is made and opened; every engine's class has these two."""
+    """How a store is made and opened; every engine's class has these three."""
+
+    @staticmethod
+    def located(uri: str) -> str:
+        """Say where a URI leads, always in the same words, without credentials and settings.
+
+        Nothing is opened. ValueError if a store cannot be there.
+        """
+        ...
 
     @classmethod
     def create(

@@ -170,6 +170,7 @@ def test_other_customers_with_the_same_answers_are_all_scored(nearwise, answers,
     if not has_ids:
         assert "('customer_id', left out by the model, is not in the file)" in printed
         assert "these are taken for new, and are in the scores" in page
+        assert len(numbers["rows"]["remarks"]) == 2  # none says that some are left out
 
 
 @pytest.mark.parametrize("has_ids", [True, False])

@@ -1,5 +1,6 @@
 """Tables of the command line: read them, find the target, match a model's columns, write them."""
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,11 +38,14 @@ class Frame(NamedTuple):
         """Give a column of numbers as its text; gaps stay gaps."""
         return self.cells([name])[name].astype(str).where(self.table[name].notna(), None)
 
-    def words(self, name: str) -> str:
-        """Say what the cells of a column hold that count as gaps; empty where nothing."""
-        gaps = self.cells([name])[name][self.table[name].isna()].dropna().astype(str).str.strip()
-        said = Counter(gaps[gaps != ""].tolist()).most_common(3)
-        return ", ".join(f"{n} cells say {word!r}" for word, n in said)
+    def words(self, names: Sequence[str]) -> dict[str, str]:
+        """Say what the cells of columns hold that count as gaps; of those where they hold words."""
+        found = {}
+        for name, held in self.cells(names).items() if names else ():
+            gaps = held[self.table[name].isna()].dropna().astype(str).str.strip()
+            said = Counter(gaps[gaps != ""].tolist()).most_common(3)
+            found[str(name)] = ", ".join(f"{n} cells say {word!r}" for word, n in said)
+        return {name: said for name, said in found.items() if said}
 
 
 def read_frame(
@@ -120,10 +124,11 @@ def split_target(
     require_columns(frame.table, [target], where)
     y = frame.table[target]
     missing = int(y.isna().sum())
-    words = frame.words(target) if missing else ""
+    words = frame.words([target]).get(target, "") if missing else ""
     if missing == len(y) or (missing and not skip):
         said = f" ({words})" if words else ""
-        keep = f"keep such words as labels with --keep-words {target}, or " if words else ""
+        flag = f"--keep-words {shlex.quote(target)}"
+        keep = f"keep such words as labels with {flag}, or " if words else ""
         raise ValueError(
             f"{named(where)}: {missing} of {len(y)} rows have no value in the target column "
             f"{target!r}{said}. Fill them, {keep}leave those rows out with --skip-unlabelled."

@@ -35,13 +35,6 @@ if TYPE_CHECKING:
     from nearwise.classifier.inputs.images import ImageEncoder
 
 
-# words that a reader of tables takes for a missing value
-GAPS = frozenset(
-    ("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
-     "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Rows:
     """Rows with labels, none of them missing: a table, or images and (`names`) their files.
@@ -149,14 +142,19 @@ def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: boo
     """Say which words count as gaps in columns of text."""
     import pandas as pd
 
-    for name in [] if quiet else map(str, features):
-        column = features[name]
-        text = pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)
-        if text and column.isna().any() and column.notna().any() and (said := frame.words(name)):
-            say(
-                f"note: {named(data)}: in {name!r} {said}, read as gaps; --keep-words "
-                f"{shlex.quote(name)} keeps them as words."
-            )
+    if quiet:
+        return
+    with_gaps = [
+        str(name)
+        for name, column in features.items()
+        if pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)
+        if column.isna().any() and column.notna().any()
+    ]
+    for name, said in frame.words(with_gaps).items():
+        say(
+            f"note: {named(data)}: in {name!r} {said}, read as gaps; --keep-words "
+            f"{shlex.quote(name)} keeps them as words."
+        )
 
 
 def _weights(column: "pd.Series", data: str) -> "np.ndarray":
@@ -204,7 +202,7 @@ def read_for_model(
         frame = _read_as_learned(frame, values)
         features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
         features = match_columns(features, names, data, optional=spare, quiet=quiet)
-        return Rows(features, labels_as_classes(labels, model.classes_), frame=frame)
+        return Rows(features, labels_as_classes(labels, model.classes_))
     _refuse_header(header)
     _refuse_skipping(skip_unlabelled)
     check_target(target, model.target_name_)
@@ -247,7 +245,8 @@ def read_to_predict(
     whole = read(table, header, known=set(names) - set(spare), quiet=quiet)
     require_columns(whole.table, keep, table)
     copied = whole.as_written(list(dict.fromkeys(keep)))
-    frame = _read_as_learned(whole, _values(model)).table
+    in_place = header is not False or set(names) <= set(whole.table)
+    frame = _read_as_learned(whole, _values(model) if in_place else {}).table
     if header is False:
         frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
     expected = [*copied.columns, target]
@@ -264,10 +263,10 @@ def _values(model: "AttnKNNClassifier") -> "dict[str, list[object]]":
 
 def _read_as_learned(frame: Frame, values: "dict[str, list[object]]") -> Frame:
     """Read columns as a model has learned them: words that are gaps elsewhere, codes in text."""
-    from nearwise.data.tables.cells import with_words
+    from nearwise.data.tables.cells import MISSING, with_words
 
     for name, known in values.items():
-        if name in frame.table and not GAPS.isdisjoint(map(str, known)):
+        if name in frame.table and not {"?", *MISSING}.isdisjoint(map(str, known)):
             frame.table[name] = with_words(frame.cells([name])[name])
     as_learned(frame, values)
     return frame

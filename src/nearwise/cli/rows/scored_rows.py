@@ -31,8 +31,8 @@ class ScoredRows:
     predicted as if new. Where remembered rows repeat so often (share `repeats`) that as many new
     rows would equal one, these are `among` the new ones; where they repeat, but less, `together`
     has the metrics of all. `compared` says which columns are equal, in words, `by_ids` whether ids
-    are among them. `n_untold` rows that
-    the model learned from and forgot would be taken for new ones.
+    are among them. `n_untold` rows that the model learned from and forgot would be taken for new
+    ones.
     """
 
     at: "np.ndarray"
@@ -86,7 +86,8 @@ class ScoredRows:
         if self.n_learned:
             equal = f"equal {self.noun} the model learned from, {self.compared}"
             sentences.append(f"{self.n_learned} of {self._n_rows} {self.noun} {equal}.")
-            left = self.n_learned - (self.n_apart if self.new else len(self.y))
+            scored = self.n_apart if self.new else len(self.y)
+            left = 0 if self.among else self.n_learned - scored
             if self.among:
                 sentences.append(
                     f"{self.repeats:.0%} of the remembered {self.noun} equal another one, and new "

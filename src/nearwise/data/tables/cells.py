@@ -11,6 +11,12 @@ Cells = Callable[[Sequence[str]], pd.DataFrame]
 """Gives columns by name as a file holds them: text as it is written, "" for an empty cell; values
 where the format has types."""
 
+MISSING = (
+    "", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN", "nan",
+    "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
+)  # fmt: skip
+"""What pandas takes for a gap in CSV, and this library in the text cells of a workbook."""
+
 EXACT_BELOW = 2**53  # of the whole numbers in float64
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _AS_PRINTED = re.compile(r"0|-?[1-9]\d*", re.ASCII)  # a whole number that is written as it is read

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nearwise.data.tables.cells import Cells, exact_wholes
+from nearwise.data.tables.cells import MISSING, Cells, exact_wholes
 from nearwise.data.tables.header import check_names, unnamed_by_place
 from nearwise.data.tables.unpack import (
     ExpansionError,
@@ -25,11 +25,6 @@ from nearwise.data.tables.unpack import (
     zip_names,
 )
 
-# what pandas takes for a gap in CSV, for the text cells of a workbook
-_MISSING = (
-    "", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN", "nan",
-    "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
-)  # fmt: skip
 # columns of few values take next to nothing in Parquet
 _PARQUET_RATIO = 1000
 _TEXT_BYTES = 16  # what a text value takes at least
@@ -230,14 +225,14 @@ def parse_excel(
         return pd.DataFrame(_without_words(below), columns=names), _held(below, names)
     if not padded:
         return pd.DataFrame(), _held([], [])
-    cells = ["" if cell is None or cell in _MISSING else str(cell) for cell in padded[0]]
+    cells = ["" if cell is None or cell in MISSING else str(cell) for cell in padded[0]]
     body = pd.DataFrame(_without_words(padded[1:]), columns=range(width))
     table = check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
     return table, _held(padded[1:], unnamed_by_place(cells))
 
 
 def _without_words(rows: list[list[Any]]) -> list[list[Any]]:
-    return [[None if cell in _MISSING else cell for cell in row] for row in rows]
+    return [[None if cell in MISSING else cell for cell in row] for row in rows]
 
 
 def _held(rows: list[list[Any]], names: list[str]) -> Cells:
@@ -271,7 +266,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
         for row in sheet.iter_rows(values_only=True):
             n_cells += len(row)
             check_expansion(n_cells * _CELL_BYTES, len(content), where)
-            if any(value is not None and value not in _MISSING for value in row):
+            if any(value is not None and value not in MISSING for value in row):
                 rows.append([None if value == "" else value for value in row])
     return rows
 

@@ -11,7 +11,6 @@ import pickle
 import select
 import signal
 import sys
-import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -65,24 +64,6 @@ def from_a_thread():
         return pool.submit(work).result()
 
 
-def while_threads_predict():
-    stop = threading.Event()
-
-    def go_on():
-        while not stop.is_set():
-            predict()
-
-    threads = [threading.Thread(target=go_on) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        return [in_child(predict) for _ in range(4)]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
 def in_threads():
     with ThreadPoolExecutor(2) as pool:
         return [predict(), *pool.map(predict, range(4))]
@@ -116,7 +97,6 @@ WAYS = {
     "before a prediction": lambda: in_child(predict),
     "after a prediction": lambda: (predict(), in_child(predict))[1],
     "from a thread": from_a_thread,
-    "while threads predict": while_threads_predict,
     "in threads of a child": lambda: in_child(in_threads),
     "in a child of a child": lambda: in_child(lambda: in_child(predict)),
     "multiprocessing.Pool": by_pool,

@@ -1,13 +1,15 @@
 """Changes over HTTP are durable when they are answered, made once, and can be taken back."""
 
+import multiprocessing
 import threading
 import time
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel
-from nearwise.serve import Limits, service
+from nearwise.classifier import AttnKNNClassifier, LiveModel, open_live
+from nearwise.serve import Limits, Service, create_app, service
 from tests.classifier.cases import attn_knn
 from tests.serve.conftest import json_rows, problem
 
@@ -292,3 +294,27 @@ def test_a_folder_that_cannot_be_written_is_not_the_clients_mistake(client, monk
     assert "folder" in detail
     assert "space" not in detail  # the log says more
     assert client.get("/rows/0").status_code == 200
+
+
+def test_an_application_made_before_a_fork_answers_and_follows_after_it(folder):
+    forked = Service(open_live(folder), follow=True)
+    app = create_app(forked, name="table")
+    _, rows = json_rows(2)
+
+    def work():
+        with TestClient(app) as client:
+            assert client.post("/predict", json={"rows": rows}).status_code == 200
+            body = {"rows": rows, "labels": ["yes", "no"]}
+            assert client.post("/rows", json=body).status_code == 201
+            assert client.post("/compact").status_code == 202
+            assert forked._follower.is_alive()
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(90)
+    if child.is_alive():
+        child.kill()
+    child.join()
+    forked.close()
+    assert child.exitcode == 0
+    assert len(AttnKNNClassifier.load(folder).memory_) == 50

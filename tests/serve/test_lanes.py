@@ -1,5 +1,6 @@
 """Lanes: bounded, fair, joined by group; what is cancelled or fails touches nobody else."""
 
+import multiprocessing
 import threading
 import time
 
@@ -105,3 +106,21 @@ def test_a_full_service_answers_429_and_goes_on(asked, monkeypatch):
                 return
             time.sleep(0.02)
         raise AssertionError("the service did not recover")
+
+
+def test_a_lane_answers_in_a_forked_child_too():
+    lane = Lane("doubling", lambda numbers: [2 * one for one in numbers], max_waiting=3)
+    assert lane.submit(1).result(30) == 2
+
+    def work():
+        assert lane.submit(4).result(30) == 8
+        lane.close()
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(60)
+    if child.is_alive():
+        child.kill()
+    child.join()
+    assert child.exitcode == 0 and lane.submit(2).result(30) == 4
+    lane.close()

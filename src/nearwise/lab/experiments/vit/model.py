@@ -180,7 +180,7 @@ _OF_LAYER: dict[str, set[str]] = {
 
 
 def idle_settings(settings: VitSettings) -> list[str]:
-    """Name the settings that were given and change nothing, for the layer has no such option."""
+    """Name the settings that were given and change nothing, with this layer and sampling_type."""
     counting = _OF_LAYER.get(settings.layer_name, set())
     if settings.sampling_type == "all":
         counting = (counting - _SAMPLING) | {"sampling_type"} & counting

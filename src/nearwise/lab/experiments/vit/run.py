@@ -141,7 +141,8 @@ class _Job:
         self.folder = Path(settings.folder)
         _refuse_other(self.folder, settings)
         for name in idle_settings(settings):
-            warn_user(f"{name} changes nothing: {settings.layer} has no such option.")
+            sampled = f"sampling_type={settings.sampling_type!r}"
+            warn_user(f"{name} changes nothing with layer={settings.layer!r} and {sampled}.")
         progress(f"Loading {settings.dataset}")
         self.data = data = load_vit_data(settings)
         self.model = build_vit(settings, data.image_size, data.channels, data.n_classes)
@@ -241,7 +242,9 @@ def _fingerprint(settings: VitSettings, data: VitData) -> str:
 
 def _no_matter(settings: VitSettings) -> tuple[str, ...]:
     """Name the settings that do not change the result; compiled models draw dropout otherwise."""
-    return ("data_path",) if settings.use_compiled else ("data_path", "use_compiled", "compile_mode")
+    return (
+        ("data_path",) if settings.use_compiled else ("data_path", "use_compiled", "compile_mode")
+    )
 
 
 def _refuse_other(folder: Path, settings: VitSettings) -> None:

@@ -24,8 +24,9 @@ from nearwise.classifier import (
 from nearwise.classifier.live import ReusedKeyError
 from nearwise.classifier.stored import folder as folder_module
 from nearwise.classifier.stored.row_codec import RowCodec
-from nearwise.memory import StoreError, UnknownIdError, locked_folder
-from nearwise.memory.stores import bulk, engine_of
+from nearwise.cli.commands.verify import verified
+from nearwise.memory import StoreError, UnknownIdError, locked_folder, read_folder, write_folder
+from nearwise.memory.stores import bulk, disk, engine_of
 from tests.classifier.cases import attn_knn, blobs, fit_once, table
 
 pytest.importorskip("lance")
@@ -618,3 +619,29 @@ def test_pictures_with_and_without_files_come_back():
     rows, names = codec.unpack(packed[::-1])
     assert names.tolist() == ["", "", "b.png", "a.png"]
     assert np.array_equal(rows, np.concatenate([pictures, pictures])[::-1])
+
+
+FORGED = {
+    "classes": [None, 3, [0, 1], [[1], 2, 3]],
+    "counts": [None, [], [1.0], [1.0, -1.0, 1.0], ["a"] * 3],
+    "rows_per_class": [None, "x", [1, 2], [50, 50, -1], [50.5] * 3, [10**30] * 3],
+    "n_rows": [None, "x", 0, -1, 10**30],
+    "next_id": [None, "x", -1, 1.5, 2**70, 0],
+    "row_schemas": [None, "x", [3], [], ["@@"]],
+    "more": [1],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in FORGED.items() for value in values]
+)
+def test_a_summary_that_is_never_written_is_not_sound(made, tmp_path, name, value):
+    folder = shutil.copytree(made("no base")[1], tmp_path / "m")
+    place = folder / "rows" / "head"
+    head = read_folder(place, kind=disk.KIND, newest_version=2)
+    meta = head.meta | {"summary": head.meta["summary"] | {name: value}}
+    shutil.rmtree(place)
+    write_folder(place, kind=disk.KIND, format_version=head.version, tensors={}, meta=meta)
+    with pytest.raises(StoreError) as found:
+        verified(folder, [])
+    assert found.value.reason in ("invalid", "torn")

@@ -167,10 +167,10 @@ def open_stored(
     content = _read(path)
     location, uri = _located(content, path, trusted_store)
     model, store = rebuilt(kind, content, trusted, path), _open_store(location, uri, path)
+    reader = store.reader()
     try:
         with part_of_folder("memory"):
             layout = _unpack_layout(location, under(content.tensors, "calibration/"))
-            reader = store.reader()
             model._publish(_published(model._fitted, layout, store, reader))
     except InvalidPartError as error:
         raise _invalid(path, error) from error
@@ -279,7 +279,7 @@ def _published(model: FittedModel, layout: Layout, store: RowStore, reader: Any)
         model.predictor.views,
         reader=reader,
         layout=layout,
-        summary=MemorySummary(**reader.summary),
+        summary=MemorySummary.of(reader),
         store=store,
     )
     predictor = replace(model.predictor, views=views)

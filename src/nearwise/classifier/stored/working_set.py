@@ -1,23 +1,26 @@
 """The memory of a query where the rows are in a store: those that it needs, fetched."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Annotated, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.model.pretrained_views import PretrainedViews
+from nearwise.classifier.storage.model_schema import Count, Part, Size
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
 from nearwise.classifier.uncertainty.explain import Parts
 from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.functional.search_cpu import measure_candidates
-from nearwise.memory import MemoryBank
+from nearwise.memory import MemoryBank, StoreError
 from nearwise.memory.stores import RowReader, RowStore, StoredRows
 from nearwise.memory.ties import tie_order, tie_ranks
 from nearwise.nn.neighbor_set import KnownRows, SpaceSummary, log_shares
@@ -117,6 +120,32 @@ class MemorySummary:
     rows_per_class: list[int]
     n_rows: int
     next_id: int
+    row_schemas: list[str]
+
+    @classmethod
+    def of(cls, reader: RowReader) -> "MemorySummary":
+        """Read the summary of a version; StoreError if it is none."""
+        try:
+            found = _Summary.model_validate_json(json.dumps(reader.summary))
+            if not len(found.classes) == len(found.counts) == len(found.rows_per_class):
+                raise ValueError("weights or rows of other classes")
+        except ValueError as error:
+            raise StoreError(
+                "invalid",
+                f"The store holds a summary that nearwise never writes: {error}. Restore it from "
+                "a copy.",
+            ) from error
+        return cls(**reader.summary)
+
+
+class _Summary(Part):
+    """Of `MemorySummary`, as JSON holds it."""
+
+    classes: list[Any]
+    counts: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    rows_per_class: list[Count]
+    n_rows: Size
+    next_id: Count
     row_schemas: list[str]
 
 
@@ -431,7 +460,7 @@ class StoredFittedModel(FittedModel):
 
     def at(self, reader: RowReader) -> Self:
         """Give another version."""
-        summary = MemorySummary(**reader.summary)
+        summary = MemorySummary.of(reader)
         views = self._views.fork()
         views.reader, views.summary, views._bank = reader, summary, None
         predictor: Predictor = replace(self.predictor, views=views)

@@ -110,17 +110,23 @@ def _store(fitted: "FittedModel") -> dict[str, Any]:
     import numpy as np
 
     from nearwise.classifier.stored.facts import stored
+    from nearwise.classifier.stored.row_codec import RowCodec
     from nearwise.memory import StoreError
 
     views, wanted = stored(fitted), fitted.rows_per_class
+    codec = RowCodec(views.summary.row_schemas)
     try:
         found, last = views.store.verify(), -1
         n_rows = np.zeros(len(wanted), np.int64)
         for batch in views.reader.scan():
-            if len(batch) and (batch.ids[0] <= last or (np.diff(batch.ids) <= 0).any()):
+            if (np.diff(batch.ids, prepend=last) <= 0).any():
                 raise ValueError("the same id comes twice, or ids are not in order")
+            if batch.rows:
+                codec.unpack(batch.rows)
             last = batch.ids[-1] if len(batch) else last
             n_rows += np.bincount(batch.labels, minlength=len(wanted))
+        if last >= views.summary.next_id:
+            raise ValueError(f"the next row would have the id {views.summary.next_id} again")
     except StoreError:
         raise
     except (OSError, ValueError, RuntimeError) as error:

@@ -70,6 +70,7 @@ from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
+from nearwise.data.tables.numeric_columns import Written
 from nearwise.functional import Metric
 from nearwise.memory import EvictionName, MemoryBank
 from nearwise.memory.eviction import check_capacity
@@ -279,7 +280,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             predictor=predictor,
             columns=columns,
             classes=classes,
-            rows=rows.iloc[remembered].reset_index(drop=True)
+            rows=_read(rows, problem.encoder).iloc[remembered].reset_index(drop=True)
             if isinstance(rows, pd.DataFrame)
             else rows[remembered],
             row_names=None if names is None else names[remembered],
@@ -297,11 +298,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight = bank.sample_weight.double().numpy()
         own = None if (weight == 1).all() else weight / weight.mean()
         codes = model.label_positions.numpy()
-        # A row number that was left out no longer counts up by one, and stays left out.
-        kinds = model.predictor.encoder.kinds
-        left_out = [name for name, use in kinds.items() if use == "left out"]
-        plans = self._plan_columns(model.rows, left_out)
+        plans = self._plan_columns(model.rows, model.predictor.encoder)
         problem = _problem(model.rows, plans, codes, own, model.n_classes)
+        before = model.predictor.encoder
+        if isinstance(problem.encoder, TableEncoder) and isinstance(before, TableEncoder):
+            problem.encoder.keep_words(before)
         problem.ids = bank.ids
         with Progress(self.verbose) as progress:
             settings = self._settings_of_refresh(model)
@@ -315,17 +316,18 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return changes.fading(replace(model, predictor=predictor, stream=stream))
 
     def _plan_columns(
-        self, rows: pd.DataFrame | np.ndarray, left_out: Sequence[str] | None = None
+        self, rows: pd.DataFrame | np.ndarray, before: Any = None
     ) -> list[ColumnPlan]:
         """Decide what the columns are used as; those of an array are numbers, all of them.
 
-        `left_out` names those that an earlier fit left out, with a warning.
+        `before` is the encoder of an earlier fit to some of the rows. What this left out, with a
+        warning, stays left out, and what it read, as a date of some layout, is read so again.
         """
         if isinstance(rows, pd.DataFrame):
             frame = rows.set_axis([str(name) for name in rows.columns], axis=1)
-            if left_out is not None:
-                fixed: dict[str, Wish] = {**(self.columns or {})}
-                return plan_columns(frame, fixed | dict.fromkeys(left_out, "left out"))
+            if before is not None:
+                frame = before.written.attach(frame)
+                return plan_columns(frame, {**(self.columns or {})} | before.wishes)
             plans = plan_columns(frame, self.columns)
             warn_of_columns(plans)
             return plans
@@ -481,6 +483,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def oof_nll_(self) -> float:
         """Out-of-fold NLL of training rows (of those held out once), in nats."""
         return self._predictor.acceptance.nll
+
+    @property
+    def written_(self) -> Written:
+        """How the numbers of the training table were written, for `read_table(like=...)`."""
+        encoder = self._fitted.predictor.encoder
+        return encoder.written if isinstance(encoder, TableEncoder) else Written()
 
     @property
     def column_types_(self) -> dict[str, str]:
@@ -1326,6 +1334,13 @@ def _further_views(encoder: Any, rows: Any, given: Sequence[Any], tta: Any) -> l
     if isinstance(encoder, TableEncoder):
         return [encoder.transform(view) for view in given]
     return [*views_by_tta(rows, given, tta)]
+
+
+def _read(rows: pd.DataFrame, encoder: Any) -> pd.DataFrame:
+    """Turn text into the numbers that it writes, as `check_new_rows` does for later rows."""
+    read: pd.DataFrame = encoder.in_numbers(rows).copy(deep=False)
+    read.attrs = {}
+    return read
 
 
 def _problem(

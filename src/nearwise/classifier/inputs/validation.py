@@ -108,7 +108,8 @@ def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame 
     if not isinstance(X, pd.DataFrame):
         _refuse_one_dimension(X)
         _refuse_nameless(encoder)
-    return check_rows(columns, X, reset=False, optional=encoder.left_out)
+    rows = check_rows(columns, X, reset=False, optional=encoder.left_out)
+    return encoder.in_numbers(rows) if isinstance(rows, pd.DataFrame) else rows
 
 
 def _check_table(

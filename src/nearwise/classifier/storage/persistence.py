@@ -69,7 +69,7 @@ from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION, _OLDEST = 5, 3
+VERSION, _OLDEST = 6, 3
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 

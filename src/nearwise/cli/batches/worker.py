@@ -89,13 +89,14 @@ class Worker:
         if self._model is None:
             self._model = open_pinned(job.model, job.pin)
 
-        def read(path: str, header: bool | None, *, known: Any, quiet: bool) -> "pd.DataFrame":
+        def read(path: str, header: bool | None, *, known: Any, **options: Any) -> "pd.DataFrame":
             return self._reader.read(
                 Path(path),
                 part.piece,
                 part.n_pieces,
                 header=header,
                 known=known,
+                like=options["like"],
                 note=lambda text: say(f"note: {text}"),
             )
 

@@ -1,7 +1,7 @@
 """Tables of the command line: read them, find the target, match a model's columns, write them."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearwise.cli.console import say
 from nearwise.names import did_you_mean, listed
@@ -17,12 +17,14 @@ def read_frame(
     header: bool | None = None,
     *,
     known: Collection[str] = (),
+    like: Any = None,
     quiet: bool = False,
 ) -> "pd.DataFrame":
     """Read a table, or standard input ("-"), and report what was not read as it stands.
 
     `header` says whether the first line holds column names; by default it does, and is refused if
-    it seems not to. A first line with all columns of a model (`known`) holds names.
+    it seems not to. A first line with all columns of a model (`known`) holds names; numbers are
+    read as in the training table of a model (`like`).
     """
     from nearwise.data.tables.files import read_table
 
@@ -30,6 +32,7 @@ def read_frame(
         path,
         header=header,
         known=known,
+        like=like,
         note=lambda text: None if quiet else say(f"note: {text}"),
     )
 

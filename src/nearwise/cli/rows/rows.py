@@ -162,7 +162,7 @@ def read_for_model(
     if of_images is None:
         names = list(model.feature_names_in_)
         spare = _left_out(model)
-        frame = read_frame(data, header, known=set(names) - set(spare), quiet=quiet)
+        frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
         features, labels = split_target(frame, target or model.target_name_, data)
         features = match_columns(features, names, data, optional=spare, quiet=quiet)
         return Rows(features, labels_as_classes(labels, model.classes_))
@@ -204,7 +204,7 @@ def read_to_predict(
     (table,) = data
     names, target = list(model.feature_names_in_), model.target_name_
     spare = _left_out(model)
-    frame = read(table, header, known=set(names) - set(spare), quiet=quiet)
+    frame = read(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
     require_columns(frame, keep, table)
     copied = frame[list(dict.fromkeys(keep))]
     if header is False:

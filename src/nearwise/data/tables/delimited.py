@@ -5,162 +5,16 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-import numpy as np
 import pandas as pd
 
 from nearwise.data.tables.header import check_names
+from nearwise.data.tables.numeric_columns import Written, read_numbers
 from nearwise.data.tables.unpack import Note
-from nearwise.names import listed
-
-Columns = dict[int, "pd.Series"]
-
-_EXPONENT = r"(?:[eE][+-]?\d+)?"
-_PLAIN = re.compile(rf"[+-]?(?:\d+\.?\d*|\.\d+){_EXPONENT}", re.ASCII)
-_WHOLE, _PADDED = re.compile(r"\d+", re.ASCII), re.compile(r"0\d+", re.ASCII)
-# 1,5 and 1.000,5 and 1.000.000; no leading zeros as in 01,02, which are codes
-_COMMA = re.compile(
-    rf"[+-]?(?:(?:0|[1-9]\d*)(?:,\d+)?|[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?){_EXPONENT}", re.ASCII
-)
-_POINT = re.compile(
-    rf"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d+)?|[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d+)?){_EXPONENT}", re.ASCII
-)
-
-
-def read_numbers(
-    table: pd.DataFrame,
-    names: Sequence[str],
-    delimiter: str,
-    where: str,
-    note: Note,
-    *,
-    as_text: Callable[[list[int]], pd.DataFrame],
-    padded: bool,
-) -> pd.DataFrame:
-    """Turn text columns into numbers where every value is a number in one of the usual spellings.
-
-    A cell that holds only a question mark is a gap first. A column is one of decimal commas
-    (1,5 or 1.000,5) or of thousands separated by commas (1,000 or 1,000.5) if all its values can be
-    read so. What can be read both ways, as 1,234, follows the columns of the file that cannot; if
-    there are none, a comma separates thousands in a file separated by commas and decimals in any
-    other. Where columns have decimal commas and none has decimal points, points separate thousands
-    (1.000). Columns of which one value is not a number stay text, and so do whole numbers of which
-    one begins with a zero (01008): these are codes.
-
-    Columns are numbered from 0; `as_text` gives those of some numbers as they are written in the
-    file, `padded` says whether any may begin with a zero. Numbers are read to the nearest float64;
-    whole ones stay int64 where there is no gap.
-    """
-    columns = _without_question_marks(_text_columns(table), names, where, note)
-    if padded:
-        columns |= _codes(table, as_text)
-    styles = {i: style for i, column in columns.items() if (style := _style(column))}
-    sure = {"comma", "point"} & set(styles.values())
-    pointed: Columns = {}
-    if set(styles.values()) - {"plain"}:
-        written = _with_points(table, as_text)
-        pointed = {
-            i: column
-            for i, column in written.items()
-            if _all_match(_COMMA, column.dropna().unique())
-        }
-        sure |= {"point"} if len(written) > len(pointed) else set()
-    if sure == {"comma"}:
-        columns |= pointed
-        styles |= dict.fromkeys(pointed, "comma")
-    usual = min(sure) if len(sure) == 1 else "point" if delimiter == "," else "comma"
-    styles = {i: usual if style == "either" else style for i, style in sorted(styles.items())}
-    for mark, what in (("comma", "with a decimal comma"), ("point", "with commas at thousands")):
-        found = [names[i] for i, style in styles.items() if style == mark]
-        if found:
-            note(f"{where}: read as numbers {what}: {listed(found)}.")
-    columns |= {i: _numbers(columns[i], style) for i, style in styles.items()}
-    if not columns:
-        return table
-    return pd.concat([columns.get(i, table[i]) for i in range(table.shape[1])], axis=1)
-
-
-def _text_columns(table: pd.DataFrame) -> Columns:
-    kinds = table.dtypes.items()
-    return {
-        cast(int, i): table[i]
-        for i, kind in kinds
-        if pd.api.types.is_object_dtype(kind) or pd.api.types.is_string_dtype(kind)
-    }
-
-
-def _without_question_marks(
-    columns: Columns, names: Sequence[str], where: str, note: Note
-) -> Columns:
-    """Make gaps of cells that hold nothing but a question mark."""
-    marks = {i: column.eq("?").fillna(False).to_numpy(dtype=bool) for i, column in columns.items()}
-    touched = [i for i, where_marked in marks.items() if where_marked.any()]
-    if touched:
-        n_cells = sum(int(marks[i].sum()) for i in touched)
-        shown = listed([names[i] for i in touched])
-        note(f"{where}: {n_cells} cells hold only '?' and count as gaps: {shown}.")
-    return columns | {i: columns[i].mask(marks[i]) for i in touched}
-
-
-def _with_points(table: pd.DataFrame, as_text: Callable[[list[int]], pd.DataFrame]) -> Columns:
-    """Give the columns, as written, that pandas read as numbers with a decimal point."""
-    kinds = table.dtypes.items()
-    places = [cast(int, i) for i, kind in kinds if pd.api.types.is_float_dtype(kind)]
-    written = as_text(places) if places else table
-    return {i: written[i] for i in places if written[i].str.contains(".", regex=False).any()}
-
-
-def _codes(table: pd.DataFrame, as_text: Callable[[list[int]], pd.DataFrame]) -> Columns:
-    """Give the columns, as written, that pandas read as numbers without the zeros in front."""
-    places = [cast(int, i) for i, column in table.items() if _whole_numbers(column)]
-    written = as_text(places) if places else table
-    return {i: written[i] for i in places if _are_codes(written[i].dropna().unique().tolist())}
-
-
-def _whole_numbers(column: "pd.Series") -> bool:
-    real = pd.api.types.is_any_real_numeric_dtype(column.dtype)
-    return real and bool((column.dropna() % 1 == 0).all())
-
-
-def _are_codes(values: list[str]) -> bool:
-    padded = any(_PADDED.fullmatch(value.strip()) for value in values)
-    return padded and _all_match(_WHOLE, values)
-
-
-def _style(column: "pd.Series") -> str | None:
-    """Return how all values of a column spell numbers (plain, comma, point, either), if they do."""
-    values = column.dropna().unique().tolist()
-    if not values:
-        return None
-    if all(type(value) is int for value in values):  # beyond 64 bits
-        return "plain"
-    if not all(isinstance(value, str) for value in values) or _are_codes(values):
-        return None
-    if _all_match(_PLAIN, values):
-        return "plain"
-    comma, point = _all_match(_COMMA, values), _all_match(_POINT, values)
-    if comma and point:
-        return "either"
-    return "comma" if comma else "point" if point else None
-
-
-def _all_match(pattern: re.Pattern[str], values: Iterable[str]) -> bool:
-    return all(pattern.fullmatch(value.strip()) for value in values)
-
-
-def _numbers(column: "pd.Series", style: str) -> "pd.Series":
-    spelling = {"comma": {".": "", ",": "."}, "point": {",": ""}, "plain": {}}[style]
-    table = str.maketrans(spelling)
-    spelt = {value: str(value).strip().translate(table) for value in column.dropna().unique()}
-    if not column.isna().any() and all(re.fullmatch(r"[+-]?\d{1,18}", t) for t in spelt.values()):
-        return column.map({value: int(text) for value, text in spelt.items()}).astype(np.int64)
-    # float(), so that every number is the nearest double as in the columns that pandas reads
-    return column.map({value: float(text) for value, text in spelt.items()}).astype(np.float64)
-
 
 # pandas reads floats exactly by default since 3.1, where naming the old switch warns
 _EXACT: dict[str, Any] = (
@@ -216,11 +70,13 @@ def parse_text(
     delimiter: str | None = None,
     header: bool | None = None,
     known: Collection[str] = (),
+    like: Written | None = None,
 ) -> pd.DataFrame:
     """Read delimited text: encoding, delimiter, names and spellings of numbers are detected.
 
     UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252). `header` and `known`
-    as in `read_table`; `note` takes a sentence about everything that was not read as it stands.
+    as in `read_table`; `like` describes how a model's table was written; `note` takes a sentence
+    about everything that was not read as it stands.
     ValueError if the text cannot be decoded, a line has too many values, a quote never closes,
     there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
     """
@@ -241,7 +97,7 @@ def parse_text(
         raise ValueError(_complaint(content, layout, error, where)) from error
     _note_short_lines(content, layout, body, where, note)
     numbered = [str(i) for i in range(body.shape[1])]
-    body = read_numbers(
+    body, written = read_numbers(
         body.set_axis(range(body.shape[1]), axis=1),
         numbered if header is False else cells,
         layout.delimiter,
@@ -251,10 +107,12 @@ def parse_text(
             places, axis=1
         ),
         padded=_may_be_padded(content, layout),
+        like=like or Written(),
     )
     if header is False:
-        return body.set_axis(numbered, axis=1)
-    return check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
+        return written.attach(body.set_axis(numbered, axis=1))
+    table = check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
+    return written.attach(table)
 
 
 def _as_utf8(content: bytes, where: str, note: Note) -> bytes:

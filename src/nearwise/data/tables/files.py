@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nearwise.data.tables.delimited import parse_text
 from nearwise.data.tables.documents import parse_excel, parse_json, parse_parquet
 from nearwise.data.tables.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
+from nearwise.data.tables.numeric_columns import Learned, Written
 from nearwise.data.tables.unpack import (
     COMPRESSED_SUFFIXES,
     ZIP_MAGIC,
@@ -60,6 +61,7 @@ def read_table(
     *,
     header: bool | None = None,
     known: Collection[str] = (),
+    like: Learned | None = None,
     note: Note | None = None,
 ) -> pd.DataFrame:
     """Read a table: delimited text, Parquet, Excel, JSON, JSON lines or npz.
@@ -85,6 +87,10 @@ def read_table(
         be data.
     known : collection of str
         Columns that are expected; a first line with all of them holds names.
+    like : AttnKNNClassifier or LiveModel, optional
+        A model that will take the rows: numbers are read as in its training table. Where 8.500 was
+        8500 there, it is here, in a file too that would not tell. Columns that were written in a
+        way of their own stay text, which the model reads.
     note : callable, optional
         Takes a sentence about each thing that was not read as it stands; a warning by default.
 
@@ -120,7 +126,8 @@ def read_table(
             "(--no-header) out."
         )
     notes: list[str] = []
-    table = _parse(content, form, where, header, known, notes.append)
+    written = Written() if like is None else like.written_
+    table = _parse(content, form, where, header, known, written, notes.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:
         raise ValueError(
@@ -176,7 +183,13 @@ def _form(content: bytes, path: Path | None) -> str:
 
 
 def _parse(
-    content: bytes, form: str, where: str, header: bool | None, known: Collection[str], note: Note
+    content: bytes,
+    form: str,
+    where: str,
+    header: bool | None,
+    known: Collection[str],
+    like: Written,
+    note: Note,
 ) -> pd.DataFrame:
     if form == "npz":
         return _from_arrays(read_arrays(content, where), where)
@@ -188,7 +201,8 @@ def _parse(
         return parse_json(content, where, lines=form == "jsonl")
     refuse_other_kinds(content, where)
     delimiter = "\t" if form == "tsv" else None
-    return parse_text(content, where, note, delimiter=delimiter, header=header, known=known)
+    options: dict[str, Any] = {"delimiter": delimiter, "header": header, "known": known}
+    return parse_text(content, where, note, like=like, **options)
 
 
 def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:

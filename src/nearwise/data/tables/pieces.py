@@ -8,6 +8,7 @@ import pandas as pd
 
 from nearwise.data.tables.documents import parse_parquet, rows_of_groups
 from nearwise.data.tables.files import PARQUET_MAGIC, is_table, open_table, read_table
+from nearwise.data.tables.numeric_columns import Learned
 from nearwise.data.tables.unpack import Note
 from nearwise.names import listed
 from nearwise.warn import warn_user
@@ -63,6 +64,7 @@ class PieceReader:
         *,
         header: bool | None = None,
         known: Collection[str] = (),
+        like: Learned | None = None,
         note: Note | None = None,
     ) -> pd.DataFrame:
         """Read piece number `piece`, from 0, of `n_pieces` of about as many rows each."""
@@ -70,7 +72,10 @@ class PieceReader:
         if not groups:
             if self._held is None or self._held[0] != path:
                 self._held = None  # of two tables one is in memory
-                self._held = path, read_table(path, header=header, known=known, note=note)
+                self._held = (
+                    path,
+                    read_table(path, header=header, known=known, like=like, note=note),
+                )
             table = self._held[1]
             start, stop = _bounds(len(table), piece, n_pieces)
         else:

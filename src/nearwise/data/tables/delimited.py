@@ -5,14 +5,22 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pandas as pd
 
+from nearwise.data.tables.around import (
+    separator_line,
+    with_row_names,
+    without_footer,
+    without_remarks,
+    without_rules,
+    without_units,
+)
 from nearwise.data.tables.header import check_names
+from nearwise.data.tables.layout import BLANKS, Layout, first_line, layout_of, sample, split
 from nearwise.data.tables.numeric_columns import Written, read_numbers
 from nearwise.data.tables.unpack import Note
 
@@ -23,38 +31,13 @@ _EXACT: dict[str, Any] = (
     else {"float_precision": "round_trip"}
 )
 MAX_COLUMNS = 100_000  # pandas takes a minute and 1.4 GB for a million
-_DELIMITERS = (",", ";", "\t", "|")
-_BLANKS = r"\s+"
-_SAMPLE = 1 << 16  # bytes that the layout is found from
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_WORDS = {_BLANKS: "blanks", "\t": "tabs"}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the values of a line are separated: by a character, or a regular expression for blanks.
-
-    `spaced`: a blank follows every delimiter and is not a part of the value.
-    """
-
-    delimiter: str
-    spaced: bool
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments for pandas."""
-        return {
-            "sep": self.delimiter,
-            "skipinitialspace": self.spaced,
-            "encoding": "utf-8",
-            "index_col": False,
-            "low_memory": False,
-        }
+_WORDS = {BLANKS: "blanks", "\t": "tabs"}
 
 
 def read_delimited(source: Path | BinaryIO, **options: Any) -> pd.DataFrame:
@@ -81,15 +64,21 @@ def parse_text(
     there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
     """
     content = _as_utf8(content, where, note)
-    content = _without_remarks(content, delimiter, where, note)
-    layout = _layout(_sample(content), delimiter)
-    if layout.delimiter == _BLANKS:
+    content, named = separator_line(content, where, note)
+    content = without_remarks(content, named or delimiter, where, note)
+    content = without_rules(content, where, note)
+    layout = layout_of(sample(content), named or delimiter)
+    if layout.delimiter == BLANKS:
         note(f"{where}: no delimiter found; values are taken to be separated by blanks.")
-    if len(_split(_first_line(content), layout)) > MAX_COLUMNS:
+    if len(split(first_line(content), layout)) > MAX_COLUMNS:
         raise ValueError(
             f"{where} has more than {MAX_COLUMNS:,} columns, the most that are read. Is it one "
             "line where there should be many?"
         )
+    if header is not False:
+        content = with_row_names(content, layout, where, note)
+        content = without_units(content, layout, where, note)
+    content = without_footer(content, layout, where, note)
     try:
         cells = _first_cells(content, layout)
         body = _read(content, layout, header)
@@ -155,78 +144,9 @@ def _from_western(content: bytes, error: UnicodeDecodeError, where: str, note: N
     return text.encode()
 
 
-def _without_remarks(content: bytes, delimiter: str | None, where: str, note: Note) -> bytes:
-    """Leave out the lines at the top that begin with #, unless the last of them holds the names."""
-    remarks = re.match(rb"\s*(#[^\r\n]*\s*)+", content)
-    if remarks is None:
-        return content
-    lines = [line for line in remarks[0].splitlines() if line.strip()]
-    rest = content[remarks.end() :]
-    layout = _layout(_sample(rest), delimiter)
-    last = _split(lines[-1].decode(errors="replace"), layout)
-    following = _split(_first_line(rest), layout)
-    n_numbers = sum(value.replace(".", "").strip().isdigit() for value in following)
-    if 1 < len(last) == len(following) and 2 * n_numbers >= len(following):
-        rest = lines.pop() + b"\n" + rest
-    if lines:
-        note(f"{where}: left out {len(lines)} lines at the top that begin with #.")
-    return rest
-
-
-def _first_line(content: bytes) -> str:
-    line = re.match(rb"\s*([^\r\n]*)", content)
-    return line[1].decode(errors="replace") if line else ""
-
-
-def _split(line: str, layout: Layout) -> list[str]:
-    return line.split() if layout.delimiter == _BLANKS else line.split(layout.delimiter)
-
-
-def _sample(content: bytes) -> list[str]:
-    """Return the first lines; what stands in quotes is taken out of them."""
-    start = content[:_SAMPLE].decode(errors="replace")
-    lines = re.split(r"\r\n|\n|\r", re.sub(r'"[^"]*"', '""', start))
-    if len(content) > _SAMPLE and len(lines) > 1:
-        lines.pop()  # cut off
-    return [line for line in lines if line.strip()] or [""]
-
-
-def _layout(lines: Sequence[str], delimiter: str | None) -> Layout:
-    delimiter = delimiter or _delimiter(lines)
-    below = lines[1:] or lines
-    spaced = delimiter != _BLANKS and all(
-        0 < line.count(delimiter) == line.count(f"{delimiter} ") for line in below
-    )
-    return Layout(delimiter, spaced)
-
-
-def _delimiter(lines: Sequence[str]) -> str:
-    """Choose what occurs equally often in all lines, or all but the first; else most in that."""
-    counts = {mark: [line.count(mark) for line in lines] for mark in _DELIMITERS}
-    steady = [mark for mark, n in counts.items() if n[0] and len(set(n)) == 1]
-    # 1,5;2,5 holds as many commas as semicolons, or more
-    if {",", ";"} <= set(steady) and not any(re.search(r"(?<!\d),|,(?!\d)", x) for x in lines):
-        return ";"
-    # a first line unlike all the others is a remark: its marks mean nothing
-    below = [mark for mark, n in counts.items() if len(n) > 2 and n[1] and len(set(n[1:])) == 1]
-    candidates = steady or below or [mark for mark, n in counts.items() if n[0]]
-    if not candidates and _has_blanks(lines):
-        return _BLANKS
-    return max(candidates or [","], key=lambda mark: counts[mark][:2])
-
-
-def _has_blanks(lines: Sequence[str]) -> bool:
-    """Return whether blanks separate columns: as many in each line, one of them all numbers."""
-    rows = [line.split() for line in lines]
-    if len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
-        return False
-    columns = zip(*(rows[1:] or rows), strict=True)
-    return any(all(re.fullmatch(r"[+-]?[\d.,]+(e[+-]?\d+)?", v) for v in c) for c in columns)
-
-
 def _may_be_padded(content: bytes, layout: Layout) -> bool:
     """Return whether a value may be a whole number with a zero in front; no date or time is."""
-    delimiter = rb"\s" if layout.delimiter == _BLANKS else re.escape(layout.delimiter).encode()
+    delimiter = rb"\s" if layout.delimiter == BLANKS else re.escape(layout.delimiter).encode()
     value = rb'[" ]*0\d+(?![\w.:/-])'
     # one search each: the engine looks for the character that a pattern begins with
     return any(re.search(start + value, content) for start in (rb"\A", rb"\n", delimiter))
@@ -252,7 +172,7 @@ def _read(content: bytes, layout: Layout, header: bool | None, **options: Any) -
 def _rows(content: bytes, layout: Layout) -> Iterator[tuple[int, int]]:
     """Yield the line on which each row ends, counted from 1, and its number of values."""
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
-    if layout.delimiter == _BLANKS:
+    if layout.delimiter == BLANKS:
         yield from ((i, len(line.split())) for i, line in enumerate(text, 1) if line.strip())
         return
     rows = csv.reader(text, delimiter=layout.delimiter, skipinitialspace=layout.spaced)

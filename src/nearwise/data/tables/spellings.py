@@ -45,6 +45,14 @@ _TOKEN = re.compile(
     r"([.,]?[0-9](?:[0-9.,' \xa0]*[0-9])?\.?(?:[eE][+-]?[0-9]+)?)"
     rf"(?:\s*({_SYMBOLS}|{_CODES}|{_UNITS})|\s+([VWLKF]|{_WORD}))?(\)?)"
 )
+_UNIT = (
+    rf"(?:{_SYMBOLS}|{_CODES}|{_UNITS}|[A-Zdjt]|[kcm]?m[23]|[kmµn]?mol|deg|degrees?|percent|pct)"
+)
+_UNIT_WORDS = (
+    "years?|yrs?|months?|weeks?|days?|hours?|minutes?|seconds?|persons?|people|count|number|text|"
+    "string|int|integer|float|double|bool|boolean|date|datetime|unitless|none|n/a|-+"
+)
+_UNIT_CELL = re.compile(rf"{_UNIT}(?:[/·*^]{_UNIT})*|{_UNIT_WORDS}|\(.*\)|\[.*\]", re.IGNORECASE)
 _ASCII_WORDS = re.compile(r"[^\W\d_]+\.?(?:/[^\W\d_]+)?")
 _PADDED = re.compile(r"0\d", re.ASCII)
 _SAMPLE = 50  # texts that are looked at before all
@@ -217,6 +225,11 @@ def _token(text: str) -> Token | None:
         after = after.rstrip(".").removesuffix("s")  # 1 year and 2 years
     odd = "()" if opened else next((c for c in stripped if c in _MINUSES), "")
     return Token(before or after, body, bool(opened) or "-" in minus + inner, minus=odd)
+
+
+def is_unit(text: str) -> bool:
+    """Whether a text names a unit or a type, as a line under the names of columns does."""
+    return _UNIT_CELL.fullmatch(text) is not None
 
 
 def in_common(tokens: Collection[Token]) -> Common | None:

@@ -282,7 +282,7 @@ def _is_text(column: pd.Series) -> bool:
 
 def _as_written(plan: ColumnPlan, spelling: Spelling, *, is_whole: bool) -> ColumnPlan:
     """Remember how a file wrote numbers, which `read_table` has read."""
-    if not spelling.described or (is_whole and not spelling.thousands):
+    if not spelling.described or (is_whole and spelling == Spelling(",")):
         return replace(plan, spelling=spelling)  # of the table as a whole
     reason = f"numbers with {spelling.described}"
     report = replace(plan.report, reason=reason, change="category")

@@ -209,7 +209,8 @@ def _parse(texts: pd.Series, layout: str) -> pd.Series:
     with_offset = (layout == ISO and zoned.any()) or "%z" in layout
     if with_offset:
         texts = texts.str.replace(r"\s?(?:UTC|GMT)$", "Z", regex=True)
-        texts = texts.str.replace(r"\s([+-]\d{2}:?(?:\d{2})?)$", r"\1", regex=True)
+        texts = texts.str.replace(r"(:\d\d\S*)\s?([+-]\d{2})$", r"\1\g<2>00", regex=True)
+        texts = texts.str.replace(r"\s([+-]\d{2}:?\d{2})$", r"\1", regex=True)
     if "%p" in layout:
         texts = texts.str.replace(_HALF, r"\1\2", regex=True)
     return pd.to_datetime(texts, format=layout, errors="coerce", utc=bool(with_offset))
@@ -269,7 +270,8 @@ def read_texts(plain: pd.Series, layout: str) -> pd.Series:
     texts = plain.where(is_text).map(str.strip, na_action="ignore").astype(object)
     found = _parse(texts, layout or ISO)
     others = is_text & found.isna()
-    if layout not in ("", ISO) and others.any():
+    like_iso = layout in ("", ISO) or layout.startswith("%Y-%d")
+    if not like_iso and others.any():
         found = found.fillna(_parse(texts.where(others), ISO))
     odd = plain.notna() & ~is_text
     return found.where(~odd, _dates(plain.where(odd))) if odd.any() else found

@@ -87,7 +87,7 @@ def read_table(
         be data.
     known : collection of str
         Columns that are expected; a first line with all of them holds names.
-    like : AttnKNNClassifier or LiveModel, optional
+    like : AttnKNNClassifier, optional
         A model that will take the rows: numbers are read as in its training table. Where 8.500 was
         8500 there, it is here, in a file too that would not tell. Columns that were written in a
         way of their own stay text, which the model reads.

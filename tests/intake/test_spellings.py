@@ -162,6 +162,7 @@ def test_some_numbers_without_the_sign_are_taken_where_number_says_so():
     assert "numbers, 24 with '$' and the others without" in report.reason
     (report,) = report_columns(frame, {"price": "number"})
     assert (report.use, report.missing, report.gap_words) == ("number", 0, ())
+    assert "numbers with '$' and commas at thousands, 36 of 60 cells without it" in report.reason
     _, found = encoded(frame, {"price": "number"})
     assert found[:5, 0].tolist() == [0, 4.99, 0.99, 0, 1200.5]
 
@@ -368,3 +369,67 @@ def test_the_command_line_fits_what_is_written_with_signs(tmp_path, nearwise):
     done = nearwise("predict", tmp_path / "m", tmp_path / "t.csv")
     predicted = done.out.split()[1:]
     assert np.mean(np.array(predicted) == frame["y"]) > 0.9
+
+
+def test_the_service_reads_text_as_the_training_file_was_written(later):
+    from fastapi.testclient import TestClient
+
+    from nearwise.classifier import open_live
+    from nearwise.serve import Limits, Service, create_app
+
+    folder, text = later
+    meant = pd.read_parquet(folder / "meant.parquet").drop(columns="y").to_dict("records")
+    app = create_app(Service(open_live(folder / "model"), Limits()), name="m", keys=(), hosts=None)
+    with TestClient(app) as client:
+        said, numbers, bad = (
+            client.post("/predict", json={"rows": rows})
+            for rows in ([{"salary": text, "hours": "3"}], meant[:1], [{"salary": "x", "hours": 3}])
+        )
+    assert said.status_code == numbers.status_code == 200, said.text
+    assert said.json()["predictions"] == numbers.json()["predictions"]
+    assert bad.status_code == 422 and "'salary' held numbers" in bad.text
+
+
+SLIPS = {
+    "one in ten thousand": ([*map(str, range(2_000, 7_000))] * 2, ["3.0M"], True),
+    "one in two hundred": ([f"{c}" for c in range(100, 299)], ["about 5"], True),
+    "one in a hundred": ([f"{c}" for c in range(100, 199)], ["about 5"], False),
+    "of amounts": ([f"${c}" for c in range(100, 400)], ["free"], True),
+    "errors of a spreadsheet": ([f"{c}" for c in range(55)], ["#DIV/0!", "#VALUE!", "\\N"], True),
+    "many words": ([f"{c}" for c in range(80)], ["unknown"] * 20, False),
+}
+
+
+@pytest.mark.parametrize("case", SLIPS)
+def test_a_rare_slip_among_numbers_is_a_gap_and_named(case, tmp_path):
+    numbers, slips, used = SLIPS[case]
+    texts = [*numbers[:7], *slips, *numbers[7:]]
+    frame = pd.DataFrame({"c": texts})
+    (report,) = report_columns(frame, {"c": "keep"})
+    assert report.use == ("number" if used else "category")
+    if not used:
+        return
+    assert f"{len(slips)} of {len(texts)} cells hold text" in report.reason
+    assert f"first {slips[0]!r} in row 7" in report.reason
+    assert (report.missing, set(report.gap_words)) == (len(slips), set(slips))
+    encoder, found = encoded(frame)
+    assert np.flatnonzero(np.isnan(found[:, 0])).tolist() == list(range(7, 7 + len(slips)))
+    with pytest.raises(ValueError, match="now holds 'other' in row 1"):  # not learned as a gap
+        encoder.transform(pd.DataFrame({"c": [numbers[0], "other"]}))
+    frame.assign(x=1).to_csv(tmp_path / "t.csv", index=False)
+    read = read_table(tmp_path / "t.csv", note=lambda said: None)
+    assert report_columns(read)[0].use == "number"
+
+
+def test_a_slip_is_named_on_the_command_line_and_in_python(tmp_path, nearwise):
+    values = [*map(str, RNG.integers(0, 99, 399)), "3.0M"]
+    frame = pd.DataFrame({"reviews": values, "y": ["u", "v"] * 200})
+    said = "1 of 400 cells hold text that counts as missing (first '3.0M' in row 399"
+    with pytest.warns(UserWarning) as caught:
+        attn_knn(**CHEAP).fit(frame[["reviews"]], frame["y"])
+    assert any(said in str(warning.message) for warning in caught)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    done = nearwise(
+        "fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", "--preset", "instant"
+    )
+    assert done.exit_code == 0 and said in done.err

@@ -309,7 +309,8 @@ def _as_number(column: pd.Series, name: str, kind: str, usual: Decimal) -> Colum
             f"columns={{{name!r}: 'number'}}: the column holds different units, such as "
             f"{listed(shown)}. Bring its numbers to one unit first, or use it as a 'category'."
         )
-    return _in_numbers(column, name, common, others, usual)
+    bare = [text for text, token in tokens.items() if not token.sign]
+    return _in_numbers(column, name, common, others, usual, bare)
 
 
 def _several_signs(common: Common | None) -> list[str]:
@@ -318,9 +319,14 @@ def _several_signs(common: Common | None) -> list[str]:
 
 
 def _in_numbers(
-    column: pd.Series, name: str, common: Common | None, words: list[str], usual: Decimal
+    column: pd.Series,
+    name: str,
+    common: Common | None,
+    words: list[str],
+    usual: Decimal,
+    bare: list[str],
 ) -> ColumnPlan:
-    """Use text as the numbers that it writes; other `words` count as missing."""
+    """Use text as the numbers that it writes, `bare` ones too; other `words` count as missing."""
     spelling = common.spelling(usual) if common is not None else None
     special = spelling is not None and spelling.described
     plan = ColumnPlan(_report(column, name, "number"))
@@ -328,7 +334,9 @@ def _in_numbers(
         plan = _with_words_as_gaps(column, plan.report, words)
     if not special:
         return plan
-    reason = "; ".join(filter(None, [f"numbers with {special}", plan.report.reason]))
+    n_bare = int(column.isin(bare).sum()) if spelling is not None and spelling.bare else 0
+    without = f", {n_bare} of {len(column)} cells without it" if n_bare else ""
+    reason = "; ".join(filter(None, [f"numbers with {special}{without}", plan.report.reason]))
     report = replace(plan.report, reason=reason, change="category")
     return ColumnPlan(report, warn=True, spelling=spelling)
 
@@ -394,7 +402,7 @@ def _judge_text(column: pd.Series, name: str, plan: ColumnPlan, usual: Decimal) 
     if not others and common.plain and common.decimal_by(usual) != ",":
         return _numbers_as_text(column, name, values, plan)
     if may_be_gaps(others, counts):
-        return _in_numbers(column, name, common, others, usual)
+        return _in_numbers(column, name, common, others, usual, [])
     reason = f"numbers, but {_cells_of_text(column, others)}"
     return ColumnPlan(replace(plan.report, reason=reason, change="number"), warn=True)
 

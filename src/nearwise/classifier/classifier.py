@@ -92,9 +92,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Neighbors per key space; "auto" is 32, fewer in a small table.
     columns : mapping of str to str, optional
         What columns of a DataFrame are used as, where that is not left to `fit`: "number",
-        "category" (a zip code, say), "date", "left out", or "keep" for one that would be left out.
-        By default types decide; text that writes a date in every row is one; and row numbers, row
-        ids and text that differs in (nearly) every row are left out. `column_report_` lists all.
+        "category" (a zip code, say), "date" or with a format "date:%d-%m-%y", "left out", or "keep"
+        for one that would be left out. By default types decide; text that writes a date in every
+        row is one, and numbers with one sign or unit (95%, $5) are numbers; row numbers, row ids
+        and text that differs in (nearly) every row are left out. `column_report_` lists all.
     embedder : str, default="auto"
         Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
         linear key, a key space. "deep" (an MLP with a linear head), "mlp" (the original study's):

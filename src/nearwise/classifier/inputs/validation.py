@@ -199,7 +199,7 @@ def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[Co
     Parameters
     ----------
     X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
-    columns : mapping of str to {"keep", "number", "category", "date", "left out"}, optional
+    columns : mapping of str to str, optional
         As in `AttnKNNClassifier`.
 
     Returns

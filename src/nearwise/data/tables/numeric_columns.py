@@ -13,6 +13,9 @@ from nearwise.data.tables.spellings import (
     Common,
     Decimal,
     Spelling,
+    Token,
+    bare_numbers,
+    bare_text,
     in_common,
     number_text,
     tokenized,
@@ -21,6 +24,7 @@ from nearwise.data.tables.unpack import Note
 from nearwise.names import listed
 
 Columns = dict[int, "pd.Series"]
+Tokens = dict[str, Token]
 AsText = Callable[[list[int]], pd.DataFrame]
 
 _WHOLE, _PADDED = re.compile(r"\d+", re.ASCII), re.compile(r"0\d+", re.ASCII)
@@ -28,6 +32,7 @@ _WHOLE, _PADDED = re.compile(r"\d+", re.ASCII), re.compile(r"0\d+", re.ASCII)
 GAP_MARKS = frozenset(
     ("?", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!", "(null)", "(NULL)", "\\N")
 )
+_EVIDENCE = 1000  # different values with a sign that are looked at for the decimal mark
 _ATTRIBUTE = "written"  # of a DataFrame's attrs
 
 
@@ -100,14 +105,14 @@ def read_numbers(
     kept = {i: columns.pop(i) for i in known if i in columns}
     if padded:
         columns |= _codes(table.drop(columns=known), as_text)
-    styles = {i: found for i, column in columns.items() if (found := _style(column))}
+    read = {i: found for i, column in columns.items() if (found := _style(column))}
+    styles, tokens = {i: one[0] for i, one in read.items()}, {i: one[1] for i, one in read.items()}
     sure = {mark for found in styles.values() for mark in DECIMALS if mark == found.decimal}
     pointed: Columns = {}
     if not all(found.plain for found in styles.values()):
         written = _with_points(table.drop(columns=known), as_text)
-        texts = {i: column.dropna().unique() for i, column in written.items()}
-        fits = {i: _common(values) for i, values in texts.items()}
-        pointed = {i: written[i] for i, found in fits.items() if _may_have_commas(found, texts[i])}
+        fits = {i: _common(column.dropna().unique()) for i, column in written.items()}
+        pointed = {i: written[i] for i, found in fits.items() if found and _may_have_commas(found)}
         sure |= {"."} if len(written) > len(pointed) else set()
     told: Decimal = min(sure) if len(sure) == 1 else ""
     usual: Decimal = told or like.decimal or ("." if delimiter == "," else ",")
@@ -123,7 +128,7 @@ def read_numbers(
     for what in dict.fromkeys(spelling.described for spelling in special.values()):
         alike = [names[i] for i, spelling in sorted(special.items()) if spelling.described == what]
         note(f"{where}: read as numbers with {what}: {listed(alike)}.")
-    numbers = {i: _numbers(columns[i], spelling.decimal) for i, spelling in spelt.items()}
+    numbers = {i: _numbers(columns[i], s.decimal, tokens.get(i, {})) for i, s in spelt.items()}
     table = _with(table, columns | kept | numbers)
     of_names = {i: name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(names)}
     return table, _written(table, special, styles, told, of_names)
@@ -203,10 +208,9 @@ def _with_points(table: pd.DataFrame, as_text: AsText) -> Columns:
     return {i: written[i] for i in places if written[i].str.contains(".", regex=False).any()}
 
 
-def _may_have_commas(found: Common | None, values: Collection[str]) -> bool:
+def _may_have_commas(found: tuple[Common, Tokens]) -> bool:
     """Whether numbers with points, as written, can be read with points at thousands."""
-    tokens = tokenized(values, whole=True)
-    return found is not None and all(number_text(t, ",") for t in tokens.values())
+    return all(token.comma for token in found[1].values())
 
 
 def _codes(table: pd.DataFrame, as_text: AsText) -> Columns:
@@ -230,27 +234,33 @@ def _all_match(pattern: re.Pattern[str], values: Iterable[str]) -> bool:
     return all(pattern.fullmatch(value.strip()) for value in values)
 
 
-def _style(column: "pd.Series") -> Common | None:
+def _style(column: "pd.Series") -> tuple[Common, Tokens] | None:
     """Return what all values of a column have in common as numbers; None if one is not."""
     values = column.dropna().unique().tolist()
     if values and all(type(value) is int for value in values):  # beyond 64 bits
-        return Common("", "", "", frozenset(("",)), "", plain=True)
+        return Common("", "", "", frozenset(("",)), "", plain=True), {}
     if not all(isinstance(value, str) for value in values) or _are_codes(values):
         return None
+    if values and (found := bare_numbers(column.dropna().str.strip())):
+        return found, {}
+    if any(token.sign for token in tokenized(values[:1]).values()):
+        values = values[:_EVIDENCE]  # it stays text
     return _common(values)
 
 
-def _common(values: Collection[str]) -> Common | None:
+def _common(values: Collection[str]) -> tuple[Common, Tokens] | None:
     tokens = tokenized(values, whole=True)
     found = in_common(tokens.values()) if len(tokens) == len(values) else None
-    return None if found is None or len(found.signs) > 1 else found
+    return None if found is None or len(found.signs) > 1 else (found, tokens)
 
 
-def _numbers(column: "pd.Series", decimal: Decimal) -> "pd.Series":
+def _numbers(column: "pd.Series", decimal: Decimal, tokens: Tokens) -> "pd.Series":
     values = {value: str(value) for value in column.dropna().unique()}
-    tokens = tokenized(values.values())
-    spelt = {value: str(number_text(tokens[text], decimal)) for value, text in values.items()}
-    if not column.isna().any() and all(re.fullmatch(r"-?\d{1,18}", t) for t in spelt.values()):
+    spelt = {
+        value: str(number_text(tokens[text], decimal)) if tokens else bare_text(text, decimal)
+        for value, text in values.items()
+    }
+    if not column.isna().any() and all(re.fullmatch(r"[+-]?\d{1,18}", t) for t in spelt.values()):
         return column.map({value: int(text) for value, text in spelt.items()}).astype(np.int64)
     # float(), so that every number is the nearest double as in the columns that pandas reads
     return column.map({value: float(text) for value, text in spelt.items()}).astype(np.float64)

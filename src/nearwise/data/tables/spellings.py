@@ -21,7 +21,17 @@ _COMMA = re.compile(
     rf"{_EXPONENT}",
     re.ASCII,
 )
-_FITS = {".": _POINT, ",": _COMMA}
+_BARE = re.compile(rf"([+-]?)([\d.,]+{_EXPONENT})", re.ASCII)
+# the same without a reference back, as a fast engine reads them
+_LINES = {
+    mark: rf"[+-]?(?:(?:0|[1-9][0-9]*)(?:[{mark}][0-9]+)?"
+    rf"|[1-9][0-9]{{0,2}}(?:[{other}][0-9]{{3}})+(?:[{mark}][0-9]+)?)(?:[eE][+-]?[0-9]+)?"
+    for mark, other in (".,", ",.")
+}
+_WITHOUT = {
+    decimal: str.maketrans({decimal or ".": "."} | dict.fromkeys(others, ""))
+    for decimal, others in (("", "' \xa0"), (".", ",' \xa0"), (",", ".' \xa0"))
+}
 _MINUSES = "\u2212\ufe63\uff0d"
 _TYPEWRITTEN = str.maketrans(
     dict.fromkeys(_MINUSES, "-")
@@ -64,10 +74,15 @@ DECIMALS: tuple[Decimal, Decimal] = (".", ",")
 
 
 class Token(NamedTuple):
-    """A text that is a number in some spelling: its sign or unit, its digits and marks."""
+    """A text that is a number in some spelling: its sign or unit, its digits and marks.
+
+    `point` and `comma` say which decimal marks it may have.
+    """
 
     sign: str
     body: str
+    point: bool = True
+    comma: bool = True
     negative: bool = False
     plain: bool = False
     minus: str = ""
@@ -124,8 +139,10 @@ class Spelling:
         values = column.astype(object)
         found: dict[Any, float | None] = {}
         tokens = tokenized(v for v in values.dropna().unique() if isinstance(v, str))
-        common = in_common(tokens.values())
-        decimal = self.decimal or (common.decimal_by() if common is not None else "")
+        decimal = self.decimal
+        if not decimal:
+            common = in_common(tokens.values())
+            decimal = common.decimal_by() if common is not None else ""
         for value in values.dropna().unique():
             token = tokens.get(value) if isinstance(value, str) else None
             if not isinstance(value, str):
@@ -211,20 +228,46 @@ def tokenized(
 def _token(text: str) -> Token | None:
     stripped = text.strip()
     if NUMBER.fullmatch(stripped):
-        return Token("", stripped.lstrip("+-"), stripped[0] == "-", plain=True)
-    match = _TOKEN.fullmatch(stripped.translate(_TYPEWRITTEN))
-    if match is None:
-        return None
-    opened, minus, before, inner, body, glued, word, closed = match.groups(default="")
-    after = glued or word
-    if bool(opened) != bool(closed) or bool(opened) + bool(minus) + bool(inner) > 1:
-        return None
-    if (before and after) or not (_POINT.fullmatch(body) or _COMMA.fullmatch(body)):
-        return None
-    if len(after.rstrip(".")) > 2 and _ASCII_WORDS.fullmatch(after):
-        after = after.rstrip(".").removesuffix("s")  # 1 year and 2 years
-    odd = "()" if opened else next((c for c in stripped if c in _MINUSES), "")
-    return Token(before or after, body, bool(opened) or "-" in minus + inner, minus=odd)
+        body = stripped.lstrip("+-")
+        comma = "." not in body or _COMMA.fullmatch(body) is not None
+        return Token("", body, True, comma, negative=stripped[0] == "-", plain=True)
+    sign = odd = ""
+    bare = _BARE.fullmatch(stripped)
+    if bare:
+        minus, body = bare.groups()
+        negative = minus == "-"
+    else:
+        typed = stripped if stripped.isascii() else stripped.translate(_TYPEWRITTEN)
+        match = _TOKEN.fullmatch(typed)
+        if match is None:
+            return None
+        opened, minus, before, inner, body, glued, word, closed = match.groups(default="")
+        sign = before or glued or word
+        if bool(opened) != bool(closed) or bool(opened) + bool(minus) + bool(inner) > 1:
+            return None
+        if before and (glued or word):
+            return None
+        if not before and len(sign.rstrip(".")) > 2 and _ASCII_WORDS.fullmatch(sign):
+            sign = sign.rstrip(".").removesuffix("s")  # 1 year and 2 years
+        negative = bool(opened) or "-" in minus + inner
+        if opened:
+            odd = "()"
+        elif negative and typed is not stripped:
+            odd = next((c for c in stripped if c in _MINUSES), "")
+    point, comma = _marks_of(body)
+    return Token(sign, body, point, comma, negative, minus=odd) if point or comma else None
+
+
+def _marks_of(body: str) -> tuple[bool, bool]:
+    """Whether digits and marks may have a decimal point, and a decimal comma."""
+    last_point, last_comma = body.rfind("."), body.rfind(",")
+    if last_point < 0 and last_comma < 0:
+        fits = _POINT.fullmatch(body) is not None
+        return fits, fits
+    both = last_point >= 0 and last_comma >= 0
+    point = (last_point > last_comma or not both) and _POINT.fullmatch(body) is not None
+    comma = (last_comma > last_point or not both) and _COMMA.fullmatch(body) is not None
+    return point, comma
 
 
 def is_unit(text: str) -> bool:
@@ -237,10 +280,9 @@ def in_common(tokens: Collection[Token]) -> Common | None:
     if not tokens:
         return None
     bodies = [token.body for token in tokens]
-    marked = [body for body in bodies if "." in body or "," in body]
-    marks = {mark for body in marked for mark in ".," if mark in body}
-    point = all(_POINT.fullmatch(body) for body in marked)
-    comma = all(_COMMA.fullmatch(body) for body in marked)
+    marks = {mark for mark in DECIMALS if any(mark in body for body in bodies)}
+    marked = bool(marks)
+    point, comma = all(token.point for token in tokens), all(token.comma for token in tokens)
     plain = all(token.plain for token in tokens)
     signs = frozenset(token.sign for token in tokens)
     if plain:
@@ -266,14 +308,29 @@ def _are_amounts(tokens: Collection[Token]) -> bool:
     return len(lengths) > 1 and min(lengths) <= 6
 
 
+def bare_numbers(texts: pd.Series) -> Common | None:
+    """As `in_common`, fast, for texts of nothing but digits, points and commas; else None."""
+    point, comma = (bool(texts.str.fullmatch(_LINES[mark]).all()) for mark in DECIMALS)
+    if not (point or comma):
+        return None
+    marks = [mark for mark in DECIMALS if texts.str.contains(mark, regex=False).any()]
+    both = point and comma
+    if not marks or (both and len(marks) > 1) or (point and marks == ["."]):
+        return None  # plain, or to be looked at one by one
+    decimal: Any = "either" if both else "." if point else ","
+    mark = next((mark for mark in marks if mark != decimal), "")
+    return Common(decimal, mark, "", frozenset(("",)), "", plain=False)
+
+
+def bare_text(text: str, decimal: Decimal) -> str:
+    """Write a number of nothing but digits, points and commas as float() reads it."""
+    return text.strip().translate(_WITHOUT[decimal])
+
+
 def number_text(token: Token, decimal: Decimal) -> str | None:
     """Write a number as float() reads it; None where it does not fit the decimal mark."""
     body = token.body
-    if decimal:
-        if not (token.plain and decimal == ".") and not _FITS[decimal].fullmatch(body):
-            return None
-    elif "." in body or "," in body:
+    if not {".": token.point, ",": token.comma}.get(decimal, not ("." in body or "," in body)):
         return None
-    other = "," if decimal != "," else "."
-    digits = re.sub(r"[' \xa0]", "", body).replace(other, "").replace(",", ".")
+    digits = body.translate(_WITHOUT[decimal])
     return f"-{digits}" if token.negative else digits

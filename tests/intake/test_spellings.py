@@ -188,6 +188,13 @@ LATER = {
 }  # fmt: skip
 
 
+def test_whole_numbers_with_a_unit_follow_the_decimal_mark_of_their_table():
+    frame = pd.DataFrame({"way": ["950 km", "12 km", "7 km"] * 9, "x": ["3,5", "1,5", "2"] * 9})
+    encoder, _ = encoded(frame)
+    later = pd.DataFrame({"way": ["8.500 km"], "x": ["3"]})
+    assert encoder.transform(later).numbers.tolist() == [[8500, 3]]
+
+
 @pytest.fixture(scope="module", params=LATER)
 def later(request, tmp_path_factory):
     """A model of a file in one spelling, and a later text that does not tell it."""

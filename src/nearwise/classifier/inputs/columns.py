@@ -329,6 +329,8 @@ def _in_numbers(
     """Use text as the numbers that it writes, `bare` ones too; other `words` count as missing."""
     spelling = common.spelling(usual) if common is not None else None
     special = spelling is not None and spelling.described
+    if spelling is not None and not spelling.decimal:
+        spelling = replace(spelling, decimal=usual)  # that of the table
     plan = ColumnPlan(_report(column, name, "number"))
     if words:
         plan = _with_words_as_gaps(column, plan.report, words)

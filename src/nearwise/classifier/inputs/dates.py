@@ -104,7 +104,15 @@ def text_layouts(texts: list[str]) -> tuple[list[str], list[str]]:
     odd = bad[best[0]]
     if len(odd) and any(_fits(odd.str.strip(), layout).any() for layout in tried):
         return [], texts  # written in two ways
+    if best[0] in ("%Y-%m", "%Y/%m") and _are_seasons(distinct):
+        return [], texts
     return _year_first_or_last(best, distinct), odd.tolist()
+
+
+def _are_seasons(texts: pd.Series) -> bool:
+    """Whether texts such as 2010-11 are a year and the next one, not its month."""
+    parts = texts.str.extract(r"\d\d(\d\d)\D(\d\d)$").astype(float)
+    return bool(((parts[0] + 1) % 100 == parts[1]).all())
 
 
 def _candidates(text: str) -> list[str]:

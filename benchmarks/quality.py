@@ -9,9 +9,9 @@ NLL than every peer, paired by seed; and the first mean NLL rank over all data s
     python benchmarks/quality.py --judge-only          # no fits: judge the rows there are
 
 Rows are kept in runs/quality as they finish (`nearwise compare`); run again, it goes on. Writes
-benchmarks/results/quality.json, benchmarks/RESULTS.md and the README's table. With `--keep` rows of
-quality.json that are not there stay as they are, so that one method can be measured again beside
-peers whose code has not changed.
+benchmarks/results/quality.json, benchmarks/RESULTS.md and the table of docs/results.md. With
+`--keep` rows of quality.json that are not there stay as they are, so that one method can be
+measured again beside peers whose code has not changed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from results_page import write_page, write_readme
+from results_page import write_page, write_summary
 
 from nearwise.lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
 from nearwise.lab.experiments.methods import FOUNDATION_MODELS, get_methods
@@ -340,7 +340,7 @@ def main(arguments: list[str]) -> None:
     write_aside(target, (text + "\n").encode())
     page = write_page(options.results, options.results.parent / "RESULTS.md")
     if options.results == HERE / "results":
-        write_readme(options.results, HERE.parent / "README.md")
+        write_summary(options.results, HERE.parent / "docs" / "results.md")
     if not options.quiet:
         print(page.read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""Write benchmarks/RESULTS.md, and the table in the README, from the files in benchmarks/results.
+"""Write benchmarks/RESULTS.md, and the table in docs/results.md, from benchmarks/results.
 
 python benchmarks/results_page.py
 """
@@ -12,10 +12,11 @@ from typing import Any
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
-# Of a file, not results: they stand above the tables, or are single runs.
-_CONDITIONS = (
-    "hardware", "versions", "settings", "rows", "runs", "records", "asked", "note", "commands"
-)  # fmt: skip
+# Of a file, not results: they stand above the tables.
+_CONDITIONS = ("hardware", "versions", "settings", "asked", "commands")
+_FACTS = ("seed", "seeds", "repeats", "note")
+# Lists of single runs: shown only where a file has nothing that sums them up.
+_RUNS = ("rows", "runs", "records")
 MARKS = ("<!-- results:start -->", "<!-- results:end -->")
 COSTS = {  # beside every quality: title and decimals
     "fit_seconds": ("fit s", 1),
@@ -73,34 +74,46 @@ def age_part(results: Path) -> Iterator[str]:
         folders = [f":(top)src/nearwise/{folder}" for folder in code]
         since = _git(results, "rev-list", "--count", f"{commit}..HEAD", "--", *folders)
         day = _git(results, "log", "-1", "--format=%as", commit)
-        rows.append([path.stem, commit[:10], day or "", since or ""])
+        rows.append([path.stem, commit[:10], day or "", since or "", _without_commit(_read(path))])
     if rows:
         note = (
-            "The commit that a file names as the code that ran, else the one that recorded the "
-            "file; and the commits since that touched the parts of the library the result depends "
-            "on. Where that is not 0, the code may do better or worse today."
+            "The oldest commit that a file, or a row of it, names as the code that ran, else the "
+            "one that recorded the file; and the commits since that touched the parts of the "
+            "library the result depends on. Where that is not 0, the code may do better or worse "
+            "today. Rows that name no commit, or an unknown one, may be older."
         )
-        head = ["result", "commit", "of", "later commits to its code"]
+        head = ["result", "commit", "of", "later commits to its code", "rows that name no commit"]
         yield "\n".join(["## How old these results are", "", note, "", *_table(head, rows), ""])
 
 
 def _commit_of(path: Path) -> str | None:
-    """Find the code that ran, in the file's versions, or the commit that last changed the file."""
-    named = {v["commit"].rstrip("+") for v in _versions(_read(path)) if "commit" in v}
+    """Find the oldest code that ran for a file, or the commit that last changed the file."""
+    named = {name.rstrip("+") for text in _commits(_read(path)) for name in text.split(", ")}
     known = [c for c in named if _git(path.parent, "cat-file", "-t", c) == "commit"]
     if known:  # the oldest: rows of several commits may stand in one file
-        return min(known, key=lambda c: int(_git(path.parent, "log", "-1", "--format=%ct", c) or 0))
+        return min(known, key=lambda c: int(_git(path.parent, "rev-list", "--count", c) or 0))
     return _git(path.parent, "log", "-1", "--format=%H", "--", path.name) or None
 
 
-def _versions(node: Any) -> Iterator[dict[str, str]]:
+def _commits(node: Any) -> Iterator[str]:
+    """Texts that name commits: of a file's or a part's versions, and of single rows."""
     if isinstance(node, dict):
-        if isinstance(node.get("versions"), dict):
-            yield node["versions"]
+        if isinstance(node.get("commit"), str):
+            yield node["commit"]
         node = list(node.values())
     if isinstance(node, list):
         for below in node:
-            yield from _versions(below)
+            yield from _commits(below)
+
+
+def _without_commit(content: dict[str, Any]) -> str:
+    """How many rows name no known commit, where any row of the file names one."""
+    results = content.get("results")
+    rows = [row for row in results if isinstance(row, dict)] if isinstance(results, list) else []
+    if not any("commit" in row for row in rows):
+        return ""
+    silent = sum("unknown" in row.get("commit", "unknown") for row in rows)
+    return f"{silent} of {len(rows)}" if silent else ""
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -240,7 +253,11 @@ def other_part(name: str, content: dict[str, Any]) -> str:
         lines += [f"`{command}`", ""]
     lines += [*_facts(content), ""]
     results = content.get("results", content)
-    tables = _listed(results) if isinstance(results, list) else _walked(results)
+    if isinstance(results, list):
+        tables = _listed(results)
+    else:
+        results = {k: v for k, v in results.items() if k not in _FACTS}
+        tables = _walked(results) or _walked(results, with_runs=True)
     return "\n".join(lines + tables)
 
 
@@ -253,14 +270,14 @@ def _listed(results: list[dict[str, Any]]) -> list[str]:
     return [*_table([key.replace("_", " ") for key in keys], rows), ""]
 
 
-def _walked(results: dict[str, Any]) -> list[str]:
+def _walked(results: dict[str, Any], *, with_runs: bool = False) -> list[str]:
     """Nested results: a row wherever there are numbers, a table for each set of their names.
 
     A list of results, wherever it stands, is a table of its own.
     """
     tables: dict[tuple[str, ...], list[list[str]]] = {}
     lists: list[str] = []
-    for path, numbers, listed in _results(results, []):
+    for path, numbers, listed in _results(results, [], with_runs):
         if numbers:
             row = [" / ".join(path), *(_cell(value) or "" for value in numbers.values())]
             tables.setdefault(tuple(numbers), []).append(row)
@@ -273,12 +290,16 @@ def _walked(results: dict[str, Any]) -> list[str]:
 
 
 def _results(
-    node: Any, path: list[str]
+    node: Any, path: list[str], with_runs: bool
 ) -> Iterator[tuple[list[str], dict[str, Any], dict[str, list[Any]]]]:
-    """Give numbers and lists of results at each place; single runs and conditions are left out."""
+    """Give numbers and lists of results at each place; conditions and single runs are left out."""
     if not isinstance(node, dict):
         return
-    within = {k: v for k, v in node.items() if k not in _CONDITIONS}
+    within = {
+        k: v
+        for k, v in node.items()
+        if k not in (*_CONDITIONS, "note") and (with_runs or k not in _RUNS or isinstance(v, dict))
+    }
     numbers = {k: v for k, v in node.items() if _is_number(v) or _is_mean(v) or _is_means(v)}
     listed = {
         str(k).replace("_", " "): v
@@ -288,7 +309,7 @@ def _results(
     yield path, numbers, listed
     for name, below in within.items():
         if name not in numbers:
-            yield from _results(below, [*path, str(name).replace("_", " ")])
+            yield from _results(below, [*path, str(name).replace("_", " ")], with_runs)
 
 
 def _is_number(value: Any) -> bool:
@@ -350,7 +371,7 @@ def _facts(content: dict[str, Any]) -> list[str]:
         for facts in given if isinstance(given, list) else [given]:
             if facts:
                 lines.append(f"- {key}: " + ", ".join(f"{k} {v}" for k, v in facts.items()))
-    for key in ("seed", "seeds", "repeats", "note"):
+    for key in _FACTS:
         if key in content:
             lines.append(f"- {key}: {content[key]}")
     parts = {name: part for name, part in content.items() if isinstance(part, dict)}
@@ -374,19 +395,19 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
     return lines + ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows]
 
 
-def write_readme(results: Path, readme: Path) -> None:
-    """Replace what stands between the README's marks by a row a data set."""
-    text = readme.read_text(encoding="utf-8")
+def write_summary(results: Path, page: Path) -> None:
+    """Replace what stands between a page's marks by one row per data set."""
+    text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(MARKS[0])
     _, mark, after = rest.partition(MARKS[1])
     if not mark:
-        raise SystemExit(f"{readme} has no {MARKS[0]} ... {MARKS[1]} to write between.")
-    block = "\n".join(["", *readme_part(_read(results / "quality.json")), ""])
-    write_aside(readme, (before + MARKS[0] + block + MARKS[1] + after).encode())
+        raise SystemExit(f"{page} has no {MARKS[0]} ... {MARKS[1]} to write between.")
+    block = "\n".join(["", *summary_part(_read(results / "quality.json")), ""])
+    write_aside(page, (before + MARKS[0] + block + MARKS[1] + after).encode())
 
 
-def readme_part(summary: dict[str, Any]) -> list[str]:
-    """One row a data set: the classifier, its halves, and the peer with the lowest NLL."""
+def summary_part(summary: dict[str, Any]) -> list[str]:
+    """One row per data set: the classifier, its halves, and the peer with the lowest NLL."""
     rows = []
     for name, judged in summary["datasets"].items():
         own, means = judged["method"], judged["means"]
@@ -394,36 +415,52 @@ def readme_part(summary: dict[str, Any]) -> list[str]:
         if own not in means:
             continue
         n_seeds = means[own]["nll"]["n"]
-        peers = {
-            m: found["nll"]
-            for m, found in means.items()
-            if m not in ours and found["nll"]["n"] == n_seeds  # others rest on other splits
-        }
-        best = min(peers, key=lambda m: peers[m]["mean"]) if peers else None
+        peers = {m: found["nll"] for m, found in means.items() if m not in ours}
+        best = min(peers, key=lambda m: peers[m]["mean"], default=None)
         whole = [_mean(means[own][key], 4) for key in ("accuracy", "nll", "ece")]
         halves = [_mean(means.get(m, {}).get("nll"), 4) for m in ours[1:]]
-        peer = f"{_mean(peers[best], 4)} ({best})" if best else ""
-        tuned = _mean(peers.get("knn-tuned"), 4)
-        rows.append([name, str(n_seeds), *whole, *halves, peer, tuned])
+        others = [_peer(peers.get(m), n_seeds, m) for m in (best, "knn-tuned")]
+        rows.append([name, str(n_seeds), *whole, *halves, *others])
     head = ["data set", "seeds", "accuracy", "NLL", "ECE", "NLL, base alone",
             "NLL, neighbors alone", "NLL of the best peer", "NLL of tuned k-NN"]  # fmt: skip
     return [
-        "Means over seeds with their 95 % interval; the best of the peers that ran on all of these",
-        "seeds. Bars, what is missed, and every method are in",
-        f"[benchmarks/RESULTS.md](benchmarks/RESULTS.md). Measured with `{summary['command']}`.",
+        "Means over seeds with their 95 % interval; a peer with other seeds says how many.",
+        f"Measured with `{summary['command']}`.",
         "",
         *_table(head, rows),
-        *_rank_line(summary["ranks"]),
+        *_rank_lines(summary),
     ]
 
 
-def _rank_line(ranks: dict[str, Any]) -> list[str]:
+def _peer(found: dict[str, Any] | None, n_seeds: int, name: str | None) -> str:
+    """Mean of a peer with its name, and its number of seeds where that is not ours."""
+    if found is None:
+        return ""
+    seeds = "" if found["n"] == n_seeds else f", seeds: {found['n']}"
+    return f"{_mean(found, 4)} ({name}{seeds})"
+
+
+def _rank_lines(summary: dict[str, Any]) -> list[str]:
+    """The mean rank, and the rank on each data set that it leaves out as a method is missing."""
+    ranks, datasets = summary["ranks"], summary["datasets"]
     if not ranks["mean_nll_rank"]:
         return []
     listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks["mean_nll_rank"].items())
-    return ["", f"Mean NLL rank over {len(ranks['datasets'])} of them: {listed}."]
+    lines = ["", f"Mean NLL rank over {len(ranks['datasets'])} of them: {listed}."]
+    for name in ranks.get("left_out", ()):
+        own, means = datasets[name]["method"], datasets[name]["means"]
+        if own not in means:
+            continue
+        there = [
+            m for m in means if ":" not in m and means[m]["nll"]["n"] == means[own]["nll"]["n"]
+        ]
+        there.sort(key=lambda m: means[m]["nll"]["mean"])
+        missing = ", ".join(m for m in ranks["mean_nll_rank"] if m not in there)
+        lines += ["", f"Left out: {name}, where {own} has rank {there.index(own) + 1} of "
+                      f"{len(there)} (not on all of its seeds: {missing})."]  # fmt: skip
+    return lines
 
 
 if __name__ == "__main__":
     print(write_page(HERE / "results", HERE / "RESULTS.md"))
-    write_readme(HERE / "results", HERE.parent / "README.md")
+    write_summary(HERE / "results", HERE.parent / "docs" / "results.md")

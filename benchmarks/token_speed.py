@@ -74,7 +74,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "cuda" in sys.argv or "--device=cuda" in sys.argv:
+    if any(word.partition("=")[0] == "--device" for word in sys.argv):  # cpu tries it out
         token_speed_cuda.main()
     else:
         main()

@@ -6,10 +6,12 @@ the base alone.
 
     python benchmarks/weights.py --datasets cifar10 --seeds 0-2
     python benchmarks/weights.py --datasets quality --seeds 0-4
+    python benchmarks/weights.py --datasets wine,ionosphere --seeds 31-40 --label other_seeds
 
 Runs the experiment "weights" (`nearwise experiment weights`) into runs/weights, one folder per data
 set; run again, it goes on. Writes benchmarks/RESULTS.md and benchmarks/results/weights.json, which
-keeps the data sets that this run leaves out.
+keeps the data sets that this run leaves out. With a label the names of its folder and file end with
+that, and the record without one stays.
 """
 
 import argparse
@@ -30,7 +32,6 @@ from nearwise.lab.results.measures import MEASURES, better
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-RESULT = RESULTS / "weights.json"
 KEYS = ("accuracy", "nll", "ece", "aurc")
 BARS = {"accuracy": 0.940, "nll": 0.193, "ece": 0.006, "aurc": 0.0067}  # of the classifier
 BARRED = "cifar10"
@@ -88,15 +89,21 @@ def main() -> None:
         "--datasets", default=BARRED, help="names, comma separated; quality: those of quality.py"
     )
     parser.add_argument("--seeds", default="0-2", help="0-4, or 0,2,7")
-    parser.add_argument("--runs", type=Path, default=Path("runs/weights"))
+    parser.add_argument("--label", default="", help="of a record beside the first, as other_seeds")
+    parser.add_argument("--runs", type=Path, help="default: runs/weights, with the label")
     parser.add_argument("--data-root", type=Path)
     arguments = parser.parse_args()
-    kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    label = f"_{arguments.label}" if arguments.label else ""
+    result = RESULTS / f"weights{label}.json"
+    runs = arguments.runs or Path(f"runs/weights{label}")
+    kept = json.loads(result.read_text()) if result.exists() else {}
     quality = [name for name, bar in QUALITY.items() if bar.dataset is None]
     names = arguments.datasets.replace("quality", ",".join(quality)).split(",")
     command = f"python benchmarks/weights.py --datasets {arguments.datasets}"
+    command += f" --seeds {arguments.seeds}"
+    command += f" --label {arguments.label}" if arguments.label else ""
     for name in names:
-        folder = arguments.runs / name
+        folder = runs / name
         records = run_experiment(
             "weights",
             name,
@@ -104,7 +111,7 @@ def main() -> None:
             parse_seeds(arguments.seeds),
             folder,
             data_root=arguments.data_root,
-            command=f"{command} --seeds {arguments.seeds}",
+            command=command,
         )
         done = [r for r in records if r.status == "ok"]
         for record in records:
@@ -117,13 +124,13 @@ def main() -> None:
             "results": rows,
             "n_train": done[-1].n_train,
             "n_test": done[-1].n_test,
-            "command": f"{command} --seeds {arguments.seeds}",
+            "command": command,
             "versions": done[-1].versions,
             "hardware": done[-1].hardware,
         }
         if name == BARRED:
             kept[name]["bars"] = bars(rows)
-        RESULT.write_text(json.dumps(kept, indent=1) + "\n")
+        result.write_text(json.dumps(kept, indent=1) + "\n")
         write_page(RESULTS, HERE / "RESULTS.md")
 
 

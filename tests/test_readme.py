@@ -1,4 +1,4 @@
-"""The Python blocks of README.md and docs/*.md run as they stand."""
+"""README.md and docs/*.md: their Python blocks run as they stand; their links lead somewhere."""
 
 import re
 import runpy
@@ -64,6 +64,25 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         warnings.resetwarnings()
         warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
         runpy.run_path(str(path), run_name="__main__")
+
+
+def anchors(page: Path) -> set[str]:
+    """Give the names of a page's headings as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for link in re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", text):
+        name, _, heading = "".join(link).partition("#")
+        if name.startswith("http"):
+            continue
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name}: {name} is missing"
+        if heading:
+            assert heading in anchors(target), f"{page.name}: no heading #{heading} in {name}"
 
 
 def test_blocks_are_found_with_their_lines_and_reasons():

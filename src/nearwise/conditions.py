@@ -1,5 +1,6 @@
 """Versions, hardware and command of a run, and which packages are installed."""
 
+import math
 import os
 import platform
 import shlex
@@ -8,10 +9,12 @@ import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nearwise import __version__
+
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def require_extra(what: str, extra: str, *packages: str) -> None:
@@ -117,10 +120,50 @@ def command_line() -> str:
 
 
 def available_threads() -> int:
-    """Cores this process may use, cut to OMP_NUM_THREADS where that is set."""
+    """Processors that this process may use, cut to OMP_NUM_THREADS where that is set.
+
+    Counts those that it may be scheduled on, and no more than its control groups let it use:
+    2 in a container with ``--cpus 1.5``, whatever the machine has.
+    """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:  # macOS and Windows do not offer it
         cores = os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(cores, int(limit))) if limit.isdigit() and int(limit) > 0 else cores
+    limits = [cores if _cpu_quota() >= cores else math.ceil(_cpu_quota())]
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # further ones are of inner levels
+    if given.isdigit() and int(given) > 0:
+        limits.append(int(given))
+    return max(1, min(limits))
+
+
+@cache
+def _cpu_quota() -> float:
+    """Processors' worth of time that the control groups of this process allow; else infinity."""
+    found = [math.inf]
+    for line in _lines_of(_PROC / "self" / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for root in (_CGROUPS / "cpu", _CGROUPS / "cpu,cpuacct") if controllers else (_CGROUPS,):
+            here = PurePosixPath(path)
+            for folder in (root / str(at).lstrip("/") for at in (here, *here.parents)):
+                found += _quota_of(folder)
+    return min(found)
+
+
+def _quota_of(folder: Path) -> list[float]:
+    """Read the quota of one control group, by version 2 or 1."""
+    words = " ".join(_lines_of(folder / "cpu.max")).split()
+    if not words:
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = [line for name in names for line in _lines_of(folder / name)]
+    if len(words) != 2 or words[0] in ("max", "-1"):
+        return []
+    return [int(words[0]) / int(words[1])]
+
+
+def _lines_of(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # there on Linux only, and of one version or the other
+        return []

@@ -3,10 +3,29 @@
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
+
+
+class RowsWarning(UserWarning):
+    """New rows hold what a model reads as something else: unknown categories, gaps, true."""
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Collect what this thread would warn of rows; a service tells it to whoever sent them."""
+    found: list[str] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
@@ -15,6 +34,10 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     That is the caller of the outermost frame of nearwise: what lies between two of its frames,
     such as contextlib or the call of a torch module, is of no use to whoever reads the warning.
     """
+    found = _collected.get()
+    if found is not None and issubclass(category, RowsWarning):
+        found.append(message)
+        return
     frame: FrameType | None = sys._getframe(1)
     depth, outermost = 1, 1
     while frame is not None:

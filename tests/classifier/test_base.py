@@ -33,7 +33,7 @@ def predictions(table, y, weight=None):
     fold = (np.arange(400), np.arange(400, 600))
     candidate = boosting(encoder)
     view = encoder.ordinal(rows)
-    candidate.fit_fold(view, y, weight, fold)
+    assert list(candidate.fit_folds(view, [(y, weight)], [fold])) == [0]
     return candidate.log_proba(view, 0, 3)
 
 
@@ -78,6 +78,40 @@ def test_a_candidate_that_brings_nothing_is_fitted_on_two_folds_only(table):
     assert sum("Dummy" in line for line in fits) == 2
     assert sum("Logistic" in line for line in fits) == 5
     assert base.nll["DummyClassifier"] > base.nll["pool"]
+
+
+def threads_of_folds(monkeypatch, n):
+    monkeypatch.setattr("nearwise.classifier.fit.base.coarse_threads", lambda: n)
+
+
+@pytest.mark.parametrize("n_threads", [2, 4])
+def test_folds_fitted_side_by_side_give_what_folds_one_by_one_give(table, monkeypatch, n_threads):
+    encoder, rows, y = table
+    bases, lines = [], []
+    for n in (1, n_threads):
+        threads_of_folds(monkeypatch, n)
+        ones = auto_candidates(encoder, 600, 2, fast=False, seed=0, n_jobs=1)
+        told = []
+        folds = make_folds(y, 3, 0)
+        bases.append(cross_fit(ones, encoder, rows, y, None, folds, 2, progress=told.append))
+        lines.append(told)
+    assert lines[0] == lines[1] and "base: mlp, fold 2 of 3" in lines[0]
+    np.testing.assert_array_equal(*(base.oof_log_proba for base in bases))
+    assert bases[0].gates == bases[1].gates
+
+
+def test_an_interrupt_of_folds_side_by_side_keeps_the_candidates_before(table, monkeypatch):
+    encoder, rows, y = table
+    threads_of_folds(monkeypatch, 2)
+    ones = auto_candidates(encoder, 600, 2, fast=False, seed=0, n_jobs=1)
+
+    def press(line):
+        if line == "base: boosting, fold 2 of 3":
+            raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match="while the base's boosting was fitted: the fit goes on"):
+        base = cross_fit(ones, encoder, rows, y, None, make_folds(y, 3, 0), 2, progress=press)
+    assert base.candidates and "boosting" not in base.nll
 
 
 def embedding_table(scale, n_rows=2_000):

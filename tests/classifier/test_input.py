@@ -11,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from nearwise.classifier import AttnKNNClassifier, report_columns
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one, table
 
 SETTINGS = {
@@ -123,15 +124,16 @@ def test_bad_training_rows_are_named(case):
 
 LABELS = {
     "one class": (lambda y: y * 0, "All 90 rows belong to one class, 0.*at least 2 classes"),
-    "a single row": (
-        lambda y: np.where(np.arange(90) == 5, 8, y),
-        r"One class has a single row \(8\).*add such rows afterwards",
-    ),
+    "single rows": (lambda y: np.arange(90), "Each of the 90 rows is the only one of its class"),
     "too few": (lambda y: y[:-1], "X has 90 rows but y has 89 labels"),
     "missing": (lambda y: np.where(y == 2, np.nan, y), "missing labels in 30 of 90 rows"),
     "continuous": (
         lambda y: y + 0.5,
         r"such as 0\.5, a quantity.*3 different.*pandas\.cut",
+    ),
+    "floats that merge whole numbers": (
+        lambda y: 1e22 + y * 1e8,
+        r"From 2\*\*53 on a float stands",
     ),
     "none": (lambda y: None, "requires y to be passed, but the target y is None"),
     "two columns": (lambda y: np.column_stack([y, y]), "1d array"),
@@ -177,8 +179,10 @@ TABLES = {
         lambda f: f.assign(age=f["age"] * 1e300, income=f["income"] * 1e60),
         r"\['age', 'income'\] hold numbers too large to compute with in 32 bits, up to .*e\+300",
     ),
-    "nothing but gaps": (lambda f: f.assign(age=np.nan), r"\['age'\] hold nothing but missing"),
-    "nothing but None": (lambda f: f.assign(town=None), r"\['town'\] hold nothing but missing"),
+    "nothing but gaps": (
+        lambda f: f[["age", "town"]].assign(age=np.nan, town=None),
+        r"All 2 columns are empty \('age', 'town'\): no cell holds a value",
+    ),
     "lists": (lambda f: f.assign(age=[[1]] * len(f)), "'age' holds list values"),
     "complex": (lambda f: f.assign(age=1j), "'age' holds complex numbers"),
     "twice": (
@@ -237,3 +241,64 @@ def test_a_failed_fit_does_not_spoil_the_fitted_model():
     with pytest.raises(ValueError, match="one class"):
         model.fit(X, y * 0)
     assert same(model.predict_proba(X), before)
+
+
+EMPTY = {
+    "numbers": np.nan,
+    "objects": None,
+    "text": pd.Series([None] * 120, dtype="string"),
+    "whole numbers": pd.Series([None] * 120, dtype="Int64"),
+    "truth values": pd.Series([None] * 120, dtype="boolean"),
+    "dates": pd.Series([pd.NaT] * 120),
+    "categories": pd.Series(pd.Categorical([None] * 120, ["a", "b"])),
+}
+
+
+@pytest.mark.parametrize("wish", [None, "keep", "number", "category", "date"])
+@pytest.mark.parametrize("kind", EMPTY)
+def test_a_column_without_any_value_is_left_out_with_a_warning(kind, wish):
+    frame, y = table()
+    frame = frame.assign(fax=EMPTY[kind])
+    columns = None if wish is None else {"fax": wish}
+    with pytest.warns(UserWarning, match="'fax' is left out: no value in any row"):
+        model = attn_knn(preset="instant", base=None, columns=columns).fit(frame, y)
+    assert model.column_types_["fax"] == "left out"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        proba = model.predict_proba(frame)
+        assert (model.predict_proba(frame.drop(columns="fax")) == proba).all()
+    filled = frame.assign(fax=np.where(frame.index < 7, "some", None))
+    with pytest.warns(UserWarning, match=r"had none in training: fax \(7\).*ignored"):
+        assert (model.predict_proba(filled) == proba).all()
+
+
+def test_a_column_of_an_array_without_any_value_is_left_out(tmp_path):
+    X, y = blobs()
+    wide = np.insert(X, 1, np.nan, axis=1)
+    with pytest.warns(UserWarning, match="'x1' is left out: no value in any row"):
+        model = attn_knn(**CHEAP).fit(wide, y)
+    assert (model.predict_proba(wide) == attn_knn(**CHEAP).fit(X, y).predict_proba(X)).all()
+    model.save(tmp_path / "m")
+    opened = AttnKNNClassifier.load(tmp_path / "m")
+    assert (opened.predict_proba(wide) == model.predict_proba(wide)).all()
+    assert list(opened.explain(wide[:1])[0].neighbors[0].row) == [f"x{i}" for i in range(5)]
+    with pytest.warns(UserWarning, match=r"x1 \(90\)"):
+        assert opened.predict(np.nan_to_num(wide)).shape == (90,)
+
+
+def test_values_that_came_later_are_used_after_a_refresh():
+    X, y = blobs()
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    with quietly():
+        model = attn_knn(**CHEAP).fit(frame.assign(late=np.nan), y)
+        model.add(frame.assign(late=1.5), y).numpy()
+        assert model.refresh().column_types_["late"] == "number"
+
+
+def test_the_report_of_columns_is_given_where_none_can_be_used():
+    frame = pd.DataFrame({"id": range(30), "text": [f"t{i}" for i in range(30)], "no": None})
+    assert [column.use for column in report_columns(frame)] == ["left out"] * 3
+    with quietly(), pytest.raises(ValueError, match=r"Every column is left out, 'id' first"):
+        attn_knn(**CHEAP).fit(frame, [0, 1] * 15)
+    with quietly(), pytest.raises(ValueError, match="Text is not read as language: give embed"):
+        attn_knn(**CHEAP).fit(frame[["text"]], [0, 1] * 15)

@@ -145,3 +145,55 @@ def test_a_gap_and_a_negative_zero_have_one_form():
     codes = np.zeros((2, 1), dtype=np.int64)
     signed = np.array([[np.nan, -0.0], [-np.nan, 0.0]])
     assert len(np.unique(row_digests(Encoded(signed, codes)))) == 1
+
+
+@pytest.fixture(scope="module")
+def with_ids():
+    """A table in which every row is there five times, under ids of its own."""
+    X = pd.DataFrame({"a": np.repeat(np.arange(12.0), 5), "b": list("uvwxyz") * 10})
+    X["visit_id"] = np.arange(1_000, 1_060)
+    with quietly():
+        return X, fitted(X, np.tile([0, 1, 1], 20))
+
+
+@pytest.mark.parametrize(
+    ("ids", "new"),
+    [
+        pytest.param(lambda ids: ids, False, id="the same"),
+        pytest.param(lambda ids: ids.astype(str), False, id="as text"),
+        pytest.param(lambda ids: ids.astype(float), False, id="as floats"),
+        pytest.param(lambda ids: ids + 500, True, id="others"),
+        pytest.param(lambda ids: ids.astype(float) * np.nan, False, id="missing"),
+    ],
+)
+def test_an_id_that_differs_makes_another_row(with_ids, ids, new):
+    X, model = with_ids
+    found = model.learned_rows(X.assign(visit_id=ids(X["visit_id"])))
+    assert (found.new == new).all()
+    if not new:
+        assert same(np.sort(found.ids), np.arange(60))
+
+
+def test_a_missing_id_decides_nothing_and_the_column_is_named_where_it_decides(with_ids):
+    X, model = with_ids
+    other = X.assign(visit_id=np.where(X.index % 2, np.nan, X["visit_id"] + 500))
+    found = model.learned_rows(other)
+    assert same(found.new, X.index % 2 == 0) and found.compared == ("visit_id",)
+    assert model.learned_rows(X.drop(columns="visit_id")).compared == ()
+
+
+def test_an_id_beside_each_equal_row_picks_that_row(with_ids):
+    X, model = with_ids
+    shuffled = X.sample(frac=1, random_state=3)
+    assert same(model.learned_rows(shuffled).ids, shuffled.index)
+
+
+def test_numbers_that_count_the_rows_of_a_file_do_not_make_a_row_new():
+    X = pd.DataFrame({"row": np.arange(40), "a": np.arange(40.0) ** 2, "b": list("uv") * 20})
+    with quietly():
+        model = fitted(X, np.tile([0, 1], 20))
+    assert model.column_types_["row"] == "left out"
+    part = X.iloc[10:30]
+    assert not model.learned_rows(part).new.any()
+    assert not model.learned_rows(part.assign(row=np.arange(20))).new.any()
+    assert model.learned_rows(part.assign(row=part["row"] + 100)).new.all()

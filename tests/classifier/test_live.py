@@ -15,7 +15,9 @@ import pandas as pd
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
-from nearwise.memory import JOURNAL, Journal, StoreError
+from nearwise.classifier.storage.persistence import changes_of
+from nearwise.memory import JOURNAL, Change, Journal, StoreError
+from nearwise.memory.store import MANIFEST
 from tests.classifier.cases import attn_knn, blobs, same
 from tests.store.folders import saved_pair, small_table
 
@@ -109,11 +111,11 @@ def test_columns_keep_what_they_hold_in_the_journal():
             "yes": [True, False],
         }
     )
-    back = unpack_table(pack_table(rows))
+    back = unpack_table(pack_table(rows), 2)
     pd.testing.assert_frame_equal(back, rows)
     assert type(back["objects"][0]) is int
     for array in (np.random.default_rng(0).random((3, 4)), np.zeros((2, 8, 8, 3), np.uint8)):
-        assert same(unpack_table(pack_table(array)), array)
+        assert same(unpack_table(pack_table(array), len(array)), array)
 
 
 @pytest.mark.parametrize(
@@ -175,14 +177,119 @@ def test_what_was_changed_past_the_journal_is_refused_before_it_does_harm(folder
     assert len(AttnKNNClassifier.load(folder).memory_) == 90
 
 
-def test_a_journal_that_was_taken_away_is_noticed(folder):
-    live = LiveModel(folder)
-    live.remove([0])
+def lose(journal, folder):
     for file in folder.glob(f"{JOURNAL}*"):
         file.unlink()
-    with pytest.warns(UserWarning, match="it was removed, or replaced"):
-        assert live.remove([1]).version == 1  # the first of what is on the disk
-    assert len(live.model.memory_) == len(AttnKNNClassifier.load(folder).memory_) == 89
+
+
+def empty(journal, folder):
+    lose(journal, folder)
+    journal.touch()
+
+
+def put_back(journal, folder):
+    lose(journal, folder)
+    shutil.copy(folder.parent / "before", journal)
+
+
+def of_another_model(journal, folder):
+    lose(journal, folder)
+    with Journal(folder.parent) as other:
+        other.append("b" * 16, 0, Change(1, "remove", (0,), {"forget_classes": False}))
+    shutil.copy(folder.parent / JOURNAL, journal)
+
+
+LOSSES = {
+    "missing": lose,
+    "empty": empty,
+    "an older one put back": put_back,
+    "of another model": of_another_model,
+}
+
+
+@pytest.fixture(params=LOSSES)
+def bereft(request, folder):
+    """A folder whose journal has lost changes, and a model that was open when that happened."""
+    with LiveModel(folder) as live:
+        live.remove([0])
+        live.close()
+        shutil.copy(folder / JOURNAL, folder.parent / "before")
+        live.remove([1])
+        live.compact()
+        live.remove([2])
+        live.close()
+        LOSSES[request.param](folder / JOURNAL, folder)
+        yield folder, live
+
+
+def test_a_journal_that_has_lost_changes_is_not_one_without_changes(bereft):
+    folder, live = bereft
+    for read in (AttnKNNClassifier.load, LiveModel, changes_of):
+        with pytest.raises(StoreError, match=r"lacks changes.*--accept-lost-changes") as caught:
+            read(folder)
+        assert caught.value.reason == "torn"
+    before = proba(live.model)
+    for change in (lambda: live.remove([3]), live.catch_up, live.history, live.compact):
+        with pytest.raises(StoreError, match="lacks changes"):
+            change()
+    assert live.version == 3 and same(proba(live.model), before)
+    with pytest.raises(StoreError, match="lacks changes"):
+        live.model.save(folder)
+
+
+def test_a_model_may_be_saved_over_one_whose_journal_is_lost(bereft):
+    folder, live = bereft
+    live.model.save(folder, overwrite=True)
+    with LiveModel(folder) as again:
+        assert again.version == 0 and again.history() == [] and len(again.model.memory_) == 87
+        assert again.remove([3]).version == 1
+    assert len(AttnKNNClassifier.load(folder).memory_) == 86
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("change", "nth"), [("remove", 1), ("remove", 2), ("compact", 1), ("compact", 2)]
+)
+def test_a_kill_between_a_journal_and_its_note_leaves_a_folder_that_opens(
+    folder, change, nth, moment
+):
+    if change == "compact":
+        with LiveModel(folder) as live:
+            live.remove([0])
+    child = os.fork()
+    if child == 0:
+        replace, calls = os.replace, []
+
+        def killed(source, target):
+            calls.append(target)
+            if len(calls) == nth and moment == "before":
+                os._exit(9)
+            replace(source, target)
+            if len(calls) == nth:
+                os._exit(9)
+
+        os.replace = killed
+        live = LiveModel(folder)
+        live.remove([0]) if change == "remove" else live.compact()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with LiveModel(folder) as live:
+        assert live.version == len(live.history()) == (change == "compact")
+        live.remove([1])
+        live.compact()
+    with LiveModel(folder) as live:
+        assert len(live.model.memory_) == 89 - (change == "compact") and live.n_pending == 0
+
+
+def test_a_folder_of_before_journals_were_noted_opens_without_one(folder):
+    with LiveModel(folder) as live:
+        live.remove([0])
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["journal"]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert len(AttnKNNClassifier.load(folder).memory_) == 89
+    lose(folder / JOURNAL, folder)
+    assert len(AttnKNNClassifier.load(folder).memory_) == 90
 
 
 def test_a_folder_that_was_put_in_place_of_another_is_followed(folder, tmp_path):
@@ -191,7 +298,7 @@ def test_a_folder_that_was_put_in_place_of_another_is_followed(folder, tmp_path)
     live.remove([0])
     shutil.rmtree(folder)
     shutil.copytree(backup, folder)
-    with pytest.warns(UserWarning, match="it was removed, or replaced"):
+    with pytest.warns(UserWarning, match="it was replaced by an older one"):
         change = live.add(blobs(1)[0], [0])
     assert change.version == 1
     assert same_model(AttnKNNClassifier.load(folder), live.model)
@@ -227,15 +334,6 @@ def test_a_link_that_led_astray_for_a_while_does_no_harm(made, tmp_path):
     link.symlink_to(real)
     assert live.remove([1]).version == 2
     assert [change.version for change in live.history()] == [1, 2]
-
-
-def test_a_lost_journal_is_no_empty_history(folder):
-    live = LiveModel(folder)
-    live.remove([0])
-    for file in folder.glob("journal.sqlite3*"):
-        file.unlink()
-    with pytest.raises(StoreError, match="lacks changes"):
-        live.history()
 
 
 def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(folder):

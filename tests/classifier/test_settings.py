@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from nearwise.classifier import AttnKNNClassifier, Settings
-from nearwise.training import HeadConfig
+from nearwise.training import HeadConfig, TrainConfig
 from tests.classifier.cases import CHEAP, attn_knn, blobs, same
 
 RARE = Settings(head={"epochs": 3}, calibration=None)
@@ -105,3 +105,23 @@ def test_settings_come_back_from_a_folder_without_those_of_this_machine(tmp_path
     stored = {"calibration": None, "index": "exact", "head": {"epochs": 3}}
     assert meta["params"]["settings"] == stored
     assert same(again.fit(X, y).predict_proba(X), model.predict_proba(X))
+
+
+MADE = {
+    "a setting": lambda: Settings(memory_budget=1.5),
+    "an unknown one": lambda: Settings(indx="exact"),
+    "a network": lambda: Settings(train={"epochs": -1}),
+    "a head": lambda: Settings(head={"epochs": -1}),
+    "a head's unknown one": lambda: Settings.of({"head": {"epoch": 1}}),
+    "training": lambda: TrainConfig(optimizer="sdg"),
+    "augmentation": lambda: TrainConfig(augment={"flp": True}),
+    "terms that cancel": lambda: TrainConfig(knn_weight=0, ce_weight=0, contrastive_weight=0),
+}
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_settings_that_do_not_fit_are_refused_in_words_of_ours(case):
+    with pytest.raises(ValueError) as caught:
+        MADE[case]()
+    said = str(caught.value)
+    assert not any(word in said for word in ("Value error", "pydantic", "validation error", "\n"))

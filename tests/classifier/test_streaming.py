@@ -69,7 +69,7 @@ def test_declared_classes_have_columns_before_their_first_row(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [([1, 1, 1], "must be one that can be fitted.*one class"), ([0, 0, 1], "single row")],
+    [([1, 1, 1], "must be one that can be fitted.*one class"), ([0, 2, 1], "only one of its")],
 )
 def test_a_first_batch_that_cannot_be_fitted_says_so(labels, message):
     model = attn_knn(**CHEAP)

@@ -57,6 +57,12 @@ def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
     ]
     text = nearwise("history", model).out
     assert "relabel (undoes 3)" in text and "160, 161, 162" in text
+    flat = " ".join(text.split())
+    assert f"relabel: {old} to {other}" in flat
+    assert [(found[2][key], found[3][key]) for key in ("former", "labels")] == [
+        ([old], [other]),
+        ([other], [old]),
+    ]
     gone = nearwise("undo", model, "1")  # row 160 came back as another
     assert gone.exit_code == 2 and "no longer remembers 160" in gone.err
     assert nearwise("predict", model, tables / "new.csv", "--proba").out != before
@@ -146,6 +152,25 @@ def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, mod
     assert nearwise("undo", model, "1").exit_code == 0
     facts = json.loads(nearwise("verify", model, "--json").out)
     assert facts["changes"] == {"in the journal": 3, "not folded in yet": 1}
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "damaged"])
+def test_lost_changes_are_an_error_until_they_are_accepted(nearwise, model, damage):
+    nearwise("remove", model, "0")
+    assert "No changes of" in nearwise("compact", model, "--accept-lost-changes").err
+    nearwise("remove", model, "1")
+    journal = model / "journal.sqlite3"
+    journal.unlink()
+    if damage != "missing":
+        journal.write_bytes(b"" if damage == "empty" else b"damaged" * 999)
+    for command in (["verify"], ["history"], ["remove", "2"], ["compact"]):
+        refused = nearwise(command[0], model, *command[1:])
+        assert refused.exit_code == 2 and "compact MODEL --accept-lost-changes" in refused.err
+    accepted = nearwise("compact", model, "--accept-lost-changes")
+    assert accepted.exit_code == 0 and "is again as it was last saved" in accepted.err
+    assert facts_of(nearwise, model)["rows"] == 159 and history_of(nearwise, model) == []
+    assert nearwise("remove", model, "2").exit_code == 0
+    assert facts_of(nearwise, model)["rows"] == 158
 
 
 def test_a_long_journal_is_folded_in_and_undo_still_works(nearwise, model, monkeypatch):

@@ -32,7 +32,7 @@ def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
     train = pd.read_csv(path)
     for name in ("a", "b", "c"):
         assert written[name].tolist() == train[name][written["id"]].tolist()
-    assert f"{train['a'][written['id'][0]]:.4g}" in result.out
+    assert f"{train['a'][written['id'][0]]:.6g}" in result.out
 
 
 def test_columns_of_rows_that_are_called_as_those_of_the_ranking_are_written_too(
@@ -66,3 +66,10 @@ def test_a_wrong_rate_is_refused_before_anything_is_read(nearwise, tmp_path, noi
 def test_a_missing_column_is_named(nearwise, table):
     result = nearwise("clean", table[0], "-t", "kin")
     assert result.exit_code == 2 and "Did you mean 'kind'?" in result.err
+
+
+def test_instant_ranks_rows_where_no_estimate_is_asked_for(nearwise, tables):
+    data = ("clean", tables / "train.csv", "-t", "label", "--preset", "instant")
+    refused = nearwise(*data)
+    assert refused.exit_code == 2 and "Use --preset fast or default, or" in refused.err
+    assert "most suspicious rows" in nearwise(*data, "--noise", "none", "-q").out

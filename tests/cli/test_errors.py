@@ -67,3 +67,53 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys):
 def test_text_that_looks_like_markup_is_printed_as_it_stands(capsys):
     ended(ValueError("no column '[bold]:smile:'"))
     assert "'[bold]:smile:'" in capsys.readouterr().err
+
+
+IN_FLAGS = {
+    "columns={'zip code': 'number'}: no": "--number 'zip code': no",
+    "leave it out: columns={'a': 'left out'}.": "leave it out: --drop a.",
+    """columns={"it's": 'keep'}""": """--keep 'it'"'"'s'""",
+    "base=None does not fit preset='instant'.": "--base none does not fit --preset instant.",
+    "n_neighbors=5000 is": "--n-neighbors 5000 is",
+    "n_members=1 leaves": "--members 1 leaves",
+    'label_noise="auto": labels': "--label-noise auto: labels",
+    "Give random_state=0, say": "Give --seed 0, say",
+    "metric='manhattan' is": "metric='manhattan' is",  # no option sets it
+    "more, or hold rows out: validation_fraction=0.1.": "more.",
+}
+
+
+@pytest.mark.parametrize("text", IN_FLAGS)
+def test_parameters_in_messages_are_the_options_of_the_command(text, capsys):
+    @reported
+    def fit(drop, base, preset, n_neighbors, members, label_noise, seed):
+        raise ValueError(text)
+
+    with pytest.raises(typer.Exit):
+        fit(*[None] * 7)
+    assert capsys.readouterr().err == f"error: {IN_FLAGS[text]}\n"
+
+
+def test_a_command_without_the_option_leaves_the_parameter(capsys):
+    ended(ValueError("preset='instant' and columns={'a': 'keep'}"))
+    assert capsys.readouterr().err == "error: preset='instant' and columns={'a': 'keep'}\n"
+
+
+WRONG = [
+    "fit t.csv -t y -o m --preset slow",
+    "fit t.csv -t y -o m --class-prior even",
+    "clean t.csv -t y --preset slow",
+    "clean t.csv -t y --judge me",
+    "predict m t.csv --format xml",
+    "predict m t.csv --engine spark",
+    "fit t.csv -t y -o m --epochs 0",
+    "clean t.csv -t y --top many",
+]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_option_is_refused_in_words_of_ours(nearwise, line):
+    result = nearwise(*line.split())
+    option = next(word for word in line.split() if word.startswith("--"))
+    assert result.exit_code == 2 and f"Invalid value for '{option}'" in result.err
+    assert "Value error" not in result.err and "pydantic" not in result.err

@@ -1,12 +1,14 @@
 """``nearwise evaluate`` gives no certificate for rows that the model learned from."""
 
 import json
+from html import unescape
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from nearwise import AttnKNNClassifier
-from tests.classifier.cases import attn_knn
+from tests.classifier.cases import attn_knn, quietly
 from tests.classifier.image_cases import QUICK, named_folder
 
 NEW = "rows it has not learned from"
@@ -18,7 +20,7 @@ def evaluated(nearwise, model, data, folder):
     options = ("--json", scores, "--report", page, "--resamples", "20")
     result = nearwise("evaluate", model, data, *options)
     assert result.exit_code == 0, result.err
-    numbers, text = json.loads(scores.read_text()), page.read_text()
+    numbers, text = json.loads(scores.read_text()), unescape(page.read_text())
     for remark in numbers["rows"]["remarks"]:
         assert remark in result.out and remark in text
     return numbers, text, result.out
@@ -31,7 +33,7 @@ def test_the_training_table_is_scored_row_by_row_without_itself(
     left_out = json.loads(nearwise("inspect", trained, "--scores", "--json").out)["left_out"]
     assert numbers["metrics"] == left_out and left_out["accuracy"] < 1
     assert (numbers["n"], numbers["rows"]["new"], numbers["rows"]["n_learned"]) == (160, False, 160)
-    assert "160 of 160 rows equal rows the model learned from, in every column." in printed
+    assert "160 of 160 rows equal rows the model learned from, in all 3 columns that" in printed
     assert "measured on 160 rows it learned from, each predicted as if new" in page
     assert NEW not in page.replace("Give rows it has not learned from", "")
     assert "not_measured" in numbers
@@ -131,3 +133,65 @@ def test_images_whose_labels_the_networks_know_get_no_score(nearwise, pictures, 
     result = nearwise("evaluate", pictures / "model", tmp_path / "some")
     assert result.exit_code == 2 and result.out == ""
     assert "learned from all 60 images" in result.err
+
+
+def survey(n, first, seed):
+    """Few answers that many give, with labels that they do not decide."""
+    rng = np.random.default_rng(seed)
+    answers = rng.integers(0, 3, (n, 3))
+    agrees = answers.sum(axis=1) + rng.normal(0, 2, n) > 3
+    columns = {f"q{i}": answers[:, i] for i in range(3)}
+    ids = [f"C{number:05}" for number in range(first, first + n)]
+    return pd.DataFrame({"customer_id": ids} | columns | {"y": np.where(agrees, "yes", "no")})
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Give a folder with a survey, other customers' answers, and a model; read them only."""
+    root = tmp_path_factory.mktemp("survey")
+    survey(150, 0, 1).to_csv(root / "old.csv", index=False)
+    survey(120, 150, 2).to_csv(root / "new.csv", index=False)
+    frame = pd.read_csv(root / "old.csv")
+    model = attn_knn(preset="instant", random_state=0)
+    with quietly():
+        model.fit(frame.drop(columns="y"), frame["y"]).save(root / "model")
+    return root
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_other_customers_with_the_same_answers_are_all_scored(nearwise, answers, tmp_path, has_ids):
+    new = pd.read_csv(answers / "new.csv")
+    model = AttnKNNClassifier.load(answers / "model")
+    right = (model.predict(new.drop(columns="y")) == new["y"]).mean()
+    (new if has_ids else new.drop(columns="customer_id")).to_csv(tmp_path / "t.csv", index=False)
+    numbers, page, printed = evaluated(nearwise, answers / "model", tmp_path / "t.csv", tmp_path)
+    assert numbers["n"] == 120 and numbers["metrics"]["accuracy"] == pytest.approx(right)
+    assert numbers["rows"]["n_learned"] == (0 if has_ids else pytest.approx(120, abs=5))
+    if not has_ids:
+        assert "('customer_id', left out by the model, is not in the file)" in printed
+        assert "these are taken for new, and are in the scores" in page
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_customers_that_were_learned_from_are_known_again(nearwise, answers, tmp_path, has_ids):
+    """In another order and file; without ids each still has a row with its label to itself."""
+    old = pd.read_csv(answers / "old.csv").sample(100, random_state=0)
+    (old if has_ids else old.drop(columns="customer_id")).to_csv(tmp_path / "t.csv", index=False)
+    numbers, _, printed = evaluated(nearwise, answers / "model", tmp_path / "t.csv", tmp_path)
+    assert (numbers["rows"]["new"], numbers["rows"]["n_learned"]) == (False, 100)
+    assert ("in all 3 columns that it uses and in 'customer_id'" in printed) == has_ids
+    assert ("some of the 100 may be new" in printed) != has_ids
+
+
+def test_few_rows_get_scores_and_no_intervals(nearwise, answers, tmp_path):
+    pd.read_csv(answers / "new.csv").head(3).to_csv(tmp_path / "t.csv", index=False)
+    numbers, _, printed = evaluated(nearwise, answers / "model", tmp_path / "t.csv", tmp_path)
+    assert numbers["intervals"] == {} and " to 1.0000" not in printed
+    assert "3 rows are too few" in printed and "3 rows are too few" in str(numbers)
+
+
+def test_add_counts_customers_with_the_same_answers_as_new(nearwise, answers, tmp_path):
+    new = ("add", answers / "model", answers / "new.csv", "--new-only", "-o")
+    assert "Added 120 rows" in nearwise(*new, tmp_path / "a").err
+    old = ("add", answers / "model", answers / "old.csv", "--new-only", "-o", tmp_path / "b")
+    assert "150 of 150 rows equal" in nearwise(*old).err

@@ -18,6 +18,7 @@ def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, t
         assert part in " ".join(checked.text)
     assert "base alone" in text
     assert "<svg" in text
+    assert "seeds" not in text and "t-interval" not in text  # it is one model
     assert json.loads((tmp_path / "s.json").read_text())["n"] == 60
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from nearwise.cli.commands.fit import checkpoints
+from tests.cli.conftest import make_table
 
 OPTIONS = ("-t", "label", "--drop", "row", "--preset", "fast", "--members", "2", "--base", "none")
 
@@ -98,11 +99,11 @@ def test_labels_with_zeros_in_front_stay_as_they_are_written(nearwise, tables, t
         ("", "is empty"),
         ("a,label\n1,x\n2,\n", "no value in the target"),
         ("a,label\n1,x\n2,x\n3,x\n", "one class"),
-        ("a,label\n1,x\n2,x\n3,y\n", "single row"),
+        ("a,label\n1,x\n2,z\n3,y\n", "only one of its class"),
         ("label\nx\ny\n", "no columns but the target"),
         ("a,label\n1,x\ninf,x\n3,y\n4,y\n", "infinity"),
     ],
-    ids=["no rows", "empty", "missing label", "one class", "lone row", "no feature", "infinity"],
+    ids=["no rows", "empty", "missing label", "one class", "lone rows", "no feature", "infinity"],
 )
 def test_bad_tables_are_refused_in_one_line(nearwise, tmp_path, text, message):
     path = tmp_path / "bad.csv"
@@ -221,3 +222,14 @@ def test_a_mis_spelt_file_and_a_missing_target_are_answered_with_what_there_is(n
     assert "holds the labels? Name it with --target; it has: 'row', 'width'" in open_target.err
     embedder = ("-t", "label", "-o", tables / "none", "--embedder", "tabel", "--drop", "row")
     assert "Did you mean 'table'?" in nearwise("fit", tables / "train.csv", *embedder).err
+
+
+def test_a_class_with_one_row_is_learned_and_named(nearwise, tmp_path):
+    frame = make_table(40, 0)
+    frame.loc[7, "label"] = "alone"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data, place = tmp_path / "t.csv", tmp_path / "m"
+    fit = nearwise("fit", data, "-t", "label", "-o", place, "--preset", "instant")
+    assert fit.exit_code == 0 and "One class has a single row ('alone')" in fit.err
+    assert "proba_alone" in nearwise("predict", place, data, "--proba", "-q").out
+    assert nearwise("clean", data, "-t", "label", "-q").exit_code == 0

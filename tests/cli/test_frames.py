@@ -3,7 +3,12 @@
 import pandas as pd
 import pytest
 
-from nearwise.cli.rows.frames import match_columns, require_columns, split_target
+from nearwise.cli.rows.frames import Frame, match_columns, require_columns, split_target
+
+
+def read(table):
+    """Give a table as it is read from a format with types."""
+    return Frame(table, lambda names: table[list(names)])
 
 
 @pytest.fixture
@@ -24,7 +29,7 @@ def test_extra_columns_are_ignored_with_a_note(frame, capsys):
 
 def test_a_missing_column_is_named_with_its_nearest_match(frame):
     with pytest.raises(ValueError, match=r"f\.csv has no column 'lable'.*mean 'label'.*'a'"):
-        split_target(frame, "lable", "f.csv")
+        split_target(read(frame), "lable", "f.csv")
 
 
 def test_the_hint_at_a_missing_column_is_none_that_is_needed_itself():
@@ -46,13 +51,13 @@ def test_standard_input_is_called_by_its_name(frame):
 def test_long_lists_of_columns_are_cut():
     wide = pd.DataFrame([range(100)], columns=[f"c{i}" for i in range(100)])
     with pytest.raises(ValueError, match="and 88 more"):
-        split_target(wide, "label", "f.csv")
+        split_target(read(wide), "label", "f.csv")
 
 
 def test_rows_without_a_target_are_counted():
     frame = pd.DataFrame({"a": [1, 2, 3], "label": ["u", None, None]})
     with pytest.raises(ValueError, match="2 of 3 rows have no value"):
-        split_target(frame, "label", "f.csv")
+        split_target(read(frame), "label", "f.csv")
 
 
 def test_asking_for_a_column_that_is_not_there_raises(frame):

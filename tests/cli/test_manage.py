@@ -126,7 +126,7 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     failed = nearwise(
         "add", trained, tables / "test.csv", "--eviction", "fifo", "-o", tmp_path / "x"
     )
-    assert failed.exit_code == 2 and "'fifo' is not known" in failed.err
+    assert failed.exit_code == 2 and "--eviction fifo is not known" in failed.err
 
 
 def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
@@ -156,7 +156,7 @@ def test_a_torn_model_is_refused_with_the_reason(nearwise, model):
     assert victim.name in result.err or "torn" in result.err
 
 
-def test_evaluate_breaks_accuracy_down_where_classes_differ_in_size(nearwise, tables, tmp_path):
+def test_evaluate_shows_each_of_few_classes_with_its_mistakes(nearwise, tables, tmp_path):
     frame = pd.read_csv(tables / "train.csv")
     labels = frame["label"].unique()
     rare = frame[frame["label"] == labels[-1]].head(12)
@@ -167,10 +167,32 @@ def test_evaluate_breaks_accuracy_down_where_classes_differ_in_size(nearwise, ta
     assert nearwise(*fit).exit_code == 0
     options = ("--resamples", "20", "--json", tmp_path / "s.json")
     result = nearwise("evaluate", tmp_path / "m", tables / "test.csv", *options)
-    assert "Accuracy by the size of the class" in result.out
+    assert "By class: recall, precision" in result.out and "-shot" not in result.out
+    found = json.loads((tmp_path / "s.json").read_text())
+    test = pd.read_csv(tables / "test.csv")
+    predicted = pd.read_csv(
+        io.StringIO(nearwise("predict", tmp_path / "m", tables / "test.csv", "-q").out)
+    )["prediction"]
+    for one in found["by_class"]:
+        own, named = test["label"] == one["class"], predicted == one["class"]
+        assert one["rows"] == own.sum() and f"as {one['class']}" in result.out
+        assert one["recall"] == (own & named).sum() / own.sum()
+        assert one["precision"] == (own & named).sum() / named.sum()
+        assert one["predicted_as"][one["class"]] == (own & named).sum()
     shots = json.loads((tmp_path / "s.json").read_text())["shots"]
     assert set(shots) == {"model", "base alone", "neighbors alone"}
     assert sum(shots["model"]["classes"].values()) == len(labels)
+
+
+def test_evaluate_shows_many_classes_by_their_size(nearwise, tmp_path):
+    X, y = blobs(240, n_classes=12)
+    kept = (y < 6) | (np.arange(240) < 120)
+    frame = pd.DataFrame(X[kept], columns=list("abcd"))
+    fitted(frame, pd.Series(y[kept], name="label")).save(tmp_path / "m")
+    frame.assign(label=y[kept]).to_csv(tmp_path / "t.csv", index=False)
+    result = nearwise("evaluate", tmp_path / "m", tmp_path / "t.csv", "--resamples", "20")
+    assert "Accuracy by the size of the class" in result.out and "By class" not in result.out
+    assert "medium-shot, 12 classes" in result.out or "few-shot, " in result.out
 
 
 def test_a_capped_class_counts_as_many_rows_as_its_votes_stand_for(nearwise, tmp_path):

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from nearwise.classifier.stored.working_set import StoredViews
+from nearwise.memory.stores import StoredRows
 
 pytest.importorskip("lance")
 
@@ -94,3 +95,31 @@ def test_places_that_are_taken_and_stores_that_are_none(nearwise, model, moved, 
         assert result.exit_code == 2 and problem in result.err
         assert "secret" not in result.err.replace("postgresql://me:secret@host/db", "")
     assert not (tmp_path / "x").exists()
+
+
+def test_verify_finds_a_damaged_byte_in_the_rows_and_says_what_it_checked(nearwise, moved):
+    told = json.loads(nearwise("verify", moved, "--json").out)
+    assert "checksums of the rows' files" in told["checked"]
+    assert "not checked" not in told
+    (rows,) = moved.glob("rows/bulk-*/rows.lance/data/*.lance")
+    whole = bytearray(rows.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    rows.write_bytes(whole)
+    verified = nearwise("verify", moved)
+    assert verified.exit_code == 2 and "does not match its checksum" in verified.err
+    assert nearwise("compact", moved).exit_code == 2  # which would give it a new checksum
+
+
+def test_verify_counts_the_rows_of_each_class(nearwise, moved, monkeypatch):
+    monkeypatch.setattr(StoredRows, "from_arrow", _with_another_label(StoredRows.from_arrow))
+    verified = nearwise("verify", moved)
+    assert verified.exit_code == 2 and "rows of the classes" in verified.err
+
+
+def _with_another_label(read):
+    def relabelled(table):
+        rows = read(table)
+        rows.labels[:1] ^= 1
+        return rows
+
+    return relabelled

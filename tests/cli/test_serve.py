@@ -1,11 +1,14 @@
 """``nearwise serve`` and ``nearwise key``, the service in a process of its own."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -38,11 +41,17 @@ def folder(made, tmp_path):
 class Served:
     """A service that runs in another process, and requests to it."""
 
-    def __init__(self, folder, *options):
+    def __init__(self, folder, *options, descriptors=None):
+        """`descriptors`: soft and hard limit of open files."""
+
+        def limit():
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
+
         command = [sys.executable, "-m", "nearwise.cli", "serve", str(folder), "--port", "0"]
         self.process = subprocess.Popen(
             [*command, *options], stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=limit,
         )  # fmt: skip
         self.said = ""
         while "Ctrl-C" not in self.said:
@@ -71,8 +80,8 @@ class Served:
 def served():
     running = []
 
-    def start(*arguments):
-        running.append(Served(*arguments))
+    def start(*arguments, **options):
+        running.append(Served(*arguments, **options))
         return running[-1]
 
     yield start
@@ -100,6 +109,46 @@ def test_a_service_answers_remembers_and_drains(folder, served):
     assert late[0][0] == 200
     assert len(late[0][1]["predictions"]) == 1_500
     assert len(AttnKNNClassifier.load(folder).memory_) == len(plain_model().memory_) + 2
+
+
+def connected(service, sent=b"GET / HTTP/1.1\r\n"):
+    """A connection that sends part of a request and waits."""
+    one = socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2])), 30)
+    one.sendall(sent)
+    return one
+
+
+def test_idle_connections_beyond_the_limit_of_descriptors_stop_nothing(folder, served):
+    X = plain_model()._fitted.rows[:1].tolist()
+    service = served(folder, descriptors=(128, 192))
+    limits = Path(f"/proc/{service.process.pid}/limits").read_text()
+    assert re.search(r"Max open files +192 +192", limits)  # raised to what the system allows
+    idle = []
+    try:
+        for _ in range(5):
+            idle += [connected(service) for _ in range(60)]
+            assert service.ask("/v2/health/live")[0] == 200
+            status, found = service.ask("/rows", {"features": X, "labels": [0]})
+            assert status == 201, found  # the journal has descriptors left
+            assert service.ask("/changes")[0] == 200
+    finally:
+        for one in idle:
+            one.close()
+    assert service.ask("/predict", {"features": X})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "before", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["new", "kept"]
+)
+def test_headers_that_do_not_come_to_an_end_are_not_waited_for(folder, served, before):
+    service = served(folder, "--deadline", "0.5")
+    with connected(service, before) as one:
+        if before:
+            assert one.recv(4096).startswith(b"HTTP/1.1 200")
+        one.sendall(b"GET / HTTP/1.1\r\nHost:")
+        with contextlib.suppress(ConnectionResetError):
+            assert one.recv(4096) == b""
+    assert service.ask("/v2/health/live")[0] == 200
 
 
 def test_ctrl_c_stops_it_without_a_traceback(folder, served):

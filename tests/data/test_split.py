@@ -37,9 +37,18 @@ def test_other_seeds_give_other_rows():
     assert set(split_dataset(dataset, 0)[1]) != set(split_dataset(dataset, 1)[1])
 
 
-def test_a_class_with_one_row_is_named():
-    with pytest.raises(ValueError, match="one row each: rare"):
-        split_dataset(labelled(["a"] * 10 + ["rare"]), 0)
+@pytest.mark.parametrize(
+    "divide", [lambda y: split_dataset(labelled(y), 0), lambda y: hold_out(y, 4, 0)]
+)
+def test_the_only_row_of_a_class_is_one_to_learn_from(divide):
+    train, test = divide(["rare"] + ["a"] * 10 + ["b"] * 9)
+    assert 0 in train and len(test) == 4
+    assert sorted([*train, *test]) == list(range(20))
+
+
+def test_a_table_without_two_rows_of_a_class_is_refused():
+    with pytest.raises(ValueError, match="each of its 3 rows is the only one of its class"):
+        split_dataset(labelled(["a", "b", "c"]), 0)
 
 
 @pytest.mark.parametrize("test_size", [0, 1, -0.1, 1.5])
@@ -94,8 +103,6 @@ def test_a_size_that_leaves_nothing_is_refused(size):
 def test_too_few_held_out_rows_for_the_classes_are_explained():
     with pytest.raises(ValueError, match="cannot be split with size=2 into 4 and 2 rows"):
         hold_out([0, 0, 1, 1, 2, 2], 2, seed=0)
-    with pytest.raises(ValueError, match="The training part: each class needs two rows"):
-        hold_out([0, 0, 1], 1, seed=0)
 
 
 @pytest.mark.parametrize(

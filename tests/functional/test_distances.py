@@ -92,3 +92,12 @@ def test_misuse_is_refused(query, keys, metric, message):
 def test_paired_distances_refuse_neighbors_of_other_queries():
     with pytest.raises(ValueError, match="n_neighbors"):
         paired_distances(torch.ones(2, 3), torch.ones(4, 5, 3))
+
+
+@pytest.mark.parametrize("size", [3e38, 3e19, 1e-19, 1e-30])
+def test_angles_do_not_depend_on_the_length_of_rows(size):
+    query, keys = torch.rand(7, 5), torch.rand(11, 5)
+    neighbors = keys.expand(7, 11, 5)
+    for distances, of in ((pairwise_distances, keys), (paired_distances, neighbors)):
+        wanted = distances(query, of, "cosine")
+        torch.testing.assert_close(distances(query * size, of * size, "cosine"), wanted)

@@ -346,3 +346,23 @@ def test_one_query_among_many_keys_matches_the_slow_search(metric, make):
     for at in (7, 11):
         check(keys[at : at + 1], keys, 20, metric, torch.tensor([at]), torch.arange(5000))
         check(keys[at : at + 1] * 1e-17, keys * 1e-17, 20, metric)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("size", [1e4, 1e6, 1e18])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_one_far_row_leaves_all_others_their_neighbors(path, metric, size, offset):
+    keys = rows(60, 8) + offset
+    keys[7] = size
+    check(rows(20, 8, seed=1) + offset, keys, 5, metric)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("size", [3e19, 1e18, 1e-19, 1e-30])
+def test_rows_of_any_size_have_the_neighbors_of_usual_ones(path, metric, size):
+    query, keys = rows(20, 8, seed=1), rows(60, 8)
+    wanted = topk_neighbors(query, keys, 5, metric=metric).indices
+    assert torch.equal(topk_neighbors(query * size, keys * size, 5, metric=metric).indices, wanted)
+    keys[::2] *= size
+    wanted = topk_neighbors(query, keys.double(), 5, metric=metric).indices
+    assert torch.equal(topk_neighbors(query, keys, 5, metric=metric).indices, wanted)

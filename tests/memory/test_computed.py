@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise.memory import verify_folder, write_folder
 from nearwise.memory.computed import read_or_compute
 
 
@@ -42,6 +43,17 @@ def test_what_is_damaged_is_computed_again_with_a_warning_and_kept(numbers):
     with pytest.warns(UserWarning, match="Stored numbers cannot be used and are computed again"):
         ask()
     ask()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("names", [["z", "other"], 5, [["z"]]])
+def test_what_names_other_numbers_is_computed_again(numbers, names):
+    ask, calls, path = numbers
+    ask()
+    found = verify_folder(path)
+    write_folder(path, kind="test", format_version=1, tensors=found.tensors, meta={"names": names})
+    with pytest.warns(UserWarning, match="cannot be used and are computed again"):
+        assert list(ask()) == ["z", "a"]
     assert len(calls) == 2
 
 

@@ -264,6 +264,32 @@ def test_a_copy_finds_the_same_and_lives_its_own_life(name, metric, again):
 
 
 @every_index
+def test_an_index_made_again_from_what_it_learned_finds_the_same(name, metric):
+    keys, ids, query = rows(1000) + 3, torch.randperm(1000) + 7, rows(30, seed=1)
+    index = fitted(name, metric, keys, ids)
+    again = empty(name, metric).restore(index.state(), keys, ids)
+    assert again.n_fitted == 1000 and again.name == name.removesuffix("-on-device")
+    for k, own in ((9, None), (5, ids[:30])):
+        want, got = index.search(query, k, own), again.search(query, k, own)
+        assert torch.equal(got.indices, want.indices)
+        assert torch.equal(got.distances, want.distances)
+
+
+@every_index
+def test_an_index_made_again_of_fewer_rows_is_the_same_by_every_way(name, metric):
+    keys, ids, query = rows(1000), torch.arange(1000), rows(30, seed=1)
+    state, stay = fitted(name, metric, keys, ids).state(), torch.arange(1000) % 20 > 0
+    less = empty(name, metric).restore(state, keys[stay], ids[stay])
+    check(less, query, keys[stay], 9)
+    fewer = torch.arange(1000) % 10 > 0
+    want = empty(name, metric).restore(state, keys[fewer], ids[fewer]).search(query, 9)
+    got = empty(name, metric).restore(less.state(), keys[fewer], ids[fewer]).search(query, 9)
+    assert torch.equal(got.indices, want.indices) and torch.equal(got.distances, want.distances)
+    with pytest.raises(ValueError, match="state of the index"):
+        empty(name, metric).restore(less.state(), keys, ids)
+
+
+@every_index
 def test_an_index_that_was_not_fitted_says_so(name, metric):
     with pytest.raises(ValueError, match="no rows of the index"):
         empty(name, metric).search(rows(2), 1)

@@ -1,5 +1,6 @@
 """The journal of a folder: what is in it survives, and what is not a journal is refused."""
 
+import multiprocessing
 import os
 import random
 import sqlite3
@@ -168,22 +169,49 @@ def test_a_link_is_not_followed(journal, tmp_path):
     elsewhere.mkdir()
     filled(Journal(elsewhere)).close()
     (tmp_path / JOURNAL).symlink_to(elsewhere / JOURNAL)
-    with pytest.raises(StoreError, match="not a plain file"):
+    with pytest.raises(StoreError, match="regular files only"):
         journal.state()
 
 
-def test_a_folder_that_cannot_be_written_is_read_and_not_more(journal, tmp_path, monkeypatch):
-    filled(journal).close()
-    writer = Journal(tmp_path)
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    assert len(journal.since(LINEAGE, 0)) == 3
+def test_what_cannot_be_written_is_an_error_and_leaves_the_file(journal):
+    filled(journal)
+    connection = journal._database.writer()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(OSError, match=r"could not open or write .*The journal is as it was"):
-        journal.append(LINEAGE, 0, change(4))
+        journal.append(LINEAGE, 0, change(4, parts={"rows/0": bytes(10**6)}))
+    assert len(journal.since(LINEAGE, 0)) == 3
+
+
+@pytest.mark.parametrize("open_elsewhere", [False, True], ids=["closed", "open elsewhere"])
+def test_reading_changes_no_file(journal, tmp_path, open_elsewhere):
+    def files():
+        found = [file for file in tmp_path.iterdir() if not file.name.endswith("-shm")]
+        return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in found}
+
+    context = multiprocessing.get_context("fork")
+    written, end = context.Event(), context.Event()
+    writer = context.Process(target=write_and_wait, args=(tmp_path, written, end))
+    writer.start()
+    assert written.wait(60)
+    if not open_elsewhere:
+        end.set()
+        writer.join()
+    before = files()
+    assert (f"{JOURNAL}-wal" in before) is open_elsewhere
+    assert len(journal.since(LINEAGE, 0)) == len(journal.history(LINEAGE)) == 3
     journal.close()
-    monkeypatch.undo()
-    writer.append(LINEAGE, 0, change(4))  # and stays open
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    assert len(journal.since(LINEAGE, 0)) == 4
+    assert files() == before
+    end.set()
+    writer.join()
+    assert writer.exitcode == 0 and len(journal.since(LINEAGE, 0)) == 3
+
+
+def write_and_wait(folder, written, end):
+    with Journal(folder) as journal:
+        filled(journal)
+        written.set()
+        end.wait(60)
 
 
 def test_large_content_is_kept_in_pieces(journal, monkeypatch):
@@ -197,7 +225,7 @@ def test_what_is_still_read_is_not_said_to_be_gone(journal, tmp_path):
     filled(journal)
     with Journal(tmp_path) as reader, reader._reading() as there:
         there[0].execute("SELECT * FROM parts").fetchall()
-        journal._open().execute("PRAGMA busy_timeout = 50")
+        journal._database.writer().execute("PRAGMA busy_timeout = 50")
         with pytest.raises(BlockingIOError, match="as another process reads it"):
             journal.fold(LINEAGE, 3)
     journal.fold(LINEAGE, 3)

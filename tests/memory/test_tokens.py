@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearwise.functional import pairwise_distances
-from nearwise.memory import StoreError, TokenMemory
+from nearwise.memory import StoreError, TokenMemory, verify_folder, write_folder
 
 HEADS, DIM, VALUE = 2, 5, 3
 
@@ -204,3 +204,26 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     ):
         with pytest.raises(ValueError, match=next(iter(options))):
             TokenMemory(**{"num_heads": HEADS, **options})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda meta, tensors: meta.clear(),
+        lambda meta, tensors: meta["options"].update(n_streams=10**12),
+        lambda meta, tensors: meta["options"].update(other=1),
+        lambda meta, tensors: meta.update(n_seen=5),
+        lambda meta, tensors: tensors.clear(),
+        lambda meta, tensors: tensors.update({"ids.0": torch.zeros(3)}),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused(tmp_path, damage):
+    filled()[0].save(tmp_path / "kept")
+    found = verify_folder(tmp_path / "kept")
+    damage(found.meta, found.tensors)
+    write_folder(
+        tmp_path / "m", kind=found.kind, format_version=1, tensors=found.tensors, meta=found.meta
+    )
+    with pytest.raises(StoreError, match="never writes") as caught:
+        TokenMemory.load(tmp_path / "m")
+    assert caught.value.reason == "invalid"

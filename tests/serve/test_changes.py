@@ -18,7 +18,9 @@ def test_rows_come_change_and_go_and_are_on_the_disk(client, folder, model):
     added = client.post("/rows", json={"rows": rows, "labels": ["yes", "no", "yes"]})
     assert added.status_code == 201
     ids = added.json()["ids"]
-    assert added.json() == {"ids": ids, "evicted": [], "memory_version": 1}
+    assert added.json() == {
+        "ids": ids, "evicted": [], "warnings": [], "memory_version": 1,
+    }  # fmt: skip
     shown = client.get(f"/rows/{ids[1]}").json()
     assert shown == {
         "id": ids[1], "label": "no", "weight": 1.0, "row": rows[1], "memory_version": 1,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from tests.serve.conftest import json_rows
+from tests.serve.test_description import holds
 
 schemathesis = pytest.importorskip("schemathesis")
 pytestmark = pytest.mark.slow
@@ -88,7 +89,8 @@ def test_bytes_that_are_no_json(client):
 
 
 def test_requests_made_of_the_description(client):
-    schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+    described = client.get("/openapi.json").json()
+    schema = schemathesis.openapi.from_dict(described)
     n_requests = 0
     for found in schema.get_all_operations():
         operation = found.ok()
@@ -103,7 +105,11 @@ def test_requests_made_of_the_description(client):
                 nonlocal n_requests
                 n_requests += 1
                 arguments = case.as_transport_kwargs(base_url="http://testserver")
-                answered(
+                sent = arguments.get("headers") or {}  # any characters, as bytes
+                arguments["headers"] = {
+                    name: str(value).encode("utf-8", "replace") for name, value in sent.items()
+                }
+                response = answered(
                     client,
                     arguments["method"],
                     arguments["url"],
@@ -113,6 +119,9 @@ def test_requests_made_of_the_description(client):
                         if arguments.get(name) is not None
                     },
                 )
+                path = case.operation.path
+                if response.is_success and path != "/metrics":
+                    holds(described, case.operation.method.lower(), path, response)
 
             if mode is modes[0]:
                 ask()

@@ -117,6 +117,10 @@ def test_a_keys_file_that_is_none_is_refused(tmp_path, content, says):
         ({"Origin": "http://["}, 403),
         ({"Host": "localhost", "Origin": "http://localhost"}, 200),
         ({"Host": "localhost:1", "Origin": "http://localhost:2"}, 403),
+        ({"Host": "localhost", "Origin": "https://localhost"}, 403),
+        ({"Host": "localhost", "Origin": "chrome-extension://localhost"}, 403),
+        ({"Host": "testserver", "Origin": "https://testserver"}, 200),  # through a TLS proxy
+        ({"Host": "testserver", "Origin": "chrome-extension://testserver"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),  # a link to it
         ({"Sec-Fetch-Site": "same-origin"}, 200),
@@ -142,9 +146,43 @@ def test_a_body_that_does_not_come_is_not_waited_for():
 
     monitoring = Monitoring(None)
     guards = Guards(reads, None, 100, monitoring, 0.05, lambda: False)
-    scope = {"type": "http", "method": "POST", "path": "/predict", "headers": []}
+    scope = {
+        "type": "http", "method": "POST", "path": "/predict", "headers": [], "scheme": "http",
+    }  # fmt: skip
     asyncio.run(guards(scope, never, send))
     assert sent[0]["status"] == 408
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/predict"),
+        ("POST", "/explain"),
+        ("POST", "/rows"),
+        ("POST", "/feedback"),
+        ("PATCH", "/rows/1"),
+        ("POST", "/issues/1"),
+        ("POST", "/v2/models/table/infer"),
+        ("POST", "/page/ask/answer"),
+    ],
+)
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_fault(client, caplog, method, path):
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive():
+        return parts.pop(0)
+
+    async def send(message):
+        raise AssertionError(f"nobody is there to get {message}")
+
+    scope = {
+        "type": "http", "method": method, "path": path, "headers": [], "query_string": b"",
+        "http_version": "1.1", "scheme": "http",
+    }  # fmt: skip
+    asyncio.run(client.app(scope, receive, send))
+    assert caplog.records == []
+    text = client.get("/metrics").text
+    assert f'method="{method}"' in text and 'status="499"' in text and 'status="500"' not in text
 
 
 def test_keys_that_are_made_at_once_are_all_kept(tmp_path):
@@ -236,10 +274,14 @@ def test_figures_count_what_was_asked(client):
     client.post("/predict", json={"rows": rows})
     client.get("/rows/100000")
     client.get("/made/up/by/a/client")
+    for method in ("BREW", "PROPFIND", "LINK"):
+        client.request(method, "/predict")
     text = client.get("/metrics").text
     assert 'nearwise_requests_total{method="POST",route="/predict",status="200"} 1.0' in text
     assert 'nearwise_requests_total{method="GET",route="/rows/{id}",status="404"} 1.0' in text
     assert "made" not in text
+    assert 'method="other",route="/predict",status="405"} 3.0' in text
+    assert not any(method in text for method in ("BREW", "PROPFIND", "LINK"))
     assert "nearwise_rows_total 4.0" in text
     n_rows = len(client.service.live.model.memory_)
     assert f"nearwise_memory_rows {float(n_rows)}" in text

@@ -228,6 +228,72 @@ def test_an_embedding_with_a_gap_is_asked_as_it_is(asked, tmp_path):
         np.testing.assert_array_equal(found.rows, X[[4]])
 
 
+@pytest.fixture
+def codes(asked, tmp_path):
+    """A service on a model with ids, and a category of 2,000 values."""
+    n = 2_000
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "RowNumber": np.arange(n),
+            "code": [f"code {i:04d}" for i in rng.permutation(n)],
+            "size": rng.normal(size=n).round(3),
+            "kind": rng.choice(["a & b", "<c>"], n),
+        }
+    )
+    y = np.where(frame["size"] + (frame["kind"] == "<c>") > 0.5, "yes", "no")
+    settings = {"base": None, "columns": {"code": "category"}, "random_state": 0}
+    AttnKNNClassifier(preset="instant", **settings).fit(frame, y).save(tmp_path / "codes.model")
+    with asked(tmp_path / "codes.model") as client:
+        yield client, frame
+
+
+def test_every_value_of_a_category_can_be_asked(codes):
+    client, frame = codes
+    part = client.get("/page/ask/form").text
+    listed = re.search(r'<input id="c0" name="c0" type="text" list="(\w+)"', part)[1]
+    options = re.search(rf'<datalist id="{listed}">(.*?)</datalist>', part, re.DOTALL)[1]
+    assert set(re.findall(r'value="([^"]*)"', options)) == set(frame["code"])
+    version = client.service.live.now
+    encoder = version.fitted.predictor.encoder
+    for code in (encoder.categories["code"][0], encoder.categories["code"][-1]):
+        found = page_answer(version, {"c0": code, "c1": "0.5", "c2": "0"})
+        assert found.row["code"] == code and found.warnings == []
+    found = page_answer(version, {"c0": "code of nobody", "c1": "0.5", "c2": "1"})
+    assert "code (1)" in found.warnings[0]
+    assert encoder.transform(found.rows).codes[0, 0] == 0
+    row = question(client, 7)
+    assert row["c0"] == frame["code"][7]
+    assert page_answer(version, row).row["code"] == frame["code"][7]
+
+
+def test_columns_that_the_model_does_not_use_come_last_in_every_view(codes):
+    client, _ = codes
+    answer = client.post("/page/ask/answer", json=question(client, 7)).text
+    heads = re.findall(r'<th scope="col"[^>]*>(\w+)', answer[answer.index("differs by") :])
+    assert heads[-1] == "RowNumber" and len(heads) == 4
+    rows = answer[answer.index("(not used)") :]
+    assert re.findall(r'<td class="faint">(\d+|.)</td>', rows)  # and none of them is marked
+    assert not re.search(r'<td class="faint"><span', rows)
+    for part in (
+        client.get("/page/review/table").text,
+        client.post("/page/map/rows", json={"ids": "3,4"}).text,
+    ):
+        assert part.index("size") < part.index("RowNumber")
+    assert "&#34;RowNumber&#34;" in client.get("/page/map/view").text  # for the tip
+
+
+def test_the_effect_of_a_switch_stands_beside_the_answer(client):
+    form = question(client, 3)
+    before = client.post("/page/ask/answer", json=form).text
+    first = neighbors_of(before)[0]
+    after = client.post("/page/ask/answer", json=form | {"off": str(first)}).text
+    (line,) = re.findall(r'<p class="answer">.*?</p>', after)
+    label, sure = sure_of(before)
+    assert f"before: {label} {sure}" in line and re.search(r"[+-]\d+\.\d\d points", line)
+    assert "points" not in before
+
+
 def test_a_body_nested_without_end_is_refused(client):
     headers = {"Content-Type": "application/json"}
     problem(client.post("/page/ask/answer", content=b"[" * 200_000, headers=headers), 400)

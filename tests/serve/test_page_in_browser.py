@@ -89,8 +89,13 @@ def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme)
         page.get_by_role("button", name="As it is").click()
         page.wait_for_selector("text=with these changes", state="detached")
         assert page.locator(".sure").inner_text() == sure
+        page.locator("input[name=off]").last.scroll_into_view_if_needed()
         page.locator("input[name=off]").first.check()
         page.wait_for_selector("text=with these changes")
+        line = page.locator("#answer > .answer")
+        assert "points" in line.inner_text()
+        box = line.bounding_box()  # the effect is in sight
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 900
         page.get_by_label("age").fill("0.75")  # another question: nothing is switched off in it
         page.get_by_role("button", name="Ask", exact=True).click()
         page.wait_for_selector("text=with these changes", state="detached")
@@ -122,7 +127,7 @@ def test_the_map_lists_what_is_drawn_around_and_shows_the_question(browser, tabl
         for color in ("doubt", "time"):
             page.get_by_label(color, exact=True).check()
             page.wait_for_selector(
-                f"#map-legend >> text={'surely' if color == 'doubt' else 'came'}"
+                f"#map-legend >> text={'wrong with' if color == 'doubt' else 'came'}"
             )
         page.locator("#map").focus()
         page.keyboard.press("ArrowRight")
@@ -150,6 +155,71 @@ def test_reviewing_relabels_undoes_and_shows_the_effect(browser, table, tmp_path
         page.wait_for_selector("[aria-pressed=true] >> text=labels")
         no_serious_findings(page)
         assert fits(page)
+
+
+def test_a_filter_is_marked_and_says_that_it_works_when_it_is_pressed(browser, table):
+    with served(table) as base, opened(browser, base) as page:
+        page.goto(f"{base}/page/review")
+        page.wait_for_selector("[aria-pressed=true] >> text=all")
+        held = []
+        page.route("**/page/review/table?kind=copy", lambda route: held.append(route))
+        page.get_by_role("button", name="copies").click()
+        page.wait_for_selector("[aria-pressed=true][aria-busy=true] >> text=copies")
+        assert page.locator("[aria-pressed=true]").count() == 1
+        words = "getComputedStyle(document.querySelector('[aria-busy=true]'), '::after').content"
+        assert "working" in page.evaluate(words)
+        held[0].continue_()
+        page.wait_for_selector("[aria-busy=true]", state="detached")
+        page.wait_for_selector("[aria-pressed=true] >> text=copies")
+
+
+def test_a_layout_under_way_shows_its_progress_and_is_left_for_another(browser, table):
+    with served(table) as base, opened(browser, base) as page:
+        page.goto(f"{base}/page/map")
+        page.wait_for_selector("text=/rows, version 0/")
+        page.route("**/map?method=tsne*", lambda route: None)  # it does not come
+        page.route("**/page/map/progress", lambda route: route.fulfill(body='{"progress": 0.4}'))
+        page.get_by_label("t-SNE").check()
+        page.wait_for_selector("text=40 % done")
+        assert page.locator("#map-frame.stale #map-progress").is_visible()
+        no_serious_findings(page)
+        page.get_by_label("PCA").check()
+        page.wait_for_selector("text=/rows, version 0/")
+        assert page.locator("#map-frame.stale").count() == 0
+        assert not page.locator("#map-progress").is_visible()
+
+
+def test_a_service_that_gets_ready_says_so_in_the_header(browser, table):
+    with served(table) as base, opened(browser, base) as page:
+        step = '{"ready": true, "getting_ready": {"step": "a step", "progress": 0.4}}'
+        page.route("**/v2/health/ready", lambda route: route.fulfill(body=step))
+        page.goto(base)
+        page.wait_for_selector("header >> text=Getting ready (40 % done): a step")
+        page.unroute("**/v2/health/ready")
+        page.wait_for_selector("#ready", state="hidden")
+
+
+def test_trust_fits_a_phone_whatever_the_number_of_classes(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 12
+    X = rng.normal(size=(300, 6)) + y[:, None] * 0.05  # sets of many sizes
+    model = AttnKNNClassifier(preset="instant", base=None, random_state=0)
+    model.fit(X, y).save(tmp_path / "many.model")
+    with served(tmp_path / "many.model") as base, opened(browser, base, 400, "dark") as page:
+        page.goto(f"{base}/page/trust")
+        page.wait_for_selector("text=Share of rows by number of classes")
+        assert page.locator("caption + thead th").count() > 8
+        assert fits(page)
+
+
+def test_a_request_of_the_documentation_is_answered_as_it_stands(browser, table):
+    with served(table) as base, opened(browser, base) as page:
+        page.goto(f"{base}/docs")
+        page.get_by_text("/predict", exact=True).click()
+        page.get_by_role("button", name="Try it out").click()
+        page.get_by_role("button", name="Execute").click()
+        page.wait_for_selector(".live-responses-table >> text=200")
+        assert "memory_version" in page.locator(".live-responses-table").inner_text()
 
 
 @LOOKS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nearwise.memory.store import StoreError, read_folder
+from nearwise.memory.store import StoreError, read_folder, write_folder
 from nearwise.training import TrainingRows, train_embedder
 from nearwise.training.checkpoint import FORMAT_VERSION, KIND
 from tests.training.cases import blobs, quick, same_weights, small_network, timeless, weights_of
@@ -184,3 +184,31 @@ def test_checkpoint_holds_no_pickle_and_only_plain_state(tmp_path):
     assert suffixes <= {".json", ".safetensors", ""}
     left = read_folder(tmp_path / "run", kind=KIND, newest_version=FORMAT_VERSION)
     assert all(isinstance(tensor, torch.Tensor) for tensor in left.tensors.values())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda meta, tensors: meta.pop("state"),
+        lambda meta, tensors: meta.update(state={"other": 1}),
+        lambda meta, tensors: meta.update(state=5),
+        lambda meta, tensors: tensors.pop("random/torch"),
+        lambda meta, tensors: tensors.update({"random/torch": torch.zeros(3)}),
+        lambda meta, tensors: tensors.update({"optimizer/x/step": torch.zeros(1)}),
+        lambda meta, tensors: tensors.update({"nothing": torch.zeros(1)}),
+    ],
+)
+def test_a_checkpoint_that_holds_something_else_is_refused(tmp_path, damage):
+    run(tmp_path / "kept", epochs=1)
+    found = read_folder(tmp_path / "kept", kind=KIND, newest_version=FORMAT_VERSION)
+    damage(found.meta, found.tensors)
+    write_folder(
+        tmp_path / "run",
+        kind=KIND,
+        format_version=FORMAT_VERSION,
+        tensors=found.tensors,
+        meta=found.meta,
+    )
+    with pytest.raises(StoreError, match="never writes") as caught:
+        run(tmp_path / "run", epochs=1)
+    assert caught.value.reason == "invalid"

@@ -12,6 +12,7 @@ from nearwise.classifier.stored.folder import move_memory
 from nearwise.classifier.stored.live import StoredModel, open_live
 from nearwise.classifier.uncertainty.explain import Explanation, Neighbor, Parts
 from nearwise.classifier.uncertainty.selective import Selection
+from nearwise.warn import RowsWarning
 
 __all__ = [
     "AttnKNNClassifier",
@@ -23,6 +24,7 @@ __all__ = [
     "Neighbor",
     "Parts",
     "Query",
+    "RowsWarning",
     "Selection",
     "Settings",
     "StoredModel",

@@ -64,14 +64,16 @@ from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
 from nearwise.classifier.storage.persistence import load_model_folder, save_model
-from nearwise.classifier.stored.folder import is_stored, open_stored
+from nearwise.classifier.stored.folder import is_stored, open_stored, refuse_trusted_store
 from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.data.tables.numeric_columns import Written
+from nearwise.forking import heed_forks
 from nearwise.functional import Metric
+from nearwise.functional.threads import one_thread
 from nearwise.memory import EvictionName, MemoryBank
 from nearwise.memory.eviction import check_capacity
 
@@ -139,8 +141,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         What few users change: calibration, index, training, folders, ...; see `Settings`. Single
         ones are set by `set_params(settings__index="exact")`.
     n_jobs : int, optional
-        Processor cores of the forests. By default all, but one for 1,000 rows and fewer,
-        where threads cost more than they save.
+        Threads for the trees, the folds and the searches of a fit of a table. By default as many
+        as torch takes, at most the processors that this process may use (a container's share
+        counts), but one for the trees of 1,000 rows and fewer, where more cost more than they
+        save.
     random_state : int, RandomState or None, default=None
         An int makes the fit repeatable.
     device : str, default="auto"
@@ -227,7 +231,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
             their labels (a test part they may have is left out), and folders their files' names.
         y : array-like of shape (n,)
-            At least 2 classes, each with at least 2 rows.
+            At least 2 classes, one of them with at least 2 rows. A row that is alone in its class
+            is remembered; heads and calibration are fitted without it, with a warning.
         sample_weight : array-like of shape (n,), optional
             Non-negative; weighs a row's loss and its vote.
         views : sequence of arrays like `X`, optional
@@ -251,6 +256,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         others = validation.check_views(columns, views, len(rows))
         classes, codes = labels.check_labels(y, len(rows))
         labels.check_class_sizes(classes, codes)
+        labels.warn_of_lone_rows(classes, codes)
         weight = validation.check_weight(sample_weight, len(rows))
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
@@ -337,7 +343,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
                 "give pd.DataFrame(X, columns=[...])."
             )
-        return plan_columns(as_frame(rows), judge=False)
+        plans = plan_columns(as_frame(rows), judge=False)
+        if before is None:
+            warn_of_columns(plans)
+        return plans
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
@@ -388,13 +397,19 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def _lock(self) -> threading.RLock:
         """Taken by whoever changes the model; predictions never wait."""
+        if "_writers" not in self.__dict__:
+            heed_forks(self, AttnKNNClassifier._renew_lock)
         lock: threading.RLock = self.__dict__.setdefault("_writers", threading.RLock())
         return lock
+
+    def _renew_lock(self) -> None:
+        """Have a lock that no thread holds."""
+        self.__dict__.pop("_writers", None)
 
     def _change(self, change: Callable[..., FittedModel], *args: Any, **options: Any) -> None:
         """Publish what a change makes of the model; writers take turns."""
         check_is_fitted(self)
-        with self._lock:
+        with self._lock, one_thread():
             self._model.check_changeable()
             self._model = change(self._model, *args, **options)
 
@@ -924,24 +939,28 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         found : LearnedRows
-            ids in `memory_`, positions among the rows that were held out, and `new`.
+            ids in `memory_`, positions among the rows that were held out, `new`, and the columns
+            that were `compared` beyond those the model uses.
 
         Notes
         -----
         Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
-        hundred-thousandth of the column's spread, so that a file's format does not matter. Images
-        are equal pixel by pixel. Neither order nor label decides, so a new row that repeats one
-        counts as learned: the memory holds the answer to both. Rows that were learned from and
-        forgotten since (`remove`, `capacity`, `max_per_class`) are not recognized.
+        hundred-thousandth of the column's spread, so that a file's format does not matter. A column
+        that the model leaves out (an id) tells equal rows apart where `X` and the remembered rows
+        have it. Images are equal pixel by pixel. Neither order nor label decides, so without an id
+        a new row that repeats one counts as learned: the memory holds the answer to both. Rows that
+        were learned from and forgotten since (`remove`, `capacity`, `max_per_class`) are not
+        recognized; of rows that `fit` held out no ids are kept.
         """
         if X is None:
             raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
         model = self._fitted
-        encoded = self._encoded(model, X, [])
+        encoder = model.predictor.encoder
+        rows = validation.check_new_rows(model.columns, X, encoder)
         codes = None
         if y is not None:
             codes, _ = labels.positions_among(model.classes, labels.label_values(y))
-        return find_learned(model, encoded[0], codes)
+        return find_learned(model, encoder.transform(rows), codes, rows)
 
     def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
         """Predict rows that were learned from as if they were new, as far as that is possible.
@@ -1103,7 +1122,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight, views
-            As in `fit`; a class may have a single row here.
+            As in `fit`.
 
         Returns
         -------
@@ -1117,6 +1136,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             self._model, ids = self._added(self._model, source, sample_weight, views, self._bound)
         return ids
 
+    @one_thread()
     def _added(
         self,
         model: FittedModel,
@@ -1200,7 +1220,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight, views
-            As in `fit`. The first batch needs 2 classes with 2 rows each; later ones need not.
+            As in `fit`. The first batch must be one that can be fitted.
         classes : array-like, optional
             All classes that will ever come. Those the first batch lacks get their column at the
             end of `classes_` at once, and later labels must be among them. Without, new classes
@@ -1306,7 +1326,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(
-        cls, folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        trusted: Sequence[str] = (),
+        trusted_store: str | os.PathLike[str] | None = None,
     ) -> "AttnKNNClassifier":
         """Read a classifier that `save` wrote; it predicts bit for bit the same.
 
@@ -1316,17 +1340,23 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         trusted : sequence of str, default=()
             Types in a saved base of your own that you trust: they could crash or take over the
             process if the folder comes from somebody else. `save` names them.
+        trusted_store : str or path, optional
+            URI of the memory where it is in a store outside the folder: nothing is opened there
+            that you do not name. User, credentials and settings are those of this URI and of your
+            environment, none are the folder's.
 
         Raises
         ------
         StoreError
             If the folder is missing, torn, foreign, of another format version, or holds what
-            `save` never writes; `reason` says which, the message names the part.
+            `save` never writes; `reason` says which, the message names the part. "untrusted" if the
+            memory is in a store that `trusted_store` does not name.
         ValueError
             If the base holds types that are not trusted.
         """
         if is_stored(folder):
-            return open_stored(cls, folder, trusted)
+            return open_stored(cls, folder, trusted, trusted_store)
+        refuse_trusted_store(folder, trusted_store)
         return load_model_folder(cls, folder, trusted)
 
 

@@ -39,6 +39,7 @@ from nearwise.classifier.storage.journaling import (
 )
 from nearwise.classifier.storage.persistence import save_model
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
+from nearwise.forking import heed_forks
 from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
 from nearwise.memory.journal import REFRESH
 from nearwise.safe_files import plain
@@ -128,6 +129,8 @@ class LiveModel:
         As in `AttnKNNClassifier.load`.
     wait : float, default=30
         Seconds that a change waits for another process that is changing the folder.
+    trusted_store : str or path, optional
+        As in `AttnKNNClassifier.load`.
 
     Raises
     ------
@@ -160,12 +163,14 @@ class LiveModel:
         *,
         trusted: Sequence[str] = (),
         wait: float = _WAIT,
+        trusted_store: str | os.PathLike[str] | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
-        self._trusted, self._wait = trusted, wait
+        self._trusted, self._trusted_store, self._wait = trusted, trusted_store, wait
         self._journal = Journal(self.folder)
         self._lock = threading.RLock()
         self._load()
+        heed_forks(self, LiveModel._renew_lock, LiveModel._leave_journal)
 
     def __enter__(self) -> "LiveModel":
         """Give the model itself; the block's end closes the journal."""
@@ -500,8 +505,26 @@ class LiveModel:
 
     # --- inside -------------------------------------------------------------------------------
 
+    def _leave_journal(self) -> None:
+        """Close the journal before a fork, unless a thread is writing to it.
+
+        SQLite takes a connection that both processes have for one process.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._journal.is_writing:
+                    self._journal.close()
+            finally:
+                self._lock.release()
+
+    def _renew_lock(self) -> None:
+        """Have a lock that no thread holds."""
+        self._lock = threading.RLock()
+
     def _load(self) -> None:
-        classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
+        classifier = AttnKNNClassifier.load(
+            self.folder, trusted=self._trusted, trusted_store=self._trusted_store
+        )
         if classifier._fitted.holds_memory is self._of_store:
             raise ValueError(
                 f"The memory of {self.folder} is {'not ' if self._of_store else ''}in a store. "
@@ -545,24 +568,24 @@ class LiveModel:
         if moved or folder_generation(self.folder) != held.generation:
             self._load()  # saved by another process: folded in, or a new model
             return
-        there = self._journal.state()
-        latest = there.latest if there is not None and there.lineage == held.lineage else 0
-        if latest < held.version and held.version > held.saved:
-            warn_user(
-                f"{self._journal.path} lacks changes that this process has made or seen: it was "
-                "removed, or replaced by an older one. The model is again what the folder holds."
-            )
-            self._load()
-            return
         try:
             later = self._journal.since(held.lineage, held.version)
         except StoreError as error:
             if error.reason != "changed":
                 raise
             self._load()  # folded in just now
-        else:
-            state = held._replace(version=held.version + len(later))
-            self._reach(replay(self.model, later), state)
+            return
+        there = self._journal.state()
+        latest = there.latest if there is not None and there.lineage == held.lineage else 0
+        if latest < held.version and held.version > held.saved:
+            warn_user(
+                f"{self._journal.path} lacks changes that this process has made or seen: it was "
+                "replaced by an older one, and its folder too. The model is again what these hold."
+            )
+            self._load()
+            return
+        state = held._replace(version=held.version + len(later))
+        self._reach(replay(self.model, later), state)
 
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None

@@ -1,5 +1,6 @@
 """A map of the memory: its keys in two dimensions, and where a new row lies among them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,6 +14,7 @@ METHODS: tuple[MapMethod, ...] = get_args(MapMethod)
 MOST_ROWS = 20_000  # of a map, drawn at random
 _PERPLEXITY = 30
 _WIDEST = 50  # principal components that t-SNE starts from
+_EARLY, _LATE, _REPORT_EVERY = 250, 500, 10  # iterations of t-SNE, openTSNE's defaults
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,11 @@ class MemoryMap:
         return found
 
 
-def memory_map(model: FittedModel, method: MapMethod = "pca") -> MemoryMap:
+def memory_map(
+    model: FittedModel,
+    method: MapMethod = "pca",
+    report: Callable[[float], None] | None = None,
+) -> MemoryMap:
     """Lay the memory out by the keys of its feature space.
 
     Parameters
@@ -48,6 +54,9 @@ def memory_map(model: FittedModel, method: MapMethod = "pca") -> MemoryMap:
     method : {"pca", "tsne"}, default="pca"
         "tsne" keeps neighbors together and takes about a minute for 20,000 rows; it needs the
         extra "map".
+    report : callable, optional
+        Called every few iterations of t-SNE with the share that is done; what it raises ends the
+        layout.
 
     References
     ----------
@@ -68,10 +77,10 @@ def memory_map(model: FittedModel, method: MapMethod = "pca") -> MemoryMap:
         pca = PCA(2, svd_solver="covariance_eigh")
         points = pca.fit_transform(keys)
         return MemoryMap(positions, points, pca.explained_variance_ratio_, pca.transform)
-    return MemoryMap(positions, *_tsne(keys))
+    return MemoryMap(positions, *_tsne(keys, report))
 
 
-def _tsne(keys: np.ndarray) -> tuple[np.ndarray, None, Any]:
+def _tsne(keys: np.ndarray, report: Callable[[float], None] | None) -> tuple[np.ndarray, None, Any]:
     try:
         from openTSNE import TSNE  # type: ignore[import-untyped]
     except ImportError:
@@ -79,7 +88,23 @@ def _tsne(keys: np.ndarray) -> tuple[np.ndarray, None, Any]:
     reduce = PCA(min(_WIDEST, *keys.shape), svd_solver="covariance_eigh").fit(keys)
     # Fewer rows than three times the perplexity have no such neighborhoods.
     perplexity = min(_PERPLEXITY, max(1, (len(keys) - 1) // 3))
-    found = TSNE(perplexity=perplexity, random_state=0).fit(reduce.transform(keys))
+    n_done, is_made = 0, False
+
+    def iterated(*_: Any) -> None:
+        nonlocal n_done
+        if report is not None and not is_made:  # not for rows that are projected later
+            n_done += _REPORT_EVERY
+            report(min(1.0, n_done / (_EARLY + _LATE)))
+
+    found = TSNE(
+        perplexity=perplexity,
+        random_state=0,
+        early_exaggeration_iter=_EARLY,
+        n_iter=_LATE,
+        callbacks=iterated,
+        callbacks_every_iters=_REPORT_EVERY,
+    ).fit(reduce.transform(keys))
+    is_made = True
 
     def project(new: np.ndarray) -> np.ndarray:
         near = min(5, perplexity)

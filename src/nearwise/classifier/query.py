@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
+from nearwise.cached import cached_property
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, joined, pool
@@ -54,6 +54,7 @@ from nearwise.classifier.uncertainty.selective import (
     check_request,
     guarantee,
 )
+from nearwise.functional.threads import one_thread
 
 SET_CONFIDENCE = 0.9
 DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
@@ -119,8 +120,9 @@ class Query:
         self._heads: list[list[Answer]] = []
         self._apart: list[Remoteness] = []
         self._reasons: list[Reason] = []
-        for retrieved in self._retrieve():
-            self._note(retrieved)
+        with one_thread():
+            for retrieved in self._retrieve():
+                self._note(retrieved)
         self._passed = set(self._extras)
 
     def _retrieve(self) -> Iterator[Retrieved]:

@@ -230,8 +230,9 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
     chosen, sets = numbers["selective"], numbers["sets"]
     risk = "none" if chosen["risk"] is None else f"{chosen['risk']:.2%}"
     return (
-        f"Answering the surest {chosen['coverage']:.0%} of rows (by {chosen['score']}), {risk} of "
-        f"the answers are wrong; {chosen['expected_risk']:.2%} were expected, at most "
+        f"Asked for the surest {chosen['coverage_asked']:.0%} of rows (by {chosen['score']}), it "
+        f"answers {chosen['coverage']:.0%} of these, and {risk} of the answers are wrong; "
+        f"{chosen['expected_risk']:.2%} were expected, at most "
         f"{chosen['risk_bound']:.2%} with confidence {chosen['bound_confidence']:g}. Sets of "
         f"confidence {sets['confidence']:.0%} hold the true class of {sets['coverage']:.1%} of "
         f"rows, with {sets['mean_size']:.2f} classes on average; classes lie "

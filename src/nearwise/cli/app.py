@@ -5,9 +5,10 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from nearwise import __version__
 from nearwise.cli.commands.change import add, compact, history, relabel, remove, undo
@@ -20,10 +21,24 @@ from nearwise.cli.commands.move import move
 from nearwise.cli.commands.predict import predict
 from nearwise.cli.commands.serve import key, serve
 from nearwise.cli.commands.verify import verify
-from nearwise.cli.console import flowing, open_streams, say, show_tracebacks
+from nearwise.cli.console import flowing, in_flags, note_words, open_streams, say, show_tracebacks
+
+
+class _Commands(TyperGroup):
+    """The commands, whose wrong options are named in our own words alone."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 app = typer.Typer(
     name="nearwise",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -89,6 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     if "--debug" in options:
         words.remove("--debug")
         words.insert(0, "--debug")
+    note_words(words)
     _said.clear()
     warnings.showwarning = _say_warning
     _add_plugins()
@@ -110,4 +126,4 @@ def _say_warning(
     if str(message) in _said:
         return
     _said.add(str(message))
-    say(f"warning: {message}", style="yellow")
+    say(f"warning: {in_flags(str(message))}", style="yellow")

@@ -1,13 +1,15 @@
 """What the command line prints: lines, progress, a user's mistakes, errors of ours."""
 
+import ast
 import functools
 import inspect
 import json
 import os
+import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -41,6 +43,23 @@ def flowing(text: str | None) -> str:
 def typed(*words: object) -> str:
     """Write a command of nearwise as a shell takes it: what holds a blank is quoted."""
     return shlex.join([PROGRAM, *map(str, words)])
+
+
+def note_words(words: Sequence[str]) -> None:
+    """Keep what was typed after the program's name."""
+    _Settings.words = tuple(words)
+
+
+def typed_again(option: str, value: str | None = None) -> str:
+    """Write the command that runs with one option more, or with another value of it."""
+    words = list(_Settings.words)
+    for at, word in enumerate(words):
+        if word == option or word.startswith(f"{option}="):
+            del words[at : at + (2 if word == option and value is not None else 1)]
+            break
+    end = words.index("--") if "--" in words else len(words)
+    words[end:end] = [option] if value is None else [option, value]
+    return typed(*words)
 
 
 def say(text: str, *, style: str | None = None) -> None:
@@ -94,6 +113,15 @@ def short(value: Any) -> str:
         return ", ".join(f"{name} {short(entry)}" for name, entry in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(short, value))
+    return str(value)
+
+
+def shown_cell(value: Any) -> str:
+    """Write a cell of a table: nothing for a gap, whole numbers in full, others with six digits."""
+    if value is None or value != value or str(value) in ("<NA>", "NaT"):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:.6g}"
     return str(value)
 
 
@@ -151,9 +179,11 @@ R = TypeVar("R")
 
 
 class _Settings:
-    """What the global options set for the command that follows."""
+    """What the global options set for the command that follows, its options, and its words."""
 
     debug = False
+    options: frozenset[str] = frozenset()
+    words: tuple[str, ...] = ()
 
 
 def show_tracebacks(value: bool) -> None:
@@ -170,6 +200,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        _Settings.options = frozenset(inspect.signature(command).parameters)
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -212,4 +243,32 @@ def describe(error: BaseException) -> str:
         # plain system errors read "[Errno 28] No space left on device: 'file'"
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
-    return str(error) or type(error).__name__
+    return in_flags(str(error)) or type(error).__name__
+
+
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)'\}}")
+_PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|[\w.+-]*\w)")
+# what options are called that have another name than the parameter
+_OPTIONS = {"n_members": "members", "random_state": "seed", "label_noise": "noise"}
+
+
+def in_flags(text: str) -> str:
+    """Write parameters of Python in a message as the options of the command that runs."""
+    options = _Settings.options
+
+    def wish(found: re.Match[str]) -> str:
+        name, use = ast.literal_eval(found[1]), found[2]
+        return f"--{'drop' if use == 'left out' else use} {shlex.quote(name)}"
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[1] if found[1] in options else _OPTIONS.get(found[1], "")
+        if name not in options:
+            return found[0]
+        value = ast.literal_eval(found[2]) if found[2][0] in "'\"" else found[2].lower()
+        return f"--{name.replace('_', '-')} {shlex.quote(value)}"
+
+    text = text.replace(", or hold rows out: validation_fraction=0.1", "")  # has no option
+    if "drop" in options:
+        text = _WISH.sub(wish, text)
+    return _PARAMETER.sub(flag, text)

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier
 
 
-def open_model(folder: Path) -> "AttnKNNClassifier":
-    """Load the classifier of a folder; ValueError if it is not there, torn, foreign or newer."""
+def open_model(folder: Path, store: str | None = None) -> "AttnKNNClassifier":
+    """Load the classifier of a folder; ValueError if it is not there, torn, foreign or newer.
+
+    `store` is where the user says that its memory is.
+    """
     require_model(folder)
     from nearwise.classifier import AttnKNNClassifier
 
-    return AttnKNNClassifier.load(folder)
+    return AttnKNNClassifier.load(folder, trusted_store=store)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ KnownTargetOption = Annotated[
     str | None,
     typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one used in training."),
 ]
+SkipUnlabelledOption = Annotated[
+    bool, typer.Option("--skip-unlabelled", help="Tables: leave out rows without a label.")
+]
 HeaderOption = Annotated[
     bool | None,
     typer.Option(
@@ -40,6 +43,15 @@ HeaderOption = Annotated[
 ]
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URI",
+        help="Where MODEL's memory is, if it is in a store outside its folder. No other place is "
+        "opened than the one you name, with your user name and settings.",
+    ),
 ]
 EngineOption = Annotated[
     Literal["local", "ray"],
@@ -64,3 +76,8 @@ AddressOption = Annotated[
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+
+
+def named_store(store: str | None) -> list[str]:
+    """Repeat --store in a command that is suggested."""
+    return [] if store is None else ["--store", store]

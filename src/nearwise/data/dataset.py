@@ -169,7 +169,8 @@ def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[
     Where the data set has an official test part, that is the test part for every seed, in
     ascending order. Otherwise exactly scikit-learn's
     ``train_test_split(arange(n_rows), test_size=test_size, stratify=y, random_state=seed)``,
-    stratified by the set's own class numbers where it has them (`Dataset.strata`).
+    stratified by the set's own class numbers where it has them (`Dataset.strata`). The only row of
+    a class is a training row.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[
     Raises
     ------
     ValueError
-        If `test_size` is outside (0, 1), a class has one row, or a part would have fewer rows
+        If `test_size` is outside (0, 1), all classes have one row, or a part would have fewer rows
         than there are classes.
     """
     positions = np.arange(len(dataset), dtype=np.int64)
@@ -204,6 +205,8 @@ def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[
 
 def hold_out(labels: ArrayLike, size: int | float, seed: int) -> tuple[Index, Index]:
     """Divide training rows into the memory and rows held out, each class in proportion.
+
+    The only row of a class goes to the memory.
 
     Parameters
     ----------
@@ -224,8 +227,8 @@ def hold_out(labels: ArrayLike, size: int | float, seed: int) -> tuple[Index, In
     Raises
     ------
     ValueError
-        If `size` is out of range, a class has one row, or a part would have fewer rows than there
-        are classes.
+        If `size` is out of range, all classes have one row, or a part would have fewer rows than
+        there are classes.
 
     Examples
     --------
@@ -254,21 +257,22 @@ def _stratified(
     what: str,
     argument: str,
 ) -> tuple[Index, Index]:
-    """Call `train_test_split` on the row positions, with errors about `what` and `argument`."""
-    positions = np.arange(len(y), dtype=np.int64)
-    classes, counts = np.unique(y, return_counts=True)
-    if counts.min() < 2:
-        single = [str(label) for label in classes[counts < 2]]
+    """Call `train_test_split` on the row positions, with errors about `what` and `argument`.
+
+    The only row of a class is in the first part.
+    """
+    classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    shared = np.flatnonzero(counts[codes] > 1)
+    if not len(shared):
         raise ValueError(
-            f"{what}: each class needs two rows to appear on both sides of a "
-            f"stratified split; one row each: {', '.join(single[:10])} ({len(single)} of "
-            f"{len(classes)} classes). Drop or merge them."
+            f"{what}: each of its {len(y)} rows is the only one of its class, and a stratified "
+            "split needs two rows of some class. Merge classes."
         )
     try:
         first, second = train_test_split(
-            positions,
+            shared,
             test_size=size,
-            stratify=y if strata is None else strata,
+            stratify=(y if strata is None else strata)[shared],
             random_state=seed,
         )
     except ValueError as error:
@@ -278,4 +282,4 @@ def _stratified(
             f"{argument}={size} into {len(y) - n_second} and {n_second} rows: each side takes a "
             f"row of each class. Give more rows, or change {argument}."
         ) from error
-    return first, second
+    return np.concatenate([first, np.setdiff1d(np.arange(len(y)), shared)]), second

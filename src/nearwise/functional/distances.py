@@ -68,7 +68,7 @@ def pairwise_distances(query: Tensor, keys: Tensor, metric: Metric = "euclidean"
     if metric == "manhattan":
         return torch.cdist(query, keys, p=1.0)
     if metric == "cosine":
-        return (1.0 - _unit(query) @ _unit(keys).T).clamp(0.0, 2.0)
+        return (1.0 - unit_rows(query) @ unit_rows(keys).T).clamp(0.0, 2.0)
     center = keys.detach().mean(0) if len(keys) else 0.0
     query, keys = query - center, keys - center
     squared = (query.square().sum(1)[:, None] + keys.square().sum(1)) - 2.0 * (query @ keys.T)
@@ -109,7 +109,7 @@ def paired_distances(query: Tensor, neighbors: Tensor, metric: Metric = "euclide
         return (query - neighbors).abs().sum(-1)
     if metric == "cosine":
         # Half the squared chord of unit vectors is 1 - cos, without its cancellation near 0.
-        chord = 0.5 * (_unit(query) - _unit(neighbors)).square().sum(-1)
+        chord = 0.5 * (unit_rows(query) - unit_rows(neighbors)).square().sum(-1)
         empty = (query == 0).all(-1) | (neighbors == 0).all(-1)
         return torch.where(empty, torch.ones_like(chord), chord.clamp_max(2.0))
     squared = (query - neighbors).square().sum(-1)
@@ -122,8 +122,12 @@ def _root(squared: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)
 
 
-def _unit(rows: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(rows, dim=-1, eps=torch.finfo(rows.dtype).tiny)
+def unit_rows(rows: Tensor) -> Tensor:
+    """Bring vectors (..., D) to unit length; zeros stay."""
+    # Squares of what is very large or very small leave the range of numbers.
+    size = rows.detach().abs().amax(-1, keepdim=True)
+    fits = ((size > 1e-9) & (size < 1e15)) | (size == 0)
+    return torch.nn.functional.normalize(rows / torch.where(fits, 1.0, size), dim=-1)
 
 
 def _promote(query: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional import kernels
-from nearwise.functional.devices import Threads
 from nearwise.functional.distances import METRICS, Metric, center_of, product_error
+from nearwise.functional.threads import Threads
 
 Array = NDArray[Any]
 
@@ -29,8 +29,8 @@ _QUERY_TILE = 1024
 _MANY_NEIGHBORS = 1024
 _NO_IDS: Array = np.empty(0, dtype=np.int64)
 # Outside these norms float32 products could overflow or vanish: rows are then measured directly.
-_LARGEST_NORM = 1e18
-_SMALLEST_NORM = 1e-15
+LARGEST_NORM = 1e18
+SMALLEST_NORM = 1e-15
 _MANY_NEAR = 0.05  # share of the keys, which take as long to measure as float32 products
 _FASTER = 0.9  # share of the time of float32 products; scanning these takes twice as long
 _ROUNDED_TWICE = 1.02  # more than three roundings to bfloat16 take from a product of norms
@@ -73,9 +73,9 @@ class Tile:
         """Return whether float32 products of these rows order them, with the promised precision."""
         if metric == 4:  # "manhattan": no product does
             return False
-        if metric == 2 and float(self.scale.max()) > 1.0 / _SMALLEST_NORM:
+        if metric == 2 and float(self.scale.max()) > 1.0 / SMALLEST_NORM:
             return False
-        return float(self.norms.max()) < _LARGEST_NORM
+        return float(self.norms.max()) < LARGEST_NORM
 
 
 def tiles_of(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.distances import Metric, center_of, paired_distances, product_error
+from nearwise.functional.search_cpu import LARGEST_NORM, SMALLEST_NORM
 
 _KEY_TILE = 65536
 _SPARE = 16
@@ -27,8 +28,8 @@ class PreparedKeys:
         Subtracted before products are taken.
     norms : Tensor of shape (n_keys,)
         L2 norms less the centre, in the widest type the device has.
-    longest : float
-        The largest norm.
+    longest, shortest : float
+        The largest norm, and the smallest but 0.
     """
 
     keys: Tensor
@@ -36,6 +37,7 @@ class PreparedKeys:
     center: Tensor | None
     norms: Tensor
     longest: float
+    shortest: float
 
     @classmethod
     def of(cls, keys: Tensor, metric: Metric) -> Self:
@@ -50,7 +52,8 @@ class PreparedKeys:
             ]
             norms = torch.cat(parts)
             longest = float(norms.max()) if len(norms) else 0.0
-        return cls(keys, metric, center, norms, longest)
+            shortest = float(norms.masked_fill(norms == 0, torch.inf).min()) if longest else 1.0
+        return cls(keys, metric, center, norms, longest, shortest)
 
 
 def search_torch(
@@ -210,7 +213,14 @@ class _Search:
             slack = 2 * relative * q_norm * k_max
             slack = slack + 8 * unit * (k_max**2 + q_norm**2) + 8 * _UNIT32 * squared
             bound = squared - q_norm**2 + slack
-        return bound + bound.abs() * unit + (width + 1) * 1e-37 * (1 + q_norm + k_max)
+        bound = bound + bound.abs() * unit + (width + 1) * 1e-37 * (1 + q_norm + k_max)
+        if wide:
+            return bound
+        # Products in float32 may overflow or vanish.
+        is_unsafe = q_norm.clamp_min(k_max) >= LARGEST_NORM
+        if self.metric == "cosine":
+            is_unsafe |= q_norm.clamp_max(self.prepared.shortest) < SMALLEST_NORM
+        return bound.masked_fill(is_unsafe, torch.inf)
 
     def _measure(self, query: Tensor, near: Tensor) -> Tensor:
         exact = paired_distances(query.to(self.wide), near.to(self.wide), self.metric).float()

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 _MOST_POINTS = 400  # of a line; more cannot be distinguished
+_CHARACTER = 7  # width of a digit of a tick, at most
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,12 @@ class Chart:
     width: int = 420
     height: int = 280
 
-    left, right, top, bottom = 52, 12, 12, 44
+    right, top, bottom = 12, 12, 44
+
+    @cached_property
+    def left(self) -> int:
+        """Left margin: room for the label of the axis, and beside it for the longest tick."""
+        return 30 + _CHARACTER * max(3, *(len(text) for _, text in self.ticks("y")))
 
     def at_x(self, value: float) -> float:
         """Position of a value, from the left."""
@@ -45,8 +52,19 @@ class Chart:
     def ticks(self, axis: str) -> list[tuple[float, str]]:
         """Values of an axis at round numbers, with their text."""
         low, high = self.x if axis == "x" else self.y
-        rough = (high - low) / 4 or 1.0
-        power = 10.0 ** np.floor(np.log10(rough))
-        step = next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * 0.999)
+        step = _step(high - low)
         values = np.arange(np.ceil(low / step - 1e-9) * step, high + 1e-9 * step, step)
         return [(float(value), f"{value + 0.0:.6g}") for value in values.round(12)]
+
+
+def up_to_a_tick(largest: float) -> float:
+    """Extend an axis that starts at 0 to the tick at or above its largest value."""
+    step = _step(largest)
+    return float(np.ceil(largest / step - 1e-9) * step)
+
+
+def _step(length: float) -> float:
+    """Distance of the ticks of an axis of this length: four or five of them, at round numbers."""
+    rough = length / 4 or 1.0
+    power = 10.0 ** np.floor(np.log10(rough))
+    return float(next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * 0.999))

@@ -1,5 +1,6 @@
 """A row and its neighbors side by side, cell by cell."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,10 @@ class NeighborTable:
     Attributes
     ----------
     columns : list of str
-        Those shown, in their order; of many those that separate the rows most.
+        Those shown: first those that make up most of the distances, then others that differ, then
+        the rest; last those that the model does not use.
+    unused : list of bool
+        Whether the model does not use the column. Its cells are never marked.
     n_left_out : int
         Columns that are not shown.
     query : list or None
@@ -30,6 +34,7 @@ class NeighborTable:
     """
 
     columns: list[str]
+    unused: list[bool]
     n_left_out: int
     query: list[Any] | None
     cells: list[list[tuple[Any, bool, int]]]
@@ -52,29 +57,35 @@ def neighbor_table(
     """
     neighbors = explanation.neighbors
     names = list(neighbors[0].row) if neighbors else list(row or ())
+    unused = [name in explanation.left_out for name in names]
     if shares is None:
         shares = np.zeros((len(neighbors), len(names)))
-    shown = list(range(len(names)))
-    if len(names) > _MOST_COLUMNS:
-        largest = np.argsort(-shares.sum(axis=0), kind="stable")[:_MOST_COLUMNS]
-        shown = sorted(largest.tolist())
-    cells = []
-    for neighbor, share in zip(neighbors, shares, strict=True):
-        shade = np.ceil(_SHADES * share - 0.05).clip(0, _SHADES).astype(int)
-        values = [neighbor.row[names[at]] for at in shown]
-        cells.append(
-            [
-                (value, row is not None and not _same(value, row.get(names[at])), int(shade[at]))
-                for value, at in zip(values, shown, strict=True)
-            ]
-        )
+    differs = [
+        [row is not None and not idle and not _same(one.row[name], row.get(name))
+         for name, idle in zip(names, unused, strict=True)]
+        for one in neighbors
+    ]  # fmt: skip
+    n_differing = np.array(differs, dtype=int).reshape(len(neighbors), len(names)).sum(axis=0)
+    order = np.lexsort([-n_differing, -shares.sum(axis=0).round(9), unused])  # last key first
+    shown = order[:_MOST_COLUMNS].tolist()
+    shades = np.ceil(_SHADES * shares - 0.05).clip(0, _SHADES).astype(int)
+    cells = [
+        [(one.row[names[at]], apart[at], int(shade[at])) for at in shown]
+        for one, apart, shade in zip(neighbors, differs, shades, strict=True)
+    ]
     return NeighborTable(
         [names[at] for at in shown],
+        [unused[at] for at in shown],
         len(names) - len(shown),
         None if row is None else [row.get(names[at]) for at in shown],
         cells,
         [_reason(names, share) for share in shares],
     )
+
+
+def used_first(row: dict[str, Any], left_out: Collection[str]) -> dict[str, Any]:
+    """Put the columns that a model uses before those that it leaves out."""
+    return dict(sorted(row.items(), key=lambda cell: cell[0] in left_out))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -11,8 +11,8 @@ import numpy as np
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from nearwise.conditions import require_extra
-from nearwise.html.charts import Chart
-from nearwise.html.neighbors import is_missing, neighbor_table
+from nearwise.html.charts import Chart, up_to_a_tick
+from nearwise.html.neighbors import is_missing, neighbor_table, used_first
 
 STYLE = files("nearwise.html").joinpath("nearwise.css").read_text(encoding="utf-8")
 _GAP, _SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
@@ -31,11 +31,12 @@ def environment(package: str | None = None) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": percent, "cell": cell, "picture": picture}
+    made.filters |= {"percent": percent, "cell": cell, "picture": picture, "used_first": used_first}
     made.globals |= {
         "Chart": Chart,
         "neighbor_table": neighbor_table,
         "most_classes": most_classes,
+        "up_to_a_tick": up_to_a_tick,
         "zip": zip,
     }
     return made

@@ -8,9 +8,9 @@ from nearwise.memory.eviction import (
     choose_evicted,
     neighbor_usefulness,
 )
-from nearwise.memory.index import ExactIndex, NeighborIndex
+from nearwise.memory.index import ExactIndex, IndexName, NeighborIndex
 from nearwise.memory.journal import JOURNAL, Change, Journal, JournalState
-from nearwise.memory.make_index import AUTO_EXACT_BELOW, INDEX_NAMES, IndexName, make_index
+from nearwise.memory.make_index import AUTO_EXACT_BELOW, INDEX_NAMES, make_index
 from nearwise.memory.store import (
     Folder,
     StoreError,

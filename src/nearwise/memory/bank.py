@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.memory import checks
-from nearwise.memory.store import StoreError, read_folder, write_folder
+from nearwise.memory.gate import taken_apart
+from nearwise.memory.store import read_folder, write_folder
 
 DEFAULT_SPACE = "default"
 KIND = "memory bank"
@@ -344,12 +345,5 @@ class MemoryBank:
             never writes.
         """
         folder = read_folder(path, kind=KIND, newest_version=_VERSION)
-        try:
+        with taken_apart(path):
             return cls.from_state(folder.tensors, folder.meta)
-        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise StoreError(
-                "invalid",
-                f"{path} holds what nearwise never writes: {what.rstrip('.')}. Restore it from a "
-                "copy.",
-            ) from error

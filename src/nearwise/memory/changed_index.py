@@ -5,7 +5,7 @@ from torch import Tensor
 
 from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.functional.search_torch import nearest_first
-from nearwise.memory.index import NeighborIndex
+from nearwise.memory.index import BaseIndex
 
 MOST_CHANGED = 0.05  # share of the rows beyond which a new index is fitted
 _SLACK = 16  # rows searched for beyond those needed, where some of the nearest are gone
@@ -22,14 +22,15 @@ class ChangedIndex:
     """
 
     def __init__(
-        self, sealed: NeighborIndex, keys: Tensor, ids: Tensor, rows: Tensor | None = None
+        self, sealed: BaseIndex, keys: Tensor, ids: Tensor, rows: Tensor | None = None
     ) -> None:
         rows = torch.arange(len(ids)) if rows is None else rows
         ids = ids[rows]
         self.sealed, self.ids, self.metric = sealed, ids, sealed.metric
         order = torch.argsort(ids)
-        at = torch.searchsorted(ids[order], sealed.ids).clamp_max(len(ids) - 1)
-        stayed = ids[order][at] == sealed.ids
+        former = sealed.ids.to(ids.device)
+        at = torch.searchsorted(ids[order], former).clamp_max(len(ids) - 1)
+        stayed = ids[order][at] == former
         self._position = torch.where(stayed, order[at], -1)  # of every sealed row, -1 where it went
         is_new = torch.ones(len(ids), dtype=torch.bool)
         is_new[self._position[stayed]] = False
@@ -41,9 +42,14 @@ class ChangedIndex:
 
     @property
     def share_changed(self) -> float:
-        """Rows that came or went, over the rows of the sealed index."""
-        gone = int((self._position < 0).sum())
-        return (gone + len(self._tail)) / max(len(self.sealed), 1)
+        """Rows that came or went, over those that the sealed index was fitted to."""
+        gone = self.sealed.n_fitted - int((self._position >= 0).sum())
+        return (gone + len(self._tail)) / max(self.sealed.n_fitted, 1)
+
+    @property
+    def has_lost_rows(self) -> bool:
+        """Whether rows of the sealed index are gone."""
+        return bool((self._position < 0).any())
 
     def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
         """Find the nearest rows of each query; see `NeighborIndex.search`."""

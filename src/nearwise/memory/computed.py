@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.memory.gate import taken_apart
 from nearwise.memory.store import MANIFEST, StoreError, read_folder, write_folder
 from nearwise.warn import warn_user
 
@@ -28,8 +29,8 @@ def read_or_compute(
     """
     try:
         found = read_folder(path, kind=kind, newest_version=version)
-        # the file orders tensors in its own way
-        return {name: found.tensors[name] for name in found.meta.get("names", found.tensors)}
+        with taken_apart(path):  # the file orders tensors in its own way
+            return {name: found.tensors[name] for name in found.meta.get("names", found.tensors)}
     except StoreError as error:
         # without a manifest, another process is writing it, or was killed in the middle
         if error.reason != "missing" and (path / MANIFEST).exists():

@@ -1,6 +1,8 @@
 """FAISS indexes with our units, order and ties."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -214,12 +216,14 @@ class _FlatIndex(FaissIndex):
 class FaissFlatL2(_FlatIndex):
     """FAISS flat L2: exact, for "euclidean" and "sqeuclidean"."""
 
+    name = "faiss-flat-l2"
     metrics = ("euclidean", "sqeuclidean")
 
 
 class FaissFlatIP(_FlatIndex):
     """FAISS flat inner product: exact, for "inner_product" and "cosine"."""
 
+    name = "faiss-flat-ip"
     metrics = ("inner_product", "cosine")
 
 
@@ -236,10 +240,11 @@ class HnswIndex(_ApproximateIndex):
     """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = 64 or the candidates requested.
 
     A graph cannot forget: removed rows are masked in every search, and the graph is rebuilt
-    when they are more than a quarter of it. Building in several threads is not reproducible to the
-    last neighbor; many copies of one row link mostly to each other and cost recall.
+    when they are more than a quarter of it. It is built in one thread, as several would not build
+    the same graph twice. Many copies of one row link mostly to each other and cost recall.
     """
 
+    name = "hnsw"
     m = 32
     ef_construction = 200
     ef_search = 64
@@ -267,7 +272,8 @@ class HnswIndex(_ApproximateIndex):
         return parameters
 
     def _insert(self, vectors: Floats, slots: Slots) -> None:
-        self._index.add(vectors)
+        with self._one_thread():
+            self._index.add(vectors)
         self._kept = np.append(self._kept, np.ones(len(slots), dtype=bool))
         self._select()
 
@@ -277,6 +283,15 @@ class HnswIndex(_ApproximateIndex):
             self._build()
         else:
             self._select()
+
+    @contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        before = self._faiss.omp_get_max_threads()
+        self._faiss.omp_set_num_threads(1)
+        try:
+            yield
+        finally:
+            self._faiss.omp_set_num_threads(before)
 
     def _select(self) -> None:
         self._selector = None
@@ -292,14 +307,17 @@ class IvfFlatIndex(_ApproximateIndex):
     Cells are learned when the index is fitted, and again when it has grown to twice that size.
     """
 
+    name = "ivf-flat"
     min_probes = 16
     probed_share = 1 / 16
     # FAISS needs that many rows to find the center of a cell.
     rows_per_cell = 39
 
     def _make(self, n_rows: int, width: int) -> Any:
-        self._n_trained = n_rows
-        n_cells = max(1, min(int(4 * n_rows**0.5), n_rows // self.rows_per_cell))
+        cells = min(int(4 * n_rows**0.5), n_rows // self.rows_per_cell)
+        return self._with_cells(max(1, cells), width)
+
+    def _with_cells(self, n_cells: int, width: int) -> Any:
         self._n_probes = min(n_cells, max(self.min_probes, int(n_cells * self.probed_share)))
         quantizer = self._faiss.IndexFlat(width, self._faiss_metric)
         index = self._faiss.IndexIVFFlat(quantizer, width, n_cells, self._faiss_metric)
@@ -309,11 +327,34 @@ class IvfFlatIndex(_ApproximateIndex):
         index.own_fields = True
         return index
 
+    def _learned(self) -> tuple[Tensor, dict[str, Tensor]]:
+        lists, n_cells = self._index.invlists, self._index.nlist
+        cells = np.empty(len(self), dtype=np.int32)
+        for cell in range(n_cells):
+            if size := lists.list_size(cell):
+                slots = self._faiss.rev_swig_ptr(lists.get_ids(cell), size)
+                cells[np.searchsorted(self._slots, slots)] = cell
+        learned = {"centers": torch.from_numpy(self._index.quantizer.reconstruct_n(0, n_cells))}
+        if self._center is not None:
+            learned["mean"] = self._center
+        return torch.from_numpy(cells), learned
+
+    def _rebuild(self, cells: Tensor, learned: dict[str, Tensor]) -> None:
+        self._center = learned.get("mean")
+        vectors, centers = self._vectors(self._keys), learned["centers"].numpy()
+        index, pointer = self._with_cells(*centers.shape), self._faiss.swig_ptr
+        index.quantizer.add(centers)
+        index.is_trained = True
+        slots, given = np.arange(len(vectors)), cells.numpy().astype(np.int64)
+        index.add_core(len(vectors), pointer(vectors), pointer(slots), pointer(given))
+        self._index, self._slots, self._next_slot = index, slots, len(slots)
+
     def _parameters(self, n_asked: int) -> Any:
         return self._faiss.SearchParametersIVF(nprobe=self._n_probes)
 
     def _append(self, n_rows: int) -> None:
-        if len(self) > 2 * self._n_trained:
+        if len(self) > 2 * self.n_fitted:
+            self.n_fitted = len(self)
             self._build()
         else:
             super()._append(n_rows)
@@ -326,8 +367,5 @@ class IvfFlatIndex(_ApproximateIndex):
 
 
 FAISS_INDEXES: dict[str, type[FaissIndex]] = {
-    "faiss-flat-l2": FaissFlatL2,
-    "faiss-flat-ip": FaissFlatIP,
-    "hnsw": HnswIndex,
-    "ivf-flat": IvfFlatIndex,
+    kind.name: kind for kind in (FaissFlatL2, FaissFlatIP, HnswIndex, IvfFlatIndex)
 }

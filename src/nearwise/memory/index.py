@@ -4,11 +4,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, Self, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from nearwise.forking import heed_forks
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.distances import check_metric
 from nearwise.functional.search import (
@@ -22,11 +23,18 @@ from nearwise.functional.search_cpu import KeyNorms, refuse_not_finite
 from nearwise.functional.search_torch import PreparedKeys, search_prepared
 from nearwise.memory import checks
 
+IndexName = Literal["auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
+
 
 class ReadWriteLock:
     """Many readers at once, or one writer alone; a waiting writer has priority over new readers."""
 
     def __init__(self) -> None:
+        self._release()
+        heed_forks(self, ReadWriteLock._release)  # by threads that a child does not have
+
+    def _release(self) -> None:
+        """Be held by nobody."""
         self._changed = threading.Condition()
         self._readers = 0
         self._writing = False
@@ -121,6 +129,30 @@ class NeighborIndex(Protocol):
         ...
 
 
+class IndexState(NamedTuple):
+    """What an index has learned: with the keys it finds the same neighbors again.
+
+    Attributes
+    ----------
+    name : IndexName
+        Of the index; never "auto".
+    n_fitted : int
+        Rows that it was fitted to, of which some may be gone.
+    ids : int64 Tensor of shape (n_rows,)
+        Of the rows that it holds.
+    cells : int32 Tensor of shape (n_rows,)
+        Cell of each row; 0 where the index has no cells.
+    learned : dict of str to Tensor
+        Whatever else, empty where an index can be made again from its rows alone.
+    """
+
+    name: IndexName
+    n_fitted: int
+    ids: Tensor
+    cells: Tensor
+    learned: dict[str, Tensor]
+
+
 class BaseIndex(ABC):
     """Rows, ids, checks and locking, shared by the indexes; subclasses find.
 
@@ -133,6 +165,8 @@ class BaseIndex(ABC):
     """
 
     is_exact = True
+    name: ClassVar[IndexName]
+    n_fitted = 0  # rows at the last `fit`
 
     def __init__(
         self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
@@ -168,16 +202,48 @@ class BaseIndex(ABC):
         self : NeighborIndex
             The index, ready to search.
         """
+        keys, own = self._checked(keys, torch.arange(len(keys)) if ids is None else ids)
+        with self._lock.write():
+            self._keys, self._ids, self.n_fitted = keys, own, len(own)
+            self._build()
+        return self
+
+    def state(self) -> IndexState:
+        """Give what the index has learned from the rows it was fitted to."""
+        with self._lock.read():
+            cells, learned = self._learned()
+            return IndexState(self.name, self.n_fitted, self._ids, cells, learned)
+
+    def restore(self, state: IndexState, keys: Tensor, ids: Tensor) -> Self:
+        """Index rows as an index did before, without learning from them again.
+
+        Parameters
+        ----------
+        state : IndexState
+            Of an index with this name and metric.
+        keys, ids : Tensor
+            As of `fit`; all of the `ids` are among those of `state`.
+
+        Returns
+        -------
+        self : NeighborIndex
+            The index, ready to search. It finds what the other one would, had it never held more
+            rows than these.
+        """
+        keys, own = self._checked(keys, ids)
+        cells = state.cells[checks.find_ids(own, state.ids, "state of the index")]
+        with self._lock.write():
+            self._keys, self._ids, self.n_fitted = keys, own, state.n_fitted
+            self._rebuild(cells, state.learned)
+        return self
+
+    def _checked(self, keys: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Check rows to index and their ids, and bring them to where they are searched."""
         check_rows("keys", keys)
         check_n_neighbors(1, len(keys))
         refuse_not_finite("keys", keys)
         keys = self._place(keys.detach())
-        own = torch.arange(len(keys)) if ids is None else ids
-        own = checks.as_ids(own, keys.device, len(keys))
-        with self._lock.write():
-            self._keys, self._ids = keys, own
-            self._build()
-        return self
+        return keys, checks.as_ids(ids, keys.device, len(keys))
 
     def add(self, keys: Tensor, ids: Tensor | None = None) -> None:
         """Append rows; by default their ids go on from the largest present one."""
@@ -249,6 +315,14 @@ class BaseIndex(ABC):
     def _build(self) -> None:
         """Index all of `_keys`."""
 
+    def _learned(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Give the rows' cells, and what else an `IndexState` holds."""
+        return torch.zeros(len(self), dtype=torch.int32), {}
+
+    def _rebuild(self, cells: Tensor, learned: dict[str, Tensor]) -> None:
+        """Index all of `_keys`, with what was learned before."""
+        self._build()
+
     @abstractmethod
     def _append(self, n_rows: int) -> None:
         """Index the last `n_rows` of `_keys`."""
@@ -272,6 +346,7 @@ class ExactIndex(BaseIndex):
         are, and on a CPU they are searched by compiled loops.
     """
 
+    name = "exact"
     _norms: KeyNorms | None = None
     _prepared: PreparedKeys | None = None
 

@@ -10,14 +10,15 @@ import hashlib
 import json
 import os
 import sqlite3
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from nearwise.memory.store import StoreError, sync_folder
+from nearwise.memory.database import Database, database_image
+from nearwise.memory.gate import StoreError
+from nearwise.memory.store import JournalMark, journal_mark, mark_journal, put_whole
 
 JOURNAL = "journal.sqlite3"
 REFRESH = "refresh"  # kind of a change that the folder is saved with, and that is noted then
@@ -30,12 +31,14 @@ _TABLES = (
     "CREATE TABLE parts (version INTEGER NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL, "
     "content BLOB NOT NULL, checksum TEXT NOT NULL, PRIMARY KEY (version, name, number))",
 )
+_INDEXES = (("changes", "sqlite_autoindex_changes_1"), ("parts", "sqlite_autoindex_parts_1"))
+_SCHEMA: set[tuple[str, str, str, str | None]]
+_SCHEMA = {("table", text.split()[2], text.split()[2], text) for text in _TABLES}
+_SCHEMA |= {("index", name, table, None) for table, name in _INDEXES}  # of the keys
 _COLUMNS = "version, time, kind, ids, details, key, digest"  # SQLite itself has no checksums
+_MOST_UNNOTED = 100  # refreshes that a folder was saved with and that are not in its journal
 _CHUNK = 2**28  # bytes; SQLite takes no blob of a billion
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_ERROR", "SQLITE_SCHEMA")
-
-
-_OF_OTHERS: list[sqlite3.Connection] = []  # that a fork took over; kept, as they close when freed
 
 
 class JournalState(NamedTuple):
@@ -87,8 +90,12 @@ class Change:
 class Journal:
     """The journal of a folder; there is no file before the first change.
 
-    Writers keep each other out with `locked_folder`; readers need no lock. An open connection is
-    kept for the next call, so close it, or use it in a `with` block. One thread at a time.
+    Writers keep each other out with `locked_folder`; readers need no lock, and read a copy, so that
+    they change no file. What is open is kept for the next call, so close it, or use it in a `with`
+    block. One thread at a time.
+
+    The folder's manifest says that there is a journal, and a version that it has reached: a journal
+    that is lost, or older, is not taken for one without changes.
 
     Parameters
     ----------
@@ -97,8 +104,7 @@ class Journal:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder) / JOURNAL
-        self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[int, ...] = ()
+        self._database = Database(self.path)
 
     def __enter__(self) -> "Journal":
         return self
@@ -108,9 +114,12 @@ class Journal:
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._database.close()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a change is being written."""
+        return self._database.is_writing
 
     def state(self) -> JournalState | None:
         """Give lineage and versions, None where there is no journal yet.
@@ -118,7 +127,8 @@ class Journal:
         Raises
         ------
         StoreError
-            If the file is damaged, not a journal, or of a newer nearwise.
+            If the file is damaged, not a journal, or of a newer nearwise; in calls with a lineage
+            also if the folder has had changes of it that the file lacks.
         """
         with self._reading() as found:
             return None if found is None else found[1]
@@ -144,7 +154,8 @@ class Journal:
                     f"{self.path.parent} has been saved since it was read. Read it again.",
                 )
             found = self._changes(connection, "version > ? ORDER BY version", version)
-            if [change.version for change in found] != list(range(version + 1, state.latest + 1)):
+            n_later = max(state.latest - version, 0)
+            if len(found) != n_later or (n_later and found[0].version != version + 1):
                 raise self._torn(f"not all changes from {version + 1} to {state.latest} are there")
             return found
 
@@ -183,21 +194,23 @@ class Journal:
         StoreError
             As `state`.
         """
-        is_new = not self.path.exists()
+        folder = self.path.parent
+        latest = self._begun(lineage, folded).latest
+        mark = journal_mark(folder)
+        if mark is None or mark.lineage != lineage:  # the first change since the folder was saved
+            mark_journal(folder, JournalMark(lineage=lineage, version=latest))
         with self._writing() as connection:
-            state = self._state(connection)
-            if state is None or state.lineage != lineage:
-                self._start(connection, lineage, folded)
-                state = JournalState(lineage, folded, folded)
             newest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
+            if newest is not None and folded > newest + _MOST_UNNOTED:
+                raise self._torn(f"it ends at {newest}, and the folder holds version {folded}")
             # A refresh is saved first, and noted then; the process may have ended in between.
             for version in range(folded + 1 if newest is None else newest + 1, folded + 1):
                 self._insert(connection, Change(version, REFRESH, (), {}))
-            if folded > state.latest:
+            if folded > latest:
                 self._set_state(connection, lineage, folded)
-                state = JournalState(lineage, folded, folded)
-            if change.version != state.latest + 1:
-                raise self._torn(f"it ends at {state.latest}, and {change.version} was to follow")
+            latest = max(folded, latest)
+            if change.version != latest + 1:
+                raise self._torn(f"it ends at {latest}, and {change.version} was to follow")
             self._insert(connection, change)
             for name, content in change.parts.items():
                 for number, start in enumerate(range(0, max(len(content), 1), _CHUNK)):
@@ -207,8 +220,6 @@ class Journal:
                         "INSERT INTO parts VALUES (?, ?, ?, ?, ?)",
                         (*which, chunk, _checksum(*which, chunk)),
                     )
-        if is_new:
-            sync_folder(self.path.parent)
 
     def note(self, lineage: str, change: Change) -> None:
         """List a change that the folder has been saved with; the caller holds the folder's lock.
@@ -218,10 +229,8 @@ class Journal:
         OSError, StoreError
             As `append`.
         """
+        self._begun(lineage, change.version)
         with self._writing() as connection:
-            state = self._state(connection)
-            if state is None or state.lineage != lineage:
-                self._start(connection, lineage, change.version)
             self._insert(connection, change)
 
     def fold(self, lineage: str, version: int, *, keep: str | None = None) -> None:
@@ -230,26 +239,48 @@ class Journal:
         Which rows they changed and when is kept, and changes of the kind `keep` stay whole. A
         journal of another lineage is emptied: a new model replaced the one it belonged to.
         """
-        if not self.path.exists():
+        if not self._database.is_there:
             return
         with self._writing() as connection:
             state = self._state(connection)
-            if state is None or state.lineage != lineage:
-                self._start(connection, lineage, version)
-            else:
-                self._set_state(connection, lineage, max(state.folded, version))
+            if state is None:
+                return
+            if state.lineage == lineage:
+                version = max(state.folded, version)
+                self._set_state(connection, lineage, version)
                 connection.execute(
                     "DELETE FROM parts WHERE version IN "
                     "(SELECT version FROM changes WHERE version <= ? AND kind IS NOT ?)",
                     (version, keep),
                 )
+            else:
+                self._restart(connection, lineage, version)
+        mark_journal(self.path.parent, JournalMark(lineage=lineage, version=version))
         with self._explained():
-            busy, *_ = self._open().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            connection = self._database.writer()
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy and keep is None:
             raise BlockingIOError(
                 f"What {self.path} has forgotten is still in its log, as another process reads it. "
                 "Try again when that has finished."
             )
+
+    def accept_loss(self, lineage: str, version: int) -> bool:
+        """Go on without changes that are lost; whether there were any.
+
+        A journal that is damaged, missing or too old is removed, and forgotten by the folder, which
+        is of `lineage` and holds `version`. The caller holds the folder's lock.
+        """
+        try:
+            self.since(lineage, version)
+            self.history(lineage)
+        except StoreError as error:
+            if error.reason != "torn":
+                raise
+            mark_journal(self.path.parent, None)
+            self.discard()
+            return True
+        return False
 
     def discard(self) -> None:
         """Remove a file that cannot be used; the caller holds the folder's lock."""
@@ -264,24 +295,71 @@ class Journal:
         self, lineage: str | None = None
     ) -> Iterator[tuple[sqlite3.Connection, JournalState] | None]:
         """Hold one state of the file; None where there is no journal, or one of another lineage."""
-        if not os.path.lexists(self.path):
+        while True:
+            mark = None if lineage is None else journal_mark(self.path.parent)
+            with self._explained(), self._found() as there:
+                state = None if there is None else there[1]
+                why = self._lost(mark, lineage, state)
+                if why is None:
+                    other = state is not None and lineage is not None and state.lineage != lineage
+                    yield None if other else there
+                    return
+            if journal_mark(self.path.parent) == mark:  # else the folder was saved just now
+                raise self._lacking(why)
+
+    @contextlib.contextmanager
+    def _found(self) -> Iterator[tuple[sqlite3.Connection, JournalState] | None]:
+        if not self._database.is_there:
             self.close()
             yield None
             return
-        with self._explained():
-            connection = self._open()
-            connection.execute("BEGIN")
-            try:
-                state = self._state(connection)
-                other = state is not None and lineage is not None and state.lineage != lineage
-                yield None if state is None or other else (connection, state)
-            finally:
-                connection.execute("COMMIT")
+        connection = self._database.reader()
+        connection.execute("BEGIN")
+        try:
+            state = self._state(connection)
+            yield None if state is None else (connection, state)
+        finally:
+            connection.execute("COMMIT")
+
+    @staticmethod
+    def _lost(
+        mark: JournalMark | None, lineage: str | None, state: JournalState | None
+    ) -> str | None:
+        """Say what a journal lacks that the folder says it has."""
+        if mark is None or mark.lineage != lineage:  # of a model that another has replaced
+            return None
+        if state is None:
+            return "is missing or empty"
+        if state.lineage != lineage:
+            return "belongs to another model"
+        if state.latest < mark.version:
+            return f"ends at version {state.latest}"
+        return None
+
+    def _begun(self, lineage: str, folded: int) -> JournalState:
+        """Give the state of the journal of a lineage; begin it where there is none."""
+        with self._reading(lineage) as there:
+            if there is not None:
+                return there[1]
+        if self.state() is None:
+            self.discard()  # what a kill within the first change of an older nearwise left
+            self._put_new(lineage, folded)
+        else:
+            with self._writing() as connection:
+                self._restart(connection, lineage, folded)
+        return JournalState(lineage, folded, folded)
+
+    def _put_new(self, lineage: str, folded: int) -> None:
+        row = (lineage, folded, _checksum(lineage, folded))
+        statements: list[tuple[str, tuple[object, ...]]] = [(text, ()) for text in _TABLES]
+        statements.append((f"PRAGMA user_version = {_FORMAT_VERSION}", ()))
+        statements.append(("INSERT INTO journal VALUES (?, ?, ?)", row))
+        put_whole(self.path.parent, self.path.name, database_image(statements))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._explained():
-            connection = self._open()
+            connection = self._database.writer()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -290,31 +368,6 @@ class Journal:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-
-    def _open(self) -> sqlite3.Connection:
-        """Give a connection of this process to the file that is there now."""
-        if self._connection is not None and self._opened != self._there():
-            if self._opened[0] == os.getpid():
-                self.close()  # the file was removed or replaced
-            else:
-                _OF_OTHERS.append(self._connection)  # closing it would undo locks of the parent
-                self._connection = None
-        if self._connection is None:
-            if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
-                raise StoreError(
-                    "foreign", f"{self.path} is not a plain file, and nearwise did not make it."
-                )
-            self._connection = _connect(self.path)
-            self._opened = self._there()
-        return self._connection
-
-    def _there(self) -> tuple[int, ...]:
-        """Name this process and the file that is there."""
-        try:
-            found = os.lstat(self.path)
-        except FileNotFoundError:
-            return (os.getpid(),)
-        return os.getpid(), found.st_dev, found.st_ino
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -334,16 +387,24 @@ class Journal:
         ) from error
 
     def _torn(self, what: str) -> StoreError:
+        return StoreError("torn", f"{self.path} is damaged: {what}. {self._remedy}")
+
+    def _lacking(self, why: str) -> StoreError:
         return StoreError(
             "torn",
-            f"{self.path} is damaged: {what}. Restore the folder from a copy. (Without this file "
-            "it opens as it was last saved, without the changes since.)",
+            f"{self.path} {why}, and lacks changes that were made to the folder. {self._remedy}",
+        )
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "Restore the folder from a copy; or go on as it was last saved, without the changes "
+            "since: nearwise compact MODEL --accept-lost-changes."
         )
 
     def _state(self, connection: sqlite3.Connection) -> JournalState | None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        tables = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
-        found = {text for (text,) in tables}
+        found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
         if not found:
             return None
         if version > _FORMAT_VERSION:
@@ -352,12 +413,16 @@ class Journal:
                 f"{self.path} has format version {version} and this nearwise reads up to "
                 f"{_FORMAT_VERSION}. Upgrade nearwise: pip install -U nearwise.",
             )
-        if found != set(_TABLES):  # triggers and views would run with what we write
+        if (
+            len(found) != len(_SCHEMA) or set(found) != _SCHEMA
+        ):  # triggers and views would run with what we write
             raise self._torn("it holds tables that nearwise does not write")
         states = connection.execute("SELECT lineage, folded, checksum FROM journal").fetchall()
         if len(states) != 1 or _checksum(*states[0][:2]) != states[0][2]:
             raise self._torn("it does not say which folder it belongs to")
         (lineage, folded, _), *_ = states
+        if not (isinstance(lineage, str) and isinstance(folded, int)):
+            raise self._torn("it does not say which folder it belongs to")
         latest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
         return JournalState(lineage, folded, max(folded, latest or 0))
 
@@ -371,12 +436,8 @@ class Journal:
             (*values, _checksum(*values)),
         )
 
-    def _start(self, connection: sqlite3.Connection, lineage: str, folded: int) -> None:
-        """Make the tables, or empty them where they belong to another lineage."""
-        if self._state(connection) is None:
-            for table in _TABLES:
-                connection.execute(table)
-            connection.execute(f"PRAGMA user_version = {_FORMAT_VERSION}")
+    def _restart(self, connection: sqlite3.Connection, lineage: str, folded: int) -> None:
+        """Empty the tables, which belong to another lineage."""
         connection.execute("DELETE FROM changes")
         connection.execute("DELETE FROM parts")
         self._set_state(connection, lineage, folded)
@@ -392,12 +453,13 @@ class Journal:
         query = f"SELECT {_COLUMNS}, checksum FROM changes WHERE {where}"
         changes = []
         for *row, checksum in connection.execute(query, values):
-            version, time, kind, ids, details, key, digest = row
             if _checksum(*row) != checksum:
-                raise self._torn(f"change {version} does not match its checksum")
-            made_of = self._parts(connection, version) if parts else {}
-            ids, details = tuple(json.loads(ids)), json.loads(details)
-            changes.append(Change(version, kind, ids, details, made_of, key, digest, time))
+                raise self._torn(f"change {row[0]} does not match its checksum")
+            made_of = self._parts(connection, row[0]) if parts else {}
+            try:
+                changes.append(_as_change(row, made_of))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise self._torn(f"change {row[0]} is none that nearwise writes") from error
         return changes
 
     def _parts(self, connection: sqlite3.Connection, version: int) -> dict[str, bytes]:
@@ -407,8 +469,22 @@ class Journal:
             chunks = found.setdefault(name, [])
             if number != len(chunks) or _checksum(version, name, number, content) != checksum:
                 raise self._torn(f"{name!r} of change {version} does not match its checksum")
+            if not isinstance(content, bytes):
+                raise self._torn(f"{name!r} of change {version} is no bytes")
             chunks.append(content)
         return {name: b"".join(chunks) for name, chunks in found.items()}
+
+
+def _as_change(row: list[Any], parts: dict[str, bytes]) -> Change:
+    """Make a change of a row of the table; ValueError or TypeError if it is none."""
+    version, time, kind, ids, details, key, digest = row
+    ids, details = json.loads(ids), json.loads(details)
+    texts = time, kind, digest, "" if key is None else key
+    if not (all(isinstance(text, str) for text in texts) and isinstance(details, dict)):
+        raise TypeError("a value is of another type")
+    if not all(type(one) is int and 0 <= one < 2**63 for one in ids):
+        raise ValueError("an id is none")
+    return Change(version, kind, tuple(ids), details, parts, key, digest, time)
 
 
 def _checksum(*values: Any) -> str:
@@ -417,19 +493,3 @@ def _checksum(*values: Any) -> str:
         content = value if isinstance(value, bytes) else repr(value).encode()
         digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open for reading and writing, or only for reading where the folder allows no more."""
-    read_only = path.exists() and not os.access(path.parent, os.W_OK)
-    quoted = path.absolute().as_uri()
-    if read_only:  # SQLite tries to make the index of a log that nobody writes, which it cannot
-        logged = path.with_name(f"{path.name}-wal").exists()
-        quoted += "?mode=ro" if logged else "?immutable=1"
-    connection = sqlite3.connect(quoted, uri=True, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    if not read_only:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = ON")
-    return connection

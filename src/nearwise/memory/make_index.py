@@ -1,13 +1,12 @@
 """Indexes by name."""
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
-from nearwise.memory.index import ExactIndex, NeighborIndex
+from nearwise.memory.index import BaseIndex, ExactIndex, IndexName
 
-IndexName = Literal["auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
 INDEX_NAMES: tuple[IndexName, ...] = get_args(IndexName)
 # From here on "auto" gives up exactness for speed.
 AUTO_EXACT_BELOW = 100_000
@@ -20,7 +19,7 @@ def make_index(
     *,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     device: torch.device | None = None,
-) -> NeighborIndex:
+) -> BaseIndex:
     """Make an index by name.
 
     Parameters

@@ -13,12 +13,11 @@ import json
 import os
 import re
 import secrets
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -28,32 +27,16 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
+from nearwise.memory.gate import StoreError, opened
+
 MANIFEST = "manifest.json"
 _FORMAT: Literal["nearwise folder"] = "nearwise folder"
 # Only such names are ever written, read or removed.
-_NAME = r"(tensors|meta|blob\d+|manifest)-[0-9a-f]{16}\.(safetensors|json|bin)"
+_NAME = r"(tensors|meta|blob\d+|manifest|journal)-[0-9a-f]{16}\.(safetensors|json|bin)"
 _OURS = re.compile(_NAME)
 OWN_STORE = "rows"  # folder in that of a model: the store of its memory, which is made first
 _POLL = 0.005  # seconds between two tries of a lock
 _LARGEST_MANIFEST = 2**24  # bytes; one of a model with hundreds of parts has some tens of thousands
-
-Reason = Literal["missing", "foreign", "torn", "newer", "older", "invalid", "changed"]
-
-
-class StoreError(ValueError):
-    """A folder cannot be read or must not be written over.
-
-    Attributes
-    ----------
-    reason : {"missing", "foreign", "torn", "newer", "older", "invalid", "changed"}
-        What is wrong with the folder. "torn": its bytes are not those that were written.
-        "invalid": they are, and their content is impossible. "changed": another process has written
-        it since.
-    """
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -94,6 +77,14 @@ class _Entry(BaseModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+class JournalMark(BaseModel):
+    """That a folder has a journal, of which lineage, and a version that this must have reached."""
+
+    model_config = ConfigDict(strict=True)
+    lineage: str
+    version: Annotated[int, Field(ge=0)]
+
+
 class _Manifest(BaseModel):
     model_config = ConfigDict(strict=True)
     format: Literal["nearwise folder"]
@@ -101,6 +92,7 @@ class _Manifest(BaseModel):
     version: Annotated[int, Field(ge=1)]
     generation: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     files: dict[str, _Entry]
+    journal: JournalMark | None = None
 
 
 def write_folder(
@@ -165,7 +157,8 @@ def write_folder(
         try:
             with contextlib.nullcontext() if locked else locked_folder(folder):
                 _refuse_foreign(folder, kind, format_version, replaces)
-                _write_generation(folder, kind, format_version, generation, contents, check)
+                mark = None if replaces is None else journal_mark(folder)
+                _write_generation(folder, kind, format_version, generation, contents, mark, check)
                 _remove_stale(folder)
         except BaseException:
             if is_new:
@@ -226,6 +219,33 @@ def read_folder(
 def folder_generation(path: str | os.PathLike[str]) -> str:
     """Name the state that a folder is in, from its manifest alone; StoreError as `read_folder`."""
     return _parse_manifest(Path(path)).generation
+
+
+def journal_mark(path: str | os.PathLike[str]) -> JournalMark | None:
+    """Read what a folder says of its journal; None where it had none when it was last written."""
+    folder = Path(path)
+    return _parse_manifest(folder).journal if os.path.lexists(folder / MANIFEST) else None
+
+
+def mark_journal(path: str | os.PathLike[str], mark: JournalMark | None) -> None:
+    """Let a folder say that it has a journal, or none; the caller holds the folder's lock."""
+    folder = Path(path)
+    if journal_mark(folder) == mark or not os.path.lexists(folder / MANIFEST):
+        return
+    manifest = _parse_manifest(folder).model_copy(update={"journal": mark})
+    put_whole(folder, MANIFEST, manifest.model_dump_json(indent=1).encode())
+
+
+def put_whole(folder: Path, name: str, content: bytes) -> None:
+    """Write a file so that a kill leaves the old one or the new one."""
+    aside = folder / f"{name.partition('.')[0]}-{secrets.token_hex(8)}.json"
+    try:
+        _write_file(aside, content)
+        os.replace(aside, folder / name)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
 
 
 def folder_kind(path: str | os.PathLike[str]) -> str:
@@ -344,6 +364,8 @@ def locked_folder(path: str | os.PathLike[str], *, wait: float | None = None) ->
             _lock_within(handle, path, wait)
         yield
     finally:
+        # Closing alone would leave it locked for a child that was forked meanwhile.
+        fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 
@@ -369,6 +391,7 @@ def _write_generation(
     version: int,
     generation: str,
     contents: list[tuple[str, str, bytes]],
+    mark: JournalMark | None,
     check: Callable[[Folder], None] | None,
 ) -> None:
     suffix = {"meta": "json", "tensors": "safetensors"}
@@ -381,7 +404,12 @@ def _write_generation(
             digest = hashlib.sha256(content).hexdigest()
             files[part] = _Entry(file=name, size=len(content), sha256=digest)
         manifest = _Manifest(
-            format=_FORMAT, kind=kind, version=version, generation=generation, files=files
+            format=_FORMAT,
+            kind=kind,
+            version=version,
+            generation=generation,
+            files=files,
+            journal=mark,
         )
         aside = folder / f"manifest-{generation}.json"
         written.append(aside)
@@ -469,7 +497,7 @@ def _parse_manifest(folder: Path) -> _Manifest:
         raise StoreError("missing", f"There is nothing at {folder}. Check the path.")
     path = folder / MANIFEST
     try:
-        with _opened(path) as (file, size):
+        with opened(folder, MANIFEST) as (file, size):
             if size > _LARGEST_MANIFEST:
                 raise StoreError("foreign", f"{path} has {size} bytes, too many for a manifest.")
             text = file.read(size)
@@ -509,7 +537,7 @@ def _read_generation(folder: Path, manifest: _Manifest) -> Folder:
 
 def _read_part(folder: Path, entry: _Entry) -> bytes:
     try:
-        with _opened(folder / entry.file) as (file, size):
+        with opened(folder, entry.file) as (file, size):
             if size != entry.size:
                 raise _torn(folder, f"{entry.file} has {size} bytes instead of {entry.size}")
             content = file.read(size)
@@ -518,36 +546,6 @@ def _read_part(folder: Path, entry: _Entry) -> bytes:
     if hashlib.sha256(content).hexdigest() != entry.sha256:
         raise _torn(folder, f"{entry.file} does not match its checksum")
     return content
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, and nothing else, for reading; give it and its size in bytes.
-
-    A link could lead out of the folder, and a pipe or device would never end.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if path.is_symlink() or error.errno == errno.ENXIO:  # ENXIO: a socket
-            raise _not_regular(path) from None
-        raise
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise _not_regular(path)
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            yield file, found.st_size
-    finally:
-        os.close(handle)
-
-
-def _not_regular(path: Path) -> StoreError:
-    return StoreError(
-        "foreign",
-        f"{path} is a link, a folder, a pipe or a device; nearwise writes and reads regular files "
-        "only. Restore the folder from a copy.",
-    )
 
 
 def _torn(folder: Path, what: str) -> StoreError:

@@ -14,8 +14,9 @@ from nearwise.functional.tokens.pairs import gather_tokens
 from nearwise.functional.tokens.problem import check_whole
 from nearwise.memory import checks
 from nearwise.memory.eviction import arrival_draws
-from nearwise.memory.index import NeighborIndex
-from nearwise.memory.make_index import INDEX_NAMES, IndexName, make_index
+from nearwise.memory.gate import taken_apart
+from nearwise.memory.index import IndexName, NeighborIndex
+from nearwise.memory.make_index import INDEX_NAMES, make_index
 from nearwise.memory.store import read_folder, write_folder
 
 TokenEviction = Literal["age", "reservoir"]
@@ -442,18 +443,26 @@ class TokenMemory:
         Raises
         ------
         StoreError
-            If the folder is missing, foreign, torn or newer than this library.
+            If the folder is missing, foreign, torn, newer than this library, or holds what `save`
+            never writes.
         """
         folder = read_folder(path, kind=_KIND, newest_version=_VERSION)
-        memory = cls(**folder.meta["options"])
-        for at, (stream, seen) in enumerate(
-            zip(memory._streams, folder.meta["n_seen"], strict=True)
-        ):
-            ids = folder.tensors[f"ids.{at}"]
-            key, value = (
-                folder.tensors.get(f"{name}.{at}", ids).to(device) for name in ("key", "value")
-            )
-            stream.restore(key, value, ids, seen)
+        with taken_apart(path):
+            options, n_seen = folder.meta["options"], folder.meta["n_seen"]
+            if options["n_streams"] != len(n_seen):
+                raise ValueError(f"{len(n_seen)} numbers for {options['n_streams']} streams")
+            memory = cls(**options)
+            for at, (stream, seen) in enumerate(zip(memory._streams, n_seen, strict=True)):
+                ids = folder.tensors[f"ids.{at}"]
+                key, value = (
+                    folder.tensors.get(f"{name}.{at}", ids).to(device) for name in ("key", "value")
+                )
+                held = memory.num_heads, len(ids)
+                if ids.dtype != torch.int64 or (
+                    len(ids) and not held == key.shape[:2] == value.shape[:2]
+                ):
+                    raise ValueError(f"stream {at} is not {held[0]} heads of {held[1]} tokens")
+                stream.restore(key, value, ids, int(seen))
         return memory
 
     def _stream(self, at: int) -> TokenStream:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearwise.functional.devices import one_thread
+from nearwise.functional.threads import one_thread
 
 # Of the blocks; the wide one takes 2.8 times the arithmetic.
 FAST_CNN_WIDTHS: dict[str, tuple[int, ...]] = {

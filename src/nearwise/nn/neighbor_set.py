@@ -6,13 +6,13 @@ what was found for queries into a `NeighborSet`. Training and prediction both go
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearwise.cached import cached_property
 from nearwise.functional import Metric, Neighbors, topk_neighbors
 from nearwise.functional.set_attention import HAS_BASE, LEAST
 from nearwise.nn.neighbor_head import pair_reliability

@@ -12,7 +12,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearwise.functional.devices import Threads
 from nearwise.functional.set_attention import (
     HAS_BASE,
     LEAST,
@@ -21,6 +20,7 @@ from nearwise.functional.set_attention import (
     describe_rows,
     pool_rows,
 )
+from nearwise.functional.threads import Threads
 from nearwise.nn.neighbor_head import HeadOutput, softmax_or_nothing
 from nearwise.nn.neighbor_set import NeighborSet
 

@@ -6,19 +6,19 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from enum import Enum
 from importlib.metadata import version as version_of
-from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-from starlette.responses import FileResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from nearwise.classifier import LiveModel
 from nearwise.classifier.memory_map import MapMethod
 from nearwise.classifier.online.feedback import feedback_summary
 from nearwise.memory import Change
+from nearwise.serve import answers
+from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import (
     Decision,
     Labelled,
@@ -29,6 +29,7 @@ from nearwise.serve.bodies import (
     reader,
     rows_for,
 )
+from nearwise.serve.description import PROBLEMS, REF, TAGS, add_documentation
 from nearwise.serve.guards import Guards
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
 from nearwise.serve.page import add_page
@@ -40,66 +41,14 @@ from nearwise.serve.protocol import (
     rows_of_tensors,
     wanted_outputs,
 )
-from nearwise.serve.service import Answers, Ask, Service
+from nearwise.serve.service import Service
+from nearwise.warn import collected_warnings
 
 _ABOUT = """Predictions of a classifier that shows the neighbors behind each answer, and changes of
 what it remembers, which are on the disk before they are answered.
 
 Predictions, changes and reviews have `memory_version`: the number of changes since the fit. Errors
 are `application/problem+json` with a `detail` that says what to do."""
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": what,
-        "content": {
-            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-        },
-    }
-    for status, what in {
-        400: "The body is not JSON.",
-        401: "A key is missing or unknown.",
-        403: "The key may not do that, or the request comes from elsewhere.",
-        404: "There is no such row, change or job.",
-        408: "The body did not come in time.",
-        409: "The Idempotency-Key was used by another request.",
-        413: "Too many rows or bytes.",
-        415: "The body is of another type than JSON.",
-        422: "The model cannot take these rows, or does not support this.",
-        429: "Too many requests wait; Retry-After says when to try again.",
-        501: "An extra is not installed.",
-        503: "The model cannot be changed now, or its folder not be used.",
-        504: "The answer took longer than the deadline.",
-    }.items()
-}
-_PROBLEM_SCHEMA = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-    },
-}
-_DOCS_PAGE = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>nearwise: HTTP interface</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/swagger-ui.css"></head>
-<body><div id="docs"></div>
-<script src="/docs/swagger-ui-bundle.js"></script><script src="/docs/start.js"></script></body>
-</html>
-"""
-_DOCS_START = (
-    'SwaggerUIBundle({url: "/openapi.json", dom_id: "#docs", presets: '
-    "[SwaggerUIBundle.presets.apis], validatorUrl: null})\n"
-)
-_DOCS_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
-    "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_TAGS = ("predict", "memory", "review", "jobs", "open inference protocol")  # in this order
-_BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
-_REF = "#/components/schemas/{model}"
 RowId = Annotated[int, Path(ge=0, lt=2**63, description="Id of a remembered row.")]
 Page = Annotated[int, Query(ge=1, le=10_000, description="Most entries of the answer.")]
 IdempotencyKey = Annotated[
@@ -141,6 +90,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()  # in the process that answers, which may have been forked
+        service.get_ready()
         yield
         service.close()
 
@@ -148,13 +99,14 @@ def create_app(
         title="nearwise",
         version=version_of("nearwise"),
         description=_ABOUT,
-        openapi_tags=[{"name": name} for name in _TAGS],
+        openapi_tags=[{"name": name} for name in TAGS],
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         default_response_class=PlainJSON,
-        responses=_PROBLEMS,
+        generate_unique_id_function=lambda route: route.name,
+        responses=PROBLEMS,
         separate_input_output_schemas=False,
     )
     explain_errors(app)
@@ -206,14 +158,15 @@ def create_app(
         add_page(app, read, write, service)
     for router in (read, write, admin):
         app.include_router(router)
-    _add_documentation(app)
+    add_documentation(app, service, name, shows_model=not keys)
     return app
 
 
-def _body(kind: type[BaseModel]) -> dict[str, Any]:
-    """Describe the body of a route that reads it by itself."""
-    schema = {"$ref": _REF.format(model=kind.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def _typed(kind: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
+    """Describe the answer of a route, and its body, which it reads by itself."""
+    content = {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}}}
+    body = {"requestBody": {"required": True, "content": content}}
+    return {"openapi_extra": body, "response_model": answer}
 
 
 # --- predictions --------------------------------------------------------------------------------
@@ -226,12 +179,12 @@ def _add_predictions(read: APIRouter, service: Service) -> None:
             lambda now: rows_for(now, body), body.n_rows, ask, _predictions
         )
 
-    @read.post("/predict", tags=["predict"], openapi_extra=_body(Question))
+    @read.post("/predict", tags=["predict"], **_typed(Question, answers.Predictions))
     async def predict(body: Annotated[Question, Depends(reader(Question))]) -> Response:
         """Predict rows: label and probabilities, with sets, p-values and abstention on request."""
         return await answered(body)
 
-    @read.post("/explain", tags=["predict"], openapi_extra=_body(WhyQuestion))
+    @read.post("/explain", tags=["predict"], **_typed(WhyQuestion, answers.Explanations))
     async def explain(body: Annotated[WhyQuestion, Depends(reader(WhyQuestion))]) -> Response:
         """Predict rows, and show the neighbors behind each prediction."""
         return await answered(body, body.n_neighbors)
@@ -241,22 +194,29 @@ def _predictions(found: Answers) -> Response:
     content: dict[str, Any] = {"predictions": found.records()}
     if found.selection is not None:
         content["selection"] = found.selection
-    return PlainJSON(content | {"memory_version": found.version})
+    return PlainJSON(content | {"memory_version": found.version, "warnings": found.warnings})
 
 
 # --- rows ---------------------------------------------------------------------------------------
 
 
 def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
-    async def taken(body: Labelled, key: str | None, *, feedback: bool) -> Change:
+    async def taken(body: Labelled, key: str | None, *details: str) -> Response:
         service.check_rows(body.n_rows)
+        warnings: list[str] = []
 
         def make(live: LiveModel) -> Change:
             X = rows_for(live.now, body)
             y = labels_for(live.now, body.labels, new_classes=body.new_classes)
-            return live.feedback(X, y, key=key) if feedback else live.add(X, y, key=key)
+            take = live.feedback if "judged" in details else live.add
+            with collected_warnings() as said:
+                change = take(X, y, key=key)
+            warnings.extend(dict.fromkeys(said))
+            return change
 
-        return await service.change(make)
+        change = await service.change(make)
+        found = {name: change.details[name] for name in details} | {"warnings": warnings}
+        return _changed(change, 201, **found)
 
     async def decided(
         id: int, action: str, label: Any, forget_classes: bool, key: str | None
@@ -271,21 +231,21 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         return _changed(await service.change(make))
 
-    @write.post("/rows", tags=["memory"], status_code=201, openapi_extra=_body(Labelled))
+    @write.post("/rows", tags=["memory"], status_code=201, **_typed(Labelled, answers.Added))
     async def add_rows(
         body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
     ) -> Response:
         """Remember rows; the next prediction may use them. Nothing is trained."""
-        return _changed(await taken(body, key, feedback=False), "evicted")
+        return await taken(body, key, "evicted")
 
-    @write.post("/feedback", tags=["memory"], status_code=201, openapi_extra=_body(Labelled))
+    @write.post("/feedback", tags=["memory"], status_code=201, **_typed(Labelled, answers.Feedback))
     async def feedback(
         body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
     ) -> Response:
         """Predict rows whose labels have become known, note how good that was, remember them."""
-        return _changed(await taken(body, key, feedback=True), "evicted", "judged")
+        return await taken(body, key, "evicted", "judged")
 
-    @read.get("/feedback", tags=["memory"])
+    @read.get("/feedback", tags=["memory"], response_model=answers.FeedbackSummary)
     async def feedback_so_far(
         last: Annotated[int | None, Query(ge=1, description="Only the newest rows.")] = None,
     ) -> Response:
@@ -294,13 +254,13 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         version = history[-1].version if history else service.live.version
         return PlainJSON(feedback_summary(history, last) | {"memory_version": version})
 
-    @read.get("/rows/{id}", tags=["memory"])
+    @read.get("/rows/{id}", tags=["memory"], response_model=answers.Remembered)
     async def row(id: RowId) -> Response:
         """Show a remembered row."""
         version, found = service.remembered(id)
         return PlainJSON(found | {"memory_version": version.number})
 
-    @write.patch("/rows/{id}", tags=["memory"], openapi_extra=_body(NewLabel))
+    @write.patch("/rows/{id}", tags=["memory"], **_typed(NewLabel, answers.Changed))
     async def relabel(
         id: RowId,
         body: Annotated[NewLabel, Depends(reader(NewLabel))],
@@ -309,7 +269,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         """Give a remembered row another label."""
         return await decided(id, "relabel", body.label, body.forget_classes, key)
 
-    @write.delete("/rows/{id}", tags=["memory"])
+    @write.delete("/rows/{id}", tags=["memory"], response_model=answers.Changed)
     async def remove(
         id: RowId,
         forget_classes: Annotated[
@@ -320,7 +280,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         """Forget a remembered row."""
         return await decided(id, "remove", None, forget_classes, key)
 
-    @write.post("/issues/{id}", tags=["review"], openapi_extra=_body(Decision))
+    @write.post("/issues/{id}", tags=["review"], **_typed(Decision, answers.Changed))
     async def decide(
         id: RowId,
         body: Annotated[Decision, Depends(reader(Decision))],
@@ -329,7 +289,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         """Decide about a row's label: give it another, keep it, or remove the row."""
         return await decided(id, body.action, body.label, body.forget_classes, key)
 
-    @read.get("/changes", tags=["memory"])
+    @read.get("/changes", tags=["memory"], response_model=answers.Changes)
     async def changes(limit: Page = 100) -> Response:
         """List the newest changes, newest first."""
         found = await service.ask(lambda: service.live.history(limit))
@@ -346,7 +306,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         version = found[-1].version if found else service.live.version
         return PlainJSON({"changes": listed, "memory_version": version})
 
-    @write.post("/changes/{version}/undo", tags=["memory"])
+    @write.post("/changes/{version}/undo", tags=["memory"], response_model=answers.Changed)
     async def undo(
         version: Annotated[int, Path(ge=1, lt=2**63)], key: IdempotencyKey = None
     ) -> Response:
@@ -361,17 +321,16 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         return _changed(await service.change(make))
 
 
-def _changed(change: Change, *details: str) -> Response:
-    content = {"ids": change.ids} | {name: change.details[name] for name in details}
-    status = 201 if details else 200  # something is there that was not
-    return PlainJSON(content | {"memory_version": change.version}, status)
+def _changed(change: Change, status: int = 200, **more: Any) -> Response:
+    content = {"ids": change.ids, **more, "memory_version": change.version}
+    return PlainJSON(content, status)
 
 
 # --- review -------------------------------------------------------------------------------------
 
 
 def _add_review(read: APIRouter, service: Service) -> None:
-    @read.get("/issues", tags=["review"])
+    @read.get("/issues", tags=["review"], response_model=answers.Issues)
     async def issues(limit: Page = 100) -> Response:
         """List remembered rows whose labels look wrong, most suspicious first."""
         version, found = await service.read(service.issues)
@@ -383,15 +342,18 @@ def _add_review(read: APIRouter, service: Service) -> None:
             }
         )
 
-    @read.get("/map", tags=["review"])
+    @read.get("/map", tags=["review"], response_model=answers.MapSeen)
     async def memory_map(
+        request: Request,
         method: Annotated[MapMethod, Query(description="t-SNE needs the extra map.")] = "pca",
         doubt: Annotated[
             bool, Query(description="Also the probability that each label is wrong.")
         ] = False,
     ) -> Response:
         """Lay the memory out in two dimensions: of at most 20,000 rows, drawn at random."""
-        version, found = await service.read(lambda: service.map(method, doubt=doubt))
+        version, found = await service.read_map(
+            method, lambda: service.map(method, doubt=doubt), request.is_disconnected
+        )
         return PlainJSON(found | {"memory_version": version.number})
 
 
@@ -404,22 +366,22 @@ def _add_jobs(read: APIRouter, admin: APIRouter, service: Service) -> None:
         where = f"/jobs/{job.id}"
         return PlainJSON({"job": job.id, "status": where}, 202, headers={"Location": where})
 
-    @admin.post("/compact", tags=["jobs"], status_code=202)
+    @admin.post("/compact", tags=["jobs"], status_code=202, response_model=answers.Started)
     async def compact() -> Response:
         """Fold all changes into the model's folder, and forget removed rows for good."""
         return started("compact", lambda live: live.compact())
 
-    @admin.post("/refresh", tags=["jobs"], status_code=202)
+    @admin.post("/refresh", tags=["jobs"], status_code=202, response_model=answers.Started)
     async def refresh() -> Response:
         """Fit again to what is remembered now; predictions go on meanwhile."""
         return started("refresh", lambda live: live.refresh())
 
-    @read.get("/jobs/{id}", tags=["jobs"])
+    @read.get("/jobs/{id}", tags=["jobs"], response_model=answers.JobSeen)
     async def job(id: RowId) -> Response:
         """Report how far a job is: waiting, running, done or failed."""
         return PlainJSON(asdict(service.job(id)))
 
-    @read.get("/metrics", tags=["jobs"])
+    @read.get("/metrics", tags=["jobs"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
         return Response(service.monitoring.text(), media_type="text/plain; version=0.0.4")
@@ -436,35 +398,36 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
         if model != name:
             raise ProblemError(404, f"There is no model {model[:80]!r}; this one is {name!r}.")
 
-    @app.get("/v2/health/live", tags=tags)
+    @app.get("/v2/health/live", tags=tags, response_model=answers.Live)
     async def is_live() -> Response:
         """Whether the service runs; no key is needed."""
         return PlainJSON({"live": True})
 
-    @app.get("/v2/health/ready", tags=tags)
+    @app.get("/v2/health/ready", tags=tags, response_model=answers.Ready)
     async def is_ready() -> Response:
-        """Whether the service answers; no key is needed."""
-        return PlainJSON({"ready": True})
+        """Whether the service answers, and what it still prepares; no key is needed."""
+        step = service.getting_ready
+        return PlainJSON({"ready": True, "getting_ready": None if step is None else step._asdict()})
 
-    @read.get("/v2", tags=tags)
+    @read.get("/v2", tags=tags, response_model=answers.Server)
     async def server() -> Response:
         """Server metadata."""
         found = {"name": "nearwise", "version": version_of("nearwise"), "extensions": []}
         return PlainJSON(found)
 
-    @read.get("/v2/models/{model}", tags=tags)
+    @read.get("/v2/models/{model}", tags=tags, response_model=answers.ModelMetadata)
     async def metadata(model: Model) -> Response:
         """Model metadata: inputs and outputs."""
         check(model)
         return PlainJSON(model_metadata(name, service.live.now))
 
-    @read.get("/v2/models/{model}/ready", tags=tags)
+    @read.get("/v2/models/{model}/ready", tags=tags, response_model=answers.ModelReady)
     async def is_model_ready(model: Model) -> Response:
         """Whether the model answers."""
         check(model)
         return PlainJSON({"name": name, "ready": True})
 
-    @read.post("/v2/models/{model}/infer", tags=tags, openapi_extra=_body(InferRequest))
+    @read.post("/v2/models/{model}/infer", tags=tags, **_typed(InferRequest, answers.InferAnswer))
     async def infer(
         model: Model,
         body: Annotated[InferRequest, Depends(reader(InferRequest))],
@@ -478,38 +441,6 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
             ask,
             lambda found: PlainJSON(infer_answer(name, body, wanted, found)),
         )
-
-
-# --- documentation ------------------------------------------------------------------------------
-
-
-def _add_documentation(app: FastAPI) -> None:
-    """Serve the interface's description, and a page of it that needs no network."""
-    static = files("fastapi_offline").joinpath("static")
-    policy = {"Content-Security-Policy": _DOCS_POLICY}
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return Response(_DOCS_PAGE, media_type="text/html", headers=policy)
-
-    @app.get("/docs/start.js", include_in_schema=False)
-    async def start() -> Response:
-        return Response(_DOCS_START, media_type="text/javascript")
-
-    @app.get("/docs/{name}", include_in_schema=False)
-    async def file(name: Literal["swagger-ui.css", "swagger-ui-bundle.js"]) -> Response:
-        return FileResponse(str(static.joinpath(name)))
-
-    described = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = described()
-        _, parts = models_json_schema([(one, "validation") for one in _BODIES], ref_template=_REF)
-        schemas = schema["components"].setdefault("schemas", {})
-        schemas |= parts["$defs"] | {"Problem": _PROBLEM_SCHEMA}
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def model_name(folder: str) -> str:

@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from nearwise.forking import heed_forks
+
 
 class QueueFullError(Exception):
     """Another request would wait too long behind those that wait."""
@@ -48,11 +50,15 @@ class Lane:
         max_rows: int = 1,
     ) -> None:
         self._work, self._max_waiting, self._max_rows = work, max_waiting, max_rows
+        self._name, self._closed = name, False
+        self._begin()
+        heed_forks(self, Lane._begin)  # the thread, and who waits for it, are the parent's
+
+    def _begin(self) -> None:
+        """Let nobody wait."""
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # begins with the first request
 
     @property
     def n_waiting(self) -> int:
@@ -84,6 +90,9 @@ class Lane:
             waiting = _Waiting(group, request, n_rows)
             self._waiting.append(waiting)
             self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
         return waiting.answer
 
     def close(self) -> None:
@@ -91,7 +100,8 @@ class Lane:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while batch := self._next():

@@ -30,8 +30,8 @@ from nearwise.names import did_you_mean, listed
 from nearwise.safe_files import plain
 from nearwise.serve.problems import ProblemError, problem_of_body
 
-_CELL = {"type": ["boolean", "number", "string", "null"]}
-_LABEL = {"type": ["boolean", "number", "string"]}
+CELL = {"type": ["boolean", "number", "string", "null"]}
+LABEL = {"type": ["boolean", "number", "string"]}
 MOST_ROWS = 2**16  # of any service
 MOST_NEIGHBORS = 1_000
 _SHOWN = 12  # names in a message
@@ -82,18 +82,18 @@ def _not_endless(values: Any) -> Any:
 # Of a long list one mistake is named.
 Few = (Field(fail_fast=True), BeforeValidator(_not_endless))
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(_LABEL)]
+Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(LABEL)]
 Table = Annotated[
     list[dict[str, Any]],
     *Few,
     AfterValidator(_check_cells),
-    WithJsonSchema({"type": "array", "items": {"type": "object", "additionalProperties": _CELL}}),
+    WithJsonSchema({"type": "array", "items": {"type": "object", "additionalProperties": CELL}}),
 ]
 Labels = Annotated[
     list[Any],
     BeforeValidator(_not_endless),
     AfterValidator(_check_labels),
-    WithJsonSchema({"type": "array", "items": _LABEL}),
+    WithJsonSchema({"type": "array", "items": LABEL}),
 ]
 
 
@@ -200,9 +200,14 @@ def reader(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
 
     def checked(content: bytes) -> B:
         try:
-            return kind.model_validate_json(content)
+            body = kind.model_validate_json(content)
         except ValidationError as error:
-            raise problem_of_body(error) from None
+            wrong = problem_of_body(error)
+            if wrong.status_code != 400:
+                _refuse_repeated(content)
+            raise wrong from None
+        _refuse_repeated(content)
+        return body
 
     async def read(request: Request) -> B:
         content = await request.body()
@@ -210,6 +215,19 @@ def reader(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
         return work() if len(content) < _SMALL else await run_in_threadpool(work)
 
     return read
+
+
+def _refuse_repeated(content: bytes) -> None:
+    """Refuse names that an object of a readable body has twice."""
+    json.loads(content, object_pairs_hook=_unrepeated, parse_int=str, parse_float=str)
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse an object that has a name twice: JSON does not say which of the values counts."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ProblemError(422, f"An object of the body has {twice[:60]!r} twice; give it once.")
 
 
 def rows_for(version: Version, body: Rows) -> Any:
@@ -269,9 +287,9 @@ def _matrix(features: list[list[float | None]]) -> np.ndarray:
 
 def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> None:
     """Refuse with 422 columns that a model does not have, and missing ones that it needs."""
-    optional = set(encoder.left_out)
+    needed = [name for name in encoder.columns if name not in set(encoder.left_out)]
     strange = [name for name in there if name not in encoder.columns]
-    missing = [name for name in encoder.columns if name not in there and name not in optional]
+    missing = [name for name in needed if name not in there]
     if not strange and not missing:
         return
     what = f"has {_listed(strange)}" if strange else f"lacks {_listed(missing)}"
@@ -280,8 +298,8 @@ def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> 
     hint = did_you_mean(strange[0], free) if strange else ""
     raise ProblemError(
         422,
-        f"{where} {what}; {why}.{hint} The model's columns are {_listed(encoder.columns)}. null "
-        "stands for a missing value.",
+        f"{where} {what}; {why}.{hint} The model needs the columns "
+        f"{_listed(needed)}. null stands for a missing value.",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from time import perf_counter
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearwise.serve.monitoring import Monitoring
@@ -22,6 +23,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _WITH_BODY = ("POST", "PUT", "PATCH")
+_METHODS = (*_WITH_BODY, "GET", "HEAD", "DELETE", "OPTIONS")  # that figures name
+_CLIENT_LEFT = 499  # in figures: nobody gets an answer
 _PREDICTIONS = re.compile(r"/predict|/explain|/v2/models/[^/]*/infer")
 
 
@@ -75,11 +78,13 @@ class Guards:
 
         try:
             try:
-                self._check(Headers(scope=scope), scope["method"], scope["path"])
+                self._check(Headers(scope=scope), scope)
                 body = _Bounded(receive, self._max_body, self._patience)
                 await self._app(scope, body, sealed)
             except ProblemError as error:
                 await problem(error, scope["path"])(scope, receive, sealed)
+            except ClientDisconnect:
+                status = _CLIENT_LEFT
             except Exception as error:
                 said = fault(error, scope["method"], scope["path"])
                 if status is not None:  # the answer has begun, and cannot be another one
@@ -87,17 +92,18 @@ class Guards:
                 await problem(said, scope["path"])(scope, receive, sealed)
         finally:
             route = getattr(scope.get("route"), "path", "none")  # not what clients make up
-            self._monitoring.requests.labels(scope["method"], route, status).inc()
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._monitoring.requests.labels(method, route, status).inc()
             self._monitoring.seconds.labels(route).observe(perf_counter() - start)
 
-    def _check(self, headers: Headers, method: str, path: str) -> None:
-        host = headers.get("host", "")
+    def _check(self, headers: Headers, scope: Scope) -> None:
+        method, host = scope["method"], headers.get("host", "")
         if self._hosts is not None and host_name(host) not in self._hosts:
             raise ProblemError(
                 403, f"This service is not called {host!r}. Name it with --allow-host if it is."
             )
         origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        if origin is not None and not _is_own(origin, scope["scheme"], host):
             raise ProblemError(403, "Pages of other sites may not call this service.")
         follows_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         at_home = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
@@ -118,10 +124,16 @@ class Guards:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method in _WITH_BODY and has_body and kind not in ("", "application/json"):
             raise ProblemError(415, f"The body is {kind[:80]!r}; send application/json.")
-        if method == "POST" and self._is_full() and _PREDICTIONS.fullmatch(path):
+        if method == "POST" and self._is_full() and _PREDICTIONS.fullmatch(scope["path"]):
             raise queue_is_full()  # before a body costs anything
         if headers.get("content-encoding", "identity") != "identity":
             raise ProblemError(415, "The body is compressed; send it as it is.")
+
+
+def _is_own(origin: str, scheme: str, host: str) -> bool:
+    """Whether a page of this origin came from this service, by itself or through a TLS proxy."""
+    schemes = {scheme} if host_name(host) in LOOPBACK else {scheme, "https"}
+    return origin.lower() in {f"{one}://{host.lower()}" for one in schemes}
 
 
 class _Bounded:

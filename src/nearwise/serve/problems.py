@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from nearwise.memory import StoreError
 from nearwise.safe_files import plain
@@ -42,10 +42,8 @@ class ProblemError(HTTPException):
         self.more = more
 
 
-class PlainJSON(Response):
+class PlainJSON(JSONResponse):
     """JSON of numpy's types too, in ASCII: labels may hold what UTF-8 cannot."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """Turn content into bytes."""

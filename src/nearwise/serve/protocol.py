@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.live import Version
+from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import MOST_NEIGHBORS, Few, check_columns
 from nearwise.serve.problems import ProblemError
-from nearwise.serve.service import Answers, Ask
 
 _DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -183,12 +183,13 @@ def _flat(data: list[Any]) -> list[Any]:
 def infer_answer(
     name: str, request: InferRequest, wanted: tuple[str, ...], found: Answers
 ) -> dict[str, Any]:
-    """Give the protocol's answer."""
+    """Give the protocol's answer; parameters are single values there, so warnings are lines."""
+    warnings = {"warnings": "\n".join(found.warnings)} if found.warnings else {}
     return {
         "model_name": name,
         "model_version": str(found.version),
         **({} if request.id is None else {"id": request.id}),
-        "parameters": {"memory_version": found.version},
+        "parameters": {"memory_version": found.version} | warnings,
         "outputs": [_output(one, found) for one in wanted],
     }
 

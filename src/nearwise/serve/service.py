@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -15,30 +15,38 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from nearwise.classifier import LiveModel
-from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.live import ReusedKeyError, Version
+from nearwise.classifier.live import Version
 from nearwise.classifier.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.noise.label_issues import can_find_label_issues, label_issues
 from nearwise.classifier.noise.review import held_out_losses, review
-from nearwise.classifier.query import Query
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
+from nearwise.classifier.uncertainty.calibration_rows import calibration_rows, own_distances
 from nearwise.classifier.uncertainty.explain import without_pixels
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
+from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
+from nearwise.serve.asked_rows import (
+    Answers,
+    Ask,
+    answers,
+    attempt,
+    call_each,
+    encoded,
+    extras,
+    not_remembered,
+)
 from nearwise.serve.batching import Lane, QueueFullError
+from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
 
 T = TypeVar("T")
 _LOG = logging.getLogger("nearwise.serve")
-_BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
-_OF_SELECTION = ("score_name", "threshold", "expected_risk", "risk_bound", "confidence")
 _FOLLOW_EVERY = 0.5  # seconds
 _LONGEST_REPLAY = 10.0  # seconds that opening the model may take longer for its changes
 _MOST_JOBS = 100  # that are remembered
 _FEWEST_JUDGED, _MOST_JUDGED = 30, 5_000  # rows that an effect is measured on
-_REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
 _MOST_SHOWN = 2**15  # neighbors of all rows of a request
 
 
@@ -56,79 +64,6 @@ class Limits:
     deadline: float = 10.0
 
 
-@dataclass(frozen=True)
-class Ask:
-    """A query about rows; equal queries are answered together."""
-
-    confidence: float | None = None
-    novelty: bool = False
-    coverage: float | None = None
-    max_risk: float | None = None
-    n_neighbors: int | None = None
-
-    @property
-    def is_selective(self) -> bool:
-        """Whether to choose the predictions to act on."""
-        return self.coverage is not None or self.max_risk is not None
-
-
-class Answers(NamedTuple):
-    """What was found for the rows of a request; None where it was not requested.
-
-    `proba` (n, n_classes), `sets` bool (n, n_classes), `novelty_p` (n,), `accepted` bool (n,),
-    `explanations` one per row, `selection` of all requests that were answered together.
-    """
-
-    version: int
-    classes: np.ndarray
-    proba: np.ndarray
-    sets: np.ndarray | None
-    novelty_p: np.ndarray | None
-    accepted: np.ndarray | None
-    selection: dict[str, Any] | None
-    explanations: list[Any] | None
-
-    def of_rows(self, rows: slice) -> "Answers":
-        """Those of some rows."""
-
-        def cut(values: Any) -> Any:
-            return None if values is None else values[rows]
-
-        return self._replace(
-            proba=cut(self.proba),
-            sets=cut(self.sets),
-            novelty_p=cut(self.novelty_p),
-            accepted=cut(self.accepted),
-            explanations=cut(self.explanations),
-        )
-
-    @property
-    def predicted(self) -> np.ndarray:
-        """Most probable classes, (n,)."""
-        found: np.ndarray = self.classes[self.proba.argmax(axis=1)]
-        return found
-
-    def records(self) -> list[dict[str, Any]]:
-        """One object per row: label, proba by class, and what else was requested."""
-        names = [str(label) for label in self.classes.tolist()]
-        records: list[dict[str, Any]] = []
-        labels, proba = self.predicted.tolist(), self.proba.tolist()
-        for row, label in enumerate(labels):
-            record: dict[str, Any] = {"label": label}
-            if self.explanations is not None:
-                record |= self.explanations[row].to_dict()
-                del record["prediction"]
-            record["proba"] = dict(zip(names, proba[row], strict=True))
-            if self.sets is not None:
-                record["set"] = self.classes[self.sets[row]].tolist()
-            if self.novelty_p is not None:
-                record["novelty_p"] = self.novelty_p[row]
-            if self.accepted is not None:
-                record["accepted"] = self.accepted[row]
-            records.append(record)
-        return records
-
-
 @dataclass
 class Job:
     """Work that takes longer than a request may."""
@@ -140,6 +75,13 @@ class Job:
     finished: float | None = None
     memory_version: int | None = None
     problem: str | None = None
+
+
+class GettingReady(NamedTuple):
+    """What a service that was just started computes: the present step, and the share done."""
+
+    step: str
+    progress: float
 
 
 class Effect(NamedTuple):
@@ -191,23 +133,67 @@ class Service:
         self.predictions = Lane(
             "predictions", self._predict, max_waiting=most, max_rows=self.limits.max_rows
         )
-        self._changes = Lane("changes", _call_each, max_waiting=most)
-        self._readings = Lane("readings", _call_each, max_waiting=most)
-        self._asks = Lane("asks", _call_each, max_waiting=most)
+        self._changes = Lane("changes", call_each, max_waiting=most)
+        self._readings = Lane("readings", call_each, max_waiting=most)
+        self._asks = Lane("asks", call_each, max_waiting=most)
+        self._layouts = Layouts(call_each, most)
+        self._noting = threading.Lock()  # of what is derived, which two lanes do
+        self.getting_ready: GettingReady | None = None
+        self._warming: Future[None] | None = None
+        self._begun: OrderedDict[str, tuple[Version, Future[Any]]] = OrderedDict()
         self._closing = threading.Event()
-        self._follower: threading.Thread | None = None
-        if follow:
+        self._follows, self._follower = follow, threading.Thread()
+        self.start()
+        heed_forks(self, Service._forget_jobs)
+
+    def start(self) -> None:
+        """Follow the folder in this process, if it is to be followed and is not yet."""
+        if self._follows and not self._follower.is_alive():
             self._follower = threading.Thread(target=self._follow, name="follower", daemon=True)
             self._follower.start()
+
+    def _forget_jobs(self) -> None:
+        """Leave jobs to the process that began them."""
+        self._closing, self._noting = threading.Event(), threading.Lock()
+        self._jobs.clear()
+        self._begun.clear()
+        self._warming = self.getting_ready = None
+        self._is_folding = False
 
     def close(self) -> None:
         """Answer what waits, finish the change under way, and close the journal."""
         self._closing.set()
-        if self._follower is not None:
+        if self._follower.is_alive():
             self._follower.join()
-        for lane in (self.predictions, self._asks, self._readings, self._changes):
+        lanes = (self.predictions, self._asks, self._readings, self._layouts, self._changes)
+        for lane in lanes:
             lane.close()
         self.live.close()
+
+    # --- before the first question --------------------------------------------------------------
+
+    def get_ready(self) -> None:
+        """Start computing what the first question would wait for; predictions go on meanwhile."""
+        self.getting_ready = GettingReady(WARM_UP[0][0], 0.0)
+        self._warming = self._readings.submit(self._warm_up)
+
+    async def until_ready(self) -> None:
+        """Wait for `get_ready`; TimeoutError after the deadline."""
+        if self._warming is not None:
+            waiting = asyncio.shield(asyncio.wrap_future(self._warming))
+            await asyncio.wait_for(waiting, self.limits.deadline)
+
+    def _warm_up(self) -> None:
+        try:
+            for n_done, (step, work) in enumerate(WARM_UP):
+                if self._closing.is_set():
+                    return
+                self.getting_ready = GettingReady(step, n_done / len(WARM_UP))
+                work(self.live.now)
+        except Exception as error:  # the question that needs it is told
+            _LOG.error("getting ready failed", exc_info=error)
+        finally:
+            self.getting_ready = None
 
     # --- predictions ----------------------------------------------------------------------------
 
@@ -258,23 +244,23 @@ class Service:
     def _answered(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
         """Answer equal queries, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
-        given = [_attempt(partial(rows, version)) for _, rows, _ in requests]
-        encoded = _encoded(version, given)
-        sound = [one for one in encoded if not isinstance(one, Exception)]
+        given = [attempt(partial(rows, version)) for _, rows, _ in requests]
+        each, warnings = encoded(version, given)
+        sound = [one for one in each if not isinstance(one, Exception)]
         if not sound:
-            return encoded
+            return each
         n_rows = sum(len(one[0]) for one in sound)
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
         # Refused where there are too few calibration rows, or no threshold keeps the risk.
-        found = _attempt(lambda: answers(version, version.query(sound, **_extras(ask)), ask))
+        found = attempt(lambda: answers(version, version.query(sound, **extras(ask)), ask))
         results, start = [], 0
-        for one, (_, _, form) in zip(encoded, requests, strict=True):
+        for one, said, (_, _, form) in zip(each, warnings, requests, strict=True):
             if isinstance(one, Exception) or isinstance(found, Exception):
                 results.append(one if isinstance(one, Exception) else found)
                 continue
             rows = slice(start, start + len(one[0]))
-            results.append(_attempt(partial(form, found.of_rows(rows))))
+            results.append(attempt(partial(form, found.of_rows(rows, said))))
             start = rows.stop
         return results
 
@@ -342,7 +328,7 @@ class Service:
 
         def run() -> None:
             job.state, job.started = "running", time.time()
-            problem = _attempt(lambda: work(self.live))
+            problem = attempt(lambda: work(self.live))
             if isinstance(problem, ProblemError):
                 job.problem = problem.detail
             elif isinstance(problem, Exception):
@@ -377,7 +363,7 @@ class Service:
         try:
             (found,) = version.fitted.look_up([row])
         except UnknownIdError:
-            raise _not_remembered() from None
+            raise not_remembered() from None
         return version, found._asdict() | {"row": without_pixels(found.row)}
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -387,6 +373,25 @@ class Service:
     async def ask(self, work: Callable[[], T]) -> T:
         """Do work that takes part of a second, and need not wait for what takes long."""
         return await self._within_deadline(self._asks.submit(work))
+
+    async def ask_again(self, question: str, work: Callable[[], T]) -> T:
+        """Do work as `ask` does, for a client that asks again after a TimeoutError.
+
+        Meanwhile it goes on, so that no question is too long to be answered.
+        """
+        now = self.live.now
+        version, answer = self._begun.pop(question, (None, None))
+        if answer is None or version is None or version.fitted is not now.fitted:
+            answer = self._asks.submit(work)
+        try:
+            waiting = asyncio.shield(asyncio.wrap_future(answer))
+            found: T = await asyncio.wait_for(waiting, self.limits.deadline)
+        except TimeoutError:
+            self._begun[question] = now, answer
+            while len(self._begun) > self.limits.max_queue:
+                self._begun.popitem(last=False)
+            raise
+        return found
 
     def issues(self) -> tuple[Version, Any]:
         """Rows whose labels look wrong, most suspicious first, without those that were kept."""
@@ -432,7 +437,21 @@ class Service:
 
     def laid_out(self, method: MapMethod) -> tuple[Version, MemoryMap]:
         """Give the map of the present version, which is made once."""
-        return self._once(f"map by {method}", lambda now: memory_map(now.fitted, method))
+        report = self._layouts.report
+        return self._once(f"map by {method}", lambda now: memory_map(now.fitted, method, report))
+
+    async def read_map(
+        self, method: MapMethod, work: Callable[[], T], is_gone: Callable[[], Awaitable[bool]]
+    ) -> T:
+        """Do work with a map; that of t-SNE in its own thread, and only while somebody waits."""
+        if method == "pca":
+            return await self.read(work)
+        return await self._layouts.answer(work, self.limits.deadline, is_gone)
+
+    @property
+    def layout_progress(self) -> float | None:
+        """How far the slow layout under way is; None where there is none."""
+        return self._layouts.progress
 
     def _came(self, fitted: FittedModel) -> np.ndarray:
         """Version with which each remembered row came; 0 for those of the fit."""
@@ -479,10 +498,11 @@ class Service:
         """Give what is made of a version, once; what was made of others is dropped."""
         known = self._derived.get(name)
         if known is None or known[0].fitted is not version.fitted:
-            made = make(version)
-            there = self._derived.items()
-            self._derived = {n: one for n, one in there if one[0].fitted is version.fitted}
-            known = self._derived[name] = version, made
+            known = version, make(version)
+            with self._noting:
+                there = self._derived.items()
+                kept = {n: one for n, one in there if one[0].fitted is version.fitted}
+                self._derived = kept | {name: known}
         found: T = known[1]
         return found
 
@@ -503,79 +523,16 @@ class Service:
                 problem = str(error)
 
 
-def answers(version: Version, query: Query, ask: Ask) -> Answers:
-    """Give what was requested of a query's rows."""
-    chosen = None
-    if ask.is_selective:
-        chosen = query.selection(
-            coverage=ask.coverage, max_risk=ask.max_risk, confidence=_BOUND_CONFIDENCE
-        )
-    return Answers(
-        version.number,
-        query.model.classes,
-        query.proba(),
-        None if ask.confidence is None else query.sets(ask.confidence),
-        query.novelty_p_value() if ask.novelty else None,
-        None if chosen is None else chosen.accepted,
-        None if chosen is None else {name: getattr(chosen, name) for name in _OF_SELECTION},
-        None if ask.n_neighbors is None else query.explanations(),
-    )
+def _calibration_rows(version: Version) -> object:
+    fitted = version.fitted
+    return calibration_rows(fitted.predictor, fitted.n_classes, fitted.predictor.n_views)
+
+
+WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (
+    ("distances between remembered rows", lambda now: own_distances(now.fitted.predictor.views)),
+    ("predictions of remembered rows", _calibration_rows),
+)
 
 
 def _label_issues(version: Version) -> Any:
     return label_issues(version.fitted, 5, "nearwise")
-
-
-def _encoded(version: Version, given: list[Any]) -> list[list[AnyRows] | Exception]:
-    """Encode the rows of each request; what cannot be is that request's own exception.
-
-    Arrays are checked and encoded at once, as that takes as long for one row as for many. A table's
-    columns could change their type by being joined.
-    """
-    arrays = [one for one in given if isinstance(one, np.ndarray)]
-    alike = {(one.shape[1:], one.dtype) for one in arrays}
-    if 1 < len(arrays) == len(given) and len(alike) == 1:
-        whole = _attempt(lambda: version.encoded(np.concatenate(arrays)))
-        if not isinstance(whole, Exception):
-            ends = np.cumsum([len(one) for one in arrays])
-            return [
-                [view.take(np.arange(end - len(one), end)) for view in whole]
-                for one, end in zip(arrays, ends, strict=True)
-            ]
-    return [
-        one if isinstance(one, Exception) else _attempt(partial(version.encoded, one))
-        for one in given
-    ]
-
-
-def _extras(ask: Ask) -> dict[str, Any]:
-    explain: int | Literal[False] = False if ask.n_neighbors is None else ask.n_neighbors
-    novelty = ask.novelty or ask.is_selective
-    return {"sets": ask.confidence is not None, "novelty": novelty, "explain": explain}
-
-
-def _not_remembered() -> ProblemError:
-    return ProblemError(404, "The row is not remembered (or no longer).")
-
-
-def _attempt(work: Callable[[], T]) -> T | Exception:
-    """Do what a client requests; an exception is its answer, and nobody else's."""
-    try:
-        return work()
-    except StoreError as error:  # though a ValueError, it is not a mistake of a client
-        return error
-    except UnknownIdError:
-        return _not_remembered()
-    except ReusedKeyError as error:
-        return ProblemError(409, str(error))
-    except ImportError as error:  # an extra
-        return ProblemError(501, str(error))
-    except _REFUSED as error:
-        return ProblemError(422, str(error))
-    except Exception as error:
-        return error
-
-
-def _call_each(requests: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do the work of each request; an exception is its answer."""
-    return [_attempt(work) for work in requests]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearwise.memory.gate import taken_apart
 from nearwise.memory.store import MANIFEST, read_folder, write_folder
 
 KIND = "nearwise-training-checkpoint"
@@ -99,35 +100,36 @@ def load_checkpoint(
     """Bring a run back to its last checkpoint; None where there is none.
 
     Network, optimizer, generator and torch's global random states are set in place. StoreError if
-    the folder is torn, foreign or newer than this version, ValueError if it belongs to a run on
-    other data or with other settings.
+    the folder is torn, foreign, newer than this version or holds something else, ValueError if it
+    belongs to a run on other data or with other settings.
     """
     path = Path(path)
     if not (path / MANIFEST).exists():  # nothing yet, or killed within the first write
         return None
     folder = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
-    if folder.meta["fingerprint"] != fingerprint:
+    if folder.meta.get("fingerprint") != fingerprint:
         raise ValueError(
             f"The checkpoint in {path} belongs to another run: its data, settings or seed differ. "
             "Delete the folder to start again, or name another one."
         )
-    device = next(network.parameters()).device
-    groups = _grouped(folder.tensors)
-    network.load_state_dict(groups["model"])
-    moments: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in groups.get("optimizer", {}).items():
-        index, entry = name.split("/", 1)
-        moments.setdefault(int(index), {})[entry] = tensor
-    optimizer.load_state_dict(
-        {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
-    )
-    generator.set_state(groups["random"]["generator"])
-    torch.set_rng_state(groups["random"]["torch"])
-    if device.type == "cuda" and "cuda" in groups["random"]:
-        torch.cuda.set_rng_state(groups["random"]["cuda"], device)
-    state = TrainingState(**folder.meta["state"])
-    state.best = {name: tensor.to(device) for name, tensor in groups.get("best", {}).items()}
-    extra = {name: tensor.to(device) for name, tensor in groups.get("extra", {}).items()}
+    with taken_apart(path):
+        device = next(network.parameters()).device
+        groups = _grouped(folder.tensors)
+        network.load_state_dict(groups["model"])
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in groups.get("optimizer", {}).items():
+            index, entry = name.split("/", 1)
+            moments.setdefault(int(index), {})[entry] = tensor
+        optimizer.load_state_dict(
+            {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+        generator.set_state(groups["random"]["generator"])
+        torch.set_rng_state(groups["random"]["torch"])
+        if device.type == "cuda" and "cuda" in groups["random"]:
+            torch.cuda.set_rng_state(groups["random"]["cuda"], device)
+        state = TrainingState(**folder.meta["state"])
+        state.best = {name: tensor.to(device) for name, tensor in groups.get("best", {}).items()}
+        extra = {name: tensor.to(device) for name, tensor in groups.get("extra", {}).items()}
     return state, extra
 
 

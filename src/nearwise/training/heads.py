@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from nearwise.functional.devices import one_thread
+from nearwise.functional.threads import one_thread
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.training.engine import NotFiniteError, Progress, train_epochs
 from nearwise.training.objective import Objective, Parts, Record

@@ -31,13 +31,20 @@ class StrictSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     settings_of: ClassVar[str]
 
+    def __init__(self, **values: Any) -> None:
+        """Check the settings; the ValueError has no words of pydantic's own around it."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError(plain_message(error)) from None
+
     @model_validator(mode="before")
     @classmethod
     def _hint_at_unknown(cls, values: Any) -> Any:
         return refuse_unknown(values, cls, cls.settings_of)
 
 
-def plain_message(error: ValueError) -> str:
+def plain_message(error: Exception) -> str:
     """Return the text of a pydantic error, without its codes and links."""
     if not isinstance(error, ValidationError):
         return str(error)
@@ -45,7 +52,8 @@ def plain_message(error: ValueError) -> str:
     for part in error.errors():
         where = ".".join(map(str, part["loc"]))
         what = part["msg"].removeprefix("Value error, ")
-        given = f" (got {part['input']!r})" if where else ""
+        checked = part["type"] == "value_error"  # by us, who say what was given
+        given = f" (got {part['input']!r})" if where and not checked else ""
         lines.append(f"{where}: {what}{given}" if where else what)
     return "; ".join(lines)
 

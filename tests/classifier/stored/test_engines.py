@@ -35,15 +35,15 @@ def change(live):
 def moved(uri, folder):
     """Answers of a model as it was moved, after changes, and after a snapshot, opened anew."""
     move_memory(model(), folder, uri)
-    found = [answers(AttnKNNClassifier.load(folder))]
-    with open_live(folder) as live:
+    found = [answers(AttnKNNClassifier.load(folder, trusted_store=uri))]
+    with open_live(folder, trusted_store=uri) as live:
         change(live)
         found.append(answers(live.model))
         kinds = [made.kind for made in live.history()]
         assert kinds == ["add", "relabel", "remove", "add", "remove"]
         live.compact()
         found.append(answers(live.model))
-    found.append(answers(AttnKNNClassifier.load(folder)))
+    found.append(answers(AttnKNNClassifier.load(folder, trusted_store=uri)))
     return found
 
 

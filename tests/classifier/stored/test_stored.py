@@ -25,7 +25,7 @@ from nearwise.classifier.live import ReusedKeyError
 from nearwise.classifier.stored import folder as folder_module
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.memory import StoreError, UnknownIdError, locked_folder
-from nearwise.memory.stores import disk, engine_of
+from nearwise.memory.stores import bulk, engine_of
 from tests.classifier.cases import attn_knn, blobs, fit_once, table
 
 pytest.importorskip("lance")
@@ -355,17 +355,17 @@ def test_places_that_are_taken_are_left_alone(made, tmp_path):
 
 def test_a_store_elsewhere_and_one_of_another_model(made, tmp_path):
     model, _ = made("no base")
-    move_memory(model, tmp_path / "m", str(tmp_path / "elsewhere"))
+    place = str(tmp_path / "elsewhere")
+    move_memory(model, tmp_path / "m", place)
     X, _ = new_rows("no base", 5)
-    assert np.array_equal(
-        AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X)
-    )
-    shutil.rmtree(tmp_path / "elsewhere")
+    opened = AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
+    assert np.array_equal(opened.predict_proba(X), model.predict_proba(X))
+    shutil.rmtree(place)
     with pytest.raises(StoreError, match="nothing at"):
-        AttnKNNClassifier.load(tmp_path / "m")
-    move_memory(model, tmp_path / "other", str(tmp_path / "elsewhere"))
+        AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
+    move_memory(model, tmp_path / "other", place)
     with pytest.raises(StoreError, match="another model"):
-        AttnKNNClassifier.load(tmp_path / "m")
+        AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
 
 
 def test_a_folder_moves_with_its_store(made, tmp_path):
@@ -377,7 +377,7 @@ def test_a_folder_moves_with_its_store(made, tmp_path):
 
 
 def test_approximate_search_is_exact_where_it_finds_the_neighbors(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "AUTO_EXACT_BELOW", 500)
+    monkeypatch.setattr(bulk, "AUTO_EXACT_BELOW", 500)
     X, y = blobs(3000, seed=4)
     model = AttnKNNClassifier(**INSTANT).fit(X, y)
     move_memory(model, tmp_path / "m")
@@ -583,7 +583,8 @@ def test_a_path_means_the_same_from_everywhere(made, tmp_path, monkeypatch):
     assert (tmp_path / "rows").is_dir() and not (tmp_path / "m" / "rows").exists()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert AttnKNNClassifier.load(tmp_path / "m").n_remembered_ == 150
+    moved = AttnKNNClassifier.load(tmp_path / "m", trusted_store=tmp_path / "rows")
+    assert moved.n_remembered_ == 150
 
 
 @pytest.mark.parametrize("secret", ["//me:hunter2@h/d", "//h/d?password=hunter2"])

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from nearwise.functional import attention_implementation
 from nearwise.functional.tokens import attend
-from nearwise.functional.tokens.pairs import centered
 from tests.functional.tokens.cases import (
     IMPLEMENTATIONS,
     TOLERANCE,
@@ -81,13 +80,6 @@ def test_masks_and_gradients_are_those_near_the_origin(implementation):
         grads.append([found.indices, *(x.grad for x in inputs)])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
-
-
-def test_nothing_moves_where_the_origin_is_near():
-    query, key, _ = random_tokens((2, 3, 50, 8))
-    key = key - key.mean(2, keepdim=True)
-    for before, after in zip((query, key), centered(query, key, None), strict=True):
-        assert torch.equal(before, after)
 
 
 @each_implementation

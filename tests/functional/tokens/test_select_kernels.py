@@ -17,7 +17,7 @@ def selected(row, n_wanted):
     layout = np.array([1, 1, n_wanted, 1, len(row), len(row), 1, 1, 1, 1])
     problem = (0, 0, 0, padded, np.arange(len(row)), np.empty(0, np.int64), np.empty((0, 0)))
     arrays = (np.ones(len(row), row.dtype), nothing, output, columns, weights, layout)
-    attend_rows(*problem, 1.0, False, 0, *arrays, *workspace(width, n_wanted, row.dtype))
+    attend_rows(*problem, 1.0, False, 0, *arrays, None, *workspace(width, n_wanted, row.dtype))
     return columns, weights
 
 

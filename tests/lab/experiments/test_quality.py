@@ -91,7 +91,10 @@ def test_judging_writes_json_and_page_from_the_records_alone(quality, tmp_path, 
     assert "a \\| b" in page
 
 
-def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path):
+@pytest.fixture
+def commit(tmp_path):
+    """Commits a file to a new repository in `tmp_path`, and gives the commit."""
+
     def git(*arguments):
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         command = ["git", "-C", str(tmp_path), *who, *arguments]
@@ -105,9 +108,29 @@ def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path
         git("commit", "-qm", name)
         return git("rev-parse", "HEAD")
 
+    git("init", "-q")
+    return commit
+
+
+def test_a_file_is_as_old_as_its_oldest_row(quality, tmp_path, commit):
+    first = commit("src/nearwise/nn/a.py", "1")[:10]
+    second = commit("src/nearwise/nn/a.py", "2")[:10]
+    third = commit("src/nearwise/nn/a.py", "3")[:10]
+    content = {
+        "versions": {"commit": third},
+        "results": [{"commit": f"{second}, {third}"}, {"commit": f"unknown, {first}"}, {"a": 1}],
+    }
+    results = tmp_path / "benchmarks" / "results"
+    commit("benchmarks/results/several.json", json.dumps(content))
+    (text,) = sys.modules["results_page"].age_part(results)
+    row = next(line for line in text.splitlines() if line.startswith("| several |"))
+    assert row.startswith(f"| several | {first} |")
+    assert row.endswith("| 2 | 2 of 3 |")  # later commits; rows with an unknown one
+
+
+def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path, commit):
     results = tmp_path / "benchmarks" / "results"
     page = tmp_path / "RESULTS.md"
-    git("init", "-q")
     first = commit("src/nearwise/classifier/a.py", "1")
     commit("src/nearwise/classifier/a.py", "2")
     named = {"command": "it.py", "versions": {"commit": first[:10]}, "results": []}
@@ -118,9 +141,9 @@ def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path
     sys.modules["results_page"].write_page(results, page)
     lines = [line for line in page.read_text().splitlines() if line.startswith(("| na", "| si"))]
     assert lines[0].startswith(f"| named | {first[:10]} |")
-    assert lines[0].endswith("| 2 |")
+    assert lines[0].endswith("| 2 |  |")
     assert lines[1].startswith(f"| silent | {last[:10]} |")
-    assert lines[1].endswith("| 1 |")
+    assert lines[1].endswith("| 1 |  |")
 
 
 def test_the_page_shows_lists_intervals_and_seeds(quality):
@@ -147,7 +170,21 @@ def test_the_page_shows_lists_intervals_and_seeds(quality):
     assert "seed" not in text  # single runs are left out
 
 
-def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"rows": [{"measure": "lines", "measured": 12}]},
+        {"repeats": 8, "records": [{"measure": "lines", "measured": 12}]},
+        {"trees": 3, "rows": {"lines": {"measured": 12}}},
+    ],
+    ids=["runs alone", "runs beside facts", "results named rows"],
+)
+def test_no_file_gives_a_section_without_its_results(quality, content):
+    text = sys.modules["results_page"].other_part("house", {"command": "it.py", **content})
+    assert "lines | 12 |" in text
+
+
+def test_the_summary_is_one_row_per_data_set_between_the_marks_of_its_page(quality, tmp_path):
     page = sys.modules["results_page"]
     found = quality.judge(
         Results([*rows("attention", 0.3), *rows("mlp", 0.2), *rows("hgb", 0.4)]),
@@ -158,17 +195,54 @@ def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
     ranks = {"mean_nll_rank": {"mlp": 1.0, "attention": 2.0}, "datasets": {"letter": [0]}}
     summary = {"command": "python it.py", "datasets": {"letter": found}, "ranks": ranks}
     (tmp_path / "quality.json").write_text(json.dumps(quality.plain(summary)))
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before {page.MARKS[0]} old {page.MARKS[1]} after")
-    page.write_readme(tmp_path, readme)
-    text = readme.read_text()
+    written = tmp_path / "results.md"
+    written.write_text(f"before {page.MARKS[0]} old {page.MARKS[1]} after")
+    page.write_summary(tmp_path, written)
+    text = written.read_text()
     assert text.startswith("before ") and text.endswith(" after") and " old " not in text
     assert "| letter | 3 | 0.9000" in text and "(mlp)" in text
     assert "Mean NLL rank over 1 of them: mlp 1.00, attention 2.00." in text
-    readme.write_text("no marks")
+    written.write_text("no marks")
     with pytest.raises(SystemExit, match="results:start"):
-        page.write_readme(tmp_path, readme)
-    assert readme.read_text() == "no marks"
+        page.write_summary(tmp_path, written)
+    assert written.read_text() == "no marks"
+
+
+def test_the_documented_table_is_that_of_the_record(quality):
+    page = sys.modules["results_page"]
+    text = (page.HERE.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    block = text.partition(page.MARKS[0])[2].partition(page.MARKS[1])[0]
+    record = json.loads((page.HERE / "results" / "quality.json").read_text(encoding="utf-8"))
+    assert block.strip().splitlines() == page.summary_part(record)
+
+
+def test_the_best_peer_is_shown_where_it_has_fewer_seeds(quality):
+    found = [*rows("attention", 0.3), *rows("mlp", 0.2), *rows("hgb", 0.1)[:2]]
+    judged = quality.judge(Results(found), "letter", quality.BARS["letter"], ["mlp", "hgb"])
+    ranks = {"mean_nll_rank": {}, "datasets": {}}
+    summary = quality.plain({"command": "it.py", "datasets": {"letter": judged}, "ranks": ranks})
+    (row,) = [r for r in sys.modules["results_page"].summary_part(summary) if "| letter |" in r]
+    assert "(hgb, seeds: 2) |" in row
+
+
+def test_the_summary_gives_the_rank_on_data_sets_that_the_mean_rank_leaves_out(quality):
+    page = sys.modules["results_page"]
+    everyone = [*rows("attention", 0.3), *rows("mlp", 0.2), *rows("hgb", 0.4)]
+    fewer = [*rows("attention", 0.3), *rows("hgb", 0.2)]
+    judged = {
+        name: quality.judge(Results(found), "letter", quality.BARS["letter"], ["mlp", "hgb"])
+        for name, found in (("letter", everyone), ("adult", fewer))
+    }
+    ranks = {
+        "mean_nll_rank": {"mlp": 1.0, "attention": 2.0, "hgb": 3.0},
+        "datasets": {"letter": [0]},
+        "left_out": ["adult"],
+    }
+    summary = quality.plain({"command": "it.py", "datasets": judged, "ranks": ranks})
+    lines = page.summary_part(summary)
+    assert (
+        "Left out: adult, where attention has rank 2 of 2 (not on all of its seeds: mlp)." in lines
+    )
 
 
 def test_a_margin_is_paired_over_the_seeds_that_both_have(quality):

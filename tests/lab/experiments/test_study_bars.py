@@ -152,3 +152,28 @@ def test_the_network_under_the_classifiers_prior_stands_in_the_summary_of_long_t
     _, content = judged(study, [*half, *whole], tmp_path)
     accuracies = {row["method"]: row["accuracy"] for row in content["results"]}
     assert accuracies == {"attention+uniform-prior": 0.81, name: 0.71}
+
+
+def test_weights_of_other_seeds_keep_a_record_of_their_own(load_benchmark, tmp_path, monkeypatch):
+    weights = load_benchmark("weights")
+    (tmp_path / "results").mkdir()
+    first = tmp_path / "results" / "weights.json"
+    first.write_text('{"wine": {"results": []}}')
+    monkeypatch.setattr(weights, "HERE", tmp_path)
+    monkeypatch.setattr(weights, "RESULTS", tmp_path / "results")
+    ran = []
+
+    def run_experiment(experiment, name, preset, seeds, folder, *, command, **options):
+        ran.append((seeds, folder.as_posix(), command))
+        return [Record(name, "attention", s, condition="with=base", nll=0.1) for s in seeds]
+
+    monkeypatch.setattr(weights, "run_experiment", run_experiment)
+    options = ["--datasets", "wine", "--seeds", "31,32", "--label", "other"]
+    monkeypatch.setattr("sys.argv", ["weights.py", *options])
+    weights.main()
+    command = "python benchmarks/weights.py " + " ".join(options)
+    assert ran == [([31, 32], "runs/weights_other/wine", command)]
+    found = json.loads((tmp_path / "results" / "weights_other.json").read_text())["wine"]
+    assert found["command"] == command
+    assert [row["seeds"] for row in found["results"]] == [[31, 32]]
+    assert json.loads(first.read_text()) == {"wine": {"results": []}}

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from nearwise.memory.stores import bulk as bulk_module
 from nearwise.memory.stores import disk as module
 from nearwise.memory.stores.disk import DiskStore
 from nearwise.memory.ties import tie_order
@@ -33,7 +34,7 @@ def _packages():
 @pytest.fixture
 def indexed(monkeypatch):
     """Index stores of few rows."""
-    monkeypatch.setattr(module, "AUTO_EXACT_BELOW", 500)
+    monkeypatch.setattr(bulk_module, "AUTO_EXACT_BELOW", 500)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def rows():
 
 
 def test_an_index_is_searched_as_wide_as_its_recall_asks(tmp_path, indexed, monkeypatch, rows):
-    monkeypatch.setattr(module, "_FEWEST_PROBES", 1)
+    monkeypatch.setattr(bulk_module, "_FEWEST_PROBES", 1)
     store = DiskStore.create(tmp_path / "s", SCHEMA, batches(rows), SUMMARY)
     probes = store._head.probes
     assert all(1 < n < store._reader._bulk.n_cells(name) for name, n in probes.items())
@@ -59,7 +60,7 @@ def test_an_index_is_searched_as_wide_as_its_recall_asks(tmp_path, indexed, monk
 
 @pytest.mark.parametrize("k", [1, 30, 400, N_ROWS])
 def test_as_many_are_found_as_are_asked_for(tmp_path, indexed, monkeypatch, rows, k):
-    monkeypatch.setattr(module, "_FEWEST_PROBES", 1)
+    monkeypatch.setattr(bulk_module, "_FEWEST_PROBES", 1)
     store = DiskStore.create(tmp_path / "s", SCHEMA, batches(rows), SUMMARY)
     near = np.argsort(apart(rows.keys["all"][:1], rows.keys["all"], "euclidean")[0])
     reader = store.apply(edit(1, removed=rows.ids[near[:300]]), 0)
@@ -77,8 +78,8 @@ def test_of_copies_those_are_found_whose_ids_a_hash_puts_first(
     for keys in rows.keys.values():
         keys[:] = keys[np.arange(2_000) // 500]  # the same key 500 times
     if in_parts:
-        monkeypatch.setattr(module, "BATCH", 300)
-        monkeypatch.setattr(module, "_SHARD", 500 * 4 * 4)
+        monkeypatch.setattr(bulk_module, "BATCH", 300)
+        monkeypatch.setattr(bulk_module, "_SHARD", 500 * 4 * 4)
     store = DiskStore.create(tmp_path / "s", SCHEMA, batches(rows), SUMMARY)
     for start in range(0, 2_000, 500):
         copies = rows.ids[start : start + 500]
@@ -87,9 +88,9 @@ def test_of_copies_those_are_found_whose_ids_a_hash_puts_first(
 
 
 def test_an_index_in_parts_is_one_and_may_be_moved(tmp_path, indexed, monkeypatch, rows):
-    monkeypatch.setattr(module, "BATCH", 300)
+    monkeypatch.setattr(bulk_module, "BATCH", 300)
     whole = DiskStore.create(tmp_path / "whole", SCHEMA, batches(rows), SUMMARY)
-    monkeypatch.setattr(module, "_SHARD", 500 * 4 * 4)
+    monkeypatch.setattr(bulk_module, "_SHARD", 500 * 4 * 4)
     store = DiskStore.create(tmp_path / "s", SCHEMA, batches(rows), SUMMARY)
     assert len(list((tmp_path / "s").rglob("*.lists"))) == 2
     shutil.move(tmp_path / "s", tmp_path / "elsewhere")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nearwise.memory.checks import UnknownIdError
-from nearwise.memory.stores import Schema, SpaceSchema
+from nearwise.memory.stores import Schema, SpaceSchema, access
 from nearwise.memory.stores import milvus as module
 from nearwise.memory.stores import milvus_server as server_module
 from nearwise.memory.stores.milvus import MilvusStore
@@ -208,7 +208,8 @@ def test_a_server_that_is_not_there_is_named_without_its_token(monkeypatch, milv
     port = free_port()
     monkeypatch.setenv("MILVUS_TOKEN", "root:secret")
     monkeypatch.setattr(server_module, "_CONNECTING", 1.0)
-    told = f"could not reach the store at milvus\\+http://127.0.0.1:{port}/db: .*MILVUS_TOKEN"
+    place = f"milvus\\+http://127.0.0.1:{port}/db#nearwise"
+    told = f"could not reach the store at {place}: .*MILVUS_TOKEN"
     with pytest.raises(OSError, match=told) as seen:
         MilvusStore.open(f"milvus+http://127.0.0.1:{port}/db")
     assert "secret" not in str(seen.value)
@@ -230,6 +231,22 @@ def test_without_pymilvus_the_extra_is_named(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(server_module, "import_module", missing)
+    monkeypatch.setattr(access, "import_module", missing)
     with pytest.raises(ImportError, match=r"pip install nearwise\[milvus\]"):
         MilvusStore.open("milvus+http://localhost:1/db")
+
+
+@pytest.mark.parametrize("host", ["db.example", "10.0.0.1", "localhost.example"])
+def test_a_token_does_not_go_to_another_machine_in_clear(monkeypatch, host):
+    pymilvus = pytest.importorskip("pymilvus")
+    monkeypatch.setenv("MILVUS_TOKEN", "root:hunter2")
+    reached = []
+    monkeypatch.setattr(pymilvus, "MilvusClient", lambda **options: reached.append(options))
+    with pytest.raises(ValueError, match="in clear") as found:
+        server_module.MilvusServer(f"milvus+http://{host}/d").client  # noqa: B018
+    assert not reached and "hunter2" not in str(found.value)
+    for uri in (f"milvus+https://{host}/d", "milvus+http://127.0.0.1/d", "milvus+http://[::1]"):
+        server_module.MilvusServer(uri).client  # noqa: B018
+    monkeypatch.delenv("MILVUS_TOKEN")
+    server_module.MilvusServer(f"milvus+http://{host}/d").client  # noqa: B018
+    assert [bool(options["token"]) for options in reached] == [True, True, True, False]

@@ -1,6 +1,5 @@
 """What the engine PostgreSQL does beside what all of them promise."""
 
-import multiprocessing
 import secrets
 import threading
 from dataclasses import replace
@@ -11,6 +10,7 @@ import pytest
 from nearwise.memory import StoreError
 from nearwise.memory.stores import postgres as module
 from nearwise.memory.stores.postgres import PostgresStore
+from nearwise.memory.stores.postgres_server import settings
 from nearwise.memory.ties import tie_order
 from tests.memory.stores.cases import (
     SCHEMA,
@@ -76,7 +76,7 @@ def test_an_error_in_the_middle_of_a_change_undoes_it(uri, monkeypatch):
 def test_a_server_that_is_not_there_is_named_without_its_password():
     require("psycopg", "pgvector")
     port = free_port()
-    with pytest.raises(OSError, match="the store at postgresql://localhost/d") as e:
+    with pytest.raises(OSError, match=f"the store at postgresql://localhost:{port}/d") as e:
         PostgresStore.open(f"postgresql://user:secret@localhost:{port}/d")
     assert "secret" not in str(e.value)
 
@@ -156,17 +156,45 @@ def test_a_change_waits_no_longer_than_it_may(uri):
     store.drop()
 
 
-def _asked_by_a_child(store, answers):
-    answers.put(store._database.run("SELECT 2").fetchone()[0])
+STRICT = {"require_auth": "scram-sha-256", "sslmode": "verify-full"}
 
 
-def test_a_fork_has_a_connection_of_its_own(uri):
-    store = PostgresStore.create(uri, SCHEMA, [some_rows(5)], SUMMARY)
-    fork = multiprocessing.get_context("fork")
-    answers = fork.Queue()
-    child = fork.Process(target=_asked_by_a_child, args=(store, answers))
-    child.start()
-    assert store._database.run("SELECT 1").fetchone()[0] == 1
-    assert answers.get(timeout=20) == 2
-    child.join()
-    store.drop()
+@pytest.mark.parametrize(
+    ("conninfo", "environment", "asked"),
+    [
+        ("postgresql:///d", {}, {"require_auth": "scram-sha-256,none"}),
+        ("postgresql://localhost/d", {}, {"require_auth": "scram-sha-256,none"}),
+        ("postgresql://127.0.0.9,[::1]/d", {}, {"require_auth": "scram-sha-256,none"}),
+        ("postgresql:///d?host=/run/x", {}, {"require_auth": "scram-sha-256,none"}),
+        ("postgresql://db.example/d", {}, STRICT),
+        ("postgresql://localhost.example/d", {}, STRICT),
+        ("postgresql://localhost,db.example/d", {}, STRICT),
+        ("postgresql://localhost/d?hostaddr=10.0.0.1", {}, STRICT),
+        ("postgresql:///d?service=s", {}, STRICT),
+        ("postgresql:///d", {"PGHOST": "db.example"}, STRICT),
+        ("postgresql://localhost/d", {"PGHOSTADDR": "10.0.0.1"}, STRICT),
+        ("postgresql://localhost/d", {"PGSERVICE": "s"}, STRICT),
+        ("postgresql://h/d?sslmode=require", {}, {"require_auth": "scram-sha-256"}),
+        ("postgresql://h/d?require_auth=md5", {"PGSSLMODE": "prefer"}, {}),
+        ("postgresql://h/d", {"PGREQUIREAUTH": "gss"}, {"sslmode": "verify-full"}),
+    ],
+)
+def test_what_is_asked_of_a_connection_unless_the_user_says_it(
+    monkeypatch, conninfo, environment, asked
+):
+    require("psycopg")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert settings(conninfo) == asked
+    seen = {}
+
+    def connect(given, **options):
+        seen.update(options)
+        raise psycopg.OperationalError("stop")
+
+    import psycopg
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    with pytest.raises(OSError, match="stop"):
+        PostgresStore.open(conninfo)
+    assert seen == {"autocommit": True} | asked

@@ -13,6 +13,8 @@ import zipfile
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.naive_bayes import GaussianNB
@@ -289,6 +291,31 @@ def test_rows_of_another_table_are_refused(based_folder, tmp_path):
     refused(edited(based_folder, tmp_path / "m", blobs=unpack_to_much), "rows: there are 3000000")
     refused(edited(based_folder, tmp_path / "n", blobs=lambda b: b.update(rows=b"PAR1")), "rows")
     refused(edited(based_folder, tmp_path / "o", blobs=lambda b: b.pop("rows") and None), "rows")
+
+
+INDEXED = {"index_columns": ["age"], "columns": [], "column_indexes": []}
+PARQUET = {
+    "lists": lambda table: table.set_column(0, "age", pa.array([[1.0]] * len(table))),
+    "structures": lambda table: table.set_column(0, "age", pa.array([{"a": 1}] * len(table))),
+    "text that is no UTF-8": lambda table: table.set_column(
+        2, "town", pa.array([b"\xff\xfe"] * len(table)).view(pa.string())
+    ),
+    "two columns of one name": lambda table: table.rename_columns(["age", "age", "town"]),
+    "a column that is an index": lambda table: table.replace_schema_metadata(
+        {"pandas": json.dumps(INDEXED)}
+    ),
+    "an index that is no JSON": lambda table: table.replace_schema_metadata({"pandas": "{"}),
+}
+
+
+@pytest.mark.parametrize("name", PARQUET)
+def test_rows_of_types_that_nearwise_never_stores_are_refused(name, based_folder, tmp_path):
+    def change(found):
+        stream = io.BytesIO()
+        pq.write_table(PARQUET[name](pq.read_table(io.BytesIO(found["rows"]))), stream)
+        found["rows"] = stream.getvalue()
+
+    refused(edited(based_folder, tmp_path / "m", blobs=change), "rows")
 
 
 def header(text):

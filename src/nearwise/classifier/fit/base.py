@@ -1,8 +1,8 @@
 """The base: classifiers that are cross-fitted, pooled by out-of-fold NLL, and kept fold by fold."""
 
-import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,9 +19,11 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import has_fit_parameter
 
 from nearwise.classifier.fit.as_arrays import as_arrays
+from nearwise.classifier.inputs.labels import judging_weight
 from nearwise.classifier.inputs.table import (
     LARGE,
     VERY_LARGE,
@@ -31,10 +33,12 @@ from nearwise.classifier.inputs.table import (
     ready_embeddings,
 )
 from nearwise.classifier.model.gates import Pool, clearly_lower, lean_pool, pooled, tempered_nll
-from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
+from nearwise.functional.threads import coarse_threads, one_thread, own_threads
 from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
+Fold = tuple[np.ndarray, np.ndarray]  # positions of training and of held-out rows
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 RIDGE = 4.0  # pull of powers and temperatures towards 1, in rows, beside a pretrained head
 FEW = 1_000  # rows up to which threads cost more than they save
@@ -53,14 +57,36 @@ class Candidate:
     stops_on_held_out: bool = False
     is_given: bool = False
 
-    def fit_fold(
-        self,
-        view: np.ndarray,
-        labels: np.ndarray,
-        weight: np.ndarray | None,
-        fold: tuple[np.ndarray, np.ndarray],
-    ) -> None:
-        """Fit one more fold model on a fold's training rows; `view` (n, width) holds all rows."""
+    @property
+    def n_side_by_side(self) -> int:
+        """Folds that may be fitted at a time, each in one thread.
+
+        One for forests, whose trees share the threads, and for a user's classifier, which need not
+        bear threads and may have its own.
+        """
+        has_own = self.is_given or getattr(self.model, "n_jobs", None) not in (None, 1)
+        return 1 if has_own else coarse_threads()
+
+    def fit_folds(
+        self, view: np.ndarray, targets: list[Target], folds: list[Fold]
+    ) -> Iterator[int]:
+        """Fit a model to each fold's training rows and give its number once it is there.
+
+        `view` (n, width) holds all rows, a target all their labels and weights.
+        """
+        fit = delayed(self._fitted)
+        jobs = (fit(view, *given, fold) for given, fold in zip(targets, folds, strict=True))
+        models = Parallel(self._n_side_by_side, prefer="threads", return_as="generator")(jobs)
+        try:
+            for model in models:
+                self.folds.append(model)
+                yield len(self.folds) - 1
+        finally:
+            models.close()
+
+    def _fitted(
+        self, view: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, fold: Fold
+    ) -> Any:
         model = clone(self.model)
         train, held_out = fold
         extra: dict[str, Any] = {}
@@ -78,11 +104,19 @@ class Candidate:
                 extra |= {"X_val": view[stop], "y_val": labels[stop]}
                 if weight is not None:
                     extra["sample_weight_val"] = weight[stop]
-        with warnings.catch_warnings():
-            if not self.is_given:  # an early stop costs little, and nobody can act on the warning
-                warnings.simplefilter("ignore", ConvergenceWarning)
+        with own_threads() if self.is_given else one_thread():
             model.fit(view[train], labels[train], **extra)
-        self.folds.append(as_arrays(model))
+        return as_arrays(model)
+
+    @property
+    def _n_side_by_side(self) -> int:
+        """Folds that are fitted at a time, each in one thread.
+
+        One for forests, whose trees share the threads, and for a user's classifier, which may have
+        threads of its own and need not bear others.
+        """
+        has_own = self.is_given or getattr(self.model, "n_jobs", None) not in (None, 1)
+        return 1 if has_own else coarse_threads()
 
     def log_proba(self, view: np.ndarray, fold: int, n_classes: int) -> np.ndarray:
         """Floored log-probabilities of one fold model over all classes, (n, n_classes)."""
@@ -97,6 +131,18 @@ class Candidate:
         each = [self.log_proba(view, fold, n_classes) for fold in range(len(self.folds))]
         mean: np.ndarray = log_softmax(np.mean(each, axis=0), axis=1)
         return mean
+
+
+@contextmanager
+def silent_on_early_stops(candidates: list[Candidate]) -> Iterator[None]:
+    """Hide warnings of early stops, which cost little, unless a classifier is the user's.
+
+    Around fits in threads, not inside one: filters are of the process.
+    """
+    with warnings.catch_warnings():
+        if not any(one.is_given for one in candidates):
+            warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 def floored_log(proba: np.ndarray) -> np.ndarray:
@@ -145,7 +191,7 @@ def forest_settings(n_rows: int, *, seed: int, n_jobs: int | None) -> dict[str, 
     return {
         "n_estimators": trees,
         "min_samples_leaf": leaf,
-        "n_jobs": 1 if n_jobs is None and n_rows <= FEW else n_jobs or os.cpu_count(),
+        "n_jobs": 1 if n_jobs is None and n_rows <= FEW else n_jobs or coarse_threads(),
         "random_state": seed,
     }
 
@@ -264,23 +310,26 @@ def cross_fit(
     holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. Where
     `beside` is given, candidates must add to its log-probabilities, which take no part: the pool is
     of those that do and of `extra`, or empty. The label model gives what each fold's
-    models are fitted to, and scores the pool on `labels`.
+    models are fitted to, and scores the pool on `labels`, except on a row alone in its class.
     `progress` is called with a line before each fit.
     """
     known = (extra or {}) | (beside or {})
+    judging = judging_weight(labels, weight)
     out = {one.name: np.zeros((len(labels), n_classes)) for one in candidates}
 
     def fitted(ones: list[Candidate], numbers: range) -> list[Candidate]:
         """Fit some folds' models; those candidates that were done before an interrupt."""
         for at, candidate in enumerate(ones):
             view = getattr(encoder, candidate.view)(rows)
+            targets = [label_model.target(fold, labels, weight) for fold in numbers]
+            name = f"base: {candidate.name}, fold"
             try:
-                for fold in numbers:
-                    if progress is not None:
-                        progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
+                if progress is not None:
+                    progress(f"{name} {numbers.start + 1} of {len(folds)}")
+                for fold in candidate.fit_folds(view, targets, [folds[fold] for fold in numbers]):
+                    if progress is not None and fold + 1 in numbers:
+                        progress(f"{name} {fold + 2} of {len(folds)}")
                     held_out = folds[fold][1]
-                    target = label_model.target(fold, labels, weight)
-                    candidate.fit_fold(view, *target, folds[fold])
                     there = candidate.log_proba(view[held_out], fold, n_classes)
                     out[candidate.name][held_out] = there
             except KeyboardInterrupt:
@@ -296,7 +345,7 @@ def cross_fit(
     def pool_of(ones: list[Candidate], at: np.ndarray) -> Pool:
         parts = {name: part[at] for name, part in known.items()}
         parts |= {one.name: out[one.name][at] for one in ones}
-        some = (labels[at], None if weight is None else weight[at], label_model)
+        some = (labels[at], None if judging is None else judging[at], label_model)
         nll.update({name: tempered_nll(part, *some) for name, part in parts.items()})
         pool, *others = (lean_pool(one, *some) for one in label_model.pool_options(parts))
         for other in others:
@@ -307,11 +356,12 @@ def cross_fit(
         return [one for one in ones if {*label_model.reading_names(one.name)} & {*pool.powers}]
 
     nll: dict[str, float] = {}
-    done = fitted(candidates, range(min(_TRIED, len(folds))))
-    if len(folds) > _TRIED:
-        if len(known) + len(done) > 1:
-            done = asked(pool_of(done, np.concatenate([at for _, at in folds[:_TRIED]])), done)
-        done = fitted(done, range(_TRIED, len(folds)))
+    with silent_on_early_stops(candidates):
+        done = fitted(candidates, range(min(_TRIED, len(folds))))
+        if len(folds) > _TRIED:
+            if len(known) + len(done) > 1:
+                done = asked(pool_of(done, np.concatenate([at for _, at in folds[:_TRIED]])), done)
+            done = fitted(done, range(_TRIED, len(folds)))
     pool = pool_of(done, np.arange(len(labels)))
     if beside is not None:
         hidden = {reading for name in beside for reading in label_model.reading_names(name)}
@@ -319,7 +369,7 @@ def cross_fit(
         parts = (extra or {}) | added
         if not parts:
             return Base([], {}, n_classes)
-        pool = pooled(parts, labels, weight, label_model, ridge=RIDGE / len(labels))
+        pool = pooled(parts, labels, judging, label_model, ridge=RIDGE / len(labels))
     base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
     base.oof_log_proba, base.nll = pool.log_proba, nll | {"pool": pool.nll}
     return base

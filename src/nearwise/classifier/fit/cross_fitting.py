@@ -32,7 +32,14 @@ from nearwise.classifier.fit.networks import (
     fit_keys,
     training_settings,
 )
-from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, auto_folds, make_folds
+from nearwise.classifier.fit.problem import (
+    FitSettings,
+    Problem,
+    Unseen,
+    auto_folds,
+    cross_fit_folds,
+)
+from nearwise.classifier.inputs.labels import judging_weight
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.gates import tempered_nll
@@ -100,7 +107,7 @@ def cross_fit_table(
     if _learns(problem, n_members, settings):
         if n_members == "auto":
             n_members = auto_folds(len(every), fast=settings.fast)
-        problem.folds = make_folds(problem.labels, n_members, settings.seed)
+        problem.folds = cross_fit_folds(problem.labels, n_members, settings.seed)
         settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
         embedding = _networks(problem, settings, progress)
         base, data = _cross_fitted(problem, settings, spaces["features"], embedding, progress)
@@ -118,7 +125,8 @@ def cross_fit_table(
         if base is None:
             base = Base([], {FOREST: 1.0}, problem.n_classes)
             base.oof_log_proba = opinion.double().numpy()
-            base.nll = {FOREST: tempered_nll(base.oof_log_proba, problem.labels, problem.weight)}
+            weight = judging_weight(problem.labels, problem.weight)
+            base.nll = {FOREST: tempered_nll(base.oof_log_proba, problem.labels, weight)}
         base.candidates.insert(0, forest)
     problem.choice["base"] = None if base is None else base.gates
     if base is not None:
@@ -331,10 +339,16 @@ def _as_new(
         opinions.append(fold.opinion)
     if trains_keys:
         problem.choice["embedder"] = "table"
-    order = torch.argsort(torch.cat([torch.from_numpy(held_out) for _, held_out in problem.folds]))
-    spaces = [space.take(order) for space in below_each_other(looks)[0]]
+    held_out = np.concatenate([rows for _, rows in problem.folds])
+    place = torch.zeros(len(problem.labels), dtype=torch.int64)  # rows never held out weigh nothing
+    place[held_out] = torch.arange(len(held_out))
+    spaces = [space.take(place) for space in below_each_other(looks)[0]]
     known = [one for one in opinions if one is not None]
-    return spaces, torch.cat(known)[order] if known else None
+    if not known:
+        return spaces, None
+    opinion = problem.prior.log().repeat(len(place), 1)
+    opinion[held_out] = torch.cat(known)
+    return spaces, opinion
 
 
 def _cross_fitted(
@@ -378,7 +392,7 @@ def _cross_fitted(
         spaces,  # type: ignore[arg-type]
         of_base,
         problem.truth,
-        problem.row_weight,
+        problem.judging_weight,
         problem.label_model.given_log_proba,
     )
 
@@ -461,7 +475,7 @@ def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -
     some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:_JUDGED])
     rows = torch.from_numpy(some)
     answer = predictor.predict_left_out(problem.n_classes, rows)
-    labelled = (problem.truth[rows], problem.row_weight[rows])
+    labelled = (problem.truth[rows], problem.judging_weight[rows])
     data = HeadRows([], answer.base_log_proba, *labelled)
     fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
     predictor = accept_heads(predictor, fit, data, problem, settings, ridge=RIDGE / len(rows))

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from nearwise.classifier.inputs.table import (
     TableEncoder,
     ready_embeddings,
 )
+from nearwise.functional.threads import own_threads
 from nearwise.memory.checks import as_tensor
 from nearwise.names import did_you_mean
 from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
@@ -258,15 +260,16 @@ def train_member(
         second_x_num=None if second is None else network_inputs(encoder, second)[0],
     )
     network = make_network(kind, encoder, numbers.shape[1], n_classes, seed, options)
-    result = train_embedder(
-        network,
-        everything.take(torch.from_numpy(fold[0])),
-        everything.take(torch.from_numpy(fold[1])),
-        TrainConfig(**{"checkpoint_seconds": _CHECKPOINT_SECONDS} | settings),
-        seed=seed,
-        device=device,
-        checkpoint=checkpoint,
-        progress=progress,
-        correction=None if likelihood is None else SelfCorrection(likelihood[fold[0]]),
-    )
+    with own_threads() if len(rows) > LARGE else nullcontext():  # of small steps more costs time
+        result = train_embedder(
+            network,
+            everything.take(torch.from_numpy(fold[0])),
+            everything.take(torch.from_numpy(fold[1])),
+            TrainConfig(**{"checkpoint_seconds": _CHECKPOINT_SECONDS} | settings),
+            seed=seed,
+            device=device,
+            checkpoint=checkpoint,
+            progress=progress,
+            correction=None if likelihood is None else SelfCorrection(likelihood[fold[0]]),
+        )
     return network, result

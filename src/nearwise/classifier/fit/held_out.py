@@ -1,6 +1,5 @@
 """A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -8,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.base import FEW
 from nearwise.classifier.fit.cross_fitting import cross_fit_table
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.classifier.fit.image_networks import fit_image_networks
@@ -21,7 +19,7 @@ from nearwise.classifier.fit.networks import (
 from nearwise.classifier.fit.parameter_checks import check_held_out
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.inputs.images import ImageEncoder
-from nearwise.classifier.inputs.table import Encoded, TableEncoder
+from nearwise.classifier.inputs.table import Encoded
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.learned_rows import held_digests
@@ -43,7 +41,7 @@ from nearwise.classifier.model.predictor import HeldOut, Predictor, as_float
 from nearwise.classifier.model.row_models import KeyedRows, RowModels, TableNetworks, average_views
 from nearwise.classifier.progress import Progress
 from nearwise.data import hold_out
-from nearwise.functional.devices import one_thread
+from nearwise.functional.threads import one_thread, own_threads
 from nearwise.memory import MemoryBank
 from nearwise.training import HeadRows
 
@@ -57,8 +55,8 @@ def fit_problem(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
     """Cross-fit or hold rows out once, by the settings."""
-    small = isinstance(problem.encoder, TableEncoder) and len(problem.labels) <= FEW
-    with one_thread() if small else nullcontext():
+    images = isinstance(problem.encoder, ImageEncoder)
+    with own_threads() if images else one_thread(settings.n_jobs):
         return _fit(problem, n_members, settings, progress)
 
 

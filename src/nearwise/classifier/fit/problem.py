@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.images import TTAView
+from nearwise.classifier.inputs.labels import judging_weight, lone_rows
 from nearwise.classifier.inputs.table import LARGE, Encoded, TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.predictor import as_float
@@ -123,6 +124,12 @@ class Problem:
         return torch.ones(len(self.labels)) if self.weight is None else as_float(self.weight)
 
     @property
+    def judging_weight(self) -> Tensor:
+        """As `row_weight`, but 0 for the only row of a class; float32 (n,)."""
+        weight = judging_weight(self.labels, self.weight)
+        return self.row_weight if weight is None else as_float(weight)
+
+    @property
     def truth(self) -> Tensor:
         """Class positions, int64 (n,)."""
         return torch.from_numpy(self.labels)
@@ -137,6 +144,18 @@ class Problem:
 def auto_folds(n_rows: int, *, fast: bool) -> int:
     """Folds that `n_members="auto"` takes: fewer where each costs much."""
     return 3 if fast or n_rows > LARGE else 5
+
+
+def cross_fit_folds(
+    labels: np.ndarray, n_members: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Stratified folds; the only row of a class is never held out, and all learn from it."""
+    lone = lone_rows(labels)
+    rest, always = np.flatnonzero(~lone), np.flatnonzero(lone)
+    return [
+        (np.sort(np.concatenate([rest[train], always])), rest[held_out])
+        for train, held_out in make_folds(labels[rest], n_members, seed)
+    ]
 
 
 def make_folds(

@@ -43,11 +43,11 @@ def code_by_text(known: list[Any]) -> Callable[[Any], int]:
     read: dict[str, set[int]] = defaultdict(set)
     for code, value in enumerate(known, start=1):
         texts[in_text(value)].add(code)
-        read[_as_read(value)].add(code)
+        read[as_read(value)].add(code)
 
     def code_of(value: Any) -> int:
         text = in_text(value)
-        fit = texts.get(text) or read.get(_as_read(value), set())
+        fit = texts.get(text) or read.get(as_read(value), set())
         if len(fit) != 1:
             return 0
         (code,) = fit
@@ -65,7 +65,7 @@ def in_text(value: Any) -> str:
     return str(value)
 
 
-def _as_read(value: Any) -> str:
+def as_read(value: Any) -> str:
     """Write out what a CSV reader would make of a category if its column were all like it."""
     if not isinstance(value, str):
         return in_text(value)

@@ -36,6 +36,7 @@ Wish = Literal["keep", "number", "category", "date", "left out"] | str  # "date:
 WISHES = ("keep", "number", "category", "date", "left out")
 _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
 _MOSTLY = 0.9  # share of cells that read as numbers, from which the others look like slips
+EMPTY = "no value in any row"  # reason to leave a column out
 _FEWEST_IDS = 5  # rows below which distinct values mean nothing, whatever the name
 _FEWEST_RUN = 10  # rows from which counting up by one is no accident
 _FEWEST_TEXTS = 20  # rows from which a text that is different in every one is a name
@@ -126,26 +127,37 @@ def plan_columns(
     with one sign or unit, or with marks at thousands, is numbers; texts among them that stand for a
     gap ("?", "unknown") or are rare are gaps. Left out are row numbers, row ids, and text that
     differs in (nearly) every row, which do not help to predict new rows. `wishes` override all
-    this; "keep" only forbids leaving a column out. Without `judge` types alone decide.
+    this; "keep" only forbids leaving a column out. Without `judge` types alone decide. A column
+    without any value is left out in any case.
 
-    ValueError if a wish names no column or no use, cannot be fulfilled, leaves no column, or if a
-    column holds what is none of numbers, text and dates.
+    ValueError if a wish names no column or no use, cannot be fulfilled, or if a column holds what
+    is none of numbers, text and dates.
     """
     chosen = _check_wishes(wishes, frame)
     written = Written.of(frame)
     usual = written.decimal or (decimal_of(frame) if judge else "")
-    plans = [
+    return [
         plan_column(frame[name], str(name), chosen.get(str(name)), written, usual, judge=judge)
         for name in frame.columns
     ]
-    if plans and all(plan.report.use == "left out" for plan in plans):
-        first = plans[0].report
+
+
+def refuse_nothing_used(reports: Sequence[ColumnReport]) -> None:
+    """Refuse a table in which every column is left out."""
+    if any(report.use != "left out" for report in reports):
+        return
+    if all(report.reason == EMPTY for report in reports):
         raise ValueError(
-            f"Every column is left out, {first.name!r} first ({first.reason}). Keep those that "
-            f"describe a row: columns={{{first.name!r}: 'keep'}} (--keep "
-            f"'{first.name}')."
+            f"All {len(reports)} columns are empty ({listed([r.name for r in reports])}): no cell "
+            "holds a value. Give a table with some."
         )
-    return plans
+    first = next(report for report in reports if report.reason != EMPTY)
+    text = first.reason.startswith("text")
+    raise ValueError(
+        f"Every column is left out, {first.name!r} first ({first.reason}). Keep those that "
+        f"describe a row: columns={{{first.name!r}: 'keep'}}."
+        + (" Text is not read as language: give embeddings of it, as numbers." if text else "")
+    )
 
 
 def refuse_repeated(columns: Sequence[str]) -> None:
@@ -161,8 +173,10 @@ def warn_of_columns(plans: list[ColumnPlan]) -> None:
     if not spoken:
         return
     lines = [
-        f"Column {report.name!r} {_spoken(report)}"
-        + (f" (columns={{{report.name!r}: {report.change!r}}} changes it)." * bool(report.change))
+        f"Column {report.name!r} {_spoken(report)} "
+        f"(columns={{{report.name!r}: {report.change!r}}} changes it)."
+        if report.change
+        else f"Column {report.name!r} {_spoken(report)}."
         for report in spoken[:5]
     ]
     more = f" So are {len(spoken) - 5} more: see column_report_." if len(spoken) > 5 else ""
@@ -215,6 +229,8 @@ def plan_column(
     """
     if wish == "left out":
         return ColumnPlan(_report(column, name, "left out", reason="as you said"))
+    if not column.notna().any():
+        return ColumnPlan(_report(column, name, "left out", reason=EMPTY), warn=True)
     kind = kind_of(column)
     if wish == "category":
         return ColumnPlan(_report(column, name, "category"))
@@ -228,7 +244,7 @@ def plan_column(
         plan = _as_written(plan, written.columns[name], is_whole=is_whole)
     if not judge or wish == "number":
         return plan
-    if kind == "category" and _is_text(column):
+    if kind == "category" and not isinstance(column.dtype, pd.CategoricalDtype):
         plan = _judge_text(column, name, plan, usual)
     if wish == "keep" or plan.report.use in ("date", "left out"):
         return _kept(plan, column) if wish == "keep" else plan
@@ -262,7 +278,7 @@ def kind_of(column: pd.Series) -> Literal["number", "category", "date"]:
     if nested is not None:
         raise ValueError(
             f"Column {column.name!r} holds {type(nested).__name__} values. Use numbers or text, or "
-            f"leave the column out: columns={{{str(column.name)!r}: 'left out'}} (--drop)."
+            f"leave the column out: columns={{{str(column.name)!r}: 'left out'}}."
         )
     return "category"
 
@@ -274,10 +290,6 @@ def _report(column: pd.Series, name: str, use: Use, **more: Any) -> ColumnReport
     except TypeError:  # lists and the like
         distinct = None
     return ColumnReport(name, str(column.dtype), missing, distinct, use, **more)
-
-
-def _is_text(column: pd.Series) -> bool:
-    return not isinstance(column.dtype, pd.CategoricalDtype) and bool(column.notna().any())
 
 
 def _as_written(plan: ColumnPlan, spelling: Spelling, *, is_whole: bool) -> ColumnPlan:
@@ -292,15 +304,15 @@ def _as_written(plan: ColumnPlan, spelling: Spelling, *, is_whole: bool) -> Colu
 def _as_number(column: pd.Series, name: str, kind: str, usual: Decimal) -> ColumnPlan:
     if kind == "date":
         raise ValueError(
-            f"columns={{{name!r}: 'number'}}: the column holds dates. Leave it out of columns; "
-            "dates become numbers by themselves."
+            f"columns={{{name!r}: 'number'}}: the column holds dates. Leave that out: dates become "
+            "numbers by themselves."
         )
     values = column.dropna().astype(object).unique().tolist()
     common, others, tokens = numbers_among(values, majority=True)
     if values and len(others) == len(values):
         raise ValueError(
             f"columns={{{name!r}: 'number'}}: no value reads as a number, such as {values[0]!r}. "
-            "Leave it out of columns, or use it as a 'category'."
+            f"Leave that out, or use the column otherwise: columns={{{name!r}: 'category'}}."
         )
     several = _several_signs(common)
     if several:
@@ -492,6 +504,14 @@ def _row_number(column: pd.Series, name: str, report: ColumnReport) -> str:
     if whole and (np.diff(values) == 1).all() and not _TIME_WORDS & set(_words(name)):
         return f"row numbers: {values[0]:.0f} to {values[-1]:.0f} in order"
     return ""
+
+
+def counts_rows(column: pd.Series, name: str) -> bool:
+    """Whether a column numbers the rows of its own table from 0 or 1, and is not called an id."""
+    if len(column) < 2 or set(_words(name)) & _ID_WORDS or column.isna().any():
+        return False
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    return bool(numbers[0] in (0, 1) and (np.diff(numbers) == 1).all())
 
 
 def _words(name: str) -> list[str]:

@@ -8,6 +8,11 @@ import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from nearwise.names import listed
+from nearwise.warn import warn_user
+
+_EXACT_BELOW = 2**53  # of the whole numbers in float64
+
 
 def label_values(y: Any) -> np.ndarray:
     """Return labels as an array (n,) of the type of what they hold; gaps stay gaps.
@@ -78,6 +83,11 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"y holds NaN or missing labels in {int(missing.sum())} of {n_rows} rows. Drop them."
         )
+    if values.dtype.kind == "f" and _EXACT_BELOW <= (most := np.abs(values).max()) < np.inf:
+        raise ValueError(
+            f"y holds floats of up to {most}. From 2**53 on a float stands for several whole "
+            "numbers, so classes would be merged. Give whole numbers or text."
+        )
     try:
         check_classification_targets(values)
     except ValueError as error:
@@ -116,19 +126,43 @@ def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
 
 
 def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
-    """Refuse a single class, and classes with one row, which nothing can be left out of."""
-    counts = np.bincount(codes)
+    """Refuse a single class, and a table in which no class has two rows."""
     if len(classes) < 2:
         raise ValueError(
             f"All {len(codes)} rows belong to one class, {classes.tolist()[0]!r}. A classifier "
             "needs at least 2 classes: add rows of another one."
         )
-    single = [str(c) for c, count in zip(classes, counts, strict=True) if count == 1]
-    if single:
-        named = ", ".join(single[:5]) + (" ..." if len(single) > 5 else "")
-        many = f"{len(single)} classes have a" if len(single) > 1 else "One class has a"
+    if lone_rows(codes).all():
         raise ValueError(
-            f"{many} single row ({named}); leaving it out leaves nothing to learn from. Fit "
-            "without, and add such rows afterwards ('nearwise add', or add()), which learns new "
-            "classes; or give at least 2 rows of each class."
+            f"Each of the {len(codes)} rows is the only one of its class "
+            f"({listed(classes.tolist())}), so that nothing can be learned about any. Give at "
+            "least 2 rows of some class, or another column as the target."
+        )
+
+
+def lone_rows(codes: np.ndarray) -> np.ndarray:
+    """Whether each row is the only one of its class, bool (n,)."""
+    found: np.ndarray = np.bincount(codes, minlength=1)[codes] == 1
+    return found
+
+
+def judging_weight(codes: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
+    """Weights by which predictions of left-out rows count (n,): none of a class with one row.
+
+    Where such a row is left out, nothing is left of its class.
+    """
+    lone = lone_rows(codes)
+    if not lone.any():
+        return weight
+    return np.where(lone, 0.0, 1.0 if weight is None else weight)
+
+
+def warn_of_lone_rows(classes: np.ndarray, codes: np.ndarray) -> None:
+    """Warn of classes with a single row, and say what is done with it."""
+    single = classes[np.bincount(codes, minlength=len(classes)) == 1]
+    if len(single):
+        many = f"{len(single)} classes have" if len(single) > 1 else "One class has"
+        warn_user(
+            f"{many} a single row ({listed(single.tolist())}). It is remembered and found as a "
+            "neighbor, but never left out: heads and calibration are fitted to the other classes."
         )

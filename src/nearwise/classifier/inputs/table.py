@@ -10,21 +10,24 @@ import pandas as pd
 
 from nearwise.classifier.inputs.by_text import code_by_text, in_text
 from nearwise.classifier.inputs.columns import (
+    EMPTY,
     ColumnPlan,
     Use,
     plan_columns,
+    refuse_nothing_used,
     refuse_repeated,
 )
 from nearwise.classifier.inputs.dates import ISO, TIME, DateColumn
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.data.tables.spellings import Decimal, Spelling
-from nearwise.warn import warn_user
+from nearwise.warn import RowsWarning, warn_user
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
 LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
 _MARKS = {".": "points", ",": "commas"}
 _WIDE = 64
+_NUMBER_TYPES = ("int", "uint", "float")
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
 _FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
 
@@ -121,18 +124,17 @@ class TableEncoder:
     ) -> Encoded:
         """Learn the columns from training rows and return them encoded.
 
-        Without `plans` types alone decide. ValueError if a column holds nested values, infinity,
-        numbers that float32 cannot hold, or nothing but gaps.
+        Without `plans` types alone decide. ValueError if every column is left out, or one holds
+        nested values, infinity or numbers that float32 cannot hold.
         """
         frame = as_frame(X)
         self.columns = [str(name) for name in frame.columns]
         frame.columns = pd.Index(self.columns)
         refuse_repeated(self.columns)
-        if plans is None and isinstance(X, np.ndarray):
-            self.kinds = dict.fromkeys(self.columns, "number")
-        else:
-            self.decimal = Written.of(frame).decimal
-            self._adopt(plan_columns(frame, judge=False) if plans is None else plans)
+        self.decimal = Written.of(frame).decimal
+        plans = plan_columns(frame, judge=False) if plans is None else plans
+        self._adopt(plans)
+        refuse_nothing_used([plan.report for plan in plans])
         frame = self.in_numbers(frame)
         numbers_of = (name for name in self.columns if self.kinds[name] == "number")
         self.durations = [name for name in numbers_of if _holds_durations(frame[name])]
@@ -144,12 +146,6 @@ class TableEncoder:
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
         gaps = np.isnan(numbers)
-        empty = [name for name in self.categorical if not self.categories[name]]
-        empty += [name for name, gap in zip(self.sources, gaps.all(axis=0), strict=True) if gap]
-        if empty:
-            raise ValueError(
-                f"Columns {list(dict.fromkeys(empty))} hold nothing but missing values. Drop them."
-            )
         self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
         self.median = np.nanmedian(numbers, axis=0).tolist() if numbers.shape[1] else []
         filled = np.where(gaps, self.median, numbers) if numbers.shape[1] else numbers
@@ -187,7 +183,10 @@ class TableEncoder:
             if layout not in ("", TIME)
         }
         counted = [name for name in self.gap_words if self.kinds[name] == "number"]
-        kept = dict.fromkeys(counted, "number") | dict.fromkeys(self.left_out, "left out")
+        reports = [one for one in self.report if one["use"] == "left out"]
+        # a row number no longer counts up by one; an empty column may hold values by now
+        left = [one["name"] for one in reports if one["reason"] != EMPTY]
+        kept = dict.fromkeys(counted, "number") | dict.fromkeys(left, "left out")
         return dated | {name: use for name, use in kept.items() if name not in self.spellings}
 
     def keep_words(self, before: "TableEncoder") -> None:
@@ -225,11 +224,13 @@ class TableEncoder:
         """Encode rows with the columns of the training table, matched by position.
 
         A category that is not known as it is, is looked up by its text: a CSV's types are guessed
-        file by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing) and
-        gaps in columns that had none in training (filled with the median) are counted in warnings.
+        file by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing),
+        gaps in columns that had none in training (filled with the median), truth values where there
+        were numbers (taken as 1 and 0) and rows without any value are counted in a `RowsWarning`.
         ValueError if a number is too large, or too far from those of training, to compute with in
         float32.
         """
+        self._warn_of_filled(X)
         numbers, codes = self._from_array(X) if self._takes_array(X) else self._from_table(X)
         _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
         if numbers.shape[1]:
@@ -239,17 +240,40 @@ class TableEncoder:
                 named = _counted(zip(self.sources, new_gaps, strict=True))
                 warn_user(
                     f"Missing values in columns that had none in training: {named}. They are "
-                    "filled with the training median."
+                    "filled with the training median.",
+                    RowsWarning,
                 )
+        empty = np.flatnonzero(np.isnan(numbers).all(axis=1) & (codes == 0).all(axis=1))
+        if len(empty):
+            warn_user(
+                f"Rows without any value that the model knows: {len(empty)}, first row {empty[0]} "
+                "(counted from 0). Their predictions say what is common, nothing about them.",
+                RowsWarning,
+            )
         return Encoded(numbers, codes)
 
     def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
         """Whether rows are numbers of an array: these need no table, which takes a millisecond."""
         numbers = isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and not self.gap_words
-        return numbers and all(kind == "number" for kind in self.kinds.values())
+        return numbers and all(kind in ("number", "left out") for kind in self.kinds.values())
+
+    def _warn_of_filled(self, X: pd.DataFrame | np.ndarray) -> None:
+        """Warn of values in columns that had none in training, and are left out therefore."""
+        empty = [at for at, report in enumerate(self.report) if report["reason"] == EMPTY]
+        if not empty:
+            return
+        some = X.iloc[:, empty] if isinstance(X, pd.DataFrame) else X[:, empty]
+        filled = np.asarray(~pd.isna(some)).sum(axis=0)
+        if filled.any():
+            named = _counted(zip((self.columns[at] for at in empty), filled, strict=True))
+            warn_user(
+                f"Values in columns that had none in training: {named}. They are ignored; fit "
+                "again to use them."
+            )
 
     def _from_array(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        numbers = self._checked(np.array(X, dtype=float, order="C"))
+        used = [kind == "number" for kind in self.kinds.values()]
+        numbers = self._checked(np.array(X if all(used) else X[:, used], dtype=float, order="C"))
         return numbers, np.zeros((len(X), 0), dtype=np.int64)
 
     def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -257,7 +281,24 @@ class TableEncoder:
         frame.columns = pd.Index(self.columns, dtype=object)  # not checked
         if self.spellings or self.gap_words:
             frame = self.in_numbers(frame)
+        self._warn_of_truth(frame)
         return self._numbers(frame), self._codes(frame, count=True)
+
+    def _warn_of_truth(self, frame: pd.DataFrame) -> None:
+        """Warn of true and false in columns that held numbers, and no objects, in training."""
+        types = {report["name"]: report["type"].lower() for report in self.report}
+        found = [
+            (name, _n_truths(frame.iloc[:, at]))
+            for at, (name, dtype) in enumerate(zip(self.columns, frame.dtypes, strict=True))
+            if dtype.kind in "bO" and types.get(name, "").startswith(_NUMBER_TYPES)
+            if self.kinds[name] == "number"
+        ]
+        if any(number for _, number in found):
+            warn_user(
+                f"True or false in columns that held numbers in training: {_counted(found)}. They "
+                "are taken as 1 and 0.",
+                RowsWarning,
+            )
 
     @property
     def sources(self) -> list[str]:
@@ -318,14 +359,16 @@ class TableEncoder:
         if count and any(number for _, number in unknown):
             warn_user(
                 f"Categories that were not in the training table: {_counted(unknown)}. They are "
-                "taken as missing."
+                "taken as missing.",
+                RowsWarning,
             )
         if count and gaps:
             complete = {report["name"] for report in self.report if not report["missing"]}
             named = _counted(pair for pair in gaps if pair[0] in complete)
             if named:
                 warn_user(
-                    f"Missing values in columns of categories that had none in training: {named}."
+                    f"Missing values in columns of categories that had none in training: {named}.",
+                    RowsWarning,
                 )
         return codes
 
@@ -400,6 +443,12 @@ def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> n
         ) from None
     _refuse_infinity(values, name)
     return values
+
+
+def _n_truths(column: pd.Series) -> int:
+    if column.dtype.kind == "b":
+        return int(column.count())
+    return sum(isinstance(value, bool | np.bool_) for value in column.tolist())
 
 
 def _holds_durations(column: pd.Series) -> bool:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.utils.extmath import softmax
 
-from nearwise.functional.devices import SMALL_WORK, Threads
 from nearwise.functional.kernels import compiled
+from nearwise.functional.threads import SMALL_WORK, Threads
 
 CODES = 256  # category codes that a split by value can distinguish: 0 to 255
 Arrays = dict[str, NDArray[Any]]

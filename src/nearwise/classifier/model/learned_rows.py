@@ -3,13 +3,17 @@
 import hashlib
 import warnings
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.inputs.by_text import as_read
+from nearwise.classifier.inputs.columns import counts_rows
 from nearwise.classifier.inputs.images import EncodedImages
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.fitted_model import FittedModel
@@ -33,11 +37,15 @@ class LearnedRows(NamedTuple):
     repeats : float
         Share of the remembered rows that equal another one, in [0, 1]. About as many new rows will
         equal a remembered one, and are then taken for it.
+    compared : tuple of str
+        Columns that the model leaves out and that both tables have (ids): a row with another value
+        there is another row.
     """
 
     ids: np.ndarray
     held_out: np.ndarray
     repeats: float
+    compared: tuple[str, ...] = ()
 
     @property
     def new(self) -> np.ndarray:
@@ -46,7 +54,12 @@ class LearnedRows(NamedTuple):
         return fresh
 
 
-def find_learned(model: FittedModel, rows: AnyRows, labels: np.ndarray | None) -> LearnedRows:
+Cell = tuple[str | None, ...]  # what a row holds in the columns that tell equal rows apart
+
+
+def find_learned(
+    model: FittedModel, rows: AnyRows, labels: np.ndarray | None, given: Any = None
+) -> LearnedRows:
     """Look rows up among those that a model remembers and those that it held out.
 
     Parameters
@@ -55,6 +68,8 @@ def find_learned(model: FittedModel, rows: AnyRows, labels: np.ndarray | None) -
     rows : Encoded or EncodedImages
     labels : int64 ndarray of shape (n,), optional
         Class positions of `rows`; among equal rows, one with this label is taken.
+    given : DataFrame, optional
+        The rows as they were given, with the columns that the model leaves out.
     """
     predictor, bank = model.predictor, model.bank
     with warnings.catch_warnings():
@@ -62,15 +77,17 @@ def find_learned(model: FittedModel, rows: AnyRows, labels: np.ndarray | None) -
         known = predictor.encoder.transform(model.rows)
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
     groups = _grouped(row_digests(known))
-    at = _assigned(groups, _digests_among(groups, predictor.encoder, known, rows), own, labels)
+    names, cells = _told_apart(predictor.encoder, model.rows, given)
+    digests = _digests_among(groups, predictor.encoder, known, rows)
+    at = _assigned(groups, digests, own, labels, cells)
     ids = np.where(at < 0, -1, bank.ids.numpy()[at])
     held_out = np.full(len(rows), -1)
     if predictor.held is not None:
-        digests = _grouped(predictor.held.digests.numpy())
-        found = _assigned(digests, row_digests(rows), predictor.held.labels.numpy(), labels)
+        held = _grouped(predictor.held.digests.numpy())
+        found = _assigned(held, row_digests(rows), predictor.held.labels.numpy(), labels)
         held_out = np.where(at < 0, found, -1)
     repeated = sum(len(group) for group in groups.values() if len(group) > 1)
-    return LearnedRows(ids, held_out, repeated / len(own))
+    return LearnedRows(ids, held_out, repeated / len(own), tuple(names))
 
 
 def n_forgotten(model: FittedModel) -> int:
@@ -137,21 +154,91 @@ def _grouped(digests: np.ndarray) -> dict[int, list[int]]:
     return dict(groups)
 
 
+def _told_apart(
+    encoder: Any, known: Any, given: Any
+) -> tuple[list[str], tuple[list[Cell], list[Cell]] | None]:
+    """Columns that the model leaves out and both tables have, and what their rows hold there.
+
+    Numbers that count the rows of the new table say nothing about which row one is.
+    """
+    if not (isinstance(known, pd.DataFrame) and isinstance(given, pd.DataFrame)):
+        return [], None
+    known, given = (table.set_axis(encoder.columns, axis=1) for table in (known, given))
+    names = [
+        name
+        for name in encoder.left_out
+        if known[name].notna().any()
+        and given[name].notna().any()
+        and _is_moment(known[name]) == _is_moment(given[name])
+        and not counts_rows(given[name], name)
+    ]
+    return names, (_cells(known, names), _cells(given, names)) if names else None
+
+
+def _is_moment(column: pd.Series) -> bool:
+    return bool(pd.api.types.is_datetime64_any_dtype(column))
+
+
+def _cells(table: pd.DataFrame, names: Sequence[str]) -> list[Cell]:
+    """Text of each row in some columns, as a file in another format gives it; None for a gap."""
+    columns = [[_cell(value) for value in table[name].tolist()] for name in names]
+    return list(zip(*columns, strict=True))
+
+
+def _cell(value: Any) -> str | None:
+    if pd.isna(value) is True:
+        return None
+    fraction = isinstance(value, float) and not value.is_integer()
+    return f"{value:.5g}" if fraction else as_read(value)
+
+
 def _assigned(
-    groups: dict[int, list[int]], digests: np.ndarray, own: np.ndarray, labels: np.ndarray | None
+    groups: dict[int, list[int]],
+    digests: np.ndarray,
+    own: np.ndarray,
+    labels: np.ndarray | None,
+    cells: tuple[list[Cell], list[Cell]] | None = None,
 ) -> np.ndarray:
-    """Give equal rows in turn to the rows of their group, those with their label first."""
+    """Give equal rows in turn to the rows of their group, those with their label first.
+
+    `cells` are of known and given rows: rows with different ones are not equal, gaps aside.
+    """
     found = np.full(len(digests), -1)
     used: dict[tuple[int, int], int] = defaultdict(int)
+    by_cell: dict[int, dict[Cell, list[int]]] = {}
     for row, digest in enumerate(digests.tolist()):
         group = groups.get(digest)
-        if group is None:
+        if group is not None and cells is not None:
+            if digest not in by_cell:
+                by_cell[digest] = _grouped_by_cell(group, cells[0])
+            group = _with_cell(by_cell[digest], cells[1][row])
+        if not group:
             continue
         label = -1 if labels is None else int(labels[row])
         alike = [position for position in group if own[position] == label] or group
         found[row] = alike[used[digest, label] % len(alike)]
         used[digest, label] += 1
     return found
+
+
+def _grouped_by_cell(group: list[int], known: list[Cell]) -> dict[Cell, list[int]]:
+    cells: dict[Cell, list[int]] = defaultdict(list)
+    for position in group:
+        cells[known[position]].append(position)
+    return dict(cells)
+
+
+def _with_cell(group: dict[Cell, list[int]], cell: Cell) -> list[int]:
+    """Rows of a group whose cells are the given ones wherever both hold something."""
+    if cell in group:
+        return group[cell]
+    vague = group if None in cell else [one for one in group if None in one]
+    return [
+        position
+        for one in vague
+        if all(a == b or a is None or b is None for a, b in zip(one, cell, strict=True))
+        for position in group[one]
+    ]
 
 
 def _nearly_equal(encoder: TableEncoder, known: Encoded, queries: Encoded) -> np.ndarray:

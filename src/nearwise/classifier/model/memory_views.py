@@ -1,6 +1,6 @@
 """The memory as it is searched: key spaces, indexes, reliability and neighborhoods."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
@@ -10,8 +10,9 @@ from torch import Tensor
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels
 from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.functional import Metric, Neighbors
-from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
+from nearwise.memory import IndexName, MemoryBank, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
+from nearwise.memory.index import BaseIndex, IndexState
 from nearwise.memory.ties import tie_order
 from nearwise.nn import describe_neighborhood, pair_reliability
 from nearwise.nn.neighbor_set import typical_distance
@@ -22,7 +23,7 @@ FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are pred
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
 TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
-Searchable = NeighborIndex | ChangedIndex
+Searchable = BaseIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
 _OWN_NEIGHBORS = 16
 _LABELS = "labels"
@@ -148,6 +149,8 @@ class MemoryViews:
         on the CPU.
     label_model : LabelModel, optional
         Gives the classes that the rows are taken to have.
+    states : mapping of str to IndexState, optional
+        What indexes of these rows have learned before, by space; see `index_states`.
     """
 
     def __init__(
@@ -158,34 +161,40 @@ class MemoryViews:
         memory_budget: int,
         device: torch.device | None = None,
         label_model: LabelModel = AS_GIVEN,
+        states: Mapping[str, IndexState] | None = None,
     ) -> None:
         self.bank, self.specs, self.label_model = bank, list(specs), label_model
         self.index, self.memory_budget = index, memory_budget
         self.device = device
         self.forgetting: Forgetting | None = None
         self._indexes: dict[str, tuple[Searchable, Tensor]] = {}
-        self._sealed: dict[str, NeighborIndex] = {}  # fitted to former rows
+        self._sealed: dict[str, BaseIndex] = {}  # fitted to former rows
+        self._states = dict(states or {})  # of sealed indexes that are still to be made
         self._own: dict[str, Tensor] = {}
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
 
     def __getstate__(self) -> dict[str, Any]:
-        # Indexes hold locks and C++ memory; they are built again where they are needed.
-        return self.__dict__ | {name: {} for name in _DERIVED}
+        # Indexes hold locks and C++ memory; they are made again where they are needed.
+        return self.__dict__ | {name: {} for name in _DERIVED} | {"_states": self._learned()}
 
     def fork(self) -> Self:
         """Copy for a change: the copy's bank and derived parts can change without this one's."""
         fork = object.__new__(type(self))
-        derived = {name: dict(getattr(self, name)) for name in _DERIVED}
+        # States first: a reader in another thread may be making indexes of them.
+        derived = {name: dict(getattr(self, name)) for name in ("_states", *_DERIVED)}
         fork.__dict__ |= self.__dict__ | derived | {"bank": self.bank.fork()}
         fork.specs = list(self.specs)
         return fork
 
     def to(self, device: torch.device) -> None:
         """Search on a device from now on; the bank stays on the CPU."""
-        self.forget()
-        self._sealed.clear()
-        self.device = None if device.type == "cpu" else device
+        chosen = None if device.type == "cpu" else device
+        if chosen != self.device:
+            self._states = {} if self.index == "auto" else self._learned()
+            for name in _DERIVED:
+                getattr(self, name).clear()
+            self.device = chosen
 
     def on_device(self, rows: Tensor) -> Tensor:
         """Bring queries to where they are searched fastest."""
@@ -235,12 +244,33 @@ class MemoryViews:
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed.
 
-        Fitted indexes stay: they serve rows that have changed a little, see `ChangedIndex`.
+        Fitted indexes stay: they serve rows that have changed a little, see `ChangedIndex`. Whether
+        they do is decided here and not at the next search, so that it depends on the changes alone.
         """
         self._indexes.clear()
         self._own.clear()
         self.derived.clear()
         self._copies.clear()
+        for spec in self.specs:
+            if (spec.name in self._sealed or spec.name in self._states) and self.n_findable:
+                self._index(spec)
+
+    def index_states(self) -> dict[str, IndexState]:
+        """Give what the indexes have learned, by space: with it, copies find the same rows.
+
+        Empty where indexes are exact whatever the rows.
+        """
+        for spec in self.specs if self.n_findable else ():
+            self._index(spec)
+        return self._learned()
+
+    def _learned(self) -> dict[str, IndexState]:
+        """Give the same, of indexes that are there."""
+        on_device = self.index == "auto" and self.device is not None
+        if on_device or self.index in ("exact", "faiss-flat-l2", "faiss-flat-ip"):
+            return {}
+        waiting = dict(self._states)
+        return waiting | {name: index.state() for name, index in dict(self._sealed).items()}
 
     def forget_labels(self) -> None:
         """Drop what was derived from labels; call after a change of nothing else.
@@ -333,18 +363,38 @@ class MemoryViews:
         return self._indexes[spec.name]
 
     def _index_over(self, spec: SpaceSpec, positions: Tensor) -> Searchable:
+        """Let the index of former rows serve these, or fit another where too many have changed."""
         keys, ids = self.bank.keys[spec.name], self.bank.ids
+        waiting = self._states.get(spec.name)
+        if waiting is not None:
+            self._restore(spec, waiting, positions)
+            self._states.pop(spec.name, None)  # not before: other threads may search, too
         sealed = self._sealed.get(spec.name)
         if sealed is not None:  # keys of a row never change, so ids show what came and went
             changed = ChangedIndex(sealed, keys, ids, positions)
             if changed.share_changed <= MOST_CHANGED:
-                return changed
-        name, budget = _for_metric(self.index, spec.metric), self.memory_budget
-        index = make_index(
-            name, spec.metric, len(positions), memory_budget=budget, device=self.device
-        )
+                if changed.has_lost_rows and not sealed.is_exact:
+                    # What is lost would still decide which others are found.
+                    sealed = self._restore(spec, sealed.state(), positions)
+                    changed = ChangedIndex(sealed, keys, ids, positions)
+                return sealed if torch.equal(sealed.ids.cpu(), ids[positions]) else changed
+        index = self._new_index(spec, self.index, len(positions))
         self._sealed[spec.name] = index.fit(keys.index_select(0, positions), ids[positions])
         return index
+
+    def _restore(self, spec: SpaceSpec, state: IndexState, positions: Tensor) -> BaseIndex:
+        """Make the index of a state again, with those of its rows that are among the positions."""
+        keys, ids = self.bank.keys[spec.name], self.bank.ids
+        stayed = positions[torch.isin(ids[positions], state.ids)]
+        index = self._new_index(spec, state.name, len(stayed))
+        if len(stayed):
+            self._sealed[spec.name] = index.restore(state, keys[stayed], ids[stayed])
+        return index
+
+    def _new_index(self, spec: SpaceSpec, name: IndexName, n_rows: int) -> BaseIndex:
+        budget, device = self.memory_budget, self.device
+        chosen = _for_metric(name, spec.metric)
+        return make_index(chosen, spec.metric, n_rows, memory_budget=budget, device=device)
 
     def own_neighbors(self, spec: SpaceSpec) -> Tensor:
         """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""

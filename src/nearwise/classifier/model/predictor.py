@@ -1,13 +1,13 @@
 """Predictor: the fitted parts of a classifier, and how they predict."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.cached import cached_property
 from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.class_prior import ClassCorrection
@@ -31,6 +31,7 @@ from nearwise.classifier.model.row_models import (
     row_blocks,
     view_blocks,
 )
+from nearwise.functional.threads import one_thread
 from nearwise.nn import HeadOutput
 from nearwise.nn.neighbor_head import widen
 
@@ -324,6 +325,7 @@ class Predictor:
             log_proba = shrink(log_proba, base_log_proba, self.acceptance.share)
         return widen(log_proba, n_classes).cpu()
 
+    @one_thread()
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""
         self._refuse_remembered()

@@ -19,6 +19,7 @@ from nearwise.classifier.fit.embedding import HEAD, AnyRows, Depths, Embedding
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.memory_views import OPINION, TRAINED
+from nearwise.functional.threads import own_threads
 from nearwise.nn import NeighborNetwork
 
 FeatureMap = Literal["standard", "quantile", "raw", "whitened"]
@@ -354,6 +355,7 @@ class ImageNetworks(_WithEmbedding):
         """Whether network heads take part."""
         return self.use_head
 
+    @own_threads()
     def __call__(self, rows: EncodedImages) -> KeyedRows:
         """Make keys of images: the spaces of the depths, and "trained"."""
         networks = range(len(self.embedding.networks))

@@ -7,7 +7,12 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-from nearwise.classifier.fit.base import Candidate, auto_candidates, given_candidate
+from nearwise.classifier.fit.base import (
+    Candidate,
+    auto_candidates,
+    given_candidate,
+    silent_on_early_stops,
+)
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
@@ -150,6 +155,7 @@ class TrueLabelPredictor:
         # Votes alone are taken where a class is too rare for every fold.
         modelled = not any(of_one_class(self.problem.labels[rows[train]]) for train, _ in folds)
         for number, (train, held_out) in enumerate(folds):
+            light = light_candidates(self.problem, self.settings) if modelled else []
             voters, queries = rows[train], np.concatenate([rows[held_out], others])
             inside = np.isin(found.positions, voters)
             inner_weights = [weights * inside for weights in found.weights]
@@ -159,13 +165,13 @@ class TrueLabelPredictor:
                 for kind, votes in ((_GIVEN, self.given), (_POSTERIOR, labels))
                 for i in _POOLED
             }
-            for candidate in light_candidates(self.problem, self.settings) if modelled else ():
+            for candidate in light:
                 self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
                 encoder, encoded = self.problem.table
                 view = getattr(encoder, candidate.view)(encoded)
-                candidate.fit_fold(
-                    view, self.problem.labels, self.problem.weight, (voters, queries)
-                )
+                target = (self.problem.labels, self.problem.weight)
+                with silent_on_early_stops(light):
+                    list(candidate.fit_folds(view, [target], [(voters, queries)]))
                 predictions[candidate.name] = log_softmax(
                     candidate.log_proba(view[queries], 0, n_classes), axis=1
                 )

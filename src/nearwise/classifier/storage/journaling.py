@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from nearwise.classifier.inputs.images import Source
 from nearwise.classifier.inputs.labels import label_values
@@ -20,9 +20,11 @@ from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
+from nearwise.memory.arrow import frame_of, read_stream, tensors_of
 from nearwise.memory.checks import as_ids
 from nearwise.memory.eviction import EvictionName
 from nearwise.memory.journal import REFRESH
+from nearwise.training.settings import plain_message
 
 ADD, REMOVE, RELABEL = "add", "remove", "relabel"
 FEEDBACK, KEEP = "feedback", "keep"
@@ -233,7 +235,8 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         added = _Added.model_validate(details)
         labels = _Labels.model_validate_json(change.parts[_LABELS])
         gone = None if added.evicted is None else torch.tensor(added.evicted, dtype=torch.int64)
-        rows = [unpack_table(change.parts[f"rows/{i}"]) for i in range(len(change.parts) - 1)]
+        n_rows, n_views = len(labels.labels), len(change.parts) - 1
+        rows = [unpack_table(change.parts[f"rows/{i}"], n_rows) for i in range(n_views)]
         names = None if labels.names is None else np.array(labels.names, dtype=np.str_)
         y = np.array(labels.labels, dtype=np.dtype(labels.dtype))
         weight = None if labels.weights is None else np.array(labels.weights)
@@ -275,11 +278,11 @@ def replay(model: Any, found: Sequence[Change]) -> FittedModel:
                 fitted, made = apply(model, fitted, change)
             if made.ids != change.ids:
                 raise ValueError(f"it gives the ids {made.ids[:3]}, not {change.ids[:3]}")
-        except (ValueError, TypeError, KeyError, ValidationError, pa.ArrowException) as error:
+        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
             raise StoreError(
                 "invalid",
                 f"Change {change.version} ({change.kind}) of the journal cannot be made again: "
-                f"{error}. Restore the folder from a copy.",
+                f"{plain_message(error)}. Restore the folder from a copy.",
             ) from error
         if change.kind in (ADD, FEEDBACK):
             bound = {name: change.details[name] for name in ("capacity", "eviction")}
@@ -300,13 +303,12 @@ def pack_table(rows: Any) -> bytes:
     return sink.getvalue()
 
 
-def unpack_table(stored: bytes) -> Any:
-    """Rows from what `pack_table` returned."""
-    with pa.ipc.open_stream(stored) as stream:
-        table = stream.read_all()
+def unpack_table(stored: bytes, n_rows: int) -> Any:
+    """Rows from what `pack_table` returned; ValueError if these are others, or not as many."""
+    table = read_stream(stored, n_rows)
     if table.schema.pandas_metadata is None:
-        return table.column(0).combine_chunks().to_numpy_ndarray()
-    return table.to_pandas(integer_object_nulls=True)
+        return tensors_of(table, "row")
+    return frame_of(table)
 
 
 def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | None) -> bytes:

@@ -108,6 +108,13 @@ class StoredSpec(Part):
     n_neighbors: Size
 
 
+class StoredIndex(Part):
+    """Of `IndexState`, beside its arrays."""
+
+    name: Literal["exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
+    n_fitted: Size
+
+
 class StoredAcceptance(Part):
     """Of `Acceptance`."""
 
@@ -239,6 +246,7 @@ class StoredModel(Part):
     encoder: StoredTable | StoredImages
     specs: Annotated[list[StoredSpec], Field(min_length=1)]
     index: IndexName
+    indexes: dict[str, StoredIndex] = Field(default_factory=dict)  # models from before had none
     memory_budget: Size
     acceptance: StoredAcceptance
     part_temperatures: Annotated[list[Positive], Field(min_length=2, max_length=2)]
@@ -307,7 +315,8 @@ def _first(error: ValidationError) -> str:
     where = ".".join(parts)
     value = repr(first["input"])
     shown = "" if first["type"] == "missing" or len(value) > 80 else f", not {value}"
-    return f"{where}: {first['msg']}{shown}" if where else f"{first['msg']}{shown}"
+    what = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {what}{shown}" if where else f"{what}{shown}"
 
 
 def _check_lengths(model: StoredModel) -> None:
@@ -341,6 +350,8 @@ def _check_lengths(model: StoredModel) -> None:
     names = [spec.name for spec in model.specs]
     if len({*names}) != len(names):
         raise ValueError("specs: one name occurs twice")
+    if not {*model.indexes} <= {*names}:
+        raise ValueError(f"indexes: {[*model.indexes]} for the spaces {names}")
     is_image = isinstance(model.encoder, StoredImages)
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")

@@ -39,6 +39,7 @@ from nearwise.classifier.model.row_models import (
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
 from nearwise.classifier.settings import Settings
+from nearwise.classifier.storage.index_storage import pack_indexes, unpack_indexes
 from nearwise.classifier.storage.journaling import REMOVE, FolderState, label_list, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
@@ -65,6 +66,7 @@ from nearwise.memory import (
     write_folder,
 )
 from nearwise.nn import NeighborHead, PretrainedNeighborHead, build_network, network_config
+from nearwise.training.settings import plain_message
 from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
@@ -126,6 +128,8 @@ def pack_predictor(
             "classes": None if of_views is None else _packed_classes(of_views.classes),
         }
         tensors |= {f"held/{name}": tensor for name, tensor in predictor.held.tensors().items()}
+    meta["indexes"], arrays = pack_indexes(predictor.views)
+    tensors |= arrays
     _pack_row_models(predictor.row_models, tensors, meta, blobs)
     return tensors, meta, blobs
 
@@ -226,6 +230,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         meta["index"],
         meta["memory_budget"],
         label_model=label_model,
+        states=unpack_indexes(meta, tensors, bank),
     )
     return Predictor(
         encoder=encoder,
@@ -522,6 +527,20 @@ def changes_of(folder: str | os.PathLike[str]) -> list[Change]:
         return journal.history(state.lineage)
 
 
+def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
+    """Go on from a classifier as it was last saved, if changes since are lost; whether they were.
+
+    Versions and the history begin anew then, so that no version names two states of the memory.
+    """
+    path = Path(folder)
+    with locked_folder(path), Journal(path) as journal:
+        content, state = _read(path)
+        if not journal.accept_loss(state.lineage, state.saved):
+            return False
+        save_model(rebuilt(kind, content, (), path), path, overwrite=True, locked=True)
+    return True
+
+
 def _read_with_changes(path: Path) -> tuple[Folder, FolderState, list[Change]]:
     """Read a folder, and the changes that its journal has beyond it."""
     before = None
@@ -559,8 +578,8 @@ def _read(path: Path) -> tuple[Folder, FolderState]:
 def _invalid(path: Path, error: Exception) -> StoreError:
     return StoreError(
         "invalid",
-        f"{path} holds what nearwise never writes: {error}. Restore it from a copy, or fit the "
-        "model again.",
+        f"{path} holds what nearwise never writes: {plain_message(error)}. Restore it from a "
+        "copy, or fit the model again.",
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nearwise.memory import Folder
+from nearwise.memory.arrow import checked
 
 
 def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[str, bytes]]:
@@ -94,7 +95,9 @@ def unpack_rows(folder: Folder, n_rows: int, n_columns: int) -> pd.DataFrame | n
     found = pq.ParquetFile(stored)
     shape = (found.metadata.num_rows, len(found.schema_arrow.names))
     _refuse_other_shape(shape, (n_rows, n_columns))
-    return pd.read_parquet(stored)
+    rows = checked(found.read(), n_rows).to_pandas()
+    _refuse_other_shape(rows.shape, (n_rows, n_columns))
+    return rows
 
 
 def _refuse_other_shape(shape: tuple[int, int], expected: tuple[int, int]) -> None:

@@ -2,15 +2,16 @@
 
 import itertools
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor
 
 from nearwise.classifier.model.fitted_model import FittedModel
@@ -38,11 +39,13 @@ from nearwise.classifier.stored.working_set import (
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
 from nearwise.classifier.uncertainty.explain import Parts
 from nearwise.memory import Change, Folder, StoreError, folder_kind, read_folder, write_folder
+from nearwise.memory.gate import subfolder
 from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import RowStore, StoredRows, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
 _LOCATION = "memory"  # the part of the folder that holds where the memory is
+_OLDEST = 5  # format version that still opens
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
 
 
@@ -118,7 +121,8 @@ def move_memory(
     _check_movable(model, fitted)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError("foreign", f"{path} is there already. Give a new or empty folder.")
-    uri = OWN_STORE if store is None else _checked(store, path)
+    uri = str(path / OWN_STORE) if store is None else _checked(store, path)
+    place = OWN_STORE if store is None else engine_of(uri).located(uri)
     columns = columns_of_fit(fitted.predictor.views)
     layout, codec = layout_of(fitted, columns), RowCodec()
     rows = rows_of_fit(fitted, columns, layout, codec)
@@ -128,14 +132,14 @@ def move_memory(
         named = _pack_calibration(calibration)
         tensors |= {f"calibration/{n_views}/{name}": part for name, part in named.items()}
     opened = engine_of(uri).create(
-        _absolute(uri, path),
+        uri,
         schema_of(fitted.bank, fitted.predictor.views.specs, layout),
         _followed(first, rows, fitted.predictor.views.n_findable, progress),
         asdict(summary_of(fitted, codec)),
     )
     try:
         location = _Location(
-            uri=uri,
+            uri=place,
             lineage=opened.lineage,
             columns=[_Column(**c._asdict() | {"shape": list(c.shape)}) for c in layout.columns],
             spaces={name: _Space(**facts._asdict()) for name, facts in layout.spaces.items()},
@@ -152,11 +156,17 @@ def move_memory(
     opened.close()
 
 
-def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str] = ()) -> Any:
+def open_stored(
+    kind: Any,
+    folder: str | os.PathLike[str],
+    trusted: Sequence[str] = (),
+    trusted_store: str | os.PathLike[str] | None = None,
+) -> Any:
     """Open a classifier of class `kind` that `move_memory` wrote; its memory stays in the store."""
     path = Path(folder)
     content = _read(path)
-    model, (location, store) = rebuilt(kind, content, trusted, path), _open_store(content, path)
+    location, uri = _located(content, path, trusted_store)
+    model, store = rebuilt(kind, content, trusted, path), _open_store(location, uri, path)
     try:
         with part_of_folder("memory"):
             layout = _unpack_layout(location, under(content.tensors, "calibration/"))
@@ -169,33 +179,93 @@ def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str
     return model
 
 
-def changes_of_store(folder: str | os.PathLike[str]) -> list[Change]:
+def changes_of_store(
+    folder: str | os.PathLike[str], trusted_store: str | os.PathLike[str] | None = None
+) -> list[Change]:
     """All changes of a memory since it was moved to a store, oldest first; nothing is rebuilt."""
-    location, store = _open_store(_read(Path(folder)), Path(folder))
+    path = Path(folder)
+    store = _open_store(*_located(_read(path), path, trusted_store), path)
     try:
-        return store.history(location.lineage)
+        return store.history(store.lineage)
+    finally:
+        store.close()
+
+
+def accept_lost_changes_of_store(
+    folder: str | os.PathLike[str], trusted_store: str | os.PathLike[str] | None = None
+) -> bool:
+    """Go on from a memory as it was last written, if changes since are lost; whether they were."""
+    from nearwise.memory.stores.disk import DiskStore  # databases keep no journal in a folder
+
+    path = Path(folder)
+    store = _open_store(*_located(_read(path), path, trusted_store), path)
+    try:
+        return isinstance(store, DiskStore) and store.accept_loss()
     finally:
         store.close()
 
 
 def _read(path: Path) -> Folder:
-    return read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
+    return read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=_OLDEST)
 
 
-def _open_store(content: Folder, path: Path) -> tuple[_Location, RowStore]:
-    """Open the store that a folder names."""
+def refuse_trusted_store(
+    folder: str | os.PathLike[str], trusted_store: str | os.PathLike[str] | None
+) -> None:
+    """Raise ValueError where a store is named for a model whose memory is in its folder."""
+    if trusted_store is not None:
+        raise ValueError(
+            f"The memory of {folder} is in its own folder. Leave --store (trusted_store) out."
+        )
+
+
+def _located(
+    content: Folder, path: Path, trusted_store: str | os.PathLike[str] | None
+) -> tuple[_Location, str]:
+    """Say where the memory of a folder is: there, or where the user says; nothing is opened.
+
+    Credentials go to where a URI leads, and it may name files with more of them: a folder, which
+    may come from anybody, only names the place, and the URI that is opened is the user's.
+    """
     try:
         location = _Location.model_validate_json(content.blobs[_LOCATION])
-    except (KeyError, ValidationError) as error:
+        is_own = location.uri == OWN_STORE
+        is_server, is_path = "://" in location.uri, os.path.isabs(location.uri)
+        if not location.uri.isprintable() or not (is_own or is_server or is_path):
+            raise ValueError(f"its store is {location.uri!r}")
+        place = engine_of(location.uri).located(location.uri)
+    except (KeyError, ValueError) as error:
         raise _invalid(path, error) from error
-    store = engine_of(location.uri).open(_absolute(location.uri, path))
+    if is_own:
+        refuse_trusted_store(path, trusted_store)
+        return location, str(subfolder(path, OWN_STORE))
+    given = None if trusted_store is None else os.fspath(trusted_store)
+    if given is not None and engine_of(given).located(given) == place:
+        return location, given
+    risk = "where your credentials go" if is_server else "what is read and changed elsewhere"
+    problem = (
+        f"A model folder must not decide {risk}"
+        if given is None
+        else f"The store that you named is another: {engine_of(given).located(given)}"
+    )
+    settings = ", with the user name or settings that you connect with" if is_server else ""
+    raise StoreError(
+        "untrusted",
+        f"The memory of {path} is outside its folder, in {place}. {problem}; nothing was opened "
+        "there. If you know that store, repeat the command with "
+        f"--store {shlex.quote(place)} (in Python trusted_store={place!r}){settings}.",
+    )
+
+
+def _open_store(location: _Location, uri: str, path: Path) -> RowStore:
+    store = engine_of(uri).open(uri)
     if store.lineage != location.lineage:
         raise StoreError(
             "changed",
-            f"The store {store.uri} holds the memory of another model than {path}. Restore both "
+            f"The store {store.place} holds the memory of another model than {path}. Restore both "
             "from one copy, or move the model again.",
         )
-    return location, store
+    return store
 
 
 def _invalid(path: Path, error: Exception) -> StoreError:
@@ -226,9 +296,14 @@ def _published(model: FittedModel, layout: Layout, store: RowStore, reader: Any)
     return made.at(reader)
 
 
+def refuse_moved() -> NoReturn:
+    """Refuse to move what was moved."""
+    raise ValueError("The memory of this model is in a store already.")
+
+
 def _check_movable(model: Any, fitted: FittedModel) -> None:
     if not fitted.holds_memory:
-        raise ValueError("The memory of this model is in a store already.")
+        refuse_moved()
     if fitted.bank.is_soft:
         raise ValueError("A memory with soft labels cannot be moved. Fit with hard labels.")
     if model.capacity is not None or fitted.stream.half_life is not None:
@@ -251,15 +326,10 @@ def _checked(uri: str, folder: Path) -> str:
     parts = urlsplit(uri)
     if parts.password is not None or {*parse_qs(parts.query)} & {"password", "sslpassword"}:
         raise ValueError(
-            "The URI of the store holds a password, and would be written to the model's folder. "
-            "Leave it out: PostgreSQL reads PGPASSWORD and ~/.pgpass, Milvus MILVUS_TOKEN."
+            "The URI of the store holds a password, which lists of processes and logs show. Leave "
+            "it out: PostgreSQL reads PGPASSWORD and ~/.pgpass, Milvus MILVUS_TOKEN."
         )
     return uri
-
-
-def _absolute(uri: str, folder: Path) -> str:
-    """Give the URI of a store as it is opened from a model folder, which may have been moved."""
-    return str(folder / uri) if uri == OWN_STORE else uri
 
 
 def _sample(fitted: FittedModel) -> FittedModel:

@@ -22,13 +22,17 @@ _TRIES = 50  # of a change, where other processes change the same store
 
 
 def open_live(
-    folder: str | os.PathLike[str], *, trusted: Sequence[str] = (), wait: float | None = None
+    folder: str | os.PathLike[str],
+    *,
+    trusted: Sequence[str] = (),
+    wait: float | None = None,
+    trusted_store: str | os.PathLike[str] | None = None,
 ) -> LiveModel:
     """Open a saved model to change it while it answers, wherever its memory is.
 
     Parameters
     ----------
-    folder, trusted, wait
+    folder, trusted, wait, trusted_store
         As of `LiveModel`.
 
     Returns
@@ -38,7 +42,7 @@ def open_live(
     """
     options = {} if wait is None else {"wait": wait}
     kind = StoredModel if is_stored(folder) else LiveModel
-    return kind(folder, trusted=trusted, **options)
+    return kind(folder, trusted=trusted, trusted_store=trusted_store, **options)
 
 
 class StoredModel(LiveModel):
@@ -50,7 +54,7 @@ class StoredModel(LiveModel):
 
     Parameters
     ----------
-    folder, trusted, wait
+    folder, trusted, wait, trusted_store
         As of `LiveModel`; written by `move_memory` or ``nearwise move``.
     """
 
@@ -142,7 +146,7 @@ class StoredModel(LiveModel):
                 self._reach(now.fitted.at(reader), self._state._replace(version=version))
                 return change
         raise BlockingIOError(
-            f"Other processes changed {self._store.uri} {_TRIES} times while a change was made. "
+            f"Other processes changed {self._store.place} {_TRIES} times while a change was made. "
             "Nothing was changed; try again."
         )
 

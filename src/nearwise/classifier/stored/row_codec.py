@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from nearwise.classifier.storage.row_storage import append_frame, storable
+from nearwise.memory.arrow import frame_of, read_rows, tensors_of
 
 _NUMBER = 2  # bytes in front of a row: which schema it has
 _ROW, _FILE = "row", "file"  # columns of rows that are arrays
@@ -57,19 +58,19 @@ class RowCodec:
         marks = np.array([int.from_bytes(row[:_NUMBER], "little") for row in packed])
         tables, order = [], []
         for mark in np.unique(marks):
-            schema = _schema(self.schemas[mark])
+            if mark >= len(self.schemas):
+                raise ValueError(f"a row has the schema {mark} of {len(self.schemas)}")
             at = np.flatnonzero(marks == mark)
-            of_mark = [pa.ipc.read_record_batch(packed[i][_NUMBER:], schema) for i in at.tolist()]
-            tables.append(pa.Table.from_batches(of_mark))
+            of_mark = [packed[i][_NUMBER:] for i in at.tolist()]
+            tables.append(read_rows(of_mark, _schema(self.schemas[mark])))
             order.append(at)
         back = np.argsort(np.concatenate(order))
         if tables[0].schema.pandas_metadata is None:
-            arrays = [t.column(_ROW).combine_chunks().to_numpy_ndarray() for t in tables]
-            array = np.concatenate(arrays)[back]
+            array = np.concatenate([tensors_of(table, _ROW) for table in tables])[back]
             if not any(_FILE in table.schema.names for table in tables):
                 return array, None
             return array, np.concatenate(list(map(_files, tables)))[back]
-        rows, *others = (table.to_pandas(integer_object_nulls=True) for table in tables)
+        rows, *others = map(frame_of, tables)
         for other in others:
             rows = append_frame(rows, other)
         return rows.iloc[back].reset_index(drop=True), None

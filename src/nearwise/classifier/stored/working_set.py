@@ -142,6 +142,7 @@ class StoredViews(MemoryViews):
         made = object.__new__(cls)
         bank = views.__dict__["bank"]
         made.__dict__ |= {k: v for k, v in views.__dict__.items() if k != "bank"} | parts
+        made._states = {}  # the store searches
         made._empty = bank.fork()
         made._empty.remove(bank.ids)
         made._empty.columns = made.layout.read(np.empty((0, made.layout.n_facts), np.float32))

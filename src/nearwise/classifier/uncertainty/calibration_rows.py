@@ -11,11 +11,12 @@ from nearwise.classifier.model.memory_views import FOLD, MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.uncertainty.explain import Parts, make_parts
 from nearwise.functional import Neighbors, paired_distances
+from nearwise.functional.threads import one_thread
 
 MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
 _CHUNK = 4096
 _TINY = 1e-6  # in typical neighbor distances
-_LEAST_COUNT = 0.5  # rows of a class below which nothing is known of it
+_LEAST_COUNT = 1.5  # rows of a class below which nothing is known of it without one of them
 
 
 class Remoteness(NamedTuple):
@@ -87,6 +88,7 @@ class CalibrationRows(NamedTuple):
         return not np.isin(self.truth, (0.0, 1.0)).all()
 
 
+@one_thread()
 def calibration_rows(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     """Predict the calibration rows of later predictions; kept until the memory changes.
 

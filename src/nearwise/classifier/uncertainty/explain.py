@@ -121,6 +121,8 @@ class Explanation:
         Classes that hold the true one nine times in ten, as `predict_set` gives them.
     source : tuple of (rows, int) or None
         The rows that were explained, as given, and which of them this is; `row` reads it.
+    left_out : tuple of str
+        Columns that the model does not use.
     """
 
     label: Any
@@ -133,6 +135,7 @@ class Explanation:
     novelty_p_value: float | None = None
     prediction_set: list[Any] | None = None
     source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
+    left_out: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def row(self) -> dict[str, Any] | None:
@@ -420,7 +423,7 @@ def explained(
     ids = dict(zip(everyone, bank.ids[everyone].tolist(), strict=True))
     given = dict(zip(everyone, classes[bank.labels[everyone].numpy()], strict=True))
     posterior = dict(zip(everyone, classes[believed[everyone].numpy()], strict=True))
-    shown = []
+    shown, left_out = [], tuple(predictor.encoder.left_out)
     for row, reason in sorted(behind.items()):
         neighbors = [
             Neighbor(
@@ -443,6 +446,7 @@ def explained(
                 parts.neighbor_proba[row],
                 float(parts.null_mass[row]),
                 neighbors,
+                left_out=left_out,
             )
         )
     return shown

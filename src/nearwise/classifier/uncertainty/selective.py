@@ -1,7 +1,6 @@
 """Abstention: scores of how sure an answer is, and thresholds with what they promise."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from scipy.special import betaincinv
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
+from nearwise.cached import cached_property
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
 from nearwise.classifier.uncertainty.conformal import check_number
 from nearwise.classifier.uncertainty.explain import Parts

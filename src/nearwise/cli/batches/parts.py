@@ -109,7 +109,7 @@ def _read(manifest: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(manifest.read_bytes())
         return {name: dict(content[name]) for name in ("settings", "files")}
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
             f"{manifest} is damaged: nearwise did not write it so. Choose another --out."
         ) from error

@@ -43,6 +43,7 @@ def run_batch(
     data: Sequence[str],
     out: str,
     *,
+    store: str | None,
     keep: Sequence[str] = (),
     images: ImageOptions,
     header: bool | None,
@@ -59,7 +60,7 @@ def run_batch(
         raise ValueError("--engine ray reads files and writes a folder: - cannot be either.")
     folder = Path(out)
     refuse_inside_model("--out", folder)
-    learned = open_model(model)
+    learned = open_model(model, store)
     if encoder_of_images(learned) is None:
         if len(data) > 1:
             raise ValueError(
@@ -72,7 +73,8 @@ def run_batch(
         check_kind(learned, model, data, images)
         parts = parts_of_images(data)
     pin = pin_of(learned, model)
-    job = Job(question, model, pin, folder.resolve(), tuple(keep), images, header, Path.cwd())
+    place, cwd = folder.resolve(), Path.cwd()
+    job = Job(question, model, pin, place, tuple(keep), images, header, cwd, store)
     del learned
     settings = {"model": str(pin), **question.settings(), "keep": keep, "header": header}
     settings |= asdict(images)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nearwise.cli.batches.parts import Part
 from nearwise.cli.console import USER_ERRORS, describe, say, typed
 from nearwise.cli.models import Pin, open_model, pin_of
+from nearwise.cli.rows.frames import Frame
 from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
 
@@ -53,6 +54,7 @@ class Job:
     images: ImageOptions
     header: bool | None
     folder: Path  # that paths are relative to
+    store: str | None = None  # where the user says that the model's memory is
 
 
 class Worker:
@@ -87,18 +89,19 @@ class Worker:
         job = self._job
         os.chdir(job.folder)  # on this machine or another
         if self._model is None:
-            self._model = open_pinned(job.model, job.pin)
+            self._model = open_pinned(job.model, job.pin, job.store)
 
-        def read(path: str, header: bool | None, *, known: Any, **options: Any) -> "pd.DataFrame":
-            return self._reader.read(
+        def read(path: str, header: bool | None, *, known: Any, like: Any, quiet: bool) -> Frame:
+            found = self._reader.read(
                 Path(path),
                 part.piece,
                 part.n_pieces,
                 header=header,
                 known=known,
-                like=options["like"],
+                like=like,
                 note=lambda text: say(f"note: {text}"),
             )
+            return Frame(found[0].copy(deep=False), *found[1:])
 
         copied, features = read_to_predict(
             self._model, job.model, part.files, job.keep, job.images, header=job.header, read=read
@@ -129,9 +132,9 @@ def _attempt(note: Path) -> Iterator[None]:
         note.unlink(missing_ok=True)
 
 
-def open_pinned(folder: Path, pin: Pin) -> "AttnKNNClassifier":
+def open_pinned(folder: Path, pin: Pin, store: str | None = None) -> "AttnKNNClassifier":
     """Open a model that must be at the version at which a job began; ValueError if it is not."""
-    model = open_model(folder)
+    model = open_model(folder, store)
     seen = pin_of(model, folder)
     if seen != pin:
         raise ValueError(

@@ -16,6 +16,9 @@ from nearwise.cli.options import (
     KnownTargetOption,
     ModelArgument,
     QuietOption,
+    SkipUnlabelledOption,
+    StoreOption,
+    named_store,
 )
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -81,13 +84,17 @@ def add(
     new_only: Annotated[
         bool,
         typer.Option(
-            "--new-only", help="Leave out rows that equal, in every column, one it learned from."
+            "--new-only",
+            help="Leave out rows that equal one it learned from, in all columns it uses and in ids "
+            "that both have.",
         ),
     ] = False,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     header: HeaderOption = None,
     key: KeyOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Add rows to a model without training it again; new classes too.
@@ -119,14 +126,22 @@ def add(
         if eviction is not None:
             learned.eviction = cast(Any, eviction)  # add checks it
         rows = read_for_model(
-            learned, model, data, target, images, part="train", header=header, quiet=quiet
+            learned,
+            model,
+            data,
+            target,
+            images,
+            part="train",
+            skip_unlabelled=skip_unlabelled,
+            header=header,
+            quiet=quiet,
         )
         if key is not None and not new_only:
             return rows  # a request that was made before is not made again
         return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet)
 
     if out is None:
-        with _changing(model, quiet=quiet) as live:
+        with _changing(model, store, quiet=quiet) as live:
             if refresh:
                 live.refuse_refresh()  # before rows are added
             before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
@@ -145,7 +160,7 @@ def add(
         require_model(model)
         check_folder("--out", out, [data], for_model=True)
         with in_place(model), new_model(out, overwrite=None):
-            learned = open_model(model)
+            learned = open_model(model, store)
             before, rows, version = set(learned.classes_.tolist()), rows_for(learned), None
             if not len(rows):
                 return
@@ -161,7 +176,7 @@ def add(
             f"{learned.n_remembered_} {rows.noun}"
             + (f", and the new classes {', '.join(new)}." if new else ".")
             + (f" {n_evicted} were forgotten." if n_evicted else "")
-            + ("" if version is None else _way_back(model, version))
+            + ("" if version is None else _way_back(model, version, store))
         )
 
 
@@ -171,6 +186,7 @@ def remove(
     ids: IdsArgument,
     forget_classes: ForgetOption = False,
     key: KeyOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Make a model forget rows; nothing is trained again.
@@ -185,6 +201,7 @@ def remove(
     numbers = parse_numbers("IDS", ids)
     _changed(
         model,
+        store,
         lambda live: live.remove(numbers, forget_classes=forget_classes, key=key),
         f"Removed {_count(numbers)}",
         quiet=quiet,
@@ -204,6 +221,7 @@ def relabel(
     ],
     forget_classes: ForgetOption = False,
     key: KeyOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Correct the label of remembered rows; nothing is trained again.
@@ -229,7 +247,7 @@ def relabel(
         labels = [known[code - 1]] * len(numbers)
         return live.relabel(numbers, labels, forget_classes=forget_classes, key=key)
 
-    _changed(model, change, f"Labelled {_count(numbers)} {label}", quiet=quiet)
+    _changed(model, store, change, f"Labelled {_count(numbers)} {label}", quiet=quiet)
 
 
 @reported
@@ -241,6 +259,7 @@ def undo(
             metavar="VERSION", help="Version of a change, as 'nearwise history' lists it."
         ),
     ],
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Take a change back by reversing it.
@@ -260,15 +279,16 @@ def undo(
         except KeyError:
             raise ValueError(
                 f"{model} has no change {version}; its last is {live.version}. "
-                f"To list them: {typed('history', model)}"
+                f"To list them: {typed('history', model, *named_store(store))}"
             ) from None
 
-    _changed(model, change, f"Undid change {version}", quiet=quiet)
+    _changed(model, store, change, f"Undid change {version}", quiet=quiet)
 
 
 @reported
 def history(
     model: ModelArgument,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """List the changes of a model since it was fitted: version, time, kind and rows.
@@ -279,9 +299,17 @@ def history(
     """
     require_model(model)
     from nearwise.classifier.storage.persistence import changes_of
-    from nearwise.classifier.stored.folder import changes_of_store, is_stored
+    from nearwise.classifier.stored.folder import (
+        changes_of_store,
+        is_stored,
+        refuse_trusted_store,
+    )
 
-    found = changes_of_store(model) if is_stored(model) else changes_of(model)
+    if is_stored(model):
+        found = changes_of_store(model, store)
+    else:
+        refuse_trusted_store(model, store)
+        found = changes_of(model)
     if as_json:
         show_json(
             [
@@ -292,6 +320,8 @@ def history(
                     "rows": change.ids,
                     "undoes": change.details.get("undoes"),
                     "key": change.key,
+                    "labels": change.details.get("labels"),
+                    "former": change.details.get("former"),
                 }
                 for change in found
             ]
@@ -302,7 +332,7 @@ def history(
         table.add_column(name, overflow="fold")
     for change in found:
         undoes, n_rows = change.details.get("undoes"), len(change.ids)
-        kind = change.kind + (f" (undoes {undoes})" if undoes else "")
+        kind = change.kind + (f" (undoes {undoes})" if undoes else "") + _from_to(change)
         ids = short(change.ids[:_IDS_SHOWN]) + (", ..." if n_rows > _IDS_SHOWN else "")
         table.add_row(str(change.version), change.time, kind, str(n_rows), ids)
     show(table)
@@ -310,8 +340,29 @@ def history(
         say(f"{model} is as it was fitted or last saved from Python: no changes are listed.")
 
 
+def _from_to(change: "Change") -> str:
+    """Say which labels a change replaced by which; empty for any other change."""
+    former, labels = (change.details.get(name) or [] for name in ("former", "labels"))
+    pairs = list(dict.fromkeys(zip(map(str, former), map(str, labels), strict=False)))
+    if not pairs:
+        return ""
+    named = ", ".join(f"{before} to {after}" for before, after in pairs[:_IDS_SHOWN])
+    return f": {named}" + (", ..." if len(pairs) > _IDS_SHOWN else "")
+
+
 @reported
-def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
+def compact(
+    model: ModelArgument,
+    accept_lost_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost-changes",
+            help="If the journal is damaged, lost or too old: go on without its changes.",
+        ),
+    ] = False,
+    store: StoreOption = None,
+    quiet: QuietOption = False,
+) -> None:
     """Fold the changes of a model into its folder, and forget removed rows for good.
 
     Until then nearwise undo can bring them back. nearwise history still lists which rows were
@@ -324,7 +375,9 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
     require_model(model)
     from nearwise.classifier import open_live
 
-    with in_place(model), open_live(model) as live:
+    if accept_lost_changes:
+        _accept_lost_changes(model, store, quiet=quiet)
+    with in_place(model), open_live(model, trusted_store=store) as live:
         n_changes = live.n_pending
         found = live.compact()
     if not quiet and found is not None:
@@ -340,14 +393,29 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
         )
 
 
+def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> None:
+    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.classifier.storage.persistence import accept_lost_changes
+    from nearwise.classifier.stored.folder import accept_lost_changes_of_store, is_stored
+
+    with in_place(folder):
+        if is_stored(folder):
+            lost = accept_lost_changes_of_store(folder, store)
+        else:
+            lost = accept_lost_changes(AttnKNNClassifier, folder)
+    if not quiet:
+        as_saved = f"{folder} is again as it was last saved; its history begins anew."
+        say(as_saved if lost else f"No changes of {folder} are lost.")
+
+
 @contextmanager
-def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
+def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["LiveModel"]:
     """Open a model for a change of its journal, and fold the journal in where it has grown long."""
     require_model(folder)
     from nearwise.classifier import open_live
     from nearwise.memory import StoreError
 
-    with in_place(folder), open_live(folder) as live:
+    with in_place(folder), open_live(folder, trusted_store=store) as live:
         yield live
         if live.replay_seconds < _LONGEST_REPLAY:
             return
@@ -360,16 +428,22 @@ def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
 
 
 def _changed(
-    folder: Path, change: Callable[["LiveModel"], "Change"], done: str, *, quiet: bool
+    folder: Path,
+    store: str | None,
+    change: Callable[["LiveModel"], "Change"],
+    done: str,
+    *,
+    quiet: bool,
 ) -> None:
-    with _changing(folder, quiet=quiet) as live:
+    with _changing(folder, store, quiet=quiet) as live:
         before = live.version
         made = change(live)
     if made.version <= before:
         _say_repeated(made, quiet=quiet)
     elif not quiet:
         n_rows = live.model.n_remembered_
-        say(f"{done}; {folder} now remembers {n_rows} rows.{_way_back(folder, made.version)}")
+        back = _way_back(folder, made.version, store)
+        say(f"{done}; {folder} now remembers {n_rows} rows.{back}")
 
 
 def _new_ones(
@@ -407,8 +481,9 @@ def _say_repeated(change: "Change", *, quiet: bool) -> None:
         )
 
 
-def _way_back(folder: Path, version: int) -> str:
-    return f"\nThis is version {version}. To take it back: {typed('undo', folder, version)}"
+def _way_back(folder: Path, version: int, store: str | None) -> str:
+    undo = typed("undo", folder, version, *named_store(store))
+    return f"\nThis is version {version}. To take it back: {undo}"
 
 
 def _count(ids: list[int]) -> str:

@@ -8,7 +8,13 @@ import typer
 
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import reported, say, show
-from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
+from nearwise.cli.options import (
+    DataArgument,
+    HeaderOption,
+    QuietOption,
+    SkipUnlabelledOption,
+    TargetOption,
+)
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.column_options import (
     CategoryOption,
@@ -16,6 +22,7 @@ from nearwise.cli.rows.column_options import (
     DropOption,
     KeepOption,
     NumberOption,
+    WordsOption,
     column_uses,
     report,
 )
@@ -56,6 +63,7 @@ def clean(
     category: CategoryOption = None,
     number: NumberOption = None,
     date: DateOption = None,
+    keep_words: WordsOption = None,
     top: Annotated[int, typer.Option(min=1, help="Suspects to print.")] = 10,
     noise: Annotated[
         str,
@@ -64,7 +72,8 @@ def clean(
         ),
     ] = "auto",
     preset: Annotated[
-        Literal["default", "fast"], typer.Option(help="fast: for a first look.")
+        Literal["default", "fast", "instant"],
+        typer.Option(help="fast: for a first look. instant: a second; with --noise none only."),
     ] = "fast",
     judge: Annotated[
         Literal["nearwise", "cleanlab"],
@@ -73,6 +82,7 @@ def clean(
     image_size: ImageSizeOption = None,
     color: ColorOption = None,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the fit.")] = 0,
     header: HeaderOption = None,
     quiet: QuietOption = False,
@@ -101,9 +111,25 @@ def clean(
             "--noise none: one network sees all images, so only an estimate of wrong labels can "
             "rank them. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
+    if preset == "instant" and (rate is not None or names_images(data)):
+        raise ValueError(
+            "--preset instant trains nothing: it neither estimates wrong labels nor takes images. "
+            "Use --preset fast or default, or for a table --noise none, which ranks rows by the "
+            "prediction without them."
+        )
     options = ImageOptions(image_size, color, skip_damaged)
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)
-    rows = read_to_learn(data, target, options, drop=drop or [], header=header, quiet=quiet)
+    rows = read_to_learn(
+        data,
+        target,
+        options,
+        drop=drop or [],
+        category=category or [],
+        keep_words=keep_words or [],
+        skip_unlabelled=skip_unlabelled,
+        header=header,
+        quiet=quiet,
+    )
     if rows.names is None:
         report(rows.X, data, uses, quiet=quiet)
 
@@ -151,10 +177,18 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
     from nearwise.data.tables.files import write_table
 
     table = issues.assign(neighbors=[" ".join(map(str, ids)) for ids in issues["neighbors"]])
+    numbers = rows.y.index[issues["id"].to_numpy()]
+    if isinstance(rows.X, pd.DataFrame):  # rows of the file, of which some may be left out
+        table["id"] = numbers
+        table["neighbors"] = [
+            " ".join(map(str, rows.y.index[list(ids)])) for ids in issues["neighbors"]
+        ]
     if isinstance(rows.X, pd.DataFrame):
         columns: dict[str, pd.Series] = {}
         taken = set(table.columns)
-        for name, column in rows.X.iloc[issues["id"].to_numpy()].set_axis(issues.index).items():
+        assert rows.frame is not None  # a table was read
+        given = rows.frame.as_written(list(rows.X.columns)).loc[numbers]
+        for name, column in given.set_axis(issues.index).items():
             free = free_name(name, taken)
             taken.add(free)
             columns[free] = column
@@ -177,9 +211,11 @@ def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> rich.table.Tabl
     for name in described[0]:
         table.add_column(name, overflow="fold")
     for suspect, columns in zip(suspects, described, strict=True):
-        neighbors = ", ".join(f"{rows.y.iloc[row]} ({row})" for row in suspect["neighbors"])
+        neighbors = ", ".join(
+            f"{rows.y.iloc[row]} ({rows.y.index[row]})" for row in suspect["neighbors"]
+        )
         table.add_row(
-            str(suspect["id"]),
+            str(rows.y.index[suspect["id"]]),
             str(suspect["given"]),
             str(suspect["suggested"]),
             f"{suspect['proba_given']:.1%}",

@@ -16,6 +16,7 @@ from nearwise.cli.options import (
     ModelArgument,
     QuietOption,
     RowsArgument,
+    StoreOption,
     WorkersOption,
 )
 from nearwise.cli.outputs import check_output
@@ -60,6 +61,7 @@ def embed(
     engine: EngineOption = "local",
     workers: WorkersOption = None,
     address: AddressOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Write the keys of rows: the numbers by which a model finds their neighbors.
@@ -85,6 +87,7 @@ def embed(
             model,
             data,
             out,
+            store=store,
             keep=keep or [],
             images=images,
             header=header,
@@ -97,7 +100,7 @@ def embed(
     form = "csv" if out == "-" else table_format(out)
     if form is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv, .parquet or .npz, or - for CSV.")
-    learned = open_model(model)
+    learned = open_model(model, store)
     copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )

@@ -13,6 +13,7 @@ from nearwise.cli.answer_columns import (
     measure_trust,
     trust_in_words,
 )
+from nearwise.cli.class_tables import FEW, by_class, class_table, shot_table, shots_of
 from nearwise.cli.console import progress, reported, say, show, show_json
 from nearwise.cli.models import open_model
 from nearwise.cli.options import (
@@ -21,6 +22,8 @@ from nearwise.cli.options import (
     KnownTargetOption,
     ModelArgument,
     QuietOption,
+    SkipUnlabelledOption,
+    StoreOption,
 )
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -49,6 +52,7 @@ _METRICS = {
 }
 _WITH_INTERVAL = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
 LEVEL = 0.95
+_FEWEST = 10  # rows from which resampling them says how far scores may be off
 
 
 @reported
@@ -76,14 +80,17 @@ def evaluate(
     confidence: ConfidenceOption = None,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     header: HeaderOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
 
-    Rows that equal rows it learned from, in every column, are recognized by their content and not
-    mixed with the others: they are counted and scored separately, each predicted without itself by
-    what was not fitted on it. If DATA holds no other rows, these scores are shown.
+    Rows that equal rows it learned from, in all columns the model uses and in ids that both tables
+    have, are not mixed with the others: they are counted and scored separately, each predicted
+    without itself by what was not fitted on it. If DATA holds no other rows, these scores are
+    shown. Without ids, and where as many new rows would equal remembered ones, all are scored.
 
     The model's two halves are scored beside it: the base alone (neighbors switched off) and the
     neighbors alone; the difference between model and base is what the neighbors add. Intervals are
@@ -105,10 +112,18 @@ def evaluate(
     if report is not None:
         require_extra("The page of --report", "report", "matplotlib")
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")
-    learned = open_model(model)
+    learned = open_model(model, store)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
-        learned, model, data, target, images, part="test", header=header, quiet=quiet
+        learned,
+        model,
+        data,
+        target,
+        images,
+        part="test",
+        skip_unlabelled=skip_unlabelled,
+        header=header,
+        quiet=quiet,
     )
     y = class_positions(rows.y, learned.classes_, data)
 
@@ -123,7 +138,8 @@ def evaluate(
         if scored.new
         else {"not_measured": ONLY_LEARNED}
     )
-    shots = _shots(learned, y, halves)
+    shots = shots_of(learned, y, halves)
+    classes = by_class(learned.classes_, y, halves["model"])
     written = []
     if json_file:
         numbers = {
@@ -134,11 +150,13 @@ def evaluate(
             "metrics": scores["model"],
             "intervals": {name: list(ends) for name, ends in intervals.items()},
             "level": LEVEL,
+            **({} if intervals else {"intervals_not_measured": _too_few(len(y))}),
             "resamples": resamples,
             "base_alone": scores["base alone"],
             "neighbors_alone": scores["neighbors alone"],
             "null_mass": null_mass,
             **trust,
+            "by_class": classes,
             "shots": shots,
         }
         _write_json(json_file, numbers)
@@ -150,8 +168,12 @@ def evaluate(
         show(_score_table(scores, intervals, f"{model} on {scored.what} ({data})"))
         for remark in scored.remarks:
             show(remark)
-        if shots:
-            show(_shot_table(shots))
+        if not intervals:
+            show(_too_few(len(y)))
+        if len(classes) <= FEW:
+            show(class_table(classes))
+        elif shots:
+            show(shot_table(shots))
         show(f"Attention that went to no neighbor: {null_mass:.1%}")
         show(trust_in_words(trust))
     if written and not quiet and json_file != "-":
@@ -182,17 +204,26 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
 def _measure(
     y: "np.ndarray", halves: "dict[str, np.ndarray]", resamples: int, *, quiet: bool
 ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
-    """Scores of each part, and the model's intervals."""
+    """Scores of each part, and the model's intervals; none of too few rows."""
     from nearwise import metrics
 
     scores = {name: metrics.evaluate_probabilities(y, proba) for name, proba in halves.items()}
-    intervals = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    if len(y) < _FEWEST:
+        return scores, intervals
     for name in progress(_WITH_INTERVAL, "intervals", quiet=quiet):
         interval = metrics.bootstrap_interval(
             getattr(metrics, name), y, halves["model"], level=LEVEL, n_resamples=resamples
         )
         intervals[name] = (interval.low, interval.high)
     return scores, intervals
+
+
+def _too_few(n_rows: int) -> str:
+    return (
+        f"There are no intervals: {n_rows} row{'s are' if n_rows > 1 else ' is'} too few to tell "
+        f"how far these scores may be off; give at least {_FEWEST}."
+    )
 
 
 def _score_table(
@@ -209,43 +240,6 @@ def _score_table(
         low_high = "{:.4f} to {:.4f}".format(*intervals[name]) if name in intervals else ""
         values = [f"{scores[part][name]:.4f}" for part in scores]
         table.add_row(label, values[0], low_high, *values[1:], better)
-    return table
-
-
-def _shots(
-    learned: Any, y: "np.ndarray", halves: "dict[str, np.ndarray]"
-) -> dict[str, dict[str, Any]]:
-    """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
-    from nearwise import metrics
-    from nearwise.classifier import Settings
-    from nearwise.classifier.model.memory_views import FINDABLE
-
-    memory = learned.memory_
-    labels, weight = memory.labels, None
-    if Settings.of(learned.settings).max_per_class:
-        # A row that may be found weighs as many as it represents.
-        found = memory.columns.get(FINDABLE, slice(None))
-        labels, weight = labels[found], memory.sample_weight[found]
-    counts = labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()
-    if not metrics.uneven(counts):
-        return {}
-    return {name: metrics.shot_breakdown(y, proba, counts) for name, proba in halves.items()}
-
-
-def _shot_table(shots: dict[str, dict[str, Any]]) -> rich.table.Table:
-    whole = shots["model"]
-    table = rich.table.Table(
-        title=f"Accuracy by the size of the class ({whole['rule']})", title_justify="left"
-    )
-    table.add_column("classes")
-    for column in shots:
-        table.add_column(column, justify="right")
-    for name, n_classes in whole["classes"].items():
-        if n_classes:
-            values = [shots[part][name] for part in shots]
-            shown = ["-" if value is None else f"{value:.4f}" for value in values]
-            table.add_row(f"{name}-shot ({n_classes})", *shown)
-    table.add_row("mean over classes", *(f"{shots[part]['balanced']:.4f}" for part in shots))
     return table
 
 

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.cli.console import INTERRUPTED, reported, say, typed
+from nearwise.cli.console import INTERRUPTED, reported, say, typed, typed_again
 from nearwise.cli.models import check_out, new_model
-from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
+from nearwise.cli.options import (
+    DataArgument,
+    HeaderOption,
+    QuietOption,
+    SkipUnlabelledOption,
+    TargetOption,
+)
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import (
     CategoryOption,
@@ -22,6 +28,7 @@ from nearwise.cli.rows.column_options import (
     DropOption,
     KeepOption,
     NumberOption,
+    WordsOption,
     column_uses,
     report,
 )
@@ -56,6 +63,7 @@ def fit(
     category: CategoryOption = None,
     number: NumberOption = None,
     date: DateOption = None,
+    keep_words: WordsOption = None,
     weight: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
@@ -111,6 +119,7 @@ def fit(
     image_size: ImageSizeOption = None,
     color: ColorOption = None,
     skip_damaged: SkipDamagedOption = False,
+    skip_unlabelled: SkipUnlabelledOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
@@ -131,7 +140,8 @@ def fit(
     'nearwise evaluate'.
 
     Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved, so a fit that
-    was killed goes on with --resume. Ctrl-C keeps the best so far.
+    was killed goes on with --resume. On Ctrl-C while networks, the base or the head are trained,
+    the fit goes on with the best so far; elsewhere nothing is saved. A message says which.
 
     [bold]Examples[/bold]
       nearwise fit train.csv --target species --out iris.model
@@ -148,7 +158,16 @@ def fit(
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)
     options = ImageOptions(image_size, color, skip_damaged)
     rows = read_to_learn(
-        data, target, options, drop=drop or [], weight=weight, header=header, quiet=quiet
+        data,
+        target,
+        options,
+        drop=drop or [],
+        category=category or [],
+        keep_words=keep_words or [],
+        weight=weight,
+        skip_unlabelled=skip_unlabelled,
+        header=header,
+        quiet=quiet,
     )
     chosen: dict[str, Any] = {
         "preset": preset,
@@ -168,6 +187,7 @@ def fit(
         parameters["base"] = None
 
     from nearwise.classifier import AttnKNNClassifier, ColumnWarning, Settings
+    from nearwise.classifier.progress import reporting_stages_to
 
     train = {} if epochs is None else {"epochs": epochs}
     start = time.perf_counter()
@@ -184,16 +204,37 @@ def fit(
             verbose=0 if quiet else 2 if verbose else 1,
             settings=Settings(train=train, checkpoint_dir=folder),
         )
-        model.fit(rows.source, sample_weight=rows.weight)
-        model.save(out)
+        step = ["the preparation"]
+        try:
+            with reporting_stages_to(lambda name: step.append(name)):
+                model.fit(rows.source, sample_weight=rows.weight)
+            step.append("saving")
+            model.save(out)
+        except KeyboardInterrupt:
+            simple = rows.names is None and not (embedder or epochs or members or label_noise)
+            say(f"Stopped in {step[-1]}; nothing was saved. {_next_try(folder, preset, simple)}")
+            raise typer.Exit(INTERRUPTED) from None
         if not quiet:
             _summarize(model, rows, time.perf_counter() - start, out, unnamed=header is False)
         if interrupt.seen:
+            again = typed_again("--overwrite")
+            resumes = ", with --resume from its checkpoints" if _fits(folder) else ""
             say(
-                f"Stopped early: {out} holds the best so far. The same command with --resume "
-                "--overwrite goes on from there."
+                f"Stopped early: {out} holds the best so far, without what was not reached. To fit "
+                f"in full{resumes}: {again}{' --resume' if resumes and not resume else ''}"
             )
             raise typer.Exit(INTERRUPTED)
+
+
+def _next_try(folder: Path, preset: str | None, simple: bool) -> str:
+    """Say what to try after a stop that saved nothing; `simple`: a table without rare options."""
+    if _fits(folder):
+        return f"To go on from its checkpoints: {typed_again('--resume')}"
+    if simple and preset != "instant":
+        return f"A model takes seconds with: {typed_again('--preset', 'instant')}"
+    if preset in (None, "default"):
+        return f"A fit takes less with: {typed_again('--preset', 'fast')}"
+    return "There is no checkpoint to go on from: the same command begins anew."
 
 
 def checkpoint_folder(out: Path) -> Path:

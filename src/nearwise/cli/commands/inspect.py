@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.table
 import typer
 
-from nearwise.cli.console import fact_table, reported, short, show, show_json
+from nearwise.cli.console import fact_table, reported, show, show_json, shown_cell
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ModelArgument
+from nearwise.cli.options import ModelArgument, StoreOption
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
@@ -42,6 +42,7 @@ def inspect(
             "0-4, or 0,2,7.",
         ),
     ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Describe a model: rows, classes, columns, what was chosen, calibration, scores.
@@ -53,7 +54,7 @@ def inspect(
     """
     if rows is not None and scores:
         raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")
-    learned = open_model(model)
+    learned = open_model(model, store)
     found: Any
     if rows is None:
         found = describe(learned, scores=scores)
@@ -133,7 +134,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     if not model._fitted.holds_memory:
         from nearwise.classifier.stored.facts import stored
 
-        facts["memory"] = stored(model._fitted).store.uri
+        facts["memory"] = stored(model._fitted).store.place
     if scores:
         from nearwise.metrics import evaluate_probabilities
 
@@ -160,7 +161,7 @@ def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:
     table = rich.table.Table(title=f"Rows that {title} remembers", title_justify="left")
-    names, *lines = [[*rows[0]], *([*map(short, row.values())] for row in rows)]
+    names, *lines = [[*rows[0]], *([*map(shown_cell, row.values())] for row in rows)]
     if len(names) > _WIDE:  # then each column of the data is a line
         names, *lines = map(list, zip(names, *lines, strict=True))
     for name in names:

@@ -7,7 +7,7 @@ import typer
 
 from nearwise.cli.console import reported, say, steps, typed
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ModelArgument, QuietOption
+from nearwise.cli.options import ModelArgument, QuietOption, named_store
 from nearwise.cli.outputs import check_folder
 
 
@@ -46,8 +46,12 @@ def move(
       nearwise add large.model more.csv
     """
     check_folder("--out", out, [model], for_model=True)
-    learned = open_model(model)
     from nearwise.classifier import move_memory
+    from nearwise.classifier.stored.folder import is_stored, refuse_moved
+
+    if is_stored(model):
+        refuse_moved()
+    learned = open_model(model)
 
     with steps("writing rows", quiet=quiet) as tell:
         move_memory(
@@ -56,5 +60,5 @@ def move(
     if not quiet:
         say(
             f"Moved {learned.n_remembered_} rows to {store or out / 'rows'}; {out} searches "
-            f"them there. Try it: {typed('inspect', out)}"
+            f"them there. Try it: {typed('inspect', out, *named_store(store))}"
         )

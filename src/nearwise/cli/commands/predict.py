@@ -29,6 +29,7 @@ from nearwise.cli.options import (
     ModelArgument,
     QuietOption,
     RowsArgument,
+    StoreOption,
     WorkersOption,
 )
 from nearwise.cli.outputs import check_output
@@ -97,6 +98,7 @@ def predict(
     engine: EngineOption = "local",
     workers: WorkersOption = None,
     address: AddressOption = None,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     r"""Predict the rows of a table, or images.
@@ -144,6 +146,7 @@ def predict(
             model,
             data,
             out,
+            store=store,
             keep=keep or [],
             images=images,
             header=header,
@@ -154,7 +157,7 @@ def predict(
     cluster.refuse()
     check_output("--out", out, data)
     form = form or _format_of(out)
-    learned = open_model(model)
+    learned = open_model(model, store)
     copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )

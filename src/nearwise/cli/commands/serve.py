@@ -3,7 +3,6 @@
 import gc
 import re
 import socket
-import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,13 +10,11 @@ import typer
 
 from nearwise.cli.console import reported, say, show
 from nearwise.cli.models import require_model
-from nearwise.cli.options import ModelArgument, QuietOption
+from nearwise.cli.options import ModelArgument, QuietOption, StoreOption
 from nearwise.conditions import require_extra
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "fastapi_offline")
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_BACKLOG = 2048
-_MOST_CONNECTIONS = 4096
 _TO_DRAIN = 5  # seconds beyond the deadline for answers under way when the service is stopped
 
 
@@ -68,6 +65,7 @@ def serve(
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Serve programs only: no page to look at neighbors.")
     ] = False,
+    store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
@@ -94,8 +92,10 @@ def serve(
     import uvicorn
 
     from nearwise.classifier import open_live
+    from nearwise.functional.threads import coarse_threads
     from nearwise.serve import Limits, Service, create_app, read_keys
     from nearwise.serve.app import model_name
+    from nearwise.serve.connections import connections, most_connections, raise_descriptor_limit
     from nearwise.serve.guards import LOOPBACK
 
     known = [] if keys is None else read_keys(keys)
@@ -106,12 +106,14 @@ def serve(
         )
     # With keys a foreign page has nothing to send; the names keep it out where there are none.
     hosts = None if known and not allow_host else {*LOOPBACK, host, *(allow_host or [])}
+    most, at_one_time = most_connections(raise_descriptor_limit())
     listening = _listen(host, port)
-    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # one core is for the connections
+    torch.set_num_threads(max(1, coarse_threads() - 1))  # one core is for the connections
     if not quiet:
         say(f"Opening {model} ...")
     service = Service(
-        open_live(model, wait=deadline / 2),  # another process's change, and then its own
+        # another process's change, and then its own
+        open_live(model, wait=deadline / 2, trusted_store=store),
         Limits(max_queue, max_rows, n_bytes, deadline),
         read_only=read_only,
         follow=follow,
@@ -133,15 +135,14 @@ def serve(
                     f"programs; Open Inference Protocol name: {name}). Ctrl-C stops."
                 )
 
-    # Of clients' rows, and endless; other warnings are about the model's folder.
-    warnings.filterwarnings("ignore", "Categories that were not in the training table")
-    warnings.filterwarnings("ignore", "Missing values in columns that had none in training")
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
+        http=connections(most, patience=deadline),
+        ws="none",
+        backlog=at_one_time,
         timeout_graceful_shutdown=int(deadline) + _TO_DRAIN,
     )
     Server(config).run(sockets=[listening])
@@ -188,7 +189,7 @@ def _listen(host: str, port: int) -> socket.socket:
     """Open the socket, before anything is read that takes long."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         raise OSError(
             f"Cannot listen at {host}, port {port}: {error.strerror or error}. Choose another "

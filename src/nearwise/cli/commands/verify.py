@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearwise.cli.console import fact_table, reported, say, show, show_json
+from nearwise.cli.options import StoreOption
 
 if TYPE_CHECKING:
     from nearwise.classifier.model.fitted_model import FittedModel
@@ -23,13 +24,15 @@ def verify(
             help="A type in a base of your own that may be loaded; may be repeated.",
         ),
     ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Check a saved model from the first byte to a few predictions, and report what it holds.
 
     The manifest, the size and checksum of every file, every entry of the JSON part, the shape, type
     and range of every tensor, the trees and weights of the base; then a few remembered rows are
-    predicted, and the changes of the journal made again. Nothing is changed. Ends with 0 if the
+    predicted, and the changes of the journal made again. Of a memory in a store every row is read;
+    what a store keeps no checksums of is named. Nothing is changed. Ends with 0 if the
     model is sound, else with 2 and the part that is not. Memory banks are checked as well; of other
     folders (checkpoints, fields, vision transformers) the manifest and the checksums.
 
@@ -37,7 +40,7 @@ def verify(
       nearwise verify iris.model
       nearwise verify iris.model --json
     """
-    facts = verified(folder, trusted or [])
+    facts = verified(folder, trusted or [], store)
     if as_json:
         show_json(facts)
         return
@@ -45,14 +48,14 @@ def verify(
     say(f"{folder} is sound.")
 
 
-def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
+def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict[str, Any]:
     """Check a folder and collect what it holds, as JSON can hold it; StoreError names a bad part.
 
     holds, format version, files (how many, and bytes), checked; of a classifier also written with
     (versions), rows, classes, columns, base, networks; of a memory bank rows, classes, spaces.
     """
     from nearwise.classifier.storage.persistence import KIND
-    from nearwise.classifier.stored.folder import STORED_KIND
+    from nearwise.classifier.stored.folder import STORED_KIND, refuse_trusted_store
     from nearwise.memory import verify_folder
     from nearwise.memory.bank import KIND as BANK
 
@@ -66,23 +69,27 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
         "checked": ["manifest", "sizes", "checksums"],
     }
     if found.kind in (KIND, STORED_KIND):
-        facts |= _classifier(folder, trusted)  # which checks the JSON part too
+        facts |= _classifier(folder, trusted, store)  # which checks the JSON part too
         facts["written with"] = found.meta["versions"]
         facts["checked"] += ["JSON", "tensors", "base", "rows", "predictions"]
-    elif found.kind == BANK:
+        facts["checked"] += facts.pop("checked in the store", [])
+        return facts
+    refuse_trusted_store(folder, store)
+    if found.kind == BANK:
         facts |= _bank(folder)
         facts["checked"] += ["JSON", "tensors"]
     return facts
 
 
-def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
+def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any]:
     from nearwise.classifier import open_live
     from nearwise.classifier.storage.persistence import try_predictions
     from nearwise.classifier.storage.stored_parts import part_of_folder
 
-    with open_live(folder, trusted=trusted) as live:
+    with open_live(folder, trusted=trusted, trusted_store=store) as live:
+        in_store: dict[str, Any] = {}
         if not live.now.fitted.holds_memory:
-            _scan(live.now.fitted)
+            in_store = _store(live.now.fitted)
             with part_of_folder(f"{folder}: predictions by the rows of its store"):
                 try_predictions(live.model)
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
@@ -95,22 +102,37 @@ def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
         "networks": len(models.networks),
         "changes": {"in the journal": n_changes, "not folded in yet": n_pending},
-    }
+    } | in_store
 
 
-def _scan(fitted: "FittedModel") -> None:
-    """Read all rows of a store once; StoreError if some cannot be read, or are not there."""
+def _store(fitted: "FittedModel") -> dict[str, Any]:
+    """Read a store as a whole; StoreError if it is not as it was written, as far as that shows."""
+    import numpy as np
+
     from nearwise.classifier.stored.facts import stored
     from nearwise.memory import StoreError
 
+    views, wanted = stored(fitted), fitted.rows_per_class
     try:
-        n_rows = sum(map(len, stored(fitted).reader.scan()))
+        found, last = views.store.verify(), -1
+        n_rows = np.zeros(len(wanted), np.int64)
+        for batch in views.reader.scan():
+            if len(batch) and (batch.ids[0] <= last or (np.diff(batch.ids) <= 0).any()):
+                raise ValueError("the same id comes twice, or ids are not in order")
+            last = batch.ids[-1] if len(batch) else last
+            n_rows += np.bincount(batch.labels, minlength=len(wanted))
+    except StoreError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         raise StoreError("torn", f"Rows of the store cannot be read: {error}") from error
-    if n_rows != fitted.n_remembered:
+    if n_rows.tolist() != wanted.tolist():
         raise StoreError(
-            "torn", f"The store holds {n_rows} rows, and should hold {fitted.n_remembered}."
+            "torn",
+            f"The store holds {n_rows.tolist()} rows of the classes, and should hold "
+            f"{wanted.tolist()}.",
         )
+    more = {"not checked": found.unchecked} if found.unchecked else {}
+    return {"checked in the store": ["rows per class", *found.checked]} | more
 
 
 def _bank(folder: Path) -> dict[str, Any]:

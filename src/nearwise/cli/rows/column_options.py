@@ -81,6 +81,9 @@ NumberOption = Annotated[
     list[str] | None,
     _names("Read its text as numbers, some with a unit; other text is a gap"),
 ]
+WordsOption = Annotated[
+    list[str] | None, _names("Take NA, None and the like for words; only empty cells are gaps")
+]
 DateOption = Annotated[
     list[str] | None,
     typer.Option(

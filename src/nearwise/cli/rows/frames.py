@@ -1,7 +1,8 @@
 """Tables of the command line: read them, find the target, match a model's columns, write them."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nearwise.cli.console import say
 from nearwise.names import did_you_mean, listed
@@ -9,7 +10,38 @@ from nearwise.names import did_you_mean, listed
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nearwise.data.tables.cells import Cells
+
 _SHOWN = 12
+_LONG = 15  # digits that a float holds, whatever they are
+
+
+class Frame(NamedTuple):
+    """A table, what gives its columns as the file holds them, and which of its rows are meant."""
+
+    table: "pd.DataFrame"
+    cells: "Cells"
+    rows: slice = slice(None)
+
+    def as_written(self, names: Sequence[str]) -> "pd.DataFrame":
+        """Give columns that are written as the file writes them."""
+        import pandas as pd
+
+        from nearwise.data.tables.cells import as_written
+
+        held = self.cells(names) if names else self.table[[]]
+        columns = {name: as_written(self.table[name], held[name]) for name in names}
+        return pd.DataFrame(columns, index=self.table.index)
+
+    def in_text(self, name: str) -> "pd.Series":
+        """Give a column of numbers as its text; gaps stay gaps."""
+        return self.cells([name])[name].astype(str).where(self.table[name].notna(), None)
+
+    def words(self, name: str) -> str:
+        """Say what the cells of a column hold that count as gaps; empty where nothing."""
+        gaps = self.cells([name])[name][self.table[name].isna()].dropna().astype(str).str.strip()
+        said = Counter(gaps[gaps != ""].tolist()).most_common(3)
+        return ", ".join(f"{n} cells say {word!r}" for word, n in said)
 
 
 def read_frame(
@@ -18,38 +50,92 @@ def read_frame(
     *,
     known: Collection[str] = (),
     like: Any = None,
+    keep_words: Collection[str] = (),
     quiet: bool = False,
-) -> "pd.DataFrame":
+) -> Frame:
     """Read a table, or standard input ("-"), and report what was not read as it stands.
 
-    `header` says whether the first line holds column names; by default it does, and is refused if
-    it seems not to. A first line with all columns of a model (`known`) holds names; numbers are
-    read as in the training table of a model (`like`).
+    `keep_words` names columns in which NA and the like are words. `header` says whether the first
+    line holds column names; by default it does, and is refused if it seems not to. A first line
+    with all columns of a model (`known`) holds names; numbers are read as in the training table of
+    a model (`like`).
     """
-    from nearwise.data.tables.files import read_table
+    from nearwise.data.tables.files import read_cells
 
-    return read_table(
+    table, cells = read_cells(
         path,
         header=header,
         known=known,
         like=like,
+        keep_words=keep_words,
         note=lambda text: None if quiet else say(f"note: {text}"),
     )
+    return Frame(table, cells)
+
+
+def unmerged(frame: Frame, names: Iterable[str], where: str, *, quiet: bool = False) -> None:
+    """Keep columns as text in which a number stands for several codes (1E3, 1000).
+
+    Of `names` those that are not there are skipped.
+    """
+    import pandas as pd
+
+    for name in names:
+        if name not in frame.table or not pd.api.types.is_numeric_dtype(frame.table[name]):
+            continue
+        text = frame.in_text(name).dropna().str.strip()
+        # 1, 1.0, 1.00 and +1 are one number, however it is written
+        plain = text.str.replace(r"(\.\d*?)0+$", r"\1", regex=True).str.rstrip(".").str.lstrip("+")
+        if plain.nunique() <= frame.table[name].nunique():
+            continue
+        if not quiet:
+            some = listed(text.unique().tolist())
+            say(f"note: {named(where)}: {name!r} stays text, as numbers would merge some: {some}.")
+        frame.table[name] = frame.in_text(name)
+
+
+def as_learned(frame: Frame, known: "dict[str, list[object]]") -> None:
+    """Give columns of numbers the text of their cells where a model's values tell texts apart.
+
+    `known` has the categories or classes of columns. Texts such as 1E3 and 1000, or of more digits
+    than a float holds, are one number.
+    """
+    import pandas as pd
+
+    from nearwise.classifier.inputs.by_text import as_read
+
+    for name, values in known.items():
+        if name not in frame.table or not all(isinstance(value, str) for value in values):
+            continue
+        read = {as_read(value) for value in values}
+        long = any(value.isdigit() and len(value) > _LONG for value in map(str, values))
+        if pd.api.types.is_numeric_dtype(frame.table[name]) and (len(read) < len(values) or long):
+            frame.table[name] = frame.in_text(name)
 
 
 def split_target(
-    frame: "pd.DataFrame", target: str, where: str
+    frame: Frame, target: str, where: str, *, skip: bool = False, quiet: bool = False
 ) -> tuple["pd.DataFrame", "pd.Series"]:
-    """Separate the features from the target column, in which no value may be missing."""
-    require_columns(frame, [target], where)
-    y = frame[target]
+    """Separate the features from the target column.
+
+    Rows in which it has no value are left out on request (`skip`), and a ValueError else.
+    """
+    require_columns(frame.table, [target], where)
+    y = frame.table[target]
     missing = int(y.isna().sum())
-    if missing:
+    words = frame.words(target) if missing else ""
+    if missing == len(y) or (missing and not skip):
+        said = f" ({words})" if words else ""
+        keep = f"keep such words as labels with --keep-words {target}, or " if words else ""
         raise ValueError(
             f"{named(where)}: {missing} of {len(y)} rows have no value in the target column "
-            f"{target!r}. Fill them or leave those rows out."
+            f"{target!r}{said}. Fill them, {keep}leave those rows out with --skip-unlabelled."
         )
-    return frame.drop(columns=target), y
+    if missing and not quiet:
+        said = f", of which {words}" if words else ""
+        say(f"note: {named(where)}: left out {missing} rows without a label{said}.")
+    features = frame.table.drop(columns=target)
+    return (features[y.notna()], y[y.notna()]) if missing else (features, y)
 
 
 def free_name(name: object, taken: Collection[str]) -> str:

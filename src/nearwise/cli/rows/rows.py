@@ -1,18 +1,22 @@
 """The rows that a command is given, whether they lie in a table or are images in folders."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nearwise.cli.console import short
+from nearwise.cli.console import say, shown_cell
 from nearwise.cli.rows.frames import (
+    Frame,
+    as_learned,
     match_columns,
     match_places,
     named,
     read_frame,
     require_columns,
     split_target,
+    unmerged,
 )
 from nearwise.cli.rows.image_rows import (
     ImageOptions,
@@ -31,14 +35,25 @@ if TYPE_CHECKING:
     from nearwise.classifier.inputs.images import ImageEncoder
 
 
+# words that a reader of tables takes for a missing value
+GAPS = frozenset(
+    ("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+     "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Rows with labels, none of them missing: a table, or images and (`names`) their files."""
+    """Rows with labels, none of them missing: a table, or images and (`names`) their files.
+
+    `frame` is what a table was read as, with the columns as they are written.
+    """
 
     X: "pd.DataFrame | np.ndarray"
     y: "pd.Series"
     weight: "np.ndarray | None" = None
     names: "np.ndarray | None" = None
+    frame: Frame | None = None
 
     def __len__(self) -> int:
         """How many there are."""
@@ -59,15 +74,15 @@ class Rows:
     def take(self, at: "np.ndarray") -> "Rows":
         """Give some of them, by position."""
         names, weight = (None if of is None else of[at] for of in (self.names, self.weight))
-        return Rows(take_rows(self.X, at), self.y.iloc[at], weight, names)
+        return Rows(take_rows(self.X, at), self.y.iloc[at], weight, names, self.frame)
 
     def described(self, row: int, n_columns: int) -> dict[str, str]:
         """Describe a row: its first columns, or its file."""
         import pandas as pd
 
         if isinstance(self.X, pd.DataFrame):
-            values = self.X.iloc[row, :n_columns]
-            return {str(name): short(value) for name, value in values.items()}
+            some = self.X.iloc[:, :n_columns]  # one by one, lest a row of numbers becomes floats
+            return {str(name): shown_cell(column.iloc[row]) for name, column in some.items()}
         assert self.names is not None  # an array comes from files
         return {"file": str(self.names[row])}
 
@@ -87,39 +102,61 @@ def read_to_learn(
     options: ImageOptions,
     *,
     drop: Sequence[str] = (),
+    category: Sequence[str] = (),
+    keep_words: Sequence[str] = (),
     weight: str | None = None,
+    skip_unlabelled: bool = False,
     header: bool | None = None,
     quiet: bool = False,
 ) -> Rows:
     """Read rows that a model is to be fitted to.
 
     `data` is a table, "-" for one on standard input, or a folder with a folder of images for each
-    class; `target`, `drop` and `weight` name columns of a table. ValueError if an option does not
-    go with `data`, or this cannot be read.
+    class; `target`, `drop`, `category`, `keep_words` and `weight` name columns of a table. Rows
+    without a label are left out on request. ValueError if an option does not go with `data`, or
+    this cannot be read.
     """
     if names_images(data):
         check_target(target)
         _refuse_header(header)
-        for option, value in (("--drop", drop), ("--weight", weight)):
+        for option, value in (("--drop", drop), ("--keep-words", keep_words), ("--weight", weight)):
             if value:
                 raise ValueError(f"{option} names a column; images have none. Leave it out.")
+        _refuse_skipping(skip_unlabelled)
         return _labelled(read_class_folder(data, "train", options, quiet=quiet))
     options.refuse(f"{named(data)} is read as a table")
-    frame = read_frame(data, header, quiet=quiet)
-    require_columns(frame, drop, data)
-    frame = frame.drop(columns=list(drop))
+    read = read_frame(data, header, keep_words=keep_words, quiet=quiet)
+    require_columns(read.table, drop, data)
+    frame = read._replace(table=read.table.drop(columns=list(drop)))
     if target is None:
-        columns = ", ".join(repr(str(column)) for column in frame.columns)
+        columns = ", ".join(repr(str(column)) for column in frame.table.columns)
         raise ValueError(
             f"Which column of {named(data)} holds the labels? Name it with --target; it has: "
             f"{columns}."
         )
-    weights = None
+    weights: pd.Series | None = None
     if weight is not None:
-        require_columns(frame, [weight], data)
-        weights = _weights(frame.pop(weight), data)
-    features, labels = split_target(frame, target, data)
-    return Rows(features, labels, weights)
+        require_columns(frame.table, [weight], data)
+        weights = frame.table.pop(weight)
+    unmerged(frame, [target, *category], data, quiet=quiet)
+    features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
+    _note_words(frame, features, data, quiet=quiet)
+    weight_of = None if weights is None else _weights(weights[labels.index], data)
+    return Rows(features, labels, weight_of, frame=frame)
+
+
+def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: bool) -> None:
+    """Say which words count as gaps in columns of text."""
+    import pandas as pd
+
+    for name in [] if quiet else map(str, features):
+        column = features[name]
+        text = pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)
+        if text and column.isna().any() and column.notna().any() and (said := frame.words(name)):
+            say(
+                f"note: {named(data)}: in {name!r} {said}, read as gaps; --keep-words "
+                f"{shlex.quote(name)} keeps them as words."
+            )
 
 
 def _weights(column: "pd.Series", data: str) -> "np.ndarray":
@@ -148,6 +185,7 @@ def read_for_model(
     options: ImageOptions,
     *,
     part: Literal["train", "test"],
+    skip_unlabelled: bool = False,
     header: bool | None = None,
     quiet: bool = False,
 ) -> Rows:
@@ -160,13 +198,15 @@ def read_for_model(
 
     of_images = check_kind(model, name, [data], options)
     if of_images is None:
-        names = list(model.feature_names_in_)
-        spare = _left_out(model)
+        names, target = list(model.feature_names_in_), target or model.target_name_
+        spare, values = _left_out(model), _values(model) | {target: model.classes_.tolist()}
         frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
-        features, labels = split_target(frame, target or model.target_name_, data)
+        frame = _read_as_learned(frame, values)
+        features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
         features = match_columns(features, names, data, optional=spare, quiet=quiet)
-        return Rows(features, labels_as_classes(labels, model.classes_))
+        return Rows(features, labels_as_classes(labels, model.classes_), frame=frame)
     _refuse_header(header)
+    _refuse_skipping(skip_unlabelled)
     check_target(target, model.target_name_)
     rows = _labelled(read_class_folder(data, part, options, of_images, quiet=quiet))
     return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
@@ -181,7 +221,7 @@ def read_to_predict(
     *,
     header: bool | None = None,
     quiet: bool = False,
-    read: "Callable[..., pd.DataFrame]" = read_frame,
+    read: Callable[..., Frame] = read_frame,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels, of the kind that a model takes: columns to pass on, and features.
 
@@ -204,15 +244,33 @@ def read_to_predict(
     (table,) = data
     names, target = list(model.feature_names_in_), model.target_name_
     spare = _left_out(model)
-    frame = read(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
-    require_columns(frame, keep, table)
-    copied = frame[list(dict.fromkeys(keep))]
+    whole = read(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
+    require_columns(whole.table, keep, table)
+    copied = whole.as_written(list(dict.fromkeys(keep)))
+    frame = _read_as_learned(whole, _values(model)).table
     if header is False:
         frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
     expected = [*copied.columns, target]
-    return copied, match_columns(
-        frame, names, table, optional=spare, expected=expected, quiet=quiet
-    )
+    features = match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
+    both = (part.iloc[whole.rows].reset_index(drop=True) for part in (copied, features))
+    return next(both), next(both)
+
+
+def _values(model: "AttnKNNClassifier") -> "dict[str, list[object]]":
+    """Categories of each column that a model has learned."""
+    encoder: Any = model._fitted.predictor.encoder
+    return dict(encoder.categories)
+
+
+def _read_as_learned(frame: Frame, values: "dict[str, list[object]]") -> Frame:
+    """Read columns as a model has learned them: words that are gaps elsewhere, codes in text."""
+    from nearwise.data.tables.cells import with_words
+
+    for name, known in values.items():
+        if name in frame.table and not GAPS.isdisjoint(map(str, known)):
+            frame.table[name] = with_words(frame.cells([name])[name])
+    as_learned(frame, values)
+    return frame
 
 
 def _left_out(model: "AttnKNNClassifier") -> list[str]:
@@ -226,6 +284,13 @@ def _labelled(dataset: Any) -> Rows:
 
     labels = pd.Series(dataset.y, name=dataset.target_name)
     return Rows(dataset.X, labels, names=np.array(dataset.row_names))
+
+
+def _refuse_skipping(skip_unlabelled: bool) -> None:
+    if skip_unlabelled:
+        raise ValueError(
+            "--skip-unlabelled is about a table; the folder of an image is its label. Leave it out."
+        )
 
 
 def _refuse_header(header: bool | None) -> None:

@@ -1,21 +1,24 @@
 """Rows that ``nearwise evaluate`` scores: new ones, and separately those the model learned from."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nearwise.cli.rows.rows import take_rows
+from nearwise.names import listed
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.classifier import AttnKNNClassifier, Parts
+    from nearwise.classifier import AttnKNNClassifier, LearnedRows, Parts
 
 ONLY_LEARNED = (
     "Abstention and sets are calibrated on rows the model learned from, so they need others. Give "
     "rows it has not learned from."
 )
 MANY_REPEATS = 0.01  # share of repeated rows from which new rows are expected to repeat some
+_DEVIATIONS = 3  # standard deviations by which the share of new rows that repeat some may be larger
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,13 @@ class ScoredRows:
     """Rows of a file with their predictions, and what to report about them.
 
     `at` says which rows of the file count, `y` has their class positions. They are `new`, or the
-    model learned from all and each is predicted as if it had not. `n_learned` rows of the file were
-    learned from; `apart` has metrics of those `n_apart` of them that can be predicted as if new,
-    `together` metrics of these and the new ones, where remembered rows repeat (share `repeats`).
-    `n_untold` rows that the model learned from and forgot would be taken for new ones.
+    model learned from all and each is predicted as if it had not. `n_learned` rows of the file
+    equal rows that were learned from; `apart` has metrics of those `n_apart` of them that can be
+    predicted as if new. Where remembered rows repeat so often (share `repeats`) that as many new
+    rows would equal one, these are `among` the new ones; where they repeat, but less, `together`
+    has the metrics of all. `compared` says which columns are equal, in words, `by_ids` whether ids
+    are among them. `n_untold` rows that
+    the model learned from and forgot would be taken for new ones.
     """
 
     at: "np.ndarray"
@@ -40,6 +46,9 @@ class ScoredRows:
     together: dict[str, float] | None
     n_untold: int
     noun: str
+    compared: str
+    by_ids: bool
+    among: bool = False
 
     @property
     def halves(self) -> "dict[str, np.ndarray]":
@@ -56,11 +65,13 @@ class ScoredRows:
         n = len(self.y)
         if not self.new:
             return f"{n} {self.noun} it learned from, each predicted as if new"
-        return f"{n} {'new ' if self.n_learned else ''}{self.noun}"
+        return f"{n} {'new ' if self.n_learned and not self.among else ''}{self.noun}"
 
     @property
     def measured_on(self) -> str:
         """The rows that count, in the middle of a sentence."""
+        if self.among:
+            return f"{len(self.y)} {self.noun}"
         if self.new:
             return f"{len(self.y)} {self.noun} it has not learned from"
         return (
@@ -73,16 +84,20 @@ class ScoredRows:
         """Sentences about rows that were learned from; none where there are none."""
         sentences = []
         if self.n_learned:
-            everywhere = "in every pixel" if self.noun == "images" else "in every column"
-            equal = f"equal {self.noun} the model learned from, {everywhere}"
+            equal = f"equal {self.noun} the model learned from, {self.compared}"
             sentences.append(f"{self.n_learned} of {self._n_rows} {self.noun} {equal}.")
             left = self.n_learned - (self.n_apart if self.new else len(self.y))
-            if self.apart is not None:
+            if self.among:
+                sentences.append(
+                    f"{self.repeats:.0%} of the remembered {self.noun} equal another one, and new "
+                    "ones will, too: these are taken for new, and are in the scores."
+                )
+            elif self.apart is not None:
                 sentences.append(
                     f"{self.n_apart} of them were predicted as if new and are not in the scores: "
                     f"accuracy {self.apart['accuracy']:.4f}, NLL {self.apart['nll']:.4f}."
                 )
-            if self.repeats >= MANY_REPEATS:
+            if self.repeats >= MANY_REPEATS and not (self.among or self.by_ids):
                 sentences.append(
                     f"{self.repeats:.0%} of the remembered {self.noun} equal another one, so new "
                     f"ones will, too: some of the {self.n_learned} may be new."
@@ -108,13 +123,14 @@ class ScoredRows:
 
     @property
     def _n_rows(self) -> int:
-        return self.n_learned + (len(self.y) if self.new else 0)
+        return self.n_learned + (len(self.y) if self.new and not self.among else 0)
 
     def as_json(self) -> dict[str, Any]:
         """Numbers about rows that were learned from."""
         return {
             "new": self.new,
             "n_learned": self.n_learned,
+            "learned_in_scores": self.among,
             "n_learned_scored": self.n_apart if self.new else len(self.y),
             "learned_metrics": self.apart,
             "repeats": self.repeats,
@@ -134,8 +150,10 @@ def score_rows(
 ) -> ScoredRows:
     """Predict the new rows of a file, or where there are none those that can be left out.
 
-    `y` has the positions of `labels` among the model's classes. ValueError if the model learned
-    from all rows and cannot predict one of them as if it were new.
+    `y` has the positions of `labels` among the model's classes. Rows that equal remembered ones are
+    new all the same where these repeat, no id tells rows apart, and no more of them do than new
+    ones would. ValueError if the model learned from all rows and cannot predict one of them as if
+    it were new.
     """
     import numpy as np
 
@@ -143,13 +161,20 @@ def score_rows(
 
     found = model.learned_rows(features, labels)
     fresh, n_learned = np.flatnonzero(found.new), int((~found.new).sum())
-    again, parts = model.predict_learned(found) if n_learned else (np.zeros(0, dtype=int), None)
     common: dict[str, Any] = {
         "n_learned": n_learned,
         "repeats": found.repeats,
         "n_untold": model.n_forgotten_,
         "noun": noun,
+        "compared": _columns_compared(model, features, found.compared),
+        "by_ids": bool(found.compared),
     }
+    nothing: dict[str, Any] = {"apart": None, "n_apart": 0, "together": None}
+    repeat = found.repeats >= MANY_REPEATS and not found.compared
+    if n_learned and repeat and _by_chance(model, found, y):
+        every = model.predict_parts(features)
+        return ScoredRows(np.arange(len(y)), y, every, True, among=True, **common, **nothing)
+    again, parts = model.predict_learned(found) if n_learned else (np.zeros(0, dtype=int), None)
     if len(fresh):
         apart = (
             None
@@ -158,7 +183,7 @@ def score_rows(
         )
         answered = model.predict_parts(take_rows(features, fresh))
         together = None
-        if apart is not None and parts is not None and found.repeats >= MANY_REPEATS:
+        if apart is not None and parts is not None and repeat:
             together = evaluate_probabilities(
                 y[np.concatenate([fresh, again])], np.concatenate([answered.proba, parts.proba])
             )
@@ -169,5 +194,39 @@ def score_rows(
             f"{where}: the model learned from all {len(y)} {noun}, and its networks know their "
             f"labels, so that nothing predicts them as if new. Give {noun} it has not learned from."
         )
-    common |= {"apart": None, "n_apart": 0, "together": None}
-    return ScoredRows(again, y[again], parts, False, **common)
+    return ScoredRows(again, y[again], parts, False, **common, **nothing)
+
+
+def _by_chance(model: "AttnKNNClassifier", found: "LearnedRows", y: "np.ndarray") -> bool:
+    """Whether no more rows equal remembered ones than so many new ones would.
+
+    Rows of the training table would each have a remembered row, with their label, to themselves.
+    """
+    import numpy as np
+
+    alike = found.ids >= 0
+    bank = model.memory_
+    own = bank.labels[bank.positions(found.ids[alike])].numpy()
+    each_its_own = len(np.unique(found.ids[alike])) == alike.sum() and (own == y[alike]).all()
+    deviation = math.sqrt(found.repeats * (1 - found.repeats) / len(y))
+    usual = alike.mean() <= found.repeats + _DEVIATIONS * deviation
+    return bool(usual and not each_its_own and (found.held_out < 0).all())
+
+
+def _columns_compared(
+    model: "AttnKNNClassifier", features: "pd.DataFrame | np.ndarray", ids: "tuple[str, ...]"
+) -> str:
+    """Say in which columns rows were compared, and which would have told them apart."""
+    import pandas as pd
+
+    if not isinstance(features, pd.DataFrame):
+        return "in every pixel"
+    uses = model.column_types_
+    left_out = [name for name, use in uses.items() if use == "left out"]
+    n_used = len(uses) - len(left_out)
+    where = "in the column" if n_used == 1 else f"in all {n_used} columns"
+    if ids:
+        return f"{where} that it uses and in {listed(ids)}"
+    absent = [name for name in left_out if name not in features or features[name].isna().all()]
+    told = f" ({listed(absent)}, left out by the model, is not in the file)" if absent else ""
+    return f"{where} that it uses{told}"

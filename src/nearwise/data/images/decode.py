@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nearwise.conditions import available_threads
 from nearwise.progress_bar import late_bar
 
 VARIABLE = "NEARWISE_IMAGE_MEMORY"
@@ -231,7 +232,7 @@ def decode_sound(
     first: tuple[str, _Decoded] | None = None
     images = iter(images)
     room = Room.from_environment()
-    threads = min(8, os.cpu_count() or 1)
+    threads = min(8, available_threads())
     done, step = 0, threads
     bar = late_bar("decoding images", n, shown=n >= _SHOW_FROM)
     with ThreadPoolExecutor(threads) as pool, bar as report:

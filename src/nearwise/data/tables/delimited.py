@@ -5,9 +5,9 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pandas as pd
 
@@ -19,9 +19,10 @@ from nearwise.data.tables.around import (
     without_rules,
     without_units,
 )
-from nearwise.data.tables.header import check_names
+from nearwise.data.tables.cells import Cells, beyond_float, with_exact_wholes
+from nearwise.data.tables.header import check_names, unnamed_by_place
 from nearwise.data.tables.layout import BLANKS, Layout, first_line, layout_of, sample, split
-from nearwise.data.tables.numeric_columns import Written, read_numbers
+from nearwise.data.tables.numeric_columns import Written, read_numbers, text_columns
 from nearwise.data.tables.unpack import Note
 
 # pandas reads floats exactly by default since 3.1, where naming the old switch warns
@@ -54,8 +55,10 @@ def parse_text(
     header: bool | None = None,
     known: Collection[str] = (),
     like: Written | None = None,
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, Cells]:
     """Read delimited text: encoding, delimiter, names and spellings of numbers are detected.
+
+    Beside the table comes what gives its columns as they are written.
 
     UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252). `header` and `known`
     as in `read_table`; `like` describes how a model's table was written; `note` takes a sentence
@@ -86,22 +89,43 @@ def parse_text(
         raise ValueError(_complaint(content, layout, error, where)) from error
     _note_short_lines(content, layout, body, where, note)
     numbered = [str(i) for i in range(body.shape[1])]
-    body, written = read_numbers(
+
+    def as_text(places: Sequence[int], **options: Any) -> pd.DataFrame:
+        taken = _read(content, layout, header, dtype=str, usecols=list(places), **options)
+        return taken.set_axis(sorted(places), axis=1)
+
+    body, spelt = read_numbers(
         body.set_axis(range(body.shape[1]), axis=1),
         numbered if header is False else cells,
         layout.delimiter,
         where,
         note,
-        as_text=lambda places: _read(content, layout, header, dtype=str, usecols=places).set_axis(
-            places, axis=1
-        ),
+        as_text=as_text,
         padded=_may_be_padded(content, layout),
         like=like or Written(),
     )
+    large = [cast(int, i) for i, column in body.items() if beyond_float(column)]
+    # pandas leaves gaps empty where 64 bits without a sign do not hold some
+    unread = [i for i, column in text_columns(body).items() if column.eq("").any()]
+    if large or unread:
+        texts = as_text([*large, *unread])
+        columns = {i: body[i] if i in large else text for i, text in texts.items()}
+        exact = {i: with_exact_wholes(columns[i], text) for i, text in texts.items()}
+        body = pd.concat([exact.get(i, body[i]) for i in body.columns], axis=1)
     if header is False:
-        return written.attach(body.set_axis(numbered, axis=1))
-    table = check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
-    return written.attach(table)
+        table = body.set_axis(numbered, axis=1)
+    else:
+        table = check_names(
+            cells, body, insisted=header is True, known=known, where=where, note=note
+        )
+    names = numbered if header is False else unnamed_by_place(cells)
+
+    def written(wanted: Sequence[str]) -> pd.DataFrame:
+        places = {name: names.index(name) for name in wanted}
+        text = as_text(list(places.values()), keep_default_na=False).fillna("")
+        return pd.DataFrame({name: text[place] for name, place in places.items()})
+
+    return spelt.attach(table), written
 
 
 def _as_utf8(content: bytes, where: str, note: Note) -> bytes:

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nearwise.data.tables.header import check_names
+from nearwise.data.tables.cells import Cells, exact_wholes
+from nearwise.data.tables.header import check_names, unnamed_by_place
 from nearwise.data.tables.unpack import (
     ExpansionError,
     Note,
@@ -64,8 +65,14 @@ def parse_parquet(
     with _explained(where, "Parquet", "Write it again."):
         if groups is None:
             table = pd.read_parquet(_opened(source))
+            gaps = {f.name for f in schema if pa.types.is_integer(f.type)}
+            gaps = {name for name in gaps if name in table and table[name].dtype.kind == "f"}
+            if gaps:
+                wholes = pq.read_table(_opened(source), columns=sorted(gaps))
+                table = table.assign(**{name: _with_gaps(wholes[name], table) for name in gaps})
         else:
-            table = _typed_as_whole(file.read_row_groups(groups).to_pandas(), found)
+            wholes = file.read_row_groups(groups)
+            table = _typed_as_whole(wholes.to_pandas(), wholes, found)
     named = [name is not None for name in table.index.names]
     return _with_plain_cells(table.reset_index(drop=not all(named)), where)
 
@@ -88,14 +95,23 @@ def rows_of_groups(path: Path, where: str) -> list[int] | None:
     return [group.num_rows for group in groups]
 
 
-def _typed_as_whole(table: pd.DataFrame, found: pq.FileMetaData) -> pd.DataFrame:
+def _with_gaps(wholes: pa.ChunkedArray, table: pd.DataFrame) -> pd.Series:
+    """Give whole numbers with gaps exactly; pandas would make floats of them."""
+    kind = pd.UInt64Dtype() if pa.types.is_unsigned_integer(wholes.type) else pd.Int64Dtype()
+    values = wholes.to_pandas(types_mapper=lambda _: kind)
+    return values.astype(kind).set_axis(table.index)
+
+
+def _typed_as_whole(table: pd.DataFrame, wholes: pa.Table, found: pq.FileMetaData) -> pd.DataFrame:
     """Give columns of some row groups the types that gaps in any row group give them."""
     groups = [found.row_group(i) for i in range(found.num_row_groups)]
     chunks = [group.column(i) for group in groups for i in range(found.num_columns)]
     for name in {c.path_in_schema for c in chunks if c.statistics.null_count}:
         kind = table[name].dtype if name in table else None
-        if isinstance(kind, np.dtype) and kind.kind in "iub":
-            table[name] = table[name].astype(object if kind.kind == "b" else np.float64)
+        if isinstance(kind, np.dtype) and kind.kind == "b":
+            table[name] = table[name].astype(object)
+        elif isinstance(kind, np.dtype) and pa.types.is_integer(wholes.schema.field(name).type):
+            table[name] = _with_gaps(wholes[name], table)
     return table
 
 
@@ -151,9 +167,10 @@ def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFra
         text = content.decode(json.detect_encoding(content))
         records: Any = list(_objects(text)) if lines else json.loads(text)
         if isinstance(records, dict) and {"columns", "data"} <= set(records):
-            table = pd.DataFrame(records["data"], columns=records["columns"])
+            records, names = records["data"], records["columns"]
+            table = pd.DataFrame(records, columns=names)
         elif _is_records(records) or isinstance(records, dict):
-            table = pd.DataFrame(records)
+            table, names = pd.DataFrame(records), None
         else:
             raise ValueError("it is neither a list of objects nor an object of columns")
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
@@ -161,7 +178,21 @@ def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFra
             f"{where} cannot be read as {'JSON lines' if lines else 'JSON'}: {error}. Write a list "
             'of objects such as [{"width": 1.5, "label": "a"}], or one object per line (.jsonl).'
         ) from error
-    return _with_plain_cells(table.reset_index(drop=True), where)
+    table = table.reset_index(drop=True)
+    floats = [str(name) for name, column in table.items() if column.dtype.kind == "f"]
+    if floats:
+        held = pd.DataFrame(records, columns=names, dtype=object)
+        table = table.assign(**{name: _wholes(table[name], held[name]) for name in floats})
+    return _with_plain_cells(table, where)
+
+
+def _wholes(column: pd.Series, held: pd.Series) -> pd.Series:
+    """Give a column of floats as whole numbers with gaps, if it holds nothing else."""
+    cells = [None if gap else cell for cell, gap in zip(held, column.isna(), strict=True)]
+    if {type(cell) for cell in cells} - {type(None)} != {int}:
+        return column
+    exact = exact_wholes(cells, column.index)
+    return column if exact is None else exact
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
@@ -184,7 +215,7 @@ def _is_records(records: object) -> bool:
 
 def parse_excel(
     content: bytes, where: str, note: Note, *, header: bool | None, known: Collection[str] = ()
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, Cells]:
     """Read the first sheet of an Excel workbook (.xlsx), as `parse_text` reads text.
 
     Values are those last computed by Excel; empty cells and the words for missing values are gaps,
@@ -195,12 +226,24 @@ def parse_excel(
     width = max(map(len, rows), default=0)
     padded = [[*row, *[None] * (width - len(row))] for row in rows]
     if header is False:
-        return pd.DataFrame(padded, columns=[str(i) for i in range(width)])
+        names, below = [str(i) for i in range(width)], padded
+        return pd.DataFrame(_without_words(below), columns=names), _held(below, names)
     if not padded:
-        return pd.DataFrame()
-    cells = ["" if cell is None else str(cell) for cell in padded[0]]
-    body = pd.DataFrame(padded[1:], columns=range(width))
-    return check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
+        return pd.DataFrame(), _held([], [])
+    cells = ["" if cell is None or cell in _MISSING else str(cell) for cell in padded[0]]
+    body = pd.DataFrame(_without_words(padded[1:]), columns=range(width))
+    table = check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
+    return table, _held(padded[1:], unnamed_by_place(cells))
+
+
+def _without_words(rows: list[list[Any]]) -> list[list[Any]]:
+    return [[None if cell in _MISSING else cell for cell in row] for row in rows]
+
+
+def _held(rows: list[list[Any]], names: list[str]) -> Cells:
+    """Give the cells of a sheet by the names of its columns."""
+    table = pd.DataFrame(rows, columns=names, dtype=object)
+    return lambda wanted: table[list(wanted)]
 
 
 def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
@@ -228,9 +271,8 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
         for row in sheet.iter_rows(values_only=True):
             n_cells += len(row)
             check_expansion(n_cells * _CELL_BYTES, len(content), where)
-            values = [None if value in _MISSING else value for value in row]
-            if any(value is not None for value in values):
-                rows.append(values)
+            if any(value is not None and value not in _MISSING for value in row):
+                rows.append([None if value == "" else value for value in row])
     return rows
 
 

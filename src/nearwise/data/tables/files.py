@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nearwise.data.tables.cells import Cells, with_words
 from nearwise.data.tables.delimited import parse_text
 from nearwise.data.tables.documents import parse_excel, parse_json, parse_parquet
 from nearwise.data.tables.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
@@ -26,7 +27,7 @@ from nearwise.data.tables.unpack import (
     unpack,
     zip_names,
 )
-from nearwise.names import nearest_names
+from nearwise.names import did_you_mean, nearest_names
 from nearwise.safe_files import standard_output, write_whole
 from nearwise.warn import warn_user
 
@@ -62,6 +63,7 @@ def read_table(
     header: bool | None = None,
     known: Collection[str] = (),
     like: Learned | None = None,
+    keep_words: Collection[str] = (),
     note: Note | None = None,
 ) -> pd.DataFrame:
     """Read a table: delimited text, Parquet, Excel, JSON, JSON lines or npz.
@@ -91,6 +93,8 @@ def read_table(
         A model that will take the rows: numbers are read as in its training table. Where 8.500 was
         8500 there, it is here, in a file too that would not tell. Columns that were written in a
         way of their own stay text, which the model reads.
+    keep_words : collection of str
+        Columns of text in which NA, None and the like are words; only an empty cell is a gap.
     note : callable, optional
         Takes a sentence about each thing that was not read as it stands; a warning by default.
 
@@ -106,12 +110,26 @@ def read_table(
     ValueError
         If the file is empty, has no rows, cannot be read in its format, holds more than 50 MB
         and more than 200 times its size (Parquet: 1,000 times), the first line seems to be data,
-        or a column name occurs more than once.
+        a column name occurs more than once, or `keep_words` names a column that is not there.
     OSError
         If the file cannot be opened.
     ImportError
         If an Excel file is read without the extra "excel".
     """
+    options: dict[str, Any] = {"known": known, "like": like, "keep_words": keep_words}
+    return read_cells(path, header=header, note=note, **options)[0]
+
+
+def read_cells(
+    path: str | os.PathLike[str],
+    *,
+    header: bool | None = None,
+    known: Collection[str] = (),
+    like: Learned | None = None,
+    keep_words: Collection[str] = (),
+    note: Note | None = None,
+) -> tuple[pd.DataFrame, Cells]:
+    """Read a table as `read_table` does; beside it comes what gives its columns as written."""
     if str(path) == "-":
         where, content = "standard input", sys.stdin.buffer.read()
     else:
@@ -127,7 +145,7 @@ def read_table(
         )
     notes: list[str] = []
     written = Written() if like is None else like.written_
-    table = _parse(content, form, where, header, known, written, notes.append)
+    table, cells = _parse(content, form, where, header, known, written, notes.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:
         raise ValueError(
@@ -137,9 +155,13 @@ def read_table(
     twice = table.columns[table.columns.duplicated()].unique()
     if len(twice):
         raise ValueError(f"{where}: the columns {list(twice)} occur more than once. Rename them.")
+    for name in keep_words:
+        if name not in table:
+            raise ValueError(f"{where} has no column {name!r}.{did_you_mean(name, table.columns)}")
+        table[name] = with_words(cells([name])[name])
     for text in notes:  # of a table that can be used
         (note or warn_user)(text)
-    return table
+    return table, cells
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -190,15 +212,17 @@ def _parse(
     known: Collection[str],
     like: Written,
     note: Note,
-) -> pd.DataFrame:
-    if form == "npz":
-        return _from_arrays(read_arrays(content, where), where)
-    if form == "parquet":
-        return parse_parquet(content, where)
+) -> tuple[pd.DataFrame, Cells]:
     if form == "excel":
         return parse_excel(content, where, note, header=header, known=known)
-    if form in ("json", "jsonl"):
-        return parse_json(content, where, lines=form == "jsonl")
+    if form in _NAMED:
+        if form == "npz":
+            table = _from_arrays(read_arrays(content, where), where)
+        elif form == "parquet":
+            table = parse_parquet(content, where)
+        else:
+            table = parse_json(content, where, lines=form == "jsonl")
+        return table, lambda names: table[list(names)]
     refuse_other_kinds(content, where)
     delimiter = "\t" if form == "tsv" else None
     options: dict[str, Any] = {"delimiter": delimiter, "header": header, "known": known}

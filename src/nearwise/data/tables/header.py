@@ -42,7 +42,7 @@ def check_names(
             "Give every column a name of its own."
         )
     nameless = [i for i, name in enumerate(cells) if not name.strip()]
-    names = [f"Unnamed: {i}" if i in nameless else name for i, name in enumerate(cells)]
+    names = unnamed_by_place(cells)
     table = body.set_axis(names, axis=1)
     empty = [names[i] for i in nameless if len(table) and table.iloc[:, i].isna().all()]
     unnamed = [names[i] for i in nameless if i and names[i] not in empty]  # the first: row numbers
@@ -51,6 +51,11 @@ def check_names(
     if unnamed:
         note(f"{where}: {len(unnamed)} columns have no name; they are called {listed(unnamed)}.")
     return table.drop(columns=empty)
+
+
+def unnamed_by_place(cells: Sequence[str]) -> list[str]:
+    """Names of columns; "Unnamed: i" for a blank one."""
+    return [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(cells)]
 
 
 def _check_first_line(cells: Sequence[str], body: pd.DataFrame, where: str, note: Note) -> None:

@@ -101,7 +101,7 @@ def read_numbers(
     """
     known = [i for i, name in enumerate(names) if name in like.columns]
     table = _with(table, _as_written(table, {i: like.columns[names[i]] for i in known}, as_text))
-    columns = _without_gap_marks(_text_columns(table), names, where, note)
+    columns = _without_gap_marks(text_columns(table), names, where, note)
     kept = {i: columns.pop(i) for i in known if i in columns}
     if padded:
         columns |= _codes(table.drop(columns=known), as_text)
@@ -178,7 +178,8 @@ def _as_written(table: pd.DataFrame, known: dict[int, Spelling], as_text: AsText
     return {cast(int, i): column for i, column in as_text(places).items()} if places else {}
 
 
-def _text_columns(table: pd.DataFrame) -> Columns:
+def text_columns(table: pd.DataFrame) -> Columns:
+    """Return the columns that are not numbers or truth values, by place."""
     kinds = table.dtypes.items()
     return {
         cast(int, i): table[i]

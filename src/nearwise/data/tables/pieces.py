@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from nearwise.data.tables.cells import Cells
 from nearwise.data.tables.documents import parse_parquet, rows_of_groups
-from nearwise.data.tables.files import PARQUET_MAGIC, is_table, open_table, read_table
+from nearwise.data.tables.files import PARQUET_MAGIC, is_table, open_table, read_cells
 from nearwise.data.tables.numeric_columns import Learned
 from nearwise.data.tables.unpack import Note
 from nearwise.names import listed
@@ -54,7 +55,7 @@ class PieceReader:
     """
 
     def __init__(self) -> None:
-        self._held: tuple[object, pd.DataFrame] | None = None
+        self._held: tuple[object, tuple[pd.DataFrame, Cells]] | None = None
 
     def read(
         self,
@@ -66,17 +67,20 @@ class PieceReader:
         known: Collection[str] = (),
         like: Learned | None = None,
         note: Note | None = None,
-    ) -> pd.DataFrame:
-        """Read piece number `piece`, from 0, of `n_pieces` of about as many rows each."""
+    ) -> tuple[pd.DataFrame, Cells, slice]:
+        """Read piece number `piece`, from 0, of `n_pieces` of about as many rows each.
+
+        Gives a table, its cells as in `read_cells`, and which of its rows are the piece.
+        """
         groups = None if n_pieces == 1 or header is False else _groups(path)
         if not groups:
             if self._held is None or self._held[0] != path:
                 self._held = None  # of two tables one is in memory
                 self._held = (
                     path,
-                    read_table(path, header=header, known=known, like=like, note=note),
+                    read_cells(path, header=header, known=known, like=like, note=note),
                 )
-            table = self._held[1]
+            table, cells = self._held[1]
             start, stop = _bounds(len(table), piece, n_pieces)
         else:
             ends = list(accumulate(groups))
@@ -84,11 +88,12 @@ class PieceReader:
             taken = [i for i, end in enumerate(ends) if start < end and end - groups[i] < stop]
             if self._held is None or self._held[0] != (path, taken):
                 self._held = None
-                self._held = (path, taken), parse_parquet(path, str(path), taken)
-            table = self._held[1]
+                some = parse_parquet(path, str(path), taken)
+                self._held = (path, taken), (some, lambda names: some[list(names)])
+            table, cells = self._held[1]
             before = ends[taken[0]] - groups[taken[0]]
             start, stop = start - before, stop - before
-        return table.iloc[start:stop].reset_index(drop=True)
+        return table, cells, slice(start, stop)
 
 
 def _bounds(n_rows: int, piece: int, n_pieces: int) -> tuple[int, int]:

@@ -1,13 +1,13 @@
 """`knn_attention`: every query token attends to its k nearest key tokens."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from nearwise.functional.tokens.fused import attend_fused
 from nearwise.functional.tokens.implementation import implementation_for
-from nearwise.functional.tokens.plain import attend_plain
+from nearwise.functional.tokens.plain import attend_plain, attend_selected
 from nearwise.functional.tokens.problem import (
     Found,
     IncludeSelf,
@@ -155,10 +155,13 @@ def attend(
     candidates: KeyPositions | None = None,
     dropout_p: float = 0.0,
     generator: torch.Generator | None = None,
+    factor: Tensor | None = None,
 ) -> KNNAttentionOutput:
     """`knn_attention` that also returns the attended positions and their weights.
 
-    Arguments as there; the weights have gradients too.
+    Arguments as there; the weights have gradients too. Where the metric is "euclidean", scores are
+    multiplied by a positive `factor` (heads, 1, 1), which gets gradients: tokens that are
+    multiplied by it would lose digits far from the origin.
     """
     tokens = make_problem(
         query,
@@ -175,14 +178,28 @@ def attend(
         dropout_p=dropout_p,
         generator=generator,
     )
-    by = implementation_for(query)
-    n_keys = tokens.key.shape[2] - (include_self == "never")
-    if n_keys < 1 or 0 in tokens.query.shape:
-        found = _attend_none(tokens)
-    else:
-        found = attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)
+    found = _found(tokens) if factor is None else _found_by_factor(tokens, factor)
     lead = query.shape[:-1]
     return KNNAttentionOutput(*(part.reshape(*lead, part.shape[-1]) for part in found))
+
+
+def _found(tokens: Tokens) -> Found:
+    by = implementation_for(tokens.query)
+    n_keys = tokens.key.shape[2] - (tokens.include_self == "never")
+    if n_keys < 1 or 0 in tokens.query.shape:
+        return _attend_none(tokens)
+    return attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)
+
+
+def _found_by_factor(tokens: Tokens, factor: Tensor) -> Found:
+    """Select without the factor, which changes no order of distances, and weigh with it."""
+    asked = tokens._replace(value=tokens.value[..., :1], keep=None)
+    if tokens.bias is not None:
+        asked = asked._replace(bias=tokens.bias / factor)
+    with torch.no_grad():
+        indices = _found(asked).indices.long()
+    # A tensor multiplies as a float does in plain operations.
+    return attend_selected(tokens._replace(scale=cast(float, factor)), indices)
 
 
 def _attend_none(tokens: Tokens) -> Found:

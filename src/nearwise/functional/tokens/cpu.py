@@ -9,17 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.functional.devices import Threads
+from nearwise.functional.distances import product_error
+from nearwise.functional.threads import Threads
 from nearwise.functional.tokens.kernels.backward import backward_rows
 from nearwise.functional.tokens.kernels.forward import attend_rows, workspace
 from nearwise.functional.tokens.kernels.rows import LANES
-from nearwise.functional.tokens.pairs import at_least_single, centered
+from nearwise.functional.tokens.pairs import at_least_single
 from nearwise.functional.tokens.problem import Found, Tokens, check_positions
 
 Array = NDArray[Any]
 Room = Callable[[int, int], tuple[Tensor, Array]]
 
 _TILE = 2**17  # scores that live at once in a thread: half a MiB, which stays in its cache
+_FAR_OFF = 16  # squares of spreads between the origin and tokens, from which on it moves
 _MODES = {"candidate": 0, "always": 1, "never": 2}
 
 
@@ -27,11 +29,7 @@ def attend_cpu(tokens: Tokens) -> Found:
     """Attend without keeping the scores of more than a tile of queries."""
     check_positions(tokens.candidates, tokens.key.shape[2])
     dtype = tokens.value.dtype
-    tokens = _in_working_precision(tokens)
-    if tokens.euclidean:
-        query, key = centered(tokens.query, tokens.key, tokens.padding)
-        tokens = tokens._replace(query=query, key=key)
-    work = _Forward(tokens)
+    work = _Forward(_in_working_precision(tokens))
     batch, heads, n_queries, width = tokens.query.shape
     with Threads(batch * heads * n_queries * tokens.key.shape[2] * width) as threads:
         threads.run(work.run, batch * heads)
@@ -109,7 +107,7 @@ class _Forward:
         self.output = interleaved(tokens.query.new_empty(1).expand(*lead, self.value.shape[3]))
         self.weights = tokens.query.new_empty(*lead, n_slots)
         self.indices = torch.empty(*lead, n_slots, dtype=torch.int32)
-        self.is_plain = not (tokens.euclidean or tokens.bias is not None)
+        self.is_plain = tokens.bias is None  # so that scores may be scaled when they are selected
         self.everyone = torch.arange(tokens.key.shape[2])
         self.places: Array = self.everyone.numpy()
         keep = self.weights.new_empty(0) if tokens.keep is None else tokens.keep
@@ -123,6 +121,23 @@ class _Forward:
             np.array([*shape[1:3], n_slots, shape[3], *v_steps[:3], *o_steps[:3]]),
         )
         self.no_scores = np.empty((0, 0), self.arrays[0].dtype)
+        # What products are taken of, and what is added to them.
+        self.query, self.key, self.added = tokens.query, tokens.key, None
+        self.pairs: tuple[Any, ...] | None = None
+        if tokens.euclidean:
+            self.query, self.key, self.added, self.squares = bounds_of(tokens.query, tokens.key)
+            self.pairs = self._pairs()
+
+    def _pairs(self) -> tuple[Any, ...]:
+        """Return what `select_nearest` measures."""
+        tokens = self.tokens
+        rows = _with_whole_rows(tokens.query), _with_whole_rows(tokens.key)
+        (query, q_steps, shape), (key, k_steps, _) = map(_flat, rows)
+        bias, b_steps = self.no_scores.reshape(-1), (0,) * 4
+        if tokens.bias is not None:
+            bias, b_steps, _ = _flat(tokens.bias)  # type: ignore[assignment]
+        steps = np.array([*q_steps[:3], *k_steps[:3], *b_steps, shape[3]])
+        return query, key, bias, self.squares.view(-1).numpy(), steps, tokens.scale
 
     def run(self, here: slice) -> None:
         """Attend with some of the heads, as many of a batch item at once as a tile holds."""
@@ -157,10 +172,13 @@ class _Forward:
         torch have been driven out of the cache.
         """
         tokens = self.tokens
-        query, key = tokens.query[item, heads], tokens.key[item, heads]
+        query, key = self.query[item, heads], self.key[item, heads]
         positions = self.everyone if tokens.candidates is None else tokens.candidates[item]
         columns = key if tokens.candidates is None else key[:, positions]
-        across = columns.mT
+        across, added = columns.mT, None
+        if self.added is not None:
+            added = self.added[item, heads, None]
+            added = added if tokens.candidates is None else added[..., positions]
         places = self.places if tokens.candidates is None else positions.numpy()
         itself = self._own_columns(positions)
         first = 0
@@ -168,8 +186,11 @@ class _Forward:
             n_heads, n_tile, _ = tile.shape
             scores, numbers = room(n_heads, n_tile)
             part = slice(first, first + n_tile)
-            torch.bmm(tile, across, out=scores)
-            self._finish(scores, item, heads, part, columns, positions)
+            if added is None:
+                torch.bmm(tile, across, out=scores)
+            else:
+                torch.baddbmm(added, tile, across, out=scores)
+            self._finish(scores, item, heads, part, positions)
             attend_rows(
                 item,
                 heads.start,
@@ -182,29 +203,23 @@ class _Forward:
                 tokens.is_causal,
                 _MODES[tokens.include_self],
                 *self.arrays,
+                self.pairs,
                 *scratch,
             )
             first += n_tile
 
     def _finish(
-        self,
-        scores: Tensor,
-        item: int,
-        heads: slice,
-        part: slice,
-        columns: Tensor,
-        positions: Tensor,
+        self, scores: Tensor, item: int, heads: slice, part: slice, positions: Tensor
     ) -> None:
         """Turn products into scores in place, as far as the loops do not."""
         tokens = self.tokens
-        if tokens.euclidean:
-            squares = tokens.query[item, heads, part].square().sum(-1)[:, :, None]
-            squares = squares + columns.square().sum(-1)[:, None]
-            torch.sub(squares, scores, alpha=2, out=scores)
-            scores.clamp_min_(0).sqrt_().mul_(-tokens.scale)
-        elif not self.is_plain:
-            scores.mul_(tokens.scale)
         if tokens.bias is not None:
+            if tokens.euclidean:
+                square = self.squares[item, heads, part, None]
+                torch.sub(square.masked_fill(square.isinf(), 0.0), scores, alpha=2, out=scores)
+                scores.clamp_min_(0).sqrt_().mul_(-tokens.scale)
+            else:
+                scores.mul_(tokens.scale)
             bias = tokens.bias[item, heads, part]
             bias = bias if tokens.candidates is None else bias[..., positions]
             if not scores.sum().isfinite():  # else NaN may be where the bias forbids a key
@@ -222,15 +237,16 @@ class _Forward:
         return own
 
     def _own_scores(self, item: int, heads: slice, part: slice) -> Array:
-        """Score of every token to itself, where it always takes part; else empty."""
+        """Score of every token to itself, where it always takes part; else empty.
+
+        Distances are measured later: here only masks count.
+        """
         tokens = self.tokens
         if tokens.include_self != "always":
             return self.no_scores
         query, key = tokens.query[item, heads, part], tokens.key[item, heads, part]
-        if tokens.euclidean:
-            own = -(query - key).square().sum(-1).sqrt() * tokens.scale
-        else:
-            own = (query * key).sum(-1) * (1.0 if self.is_plain else tokens.scale)
+        own = (query * key).sum(-1) * (1.0 if self.is_plain else tokens.scale)
+        own = torch.zeros_like(own) if tokens.euclidean else own
         if tokens.bias is not None:
             bias = tokens.bias[item, heads].diagonal(dim1=1, dim2=2)[:, part]
             own = (own + bias).masked_fill(torch.isneginf(bias), -torch.inf)
@@ -253,3 +269,40 @@ def _in_working_precision(tokens: Tokens) -> Tokens:
         bias=None if tokens.bias is None else work(tokens.bias),
         keep=None if tokens.keep is None else work(tokens.keep),
     )
+
+
+def bounds_of(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Operands whose products bound distances: query', key', added (B, H, M), square (B, H, N).
+
+    A key lies no nearer to a query than the root of ``square - 2 * (query' @ key' + added)``.
+    Squares of lengths cancel there, so a share of them is left out that covers all rounding, of
+    measured distances too (Higham, Accuracy and Stability of Numerical Algorithms, sec. 3.1). An
+    origin among the keys makes it small; where that lies elsewhere, or lengths overflow, more keys
+    remain to be measured (all, where `added` or `square` is infinite), but the same are found.
+    """
+    origin = _origin_among(key)
+    if origin is not None:
+        query, key = query - origin, key - origin
+    kind, width = torch.finfo(query.dtype), key.shape[-1]
+    left_out = 2 * (width + 32) * kind.eps + product_error(query.device)
+    squares, others = (torch.linalg.vector_norm(x, dim=-1).square() for x in (query, key))
+    added, squares = others * (0.5 * left_out - 0.5), squares * (1 - left_out)
+    squares -= 32 * (width + 2) * kind.tiny  # products may vanish
+    far, too_far = (~(x < kind.max / 1e6) for x in (squares, others))  # NaN too
+    if bool(far.any()):
+        query, squares = query.masked_fill(far[..., None], 0.0), squares.masked_fill(far, torch.inf)
+    if bool(too_far.any()):
+        key, added = key.masked_fill(too_far[..., None], 0.0), added.masked_fill(too_far, torch.inf)
+    return query, key, added, squares
+
+
+def _origin_among(key: Tensor) -> Tensor | None:
+    """Return the middle one (B, H, 1, D) of three keys, by channels; None where 0 will do."""
+    n_keys = key.shape[2]
+    sample = key[:, :, [0, n_keys // 2, n_keys - 1]]
+    a, b, c = sample.split(1, dim=2)
+    origin = torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
+    origin = origin.nan_to_num(0.0, 0.0, 0.0)
+    spread = (sample - origin).square().sum(-1).amin(-1)
+    is_far = origin.square().sum(-1)[..., 0] > _FAR_OFF * spread
+    return origin if bool(is_far.any()) else None

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearwise.functional.distances import unit_rows
+
 
 def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
     """Return the tokens (B, H, N, K, D) at positions (B, H, N, K) of tokens (B, H, M, D)."""
@@ -29,7 +31,7 @@ def rows_of(indices: Tensor, n_tokens: int) -> Tensor:
 
 
 def pair_scores(
-    query: Tensor, key: Tensor, indices: Tensor, *, euclidean: bool, scale: float
+    query: Tensor, key: Tensor, indices: Tensor, *, euclidean: bool, scale: float | Tensor
 ) -> Tensor:
     """Scores (B, H, N, K), float32 at least, of every query with the keys at its `indices`.
 
@@ -39,7 +41,7 @@ def pair_scores(
     return paired_scores(query, gather_slots(key, indices), euclidean=euclidean, scale=scale)
 
 
-def paired_scores(query: Tensor, keys: Tensor, *, euclidean: bool, scale: float) -> Tensor:
+def paired_scores(query: Tensor, keys: Tensor, *, euclidean: bool, scale: float | Tensor) -> Tensor:
     """Return the scores (..., N, K) of queries (..., N, D), each with its own keys (..., N, K, D).
 
     As `pair_scores`.
@@ -48,10 +50,11 @@ def paired_scores(query: Tensor, keys: Tensor, *, euclidean: bool, scale: float)
     keys, query = at_least_single(keys), at_least_single(query)[..., None, :]
     if not euclidean:
         return (keys @ query.mT)[..., 0] * scale
-    squares = (query - keys).square().sum(-1)
+    squares = (at_least_double(query) - at_least_double(keys)).square().sum(-1)
     # The root has no slope at 0: there the gradient is 0.
     same = squares == 0
-    return -torch.where(same, 0.0, squares.masked_fill(same, 1.0).sqrt()) * scale
+    apart = torch.where(same, 0.0, squares.masked_fill(same, 1.0).sqrt())
+    return -apart.to(query.dtype) * scale
 
 
 def at_least_single(x: Tensor) -> Tensor:
@@ -59,41 +62,14 @@ def at_least_single(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def at_least_double(x: Tensor) -> Tensor:
+    """Bring numbers to double precision, in which squares of single ones are exact and finite.
+
+    Apple's GPUs have none: there it is single precision.
+    """
+    return at_least_single(x) if x.device.type == "mps" else x.double()
+
+
 def unit(x: Tensor) -> Tensor:
     """Bring vectors (..., D) to unit length, in single precision at least."""
-    return F.normalize(at_least_single(x), dim=-1)
-
-
-def centered(query: Tensor, key: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Move the origin among the keys: distances stay, and squares of lengths keep their digits.
-
-    Each channel is shifted by the mean of the keys that `padding` (B, M) does not leave out,
-    rounded to a power of two about their spread: nothing moves where the origin is near, and
-    differences on a lattice stay exact, and tie. The result is float32 at least; the shift is a
-    constant to gradients.
-    """
-    query, key = at_least_single(query), at_least_single(key)
-    if key.shape[2] == 0:
-        return query, key
-    shift = _origin_among(key.detach(), padding)
-    return query - shift, key - shift
-
-
-def _origin_among(key: Tensor, padding: Tensor | None) -> Tensor:
-    """Where to move the origin, (B, H, 1, D)."""
-    mean = _mean_of_counted(key, padding)
-    spread = _mean_of_counted((key - mean).abs(), padding)
-    step = spread.log2().floor().exp2()
-    shift = (mean / step).round() * step
-    shift = torch.where(shift.isfinite(), shift, 0.0)
-    low = key.amin(-2, keepdim=True)
-    return torch.where(low == key.amax(-2, keepdim=True), low, shift)
-
-
-def _mean_of_counted(x: Tensor, padding: Tensor | None) -> Tensor:
-    """Mean (B, H, 1, D) of rows (B, H, M, D) that are not padding."""
-    if padding is None:
-        return x.mean(-2, keepdim=True)
-    out = padding[:, None, :, None]
-    n_counted = (~out).sum(-2, keepdim=True)
-    return x.masked_fill(out, 0.0).sum(-2, keepdim=True) / n_counted
+    return unit_rows(at_least_single(x))

@@ -1,15 +1,20 @@
 """k-NN attention over tokens in plain torch operations: the reference, for any device."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearwise.functional.operators import operator
-from nearwise.functional.tokens.implementation import is_exported, is_traced
-from nearwise.functional.tokens.pairs import at_least_single, centered, gather_slots, pair_scores
+from nearwise.functional.tokens.implementation import is_exported, is_traced, is_transformed
+from nearwise.functional.tokens.pairs import (
+    at_least_double,
+    at_least_single,
+    gather_slots,
+    pair_scores,
+)
 from nearwise.functional.tokens.problem import Found, Tokens, check_positions
 
 # Scores that live at once, unless those of one query are more: 16 MiB in single precision, about
@@ -25,27 +30,31 @@ def attend_plain(tokens: Tokens) -> Found:
     a model is exported, and under torch.func, those of all pairs do); for the backward pass only
     those of the selected ones are kept, with their keys and values: O(N K D).
     """
-    kind = tokens.query.device.type
-    # Autocast would round the factors of all products, and select others.
+    with torch.no_grad(), _unmixed(tokens.query):
+        indices = _select(tokens) if is_traced() else _nearest(*tokens)
+    return attend_selected(tokens, indices)
+
+
+def _unmixed(x: Tensor) -> AbstractContextManager[Any]:
+    """Leave autocast, which would round the factors of all products, and select others."""
+    kind = x.device.type
     is_mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    with torch.autocast(kind, enabled=False) if is_mixed else nullcontext():
-        with torch.no_grad():
-            indices = _select(tokens) if is_traced() else _nearest(*tokens)
-        return attend_selected(tokens, indices)
+    return torch.autocast(kind, enabled=False) if is_mixed else nullcontext()
 
 
 def attend_selected(tokens: Tokens, indices: Tensor) -> Found:
     """Weigh and add up the values at some positions (B, H, N, K), -1 in empty slots."""
-    scores = _selected_scores(tokens, indices)
-    is_empty = (indices < 0).all(dim=-1, keepdim=True)
-    weights = (
-        torch.softmax(scores.masked_fill(is_empty, 0.0), dim=-1)
-        .masked_fill(is_empty, 0.0)
-        .to(tokens.value.dtype)
-    )
-    kept = weights if tokens.keep is None else weights * tokens.keep
-    values = gather_slots(tokens.value, indices)
-    output = (kept[..., None, :] @ values)[..., 0, :]
+    with _unmixed(tokens.query):
+        scores = _selected_scores(tokens, indices)
+        is_empty = (indices < 0).all(dim=-1, keepdim=True)
+        weights = (
+            torch.softmax(scores.masked_fill(is_empty, 0.0), dim=-1)
+            .masked_fill(is_empty, 0.0)
+            .to(tokens.value.dtype)
+        )
+        kept = weights if tokens.keep is None else weights * tokens.keep
+        values = gather_slots(tokens.value, indices)
+        output = (kept[..., None, :] @ values)[..., 0, :]
     return Found(output, indices.to(torch.int32), weights)
 
 
@@ -153,21 +162,36 @@ def _first_by_number(scores: Tensor, n: int) -> Tensor:
 
 def _all_scores(tokens: Tokens) -> Tensor:
     """Scores of all pairs, -inf where masks forbid one; float32 or float64."""
-    query, key = (at_least_single(x) for x in (tokens.query, tokens.key))
     if tokens.euclidean:
-        query, key = centered(query, key, tokens.padding)
-    products = query @ key.mT
-    if tokens.euclidean:
-        squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
-        scores = -(squares - 2 * products).clamp_min(0).sqrt() * tokens.scale
+        scores = -_distances(tokens.query, tokens.key) * tokens.scale
     else:
-        scores = products * tokens.scale
+        query, key = (at_least_single(x) for x in (tokens.query, tokens.key))
+        scores = query @ key.mT * tokens.scale
     if tokens.bias is not None:
         # where the bias forbids a key, its score may be NaN or infinite
         scores = (scores + tokens.bias).masked_fill(torch.isneginf(tokens.bias), -torch.inf)
     if tokens.padding is not None:
         scores = scores.masked_fill(tokens.padding[:, None, None], -torch.inf)
     return scores
+
+
+def _distances(query: Tensor, key: Tensor) -> Tensor:
+    """Distances (B, H, N, M) of all pairs, float32 at least, measured from the differences.
+
+    Squares of lengths would be faster, but lose the digits of near pairs unless the origin is near,
+    and an origin would depend on keys that a query may not attend to.
+    """
+    dtype = at_least_single(query).dtype
+    query, key = at_least_double(query), at_least_double(key)
+    is_traced_out = torch.onnx.is_in_onnx_export() or is_transformed()
+    if query.device.type == "cpu" and not is_traced_out:
+        return torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist").to(dtype)
+    # Neither ONNX nor forward derivatives have cdist, and a GPU is slow at it.
+    squares = query.new_zeros(()).expand(*query.shape[:-1], key.shape[-2])
+    for q, k in zip(query.unbind(-1), key.unbind(-1), strict=True):
+        gap = q[..., :, None] - k[..., None, :]
+        squares = torch.addcmul(squares, gap, gap)
+    return squares.sqrt().to(dtype)
 
 
 def _selected_scores(tokens: Tokens, indices: Tensor) -> Tensor:

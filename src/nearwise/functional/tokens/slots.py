@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.functional.devices import Threads
 from nearwise.functional.operators import operator
+from nearwise.functional.threads import Threads
 from nearwise.functional.tokens.implementation import implementation_for, only_plain
 from nearwise.functional.tokens.kernels import slots as kernels
 from nearwise.functional.tokens.pairs import at_least_single, gather_slots, gather_tokens, rows_of

@@ -13,6 +13,8 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import TypeVar
 
+from nearwise.conditions import available_threads
+
 Item = TypeVar("Item")
 Progress = Callable[[str], None]
 Work = Callable[[Item, Progress], None]
@@ -39,7 +41,7 @@ def number_of_jobs(n_jobs: Jobs, device: str) -> int:
         If it is neither "auto" nor at least 1.
     """
     if n_jobs == "auto":
-        return _processors() if device == "cpu" else 1
+        return available_threads() if device == "cpu" else 1
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs < 1:
         raise ValueError(
             f'n_jobs {n_jobs!r} is not a number of processes. Pass 1, 2, ... or "auto".'
@@ -143,18 +145,11 @@ def _noted(work: Work[Item], item: Item, note: Path) -> None:
         note.unlink(missing_ok=True)
 
 
-def _processors() -> int:
-    """Count the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def _threads_for_each(n_jobs: int) -> Iterator[None]:
     """Let processes that are started now share the processors, unless the user set it otherwise."""
     own = [name for name in _THREADS if name not in os.environ]
-    os.environ.update(dict.fromkeys(own, str(max(1, _processors() // n_jobs))))
+    os.environ.update(dict.fromkeys(own, str(max(1, available_threads() // n_jobs))))
     try:
         yield
     finally:

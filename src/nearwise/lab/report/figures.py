@@ -50,10 +50,12 @@ def comparison_bars(
         axes[0][0].set_yticks(range(len(order)), order)
     best = order[-1]
     alt = f"{dataset}: bars of error, NLL, ECE and AURC per method; {best} has the lowest NLL."
-    caption = (
-        "Lower is better in every panel. Bars are means over seeds, lines 95 % t-intervals; "
-        f"{reference} is highlighted. The lines are not paired: see the differences below."
+    repeated = any(
+        m is not None and m.half is not None for row in means.values() for m in row.values()
     )
+    bars = "Bars are means over seeds, lines 95 % t-intervals" if repeated else "One run each"
+    not_paired = " The lines are not paired: see the differences below." if repeated else ""
+    caption = f"Lower is better in every panel. {bars}; {reference} is highlighted.{not_paired}"
     return picture(figure, f"bars-{slug(name or dataset)}", alt, caption)
 
 
@@ -67,6 +69,10 @@ def head(figure: Figure, heading: str) -> None:
 def head_lines(heading: str, width: float) -> list[str]:
     """Lines of a heading over a figure of this width in inches, in bold type of 10 points."""
     return textwrap.wrap(heading, max(1, int(_HEADING_CHARACTERS * width)))
+
+
+def _pooled(n_seeds: int) -> str:
+    return " Rows of all seeds are pooled." if n_seeds > 1 else ""
 
 
 def _bars(axis: Axes, means: Means, order: list[str], key: str, reference: str) -> None:
@@ -92,6 +98,7 @@ def reliability_diagrams(
     reference: str,
     heading: str = "",
     name: str = "",
+    n_seeds: int = 1,
 ) -> Picture:
     """Accuracy against confidence in ten bins, with counts; one diagram per method."""
     methods = list(pooled)[:MAX_DIAGRAMS]
@@ -118,7 +125,7 @@ def reliability_diagrams(
     caption = (
         "Share of right answers among test rows with that top probability; on the diagonal the "
         "probabilities mean what they say. Lines are 95 % Wilson intervals, the strip below "
-        "counts rows (log scale). Rows of all seeds are pooled."
+        f"counts rows (log scale).{_pooled(n_seeds)}"
     )
     return picture(figure, f"reliability-{slug(name or dataset)}", alt, caption)
 
@@ -173,6 +180,7 @@ def risk_coverage(
     reference: str,
     heading: str = "",
     name: str = "",
+    n_seeds: int = 1,
 ) -> Picture:
     """Error rate among the surest share of the test rows; one line per method."""
     with page_style():
@@ -193,7 +201,7 @@ def risk_coverage(
     alt = f"{dataset}: error against coverage for {', '.join([*others, reference])}."
     caption = (
         "What the error would be if only the surest rows were answered and the rest passed on; "
-        "the area under a line is its AURC. Rows of all seeds are pooled."
+        f"the area under a line is its AURC.{_pooled(n_seeds)}"
     )
     return picture(figure, f"risk-{slug(name or dataset)}", alt, caption)
 

@@ -305,6 +305,7 @@ def _section(folder: Path, results: Results, dataset: str, reference: str) -> Da
     pooled = _pooled(results, dataset, order, reference)
     paired = paired_table(results, dataset, reference)
     halves = [halves_table(results, dataset, m) for m in order]
+    n_seeds = max(len(results.values(dataset, method, "nll")) for method in order)
     return DatasetPart(
         dataset,
         failures,
@@ -313,8 +314,8 @@ def _section(folder: Path, results: Results, dataset: str, reference: str) -> Da
         comparison_bars(dataset, results.bars(dataset), reference),
         paired if paired.rows and reference in order else None,
         [t for t in (*halves, shots_table(results, dataset)) if t is not None],
-        reliability_diagrams(dataset, pooled, reference) if pooled else None,
-        risk_coverage(dataset, pooled, reference) if pooled else None,
+        reliability_diagrams(dataset, pooled, reference, n_seeds=n_seeds) if pooled else None,
+        risk_coverage(dataset, pooled, reference, n_seeds=n_seeds) if pooled else None,
         _curves(folder, results, dataset, order),
         _galleries(folder, results, dataset, order),
     )

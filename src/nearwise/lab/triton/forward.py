@@ -1,7 +1,7 @@
 """Triton kernel of the forward pass of k-NN attention over tokens.
 
 A program takes a tile of queries through all keys, tile by tile. The best keys so far stay in
-registers, in no order; a new key takes the to of the worst of them. Most tiles hold no key that
+registers, in no order; a new key takes the place of the worst of them. Most tiles hold no key that
 is better than the worst kept one: they cost a product and a comparison. Scores never reach memory.
 """
 
@@ -11,6 +11,7 @@ import triton.language as tl
 _NONE = tl.constexpr(-float("inf"))
 _NAN = tl.constexpr(float("inf"))  # a score that is not a number is taken first, as torch sorts
 _FAR = tl.constexpr(2**30)  # positions from here on mean "empty"
+_LARGEST = tl.constexpr(3.4e38)
 
 
 @triton.jit
@@ -64,21 +65,19 @@ def _in_order(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _exact_distances(  # type: ignore[no-untyped-def]
-    q, key, kept, positions, scale, WIDTH: tl.constexpr, N_SLOTS: tl.constexpr, SLOTS: tl.constexpr
-):
-    """Score the kept keys once more, from the differences.
+def _distances(q, k, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Distances of all pairs from their differences, channel by channel.
 
-    The squares of lengths that selected them cancel where two tokens are close.
+    Squares of lengths would lose the digits of near pairs far from the origin.
     """
-    slot = tl.arange(0, SLOTS)[None, :]
-    for s in range(0, N_SLOTS):
-        at = tl.sum(tl.where(slot == s, positions, 0), axis=1)
-        gap = q - load_rows(key, at, at < _FAR, WIDTH, q.shape[1]).to(tl.float32)
-        score = -tl.sqrt(tl.sum(gap * gap, axis=1)) * scale
-        score = tl.where(score != score, _NAN, score)
-        kept = tl.where((slot == s) & (at < _FAR)[:, None], score[:, None], kept)
-    return kept
+    channel = tl.arange(0, q.shape[1])[None, :]
+    squares = tl.zeros((q.shape[0], k.shape[0]), tl.float32)
+    for c in range(0, WIDTH):
+        ours = tl.sum(tl.where(channel == c, q.to(tl.float32), 0.0), axis=1)
+        theirs = tl.sum(tl.where(channel == c, k.to(tl.float32), 0.0), axis=1)
+        gap = ours[:, None] - theirs[None, :]
+        squares += gap * gap
+    return tl.sqrt(tl.where(squares > _LARGEST, _LARGEST, squares))
 
 
 @triton.jit
@@ -113,13 +112,10 @@ def _tile_scores(  # type: ignore[no-untyped-def]
     """Score queries (BLOCK_M, BLOCK_D) with the keys at `at`; -inf where none may be attended."""
     real = at < n_keys
     k = load_rows(key, at, real, WIDTH, q.shape[1])
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     if SQUARED:
-        q_squares = tl.sum(q.to(tl.float32) * q.to(tl.float32), axis=1)
-        k_squares = tl.sum(k.to(tl.float32) * k.to(tl.float32), axis=1)
-        scores = q_squares[:, None] + k_squares[None, :] - 2 * scores
-        scores = -tl.sqrt(tl.where(scores < 0, 0.0, scores))
-    scores = scores * scale
+        scores = -_distances(q, k, WIDTH) * scale
+    else:
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     if padding is not None:
         real = real & (tl.load(padding + at, mask=real, other=1) == 0)
     allowed = (row >= 0)[:, None] & real[None, :]
@@ -174,8 +170,6 @@ def attend_kernel(  # type: ignore[no-untyped-def]
         tile += BLOCK_N
 
     kept = tl.where(slot < N_SLOTS, kept, _NONE)
-    if SQUARED:
-        kept = _exact_distances(q, key, kept, positions, scale, WIDTH, N_SLOTS, SLOTS)
     kept, positions = _in_order(kept, positions, N_SLOTS, SLOTS)
     shares = _softmax(kept, positions)
     slots = (program * n_queries + row)[:, None] * N_SLOTS + slot

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.tokens.cpu import interleaved
-from nearwise.functional.tokens.pairs import centered
 from nearwise.functional.tokens.problem import Found, Tokens
 from nearwise.lab.triton import backward as backward_kernels
 from nearwise.lab.triton import forward as forward_kernels
@@ -44,8 +43,6 @@ def fault(tokens: Tokens) -> str:
 def attend(tokens: Tokens) -> Found:
     """Attend without writing a score to memory."""
     query, key, value = (_in_one_piece(x) for x in tokens[:3])
-    if tokens.euclidean:
-        query, key = centered(query, key, tokens.padding)
     batch, heads, n_queries, width = query.shape
     value_width, slots = value.shape[3], (*query.shape[:3], tokens.n_neighbors)
     output = interleaved(tokens.value.new_empty(1).expand(*query.shape[:3], value_width))

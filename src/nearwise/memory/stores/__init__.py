@@ -11,6 +11,7 @@ from nearwise.memory.stores.protocol import (
     Snapshot,
     SpaceSchema,
     StoredRows,
+    Verified,
 )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Snapshot",
     "SpaceSchema",
     "StoredRows",
+    "Verified",
     "engine_of",
 ]
 

@@ -43,6 +43,7 @@ from nearwise.memory.stores.protocol import (
     Schema,
     Snapshot,
     StoredRows,
+    Verified,
     replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
@@ -169,7 +170,8 @@ class MilvusStore:
     ----------
     uri : str
         "milvus+http://HOST:PORT/DATABASE" or "milvus+https://..."; after a # the beginning of the
-        collections' names, "nearwise" by default. The token comes from MILVUS_TOKEN.
+        collections' names, "nearwise" by default. The token comes from MILVUS_TOKEN, and is sent
+        by https only, or to this machine.
 
     Notes
     -----
@@ -188,6 +190,7 @@ class MilvusStore:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._server = MilvusServer(uri)
+        self.place = self._server.place
         self._changing = threading.Lock()
         self._reader: MilvusReader | None = None
         if not self._server.ask("has_collection", self._server.texts):
@@ -196,6 +199,11 @@ class MilvusStore:
         head = self._head()
         self.lineage, self.schema = head.lineage, head.schema
         self._load_rows()
+
+    @staticmethod
+    def located(uri: str) -> str:
+        """Give the URI with its port and name; see `Engine.located`."""
+        return MilvusServer(uri).place
 
     @classmethod
     def open(cls, uri: str) -> "MilvusStore":
@@ -213,7 +221,7 @@ class MilvusStore:
             if server.ask("has_collection", name):
                 raise StoreError(
                     "foreign",
-                    f"The collection {name!r} at {server.shown} is there already. Name another "
+                    f"The collection {name!r} at {server.place} is there already. Name another "
                     "store after a # in the URI.",
                 )
         try:
@@ -239,7 +247,7 @@ class MilvusStore:
     def _missing(self) -> StoreError:
         return StoreError(
             "missing",
-            f"There is no store named {self._server.name!r} at {self._server.shown}. Check the "
+            f"There is no store named {self._server.name!r} at {self._server.place}. Check the "
             "URI, or make one with 'nearwise move'.",
         )
 
@@ -262,7 +270,7 @@ class MilvusStore:
         if said["format"] > _VERSION:
             raise StoreError(
                 "newer",
-                f"The store at {self._server.shown} has format version {said['format']} and this "
+                f"The store at {self._server.place} has format version {said['format']} and this "
                 f"nearwise reads up to {_VERSION}. Upgrade nearwise: pip install -U nearwise.",
             )
         schema = Schema.from_json(said["schema"])
@@ -272,7 +280,7 @@ class MilvusStore:
         """Open the newest version; see `RowStore.reader`."""
         head = self._head()
         if head.lineage != self.lineage:
-            raise replaced(self._server.shown)
+            raise replaced(self._server.place)
         while self._reader is None or self._reader._head != head:
             summary = self._server.read_text("summary", head.version)
             if summary is not None:
@@ -282,7 +290,7 @@ class MilvusStore:
             if head == before:
                 raise StoreError(
                     "torn",
-                    f"The store at {self._server.shown} lacks the summary of version "
+                    f"The store at {self._server.place} lacks the summary of version "
                     f"{head.version}. Restore it from a copy.",
                 )
         return self._reader
@@ -297,7 +305,7 @@ class MilvusStore:
             if head.version != expect or head.lineage != self.lineage:
                 raise StoreError(
                     "changed",
-                    f"The store at {server.shown} is at version {head.version}, and the change was "
+                    f"The store at {server.place} is at version {head.version}, and the change was "
                     f"made from {expect}. Read it again.",
                 )
             born = row_entities(edit.put, version)
@@ -458,6 +466,11 @@ class MilvusStore:
         ids = np.array([entity["row"] for batch in batches for entity in batch])
         chosen = np.random.default_rng(0).choice(len(ids), RECALL_QUERIES, replace=False)
         return reader.fetch(ids[np.sort(chosen)])
+
+    def verify(self) -> Verified:
+        """Leave bytes to the server; see `RowStore.verify`."""
+        self.reader()
+        return Verified([], ["bytes of the rows (Milvus tells of no checksums)"])
 
     def close(self) -> None:
         """Close the connection; the next call makes one again."""

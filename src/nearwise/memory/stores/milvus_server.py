@@ -7,12 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from nearwise.memory.stores.access import OneProcess, is_local, package
 from nearwise.memory.stores.protocol import BATCH, Schema, StoredRows
 
 NEVER = 2**62  # version in which rows die that live
@@ -38,17 +38,7 @@ _ANSWERING = 60.0  # ... and the answer to a query, or to what is written
 _PATIENCE = 600.0  # seconds that a call waits for that
 
 
-def package() -> Any:
-    """Import pymilvus; ImportError with the extra that brings it."""
-    try:
-        return import_module("pymilvus")
-    except ImportError as error:
-        raise ImportError(
-            'a store in Milvus needs the extra "milvus": pip install nearwise[milvus]'
-        ) from error
-
-
-class MilvusServer:
+class MilvusServer(OneProcess):
     """Two collections in a database of a server; threads may share it.
 
     Parameters
@@ -58,6 +48,7 @@ class MilvusServer:
     """
 
     def __init__(self, uri: str) -> None:
+        super().__init__()
         parts = urlsplit(uri)
         transport, host = parts.scheme.partition("+")[2], parts.hostname or ""
         self.name, self.database = parts.fragment or _NAME, parts.path.strip("/")
@@ -69,11 +60,13 @@ class MilvusServer:
         netloc = f"[{host}]" if ":" in host else host
         netloc = f"{netloc}:{parts.port or _PORTS[transport]}"
         self._address = f"{transport}://{netloc}"
-        self.shown = f"{parts.scheme}://{netloc}{parts.path}"
+        self._token_may_be_sent = transport == "https" or is_local(host)
         if not self.name.isidentifier() or not self.name.isascii():
             raise ValueError(
-                f"{self.shown} with the name {self.name!r}: use letters, digits and _ after the #."
+                f"The store at {host} with the name {self.name!r}: use letters, digits and _ after "
+                "the #."
             )
+        self.place = f"milvus+{self._address}/{self.database}#{self.name}"
         self.rows, self.texts = f"{self.name}_rows", f"{self.name}_texts"
         self._client: Any = None
         self._lock = threading.Lock()
@@ -81,10 +74,15 @@ class MilvusServer:
     @property
     def client(self) -> Any:
         """The connection, made on first use; OSError where there is no server."""
+        self.refuse_fork()
         with self._lock:
             if self._client is None:
-                pymilvus = package()
-                token = os.environ.get("MILVUS_TOKEN", "")
+                pymilvus, token = package("pymilvus"), os.environ.get("MILVUS_TOKEN", "")
+                if token and not self._token_may_be_sent:
+                    raise ValueError(
+                        f"The token in MILVUS_TOKEN would go to {self.place} in clear. Use "
+                        "milvus+https://, or unset MILVUS_TOKEN if that server asks for none."
+                    )
                 try:
                     self._client = pymilvus.MilvusClient(
                         uri=self._address,
@@ -94,13 +92,15 @@ class MilvusServer:
                     )
                 except pymilvus.MilvusException as error:
                     raise OSError(
-                        f"could not reach the store at {self.shown}: {error.message}. Check the "
+                        f"could not reach the store at {self.place}: {error.message}. Check the "
                         "URI, that the server runs, and the token in MILVUS_TOKEN."
                     ) from error
             return self._client
 
     def close(self) -> None:
-        """Close the connection; the next call makes one again."""
+        """Close the connection; the next call makes one again. In a fork it is the parent's."""
+        if self.is_forked:
+            return
         with self._lock:
             if self._client is not None:
                 self._client.close()
@@ -115,12 +115,12 @@ class MilvusServer:
         while True:
             try:
                 return call(*args, **options)
-            except package().MilvusException as error:
+            except package("pymilvus").MilvusException as error:
                 if error.code in _NOT_LOADED and time.monotonic() < until:
                     time.sleep(0.1)  # it is indexed just now
                     continue
                 raise OSError(
-                    f"the store at {self.shown} failed in {call.__name__}: {error.message} "
+                    f"the store at {self.place} failed in {call.__name__}: {error.message} "
                     f"(code {error.code})."
                 ) from error
 
@@ -128,7 +128,7 @@ class MilvusServer:
 
     def create(self, schema: Schema) -> None:
         """Make both collections, not yet indexed."""
-        kind = package().DataType
+        kind = package("pymilvus").DataType
         fields = self._described()
         for name in ("row", "born", "died", "label"):
             fields.add_field(name, kind.INT64)
@@ -150,7 +150,7 @@ class MilvusServer:
         self._create(self.texts, fields)
 
     def _described(self) -> Any:
-        pymilvus = package()
+        pymilvus = package("pymilvus")
         fields = pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
         fields.add_field("id", pymilvus.DataType.VARCHAR, is_primary=True, max_length=64)
         return fields

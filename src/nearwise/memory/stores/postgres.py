@@ -5,22 +5,18 @@ One table holds every version of every row: a row belongs to the versions from `
 """
 
 import base64
-import contextlib
 import json
-import os
 import secrets
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from nearwise.memory.journal import Change
 from nearwise.memory.make_index import AUTO_EXACT_BELOW
 from nearwise.memory.store import StoreError
+from nearwise.memory.stores.postgres_server import PostgresServer, place_of
 from nearwise.memory.stores.protocol import (
     BATCH,
     SPARE,
@@ -28,13 +24,13 @@ from nearwise.memory.stores.protocol import (
     Schema,
     Snapshot,
     StoredRows,
+    Verified,
     replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 from nearwise.memory.ties import tie_ranks_in_sql
 
 _VERSION = 1
-_NAME = "nearwise"  # of the schema, unless the URI's fragment names another
 _NEVER = 2**62  # version in which rows die that live
 _OPERATORS = {
     "euclidean": ("<->", "vector_l2_ops"),
@@ -43,105 +39,16 @@ _OPERATORS = {
     "inner_product": ("<#>", "vector_ip_ops"),
     "manhattan": ("<+>", "vector_l1_ops"),
 }
-_LONGEST = 63  # letters of a name in PostgreSQL
 _MOST_INDEXED = 2000  # numbers of a key that pgvector can index
 _MOST_SEARCHED = 1000  # its largest hnsw.ef_search
 _NARROWEST = 40  # ... and its smallest here
-
-
-def _package(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            'a store in PostgreSQL needs the extra "postgres": pip install nearwise[postgres]'
-        ) from error
-
-
-_OF_OTHERS: list[Any] = []  # connections that a fork took over; kept, as they close when freed
-
-
-class _Database:
-    """A connection of each thread to one schema of a database."""
-
-    def __init__(self, uri: str) -> None:
-        self.uri, _, name = uri.partition("#")
-        self.name = name or _NAME
-        if not self.name.isidentifier() or not self.name.isascii() or len(self.name) > _LONGEST:
-            raise ValueError(
-                f"The store is to be in the schema {self.name!r}. Use letters, digits and _ after "
-                f"the # of the URI, at most {_LONGEST}."
-            )
-        self._local = threading.local()
-        self._all: list[tuple[threading.Thread, Any]] = []
-
-    @property
-    def connection(self) -> Any:
-        """Connection of this thread, in autocommit mode."""
-        process, found = getattr(self._local, "connection", (0, None))
-        if found is not None and process != os.getpid():
-            _OF_OTHERS.append(found)  # closing it would end the session of the parent
-            self._all, found = [], None
-        if found is None or found.closed:
-            pgvector = _package("pgvector.psycopg")
-            with self.explained():
-                found = _package("psycopg").connect(self.uri, autocommit=True)
-                there = "SELECT 1 FROM pg_extension WHERE extname = 'vector'"
-                if found.execute(there).fetchone() is None:
-                    found.execute("CREATE EXTENSION vector")
-                pgvector.register_vector(found)
-            self._local.connection = os.getpid(), found
-            for _, idle in [one for one in self._all if not one[0].is_alive()]:
-                idle.close()
-            living = [one for one in self._all if one[0].is_alive()]
-            self._all = [*living, (threading.current_thread(), found)]
-        return found
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Turn errors of the server or the connection into an OSError."""
-        try:
-            yield
-        except _package("psycopg").errors.LockNotAvailable as error:
-            raise BlockingIOError(
-                "another process is changing the store, and was not ready in time. Nothing was "
-                "changed; try again when it has finished."
-            ) from error
-        except _package("psycopg").Error as error:
-            raise OSError(
-                f"the store at {_shown(self.uri)} could not be used: {str(error).strip()}. Check "
-                "the URI, that the server runs, and that it has the extension pgvector."
-            ) from error
-
-    def run(self, text: str, *values: Any, **options: Any) -> Any:
-        """Run one statement; {} in it is the schema's name."""
-        connection = self.connection
-        with self.explained():
-            return connection.execute(text.replace("{}", f'"{self.name}"'), values, **options)
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Run statements together or not at all."""
-        with self.explained(), self.connection.transaction():
-            yield
-
-    def close(self) -> None:
-        """Close the connections of all threads."""
-        while self._all:
-            self._all.pop()[1].close()
-
-
-def _shown(uri: str) -> str:
-    """Leave out of a URI what nobody else is to read."""
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
 
 
 class PostgresReader:
     """One version of a `PostgresStore`; see `RowReader`."""
 
     def __init__(
-        self, database: _Database, schema: Schema, version: int, summary: dict[str, Any]
+        self, database: PostgresServer, schema: Schema, version: int, summary: dict[str, Any]
     ) -> None:
         self._database, self._schema = database, schema
         self.version, self.summary = version, summary
@@ -248,6 +155,8 @@ class PostgresStore:
     uri : str
         As libpq takes it, "postgresql://USER@HOST/DATABASE"; after a # the schema of the tables,
         "nearwise" by default. Passwords come from PGPASSWORD or ~/.pgpass.
+        They are sent by SCRAM only, and to other machines only by TLS with ``sslmode=verify-full``,
+        unless the URI, PGREQUIREAUTH or PGSSLMODE says otherwise.
 
     Notes
     -----
@@ -260,12 +169,13 @@ class PostgresStore:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._database = _Database(uri)
+        self._database = PostgresServer(uri)
+        self.place = self._database.place
         found = self._database.run("SELECT to_regclass(%s)", f'"{self._database.name}".head')
         if found.fetchone()[0] is None:
             raise StoreError(
                 "missing",
-                f"There is no store in the schema {self._database.name!r} of {_shown(uri)}. Check "
+                f"There is no store in the schema {self._database.name!r} of {self.place}. Check "
                 "the URI, or make one with 'nearwise move'.",
             )
         version, lineage, schema = self._database.run(
@@ -274,12 +184,14 @@ class PostgresStore:
         if version > _VERSION:
             raise StoreError(
                 "newer",
-                f"The store at {_shown(uri)} has format version {version} and this nearwise reads "
+                f"The store at {self.place} has format version {version} and this nearwise reads "
                 f"up to {_VERSION}. Upgrade nearwise: pip install -U nearwise.",
             )
         self.lineage: str = lineage
         self.schema = Schema.from_json(schema)
         self._reader: PostgresReader | None = None
+
+    located = staticmethod(place_of)
 
     @classmethod
     def open(cls, uri: str) -> "PostgresStore":
@@ -291,7 +203,7 @@ class PostgresStore:
         cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
     ) -> "PostgresStore":
         """Make a store in a schema that is not there yet; see `Engine.create`."""
-        database = _Database(uri)
+        database = PostgresServer(uri)
         keys = "".join(f", key{i} vector({s.width})" for i, s in enumerate(schema.spaces.values()))
         with database.transaction():
             if database.run(
@@ -299,8 +211,8 @@ class PostgresStore:
             ).fetchone():
                 raise StoreError(
                     "foreign",
-                    f"The schema {database.name!r} of {_shown(uri)} is there already. Name another "
-                    "after a # in the URI.",
+                    f"The schema {database.name!r} of {database.place} is there already. Name "
+                    "another after a # in the URI.",
                 )
             database.run("CREATE SCHEMA {}")
             database.run(
@@ -337,7 +249,7 @@ class PostgresStore:
             "SELECT lineage, version, summary FROM {}.head"
         ).fetchone()
         if lineage != self.lineage:
-            raise replaced(_shown(self.uri))
+            raise replaced(self.place)
         if self._reader is None or self._reader.version != version:
             self._reader = PostgresReader(self._database, self.schema, version, summary)
         return self._reader
@@ -354,7 +266,7 @@ class PostgresStore:
             if now != expect or lineage != self.lineage:
                 raise StoreError(
                     "changed",
-                    f"The store at {_shown(self.uri)} is at version {now}, and the change was made "
+                    f"The store at {self.place} is at version {now}, and the change was made "
                     f"from {expect}. Read it again.",
                 )
             gone = np.concatenate([edit.put.ids, edit.removed]).tolist()
@@ -477,6 +389,11 @@ class PostgresStore:
 
         return widened(name, search, true, _NARROWEST, _MOST_SEARCHED)[1]
 
+    def verify(self) -> Verified:
+        """Say what the server checks by itself; see `RowStore.verify`."""
+        (state,) = self._database.run("SHOW data_checksums").fetchone()
+        return Verified([], [f"bytes of the rows (PostgreSQL's own checksums of them are {state})"])
+
     def close(self) -> None:
         """Close all connections; the next call opens one again."""
         self._database.close()
@@ -487,7 +404,7 @@ class PostgresStore:
         self.close()
 
 
-def _copy(database: _Database, rows: StoredRows, version: int) -> None:
+def _copy(database: PostgresServer, rows: StoredRows, version: int) -> None:
     """Write rows that are born with a version."""
     keys = "".join(f", key{number}" for number in range(len(rows.keys)))
     text = f'COPY "{database.name}".rows (id, born, died, label, weight, facts{keys}, row)'

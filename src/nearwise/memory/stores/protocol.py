@@ -8,11 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 from nearwise.functional import Metric
+from nearwise.memory.arrow import checked
 from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.journal import Change
 from nearwise.memory.store import StoreError
 
 BATCH = 10_000  # rows that are written or read at once
+_COLUMNS = {
+    "id": pa.int64(), "label": pa.int64(), "weight": pa.float32(), "row": pa.large_binary(),
+}  # fmt: skip
 SPARE = 8  # candidates beyond those needed, so that exact distances settle the order at the edge
 
 
@@ -118,14 +122,26 @@ class StoredRows:
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> "StoredRows":
-        """Rebuild rows from what `to_arrow` gave, the column "row" left out or not."""
+        """Rebuild rows from what `to_arrow` gave, the column "row" left out or not.
+
+        ValueError if it is damaged, or something else.
+        """
+        checked(table)
         found = {name: table.column(name) for name in table.schema.names}
+        for name, column in found.items():
+            wanted = _COLUMNS.get(name) or pa.list_(pa.float32(), _width(column.type))
+            if column.type != wanted or column.null_count:
+                raise ValueError(f"the column {name!r} is of type {column.type}, or has gaps")
         keys = {n[4:]: _matrix(found[n]) for n in found if n.startswith("key ")}
         rows = found["row"].to_pylist() if "row" in found else None
         ids, labels, weights = (found[name].to_numpy().copy() for name in ("id", "label", "weight"))
         no_facts = np.empty((len(ids), 0), np.float32)
         facts = _matrix(found["facts"]) if "facts" in found else no_facts
         return cls(ids, labels, weights, keys, facts, rows)
+
+
+def _width(kind: pa.DataType) -> int:
+    return kind.list_size if pa.types.is_fixed_size_list(kind) else -1
 
 
 def _vectors(values: np.ndarray) -> pa.Array:
@@ -171,6 +187,13 @@ class Snapshot(NamedTuple):
     version: int
     n_rows: int
     recall: dict[str, float]
+
+
+class Verified(NamedTuple):
+    """What `RowStore.verify` looked at, in words, and what it could not look at."""
+
+    checked: list[str]
+    unchecked: list[str]
 
 
 @runtime_checkable
@@ -222,7 +245,7 @@ class RowStore(Protocol):
     the change was made from, and is refused where another process was faster.
     """
 
-    uri: str
+    place: str  # as `Engine.located` gives it
     wait: float | None  # seconds that a change waits for that of another process; None: for ever
 
     @property
@@ -263,6 +286,10 @@ class RowStore(Protocol):
         """
         ...
 
+    def verify(self) -> Verified:
+        """Check what is stored beside reading all rows; StoreError names what is not sound."""
+        ...
+
     def close(self) -> None:
         """Release files and connections; the next call opens them again."""
         ...
@@ -281,17 +308,25 @@ def refuse_unknown(ids: np.ndarray, known: np.ndarray) -> None:
         )
 
 
-def replaced(uri: str) -> StoreError:
+def replaced(place: str) -> StoreError:
     """Give the error of a store that another one has replaced."""
     return StoreError(
         "changed",
-        f"Another memory has replaced the one in {uri}; ids and versions of the former do not "
+        f"Another memory has replaced the one in {place}; ids and versions of the former do not "
         "apply to it. Open the model again.",
     )
 
 
 class Engine(Protocol):
-    """How a store is made and opened; every engine's class has these two."""
+    """How a store is made and opened; every engine's class has these three."""
+
+    @staticmethod
+    def located(uri: str) -> str:
+        """Say where a URI leads, always in the same words, without credentials and settings.
+
+        Nothing is opened. ValueError if a store cannot be there.
+        """
+        ...
 
     @classmethod
     def create(

@@ -268,7 +268,7 @@ def describe_model(folder: str | Path) -> FieldFile:
         with safe_open(file, framework="pt") as opened:
             header = json.loads((opened.metadata() or {})["nearwise"])
         kind, version = header["kind"], header["version"]
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{file} is damaged, or not a model of nearwise ({error!r}).") from error
     if kind != _KIND:
         raise ValueError(f"{file} holds a {kind}, not a neural field.")
@@ -311,7 +311,7 @@ def _compare_with_config(found: FieldFile) -> None:
         return
     try:
         said = PerceiverConfig.from_dict(json.loads(file.read_text(encoding="utf-8"))["model"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error}. Delete or restore it.") from error
     if differences := found.config.differences(said):
         raise ValueError(

@@ -1,10 +1,11 @@
 """What token layers share: projections, heads and masks."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from nearwise.functional.tokens.problem import (
 )
 from nearwise.nn.dense_attention import causal_mask, dense_attention
 from nearwise.nn.dropout import Dropout
+from nearwise.nn.tokens.configured import configured
 
 
 class BlockOptions(TypedDict, total=False):
@@ -35,7 +37,9 @@ class BlockOptions(TypedDict, total=False):
     norm_layer : callable, default=LayerNorm
         Makes the norm of `qk_norm` from a width.
     head_dim : int, optional
-        Width of a head; default ``dim // num_heads``.
+        Width of a head; default ``dim // num_heads``. timm's name is `attn_head_dim`.
+    scale_norm, gated, dim_out
+        timm passes them; only False, False and the width of the tokens are taken.
     device, dtype
         Of the parameters.
     """
@@ -47,6 +51,10 @@ class BlockOptions(TypedDict, total=False):
     proj_drop: float
     norm_layer: Callable[..., nn.Module]
     head_dim: int | None
+    attn_head_dim: int | None
+    scale_norm: bool
+    gated: bool
+    dim_out: int | None
     device: torch.device | str | None
     dtype: torch.dtype | None
 
@@ -77,14 +85,15 @@ class TokenAttention(nn.Module, ABC):
         Width of a token.
     num_heads : int, default=8
         Must divide `dim`, unless `head_dim` is given.
-    qkv_bias, qk_norm, proj_bias, attn_drop, proj_drop, norm_layer, head_dim, device, dtype
+    qkv_bias, qk_norm, proj_bias, attn_drop, proj_drop, norm_layer, head_dim, attn_head_dim,
+    scale_norm, gated, dim_out, device, dtype
         See `BlockOptions`.
 
     Raises
     ------
     ValueError
-        If the heads do not divide the width, a width is not positive, or a dropout is outside
-        [0, 1).
+        If the heads do not divide the width, a width is not positive, a dropout is outside
+        [0, 1), or timm asks for a norm, a gate or another width of the output.
     """
 
     takes_candidates = False
@@ -102,8 +111,25 @@ class TokenAttention(nn.Module, ABC):
         head_dim: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        attn_head_dim: int | None = None,
+        scale_norm: bool = False,
+        gated: bool = False,
+        dim_out: int | None = None,
     ) -> None:
         super().__init__()
+        for name, asked, only in (
+            ("scale_norm", scale_norm, False),
+            ("gated", gated, False),
+            ("dim_out", dim if dim_out is None else dim_out, dim),
+            ("head_dim", head_dim if attn_head_dim is None else attn_head_dim, head_dim),
+        ):
+            if asked != only and not (name == "head_dim" and only is None):
+                raise ValueError(
+                    f"{type(self).__name__} has no {name}={asked!r}, which timm's attention has: "
+                    f"only {name}={only!r}. Take a model without it, or another layer there."
+                )
+        head_dim = attn_head_dim if head_dim is None else head_dim
         if head_dim is None:
             check_heads(dim, num_heads)
             head_dim = dim // num_heads
@@ -123,6 +149,29 @@ class TokenAttention(nn.Module, ABC):
         self.attn_drop = attn_drop
         self.proj = nn.Linear(inner, dim, bias=proj_bias, **factory)
         self.proj_drop = Dropout(proj_drop)
+
+    @classmethod
+    def configured(cls, **options: Any) -> type[Self]:
+        """Return a subclass whose layers have these options, for models that take a class alone.
+
+        The same options give the same class; its layers are pickled and copied as others are. As
+        such models (timm's) pass options of their own, what they pass may not contradict.
+
+        Raises
+        ------
+        TypeError
+            If the layer has no such option.
+
+        Examples
+        --------
+        >>> from nearwise.nn import KNNAttention
+        >>> KNNAttention.configured(n_neighbors=5)(24, num_heads=3)  # doctest: +ELLIPSIS
+        KNNAttention(
+          n_neighbors=5, metric='matmul'...
+        """
+        known = set(inspect.signature(cls).parameters) | set(BlockOptions.__annotations__)
+        made: type[Self] = configured(cls, options, known - {"dim", "block", "options"})
+        return made
 
     def forward(
         self,

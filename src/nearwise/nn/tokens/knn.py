@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
-from nearwise.functional.tokens.pairs import centered, pair_scores, unit
+from nearwise.functional.tokens.pairs import at_least_single, pair_scores, unit
 from nearwise.functional.tokens.problem import (
     IncludeSelf,
     TokenMetric,
     check_n_neighbors,
-    checked_padding,
 )
 from nearwise.nn.tokens.base import (
     BlockOptions,
@@ -124,17 +123,17 @@ class KNNAttention(TokenAttention):
         query, key, value = self._split(self.qkv(x))
         query, key = self.q_norm(query), self.k_norm(key)
         masks = self._with_candidates(Masks(attn_mask), key)
-        return self._find(*self._sharpened(query, key, None), value, masks, 0.0)
+        return self._find(*self._sharpened(query, key), value, masks, 0.0)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         projected = query
-        query, key = self._sharpened(query, key, masks.key_padding_mask)
+        query, key = self._sharpened(query, key)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
         if not self.null_neighbor:
             return found.output
         null, null_value = self._null(projected)
-        total = log_total(query, key, found, masks, self.metric == "euclidean", self.scale)
+        total = self._log_total(query, key, found, masks)
         taken = torch.sigmoid(null - total.to(null.dtype))[..., None].to(value.dtype)
         return torch.lerp(found.output, null_value.to(value.dtype).expand_as(found.output), taken)
 
@@ -158,19 +157,28 @@ class KNNAttention(TokenAttention):
         # Vectors that are brought to unit length here may be stretched by a temperature.
         return "matmul" if self.metric == "cosine" else self.metric
 
-    def _sharpened(
-        self, query: Tensor, key: Tensor, padding: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Bring the temperature of each head into its queries (and keys, for distances)."""
+    def _sharpened(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Bring the temperature of each head into its queries, but for distances."""
         if self.metric == "cosine":
             query, key = unit(query), unit(key)
-        if not self.learned_temperature:
-            return query, key
-        if self.metric != "euclidean":
-            return self._stretched(query), key
-        # Centered first: products with numbers far from 0 would round differences away.
-        query, key = centered(query, key, _expanded(padding, key))
-        return self._stretched(query), self._stretched(key)
+        if self.learned_temperature and self.metric != "euclidean":
+            query = self._stretched(query)
+        return query, key
+
+    @property
+    def _factor(self) -> Tensor | None:
+        """Factor (H, 1, 1) of distances, where heads have a temperature."""
+        if not self.learned_temperature or self.metric != "euclidean":
+            return None
+        return at_least_single(self.log_scale).exp()[:, None, None]
+
+    def _log_total(
+        self, query: Tensor, key: Tensor, found: KNNAttentionOutput, masks: Masks
+    ) -> Tensor:
+        factor, is_distance = self._factor, self.metric == "euclidean"
+        return log_total(
+            query, key, found, masks, is_distance, self.scale if factor is None else factor
+        )
 
     def _stretched(self, x: Tensor) -> Tensor:
         """Multiply heads (B, H, N, D) by what they learned."""
@@ -192,6 +200,7 @@ class KNNAttention(TokenAttention):
             include_self=self.include_self,
             candidates=masks.candidates,
             dropout_p=dropout_p,
+            factor=self._factor,
         )
 
 
@@ -227,13 +236,8 @@ class KvtAttention(KNNAttention):
             self.scale = qk_scale
 
 
-def _expanded(padding: Tensor | None, key: Tensor) -> Tensor | None:
-    """Expand a key padding mask to (B, M) for keys (B, H, M, D)."""
-    return None if padding is None else checked_padding(padding, key.shape[0], key.shape[2])
-
-
 def biased_scores(
-    query: Tensor, key: Tensor, at: Tensor, masks: Masks, *, euclidean: bool, scale: float
+    query: Tensor, key: Tensor, at: Tensor, masks: Masks, *, euclidean: bool, scale: float | Tensor
 ) -> Tensor:
     """Scores (B, H, N, K) of every query with the keys at `at`, with what a mask adds to them."""
     scores = pair_scores(query, key, at, euclidean=euclidean, scale=scale)
@@ -249,7 +253,7 @@ def log_total(
     found: KNNAttentionOutput,
     masks: Masks,
     euclidean: bool,
-    scale: float,
+    scale: float | Tensor,
 ) -> Tensor:
     """Logarithm (B, H, N) of the denominator in the softmax of the selected scores.
 

@@ -22,7 +22,7 @@ from nearwise.nn.tokens.base import (
     check_masks,
     check_tokens,
 )
-from nearwise.nn.tokens.knn import KNNAttention, log_total
+from nearwise.nn.tokens.knn import KNNAttention
 from nearwise.nn.tokens.sampling import Sampling
 
 # What a memory must call near so that its nearest have the largest scores.
@@ -239,11 +239,10 @@ class MemoryAttention(KNNAttention):
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks
     ) -> tuple[Tensor, Tensor]:
         """Log-total (B, H, N) and output (B, H, N, D) of the tokens at hand."""
-        query, key = self._sharpened(query, key, masks.key_padding_mask)
+        query, key = self._sharpened(query, key)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
-        euclidean = self.metric == "euclidean"
-        return log_total(query, key, found, masks, euclidean, self.scale), found.output
+        return self._log_total(query, key, found, masks), found.output
 
     def _attend_memory(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nearwise.classifier.inputs.by_text import in_text
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder, ready_embeddings
 from nearwise.classifier.live import Version
@@ -17,20 +18,28 @@ from nearwise.classifier.uncertainty.explain import Explanation
 from nearwise.html.neighbors import is_missing
 from nearwise.serve.bodies import Rows, rows_for
 from nearwise.serve.problems import ProblemError
+from nearwise.warn import collected_warnings
 
 Form = dict[str, str | list[str]]
 N_NEIGHBORS = 8
+_MOST_CHOICES = 30  # categories that are looked through; more are searched
+_MOST_LISTED = 10_000  # categories that a form lists; rarer ones can be typed
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column as a form shows it: `options` of a category, `hint` and `value` of all others."""
+    """A column as a form shows it: `options` of a category, `hint` and `value` of all others.
+
+    The value of a category is its position among the options; its text where it `is_searched`,
+    since nobody looks through that many. There it may also be a text that is no option.
+    """
 
     name: str
     kind: str
     hint: str
     value: str
     options: list[str]
+    is_searched: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,9 +89,12 @@ def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Fi
     missing = is_missing(value)
     if kind == "category":
         options = encoder.categories[name]
-        texts = list(map(str, options))
-        chosen = "" if missing or str(value) not in texts else str(texts.index(str(value)))
-        return Field(name, kind, f"{len(options)} values", chosen, texts)
+        texts, hint = list(map(in_text, options)), f"{len(options)} values"
+        text = "" if missing else in_text(value)
+        if len(options) > _MOST_CHOICES:
+            return Field(name, kind, f"{hint}; type to search", text, texts[:_MOST_LISTED], True)
+        chosen = str(texts.index(text)) if text in texts else ""
+        return Field(name, kind, hint, chosen, texts)
     shown = "" if missing else str(int(value) if isinstance(value, bool) else value)
     rows = version.fitted.rows
     is_frame = isinstance(rows, pd.DataFrame)
@@ -103,7 +115,7 @@ class Answered:
     `explanation` applies what was switched off or relabelled; `before` does not, and has the
     neighbors. `given` is the label of a remembered row that was queried, without itself. `rows` is
     the query, one row as the model takes it, `row` or `pixels` the same to be shown;
-    `shares` split the distances by column.
+    `shares` split the distances by column; `warnings` say what was read as something else.
     """
 
     explanation: Explanation
@@ -117,9 +129,17 @@ class Answered:
     row: dict[str, Any] | None
     pixels: Any
     shares: np.ndarray | None
+    warnings: list[str]
 
 
 def answer(version: Version, form: Form) -> Answered:
+    """Answer a form, with what is to be said of its row; raises as `_answer`."""
+    with collected_warnings() as warnings:
+        found = _answer(version, form)
+    return replace(found, warnings=list(dict.fromkeys(warnings)))
+
+
+def _answer(version: Version, form: Form) -> Answered:
     """Answer a form.
 
     Raises
@@ -127,7 +147,7 @@ def answer(version: Version, form: Form) -> Answered:
     ProblemError
         404 if a row is not remembered, 422 if the form cannot be read.
     """
-    off = [_id(text) for text in _several(form, "off")]
+    off = [_id(text) for text in several(form, "off")]
     classes = version.fitted.classes
     labels = {
         _id(name.removeprefix("as.")): _among(text, len(classes), "class")
@@ -161,7 +181,17 @@ def answer(version: Version, form: Form) -> Answered:
         row=None if is_image else before.row,
         pixels=rows[0] if is_image else None,
         shares=shares,
+        warnings=[],
     )
+
+
+def predicted(version: Version, form: Form) -> tuple[Any, Any]:
+    """Give the row of a form, and its most probable class."""
+    remembered = _id(str(form["remembered"])) if form.get("remembered") else None
+    rows = _row(version, form, remembered)
+    known = version.if_changed([] if remembered is None else [remembered])
+    proba = Query(known.fitted, known.encoded(rows)).proba()
+    return rows, version.fitted.classes[proba[0].argmax()]
 
 
 def _explained(version: Version, changed: Version, rows: Any) -> Explanation:
@@ -195,7 +225,7 @@ def _row(version: Version, form: Form, remembered: int | None) -> Any:
         ]
         return rows_for(version, Rows(resize=False, features=[numbers]))
     row = {
-        name: _cell(encoder, name, str(form.get(f"c{at}", "")).strip())
+        name: _cell(encoder, name, str(form.get(f"c{at}", "")))
         for at, name in enumerate(name for name in encoder.columns if name not in encoder.left_out)
     }
     if isinstance(version.fitted.rows, np.ndarray):
@@ -203,11 +233,14 @@ def _row(version: Version, form: Form, remembered: int | None) -> Any:
     return rows_for(version, Rows(resize=False, rows=[row]))
 
 
-def _cell(encoder: TableEncoder, name: str, text: str) -> Any:
+def _cell(encoder: TableEncoder, name: str, typed: str) -> Any:
+    text = typed.strip()
     if not text:
         return None
     if encoder.kinds[name] == "category":
         known = encoder.categories[name]
+        if len(known) > _MOST_CHOICES:  # the encoder finds it by its text, or says it is unknown
+            return typed if typed in map(in_text, known) else text
         return known[_among(text, len(known), name)]
     return _number(text, name) if encoder.kinds[name] == "number" else text
 
@@ -236,6 +269,7 @@ def _id(text: str) -> int:
     return int(text)
 
 
-def _several(form: Form, name: str) -> list[str]:
+def several(form: Form, name: str) -> list[str]:
+    """Give the texts that a form has under a name."""
     found = form.get(name, [])
     return [found] if isinstance(found, str) else found

@@ -5,6 +5,7 @@ Parts come as HTML, from the templates that notebooks use too, and htmx inserts 
 
 import json
 from collections.abc import Callable
+from hashlib import sha256
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from nearwise.classifier.online.feedback import judged_rows
 from nearwise.html import STYLE, environment
 from nearwise.memory import Change
 from nearwise.serve.bodies import reader
-from nearwise.serve.page.asking import Form, answer, empty_form
+from nearwise.serve.page.asking import Form, answer, empty_form, predicted, several
 from nearwise.serve.problems import PlainJSON, ProblemError
 from nearwise.serve.service import Service
 
@@ -62,7 +63,12 @@ async def _patiently(service: Service, where: str, work: Callable[[], Response])
     try:
         return await service.read(work)
     except TimeoutError:
-        return _part("waiting.html", where=where)
+        return _waiting(service, where)
+
+
+def _waiting(service: Service, where: str, fields: list[tuple[str, str]] | None = None) -> Response:
+    """Give a part that asks again; by a form, with the fields that it takes the place of."""
+    return _part("waiting.html", where=where, fields=fields, step=service.getting_ready)
 
 
 # --- the frame of all views ---------------------------------------------------------------------
@@ -122,7 +128,18 @@ def _add_ask(read: APIRouter, service: Service) -> None:
                 version=version.number,
             )
 
-        return await service.ask(work)
+        try:
+            await service.until_ready()  # what it computes would be computed twice otherwise
+            question = json.dumps(body.root, sort_keys=True)
+            return await service.ask_again(sha256(question.encode()).hexdigest(), work)
+        except TimeoutError:
+            switched = [
+                (name, value)
+                for name in body.root
+                if name == "off" or name.startswith("as.")
+                for value in several(body.root, name)
+            ]
+            return _waiting(service, "/page/ask/answer", switched)
 
 
 # --- map ----------------------------------------------------------------------------------------
@@ -131,18 +148,25 @@ def _add_ask(read: APIRouter, service: Service) -> None:
 def _add_map(read: APIRouter, service: Service) -> None:
     @read.get("/page/map/view", include_in_schema=False)
     async def view() -> Response:
-        return _part("map.html")
+        left_out = service.live.now.fitted.predictor.encoder.left_out
+        return _part("map.html", left_out=json.dumps(left_out))
 
     @read.post("/page/map/query", include_in_schema=False)
-    async def place(body: Body, method: Annotated[MapMethod, Query()] = "pca") -> Response:
+    async def place(
+        request: Request, body: Body, method: Annotated[MapMethod, Query()] = "pca"
+    ) -> Response:
         def work() -> Response:
             version, laid = service.laid_out(method)
-            found = answer(version, body.root)
-            keys = version.fitted.predictor.feature_keys(version.encoded(found.rows)[0])
+            rows, label = predicted(version, body.root)
+            keys = version.fitted.predictor.feature_keys(version.encoded(rows)[0])
             ((x, y),) = laid.project(keys.float().numpy()).tolist()
-            return PlainJSON({"x": x, "y": y, "label": found.explanation.label})
+            return PlainJSON({"x": x, "y": y, "label": label})
 
-        return await service.read(work)
+        return await service.read_map(method, work, request.is_disconnected)
+
+    @read.get("/page/map/progress", include_in_schema=False)
+    async def progress() -> Response:
+        return PlainJSON({"progress": service.layout_progress})
 
     @read.post("/page/map/rows", include_in_schema=False)
     async def rows(body: Body) -> Response:
@@ -160,7 +184,8 @@ def _listed(service: Service, ids: list[int]) -> dict[str, Any]:
     found = [one for one in ids if one in there]
     shown = found[: _MOST_PICTURES if _is_image(service) else _MOST_LISTED]
     rows = [(one.id, one.label, one.row) for one in fitted.look_up(shown)]
-    return {"rows": rows, "n_rows": len(found), "is_image": _is_image(service)}
+    is_image, left_out = _is_image(service), fitted.predictor.encoder.left_out
+    return {"rows": rows, "n_rows": len(found), "is_image": is_image, "left_out": left_out}
 
 
 def _is_image(service: Service) -> bool:
@@ -193,6 +218,7 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
                 may_decide=may_decide,
                 can_judge=can_find_label_issues(fitted.predictor),
                 is_image=_is_image(service),
+                left_out=fitted.predictor.encoder.left_out,
             )
 
         return await _patiently(service, f"/page/review/table?kind={kind}", work)

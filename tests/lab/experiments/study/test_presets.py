@@ -19,10 +19,22 @@ def test_the_presets_have_the_settings_that_the_study_reported():
         "resnet50", 256, 50, 5,
     )  # fmt: skip
     assert (fourth.contrastive_kind, fourth.hard_negative_weight) == ("margin", 2.0)
-    assert fourth.temperature_bounds == (0.05, 2.0)
     assert (fifth.batch_size, fifth.n_neighbors, fifth.lr, fifth.epochs) == (512, 16, 2e-4, 20)
     assert (fifth.mixup_alpha, fifth.label_smoothing, fifth.entropy_weight) == (0.4, 0.1, 0.01)
     assert not fifth.augment
+
+
+@pytest.mark.parametrize(
+    ("version", "start", "bounds"),
+    [
+        ("v0.3", 1.0, (0.05, 5.0)), ("v0.4", 0.5, (0.05, 2.0)), ("v0.5", 0.5, (0.05, 2.0)),
+        ("v0.6", 0.5, (0.05, 2.0)), ("v0.5-notebook", 1.0, (0.05, 5.0)),
+        ("v0.6-notebook", 1.0, (0.05, 5.0)),
+    ],
+)  # fmt: skip
+def test_the_heads_start_at_the_temperature_of_their_version(version, start, bounds):
+    preset = PRESETS[version]
+    assert (preset.temperature, preset.temperature_bounds) == (start, bounds)
 
 
 def test_v06_is_v05_again_with_other_seeds():
@@ -39,7 +51,7 @@ def test_the_notebook_ran_without_what_the_study_described_beside_it(version):
     assert (ran.gradient_clip, ran.pretrained) == (None, "local")
     same = set(ran.model_dump()) - {
         "name", "lr", "mixup_alpha", "label_smoothing", "entropy_weight", "gradient_clip",
-        "pretrained",
+        "pretrained", "temperature", "temperature_bounds",
     }  # fmt: skip
     assert ran.model_dump(include=same) == described.model_dump(include=same)
 

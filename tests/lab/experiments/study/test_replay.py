@@ -7,7 +7,7 @@ import torch
 from nearwise.lab.experiments.study import train_replay
 from nearwise.lab.experiments.study.findings import collapse, leak
 from nearwise.lab.experiments.study.inputs import make_inputs
-from nearwise.lab.experiments.study.neighbors import training_neighbors
+from nearwise.lab.experiments.study.neighbors import look_up, training_neighbors
 from nearwise.lab.experiments.study.steps import step_losses, total_loss
 from nearwise.nn import supervised_contrastive
 
@@ -36,10 +36,21 @@ def test_the_loss_with_oneself_among_the_neighbors_is_far_lower_than_without(tra
     assert finding["self_weight"] > finding["even_share"]
 
 
-def test_the_memory_agrees_as_much_as_it_is_right_or_more(trained):
+def test_the_collapse_sets_how_far_neighbors_agree_beside_how_often_they_are_right(trained):
+    k, labels = trained.preset.n_neighbors, trained.memory.labels.tolist()
+    found = look_up(trained.model, trained.inputs.x_test, trained.memory, k, "float32").indices
+    agreed, right = [], []
+    for near, truth in zip(found.tolist(), trained.inputs.y_test.tolist(), strict=True):
+        votes = [sum(labels[j] == c for j in near) for c in range(10)]
+        agreed.append(max(votes) / k)
+        right.append(votes.index(max(votes)) == truth)
+    remembered = training_neighbors(trained.memory.keys, k, leave_self_out=True).indices
+    alike = [labels[j] == labels[i] for i, near in enumerate(remembered.tolist()) for j in near]
     finding = collapse(trained)
-    assert finding["purity"] > 0.9
-    assert finding["excess"] == pytest.approx(finding["purity"] - finding["accuracy"])
+    assert finding["purity"] == pytest.approx(np.mean(agreed))
+    assert finding["accuracy"] == pytest.approx(np.mean(right))
+    assert finding["excess"] == pytest.approx(np.mean(agreed) - np.mean(right))
+    assert finding["memory_purity"] == pytest.approx(np.mean(alike))
 
 
 def test_every_training_row_finds_itself_first_unless_it_is_left_out(trained):

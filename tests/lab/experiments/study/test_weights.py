@@ -104,6 +104,39 @@ def test_weights_that_know_the_class_are_found_better_than_all_others():
     assert losses["attention"] < nll(base_alone(shared).proba, truth)
 
 
+def keys_that_tell():
+    """Neighbors at random; only a query's likeness to a neighbor's key shows which to believe."""
+    generator = torch.Generator().manual_seed(3)
+    stored = torch.arange(N_MEMORY) % C
+    directions = torch.eye(C, WIDTH)
+    memory = 2 * directions[stored] + 0.3 * torch.randn(N_MEMORY, WIDTH, generator=generator)
+
+    def part(n):
+        labels = torch.randint(0, C, (n,), generator=generator)
+        positions = torch.randint(0, N_MEMORY, (n, K), generator=generator)
+        space = Neighborhood(
+            torch.rand(n, K, generator=generator).sort(dim=1).values,
+            stored[positions],
+            torch.randn(n, K, 7, generator=generator),
+            torch.randn(n, 8, generator=generator),
+            torch.zeros(n, K),
+            torch.zeros(n, 0),
+        )
+        queries = 2 * directions[labels] + 0.3 * torch.randn(n, WIDTH, generator=generator)
+        return [View([space], [positions], [queries], torch.full((n, C), -math.log(C)))], labels
+
+    (fitted, labels), (test, truth) = part(300), part(200)
+    own = uniform(fitted, labels), uniform(test, truth)
+    return Exchange(fitted, test, labels, torch.full((C,), 1 / C), [memory], own, 0), truth
+
+
+def test_multi_head_attention_wins_where_only_the_keys_tell_the_classes():
+    shared, truth = keys_that_tell()
+    losses = {name: nll(weigh(shared, name).proba, truth) for name in WEIGHTINGS}
+    others = min(loss for name, loss in losses.items() if name != "multi-head")
+    assert losses["multi-head"] < 0.5 * others, losses
+
+
 def test_missing_weight_goes_to_the_class_shares():
     """A weighting that asks nobody leaves the base alone."""
 

@@ -226,6 +226,19 @@ def test_k_and_noise_are_judged_against_a_margin(last, verdict):
     assert found["noise-everywhere-symmetric"].verdict == "not measured"
 
 
+@pytest.mark.parametrize("reference", ["uniform", "distance-tuned"])
+def test_calibration_under_wrong_labels_is_judged_beside_k_nn(reference):
+    records = []
+    for noise in (0.0, 0.3):
+        where = {"experiment": "label-noise", "condition": "where=everywhere", "noise": noise}
+        records += fixed("attention", [0.88, 0.89, 0.9], (0.25, 0.26, 0.26), **where)
+        records += fixed(reference, [0.87, 0.88, 0.89], (0.11, 0.12, 0.11), **where)
+    found = claims(records)
+    name = {"uniform": "uniform", "distance-tuned": "tuned"}[reference]
+    assert found[f"noise-over-{name}-accuracy"].verdict == "validated"
+    assert found[f"noise-over-{name}-ece"].verdict == "not validated"
+
+
 def test_a_single_seed_is_judged_over_its_test_rows(tmp_path):
     folder = full_study(tmp_path / "one", seeds=(0,))
     found = judge_claims(Study(read_records(folder), folder), "toys", "v0.5")

@@ -13,14 +13,17 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from nearwise.functional.kernels import compiled, inlined
+from nearwise.functional.tokens.kernels.distances import select_nearest
 from nearwise.functional.tokens.kernels.rows import (
-    LANES,
     ROOM,
     columns_from,
+    compare,
+    insert_itself,
     lanes_for,
     limit_of,
     lowest_of,
     rank,
+    seen,
     take,
     weighted_sum,
 )
@@ -59,30 +62,6 @@ def _power_of(x):  # type: ignore[no-untyped-def]
     return single
 
 
-@inlined
-def _insert_itself(own, column, scores, columns, first, count):  # type: ignore[no-untyped-def]
-    """Insert a token itself in the order of scores; at equal scores the lower position first."""
-    slot = first + count
-    while slot > first:
-        before = slot - _ONE
-        if scores[before] > own or (scores[before] == own and columns[before] < column):
-            break
-        scores[slot], columns[slot] = scores[before], columns[before]
-        slot = before
-    scores[slot] = own
-    columns[slot] = column
-
-
-@inlined
-def _compare(columns, scores, first, count, n_slots, scale):  # type: ignore[no-untyped-def]
-    """Turn `count` descending scores into logarithms of weights; empty the slots after them."""
-    best = scores[first]
-    for s in range(first, first + count):
-        scores[s] = (scores[s] - best) * scale
-    for s in range(first + count, first + n_slots):
-        columns[s], scores[s] = -1, -np.inf
-
-
 @compiled
 def _raise(weights, first, n):  # type: ignore[no-untyped-def]
     """Turn `n` logarithms, from `first` on, into weights: of many rows at once, as vectors are."""
@@ -97,15 +76,6 @@ def _first_nan(scores, start, n_columns):  # type: ignore[no-untyped-def]
         if np.isnan(scores[start + column]):
             return column
     return 0
-
-
-@compiled
-def _seen(positions, at, row):  # type: ignore[no-untyped-def]
-    """Forbid the columns of tokens after `at`; return how many columns are left to read."""
-    stop = np.searchsorted(positions, at + 1)
-    n_seen = (stop + LANES - 1) // LANES * LANES
-    row[stop:n_seen] = -np.inf
-    return n_seen
 
 
 def workspace(n_columns: int, n_slots: int, dtype: Any) -> tuple[NDArray[Any], ...]:
@@ -147,7 +117,7 @@ def _select_rows(  # type: ignore[no-untyped-def]
     lowest = lowest_of(weights)
     for row in range(n_heads * n_rows):
         g, i, start = row // n_rows, row % n_rows, row * n_columns
-        n_seen = _seen(positions, first + i, scores[g, i]) if is_causal else n_columns
+        n_seen = seen(positions, first + i, scores[g, i]) if is_causal else n_columns
         forced, is_spoiled = False, False
         if mode > 0:
             if itself[first + i] >= 0:
@@ -163,9 +133,9 @@ def _select_rows(  # type: ignore[no-untyped-def]
         for s in range(slot, slot + count):
             indices[s] = positions[indices[s]]
         if forced:
-            _insert_itself(own[g, i], first + i, weights, indices, slot, count)
+            insert_itself(own[g, i], first + i, weights, indices, slot, count)
             count += _ONE
-        _compare(indices, weights, slot, count, n_slots, scale)
+        compare(indices, weights, slot, count, n_slots, scale)
         if is_poisoned or is_spoiled:
             indices[slot] = first + i
             if is_poisoned:
@@ -207,6 +177,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
     indices,
     weights,
     layout,
+    pairs,
     lanes,
     flags,
     found,
@@ -224,31 +195,56 @@ def attend_rows(  # type: ignore[no-untyped-def]
     `own` (G, b)), 2 never. `value` and `output` (B, H, N, Dv), `keep`, which may be empty,
     `indices` and `weights` (B, H, N, K) come as their numbers; `output` and the last two are
     written. `layout` holds H, N, K, Dv and the first three steps of `value` and `output`: in an
-    array, which is passed faster than a tuple. The last seven are a `workspace`.
+    array, which is passed faster than a tuple. `pairs` are None, or where scores are bounds of
+    distances what `select_nearest` measures. The last seven are a `workspace`.
     """
     n_heads, n_queries, n_slots, width = layout[0], layout[1], np.uint64(layout[2]), layout[3]
     v_steps, o_steps = layout[4:7], layout[7:10]
     slot = np.uint64((item * n_heads + head) * n_queries + first) * n_slots
     scale = weights.dtype.type(scale)
-    _select_rows(
-        first,
-        scores,
-        positions,
-        itself,
-        own,
-        scale,
-        is_causal,
-        mode,
-        indices,
-        weights,
-        slot,
-        n_slots,
-        lanes,
-        flags,
-        found,
-        columns,
-        ties,
-    )
+    if pairs is None:
+        _select_rows(
+            first,
+            scores,
+            positions,
+            itself,
+            own,
+            scale,
+            is_causal,
+            mode,
+            indices,
+            weights,
+            slot,
+            n_slots,
+            lanes,
+            flags,
+            found,
+            columns,
+            ties,
+        )
+    else:
+        select_nearest(
+            item,
+            head,
+            first,
+            scores,
+            positions,
+            itself,
+            own,
+            scale,
+            is_causal,
+            mode,
+            indices,
+            weights,
+            slot,
+            n_slots,
+            lanes,
+            flags,
+            found,
+            columns,
+            ties,
+            *pairs,
+        )
     _raise(weights, slot, np.uint64(scores.shape[0] * scores.shape[1]) * n_slots)
     for g in range(scores.shape[0]):
         v = v_steps[0] * item + v_steps[1] * (head + g)

@@ -184,3 +184,36 @@ def rank(found, columns, count, n_wanted, ties, slot, best, places):  # type: ig
         if ahead < n_wanted:
             best[slot + ahead], places[slot + ahead] = score, columns[f]
     return min(n_wanted, count)
+
+
+@inlined
+def insert_itself(own, column, scores, columns, first, count):  # type: ignore[no-untyped-def]
+    """Insert a token itself in the order of scores; at equal scores the lower position first."""
+    slot = first + count
+    while slot > first:
+        before = slot - _ONE
+        if scores[before] > own or (scores[before] == own and columns[before] < column):
+            break
+        scores[slot], columns[slot] = scores[before], columns[before]
+        slot = before
+    scores[slot] = own
+    columns[slot] = column
+
+
+@inlined
+def compare(columns, scores, first, count, n_slots, scale):  # type: ignore[no-untyped-def]
+    """Turn `count` descending scores into logarithms of weights; empty the slots after them."""
+    best = scores[first]
+    for s in range(first, first + count):
+        scores[s] = (scores[s] - best) * scale
+    for s in range(first + count, first + n_slots):
+        columns[s], scores[s] = -1, -np.inf
+
+
+@compiled
+def seen(positions, at, row):  # type: ignore[no-untyped-def]
+    """Forbid the columns of tokens after `at`; return how many columns are left to read."""
+    stop = np.searchsorted(positions, at + 1)
+    n_seen = (stop + LANES - 1) // LANES * LANES
+    row[stop:n_seen] = -np.inf
+    return n_seen

@@ -1,6 +1,5 @@
 """Peers that combine classifiers without neighbors: a stack, and this library's own base."""
 
-from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -19,10 +18,10 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from nearwise.classifier.fit.base import FEW, Base, auto_candidates, cross_fit
+from nearwise.classifier.fit.base import Base, auto_candidates, cross_fit
 from nearwise.classifier.fit.problem import auto_folds, make_folds
 from nearwise.classifier.inputs.table import LARGE, TableEncoder
-from nearwise.functional.devices import one_thread
+from nearwise.functional.threads import one_thread
 from nearwise.lab.experiments.linear import TunedLogistic
 from nearwise.lab.experiments.network import fit_temperature, mean_nll, tempered
 from nearwise.lab.experiments.peers.bag import RIDGE
@@ -96,7 +95,7 @@ class BaseAlone(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Table, y: Any) -> Self:
         """Cross-fit the candidates and pool them."""
-        with one_thread() if len(y) <= FEW else nullcontext():  # as the classifier does
+        with one_thread():  # as the classifier does
             return self._fit(X, y)
 
     def _fit(self, X: Table, y: Any) -> Self:

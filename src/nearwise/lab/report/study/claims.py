@@ -295,19 +295,18 @@ def _noise_claims() -> list[Claim]:
                 Claim(f"noise-{where}-{kind}", f"{text} 1 point", survives_noise(where, kind))
             )
     start = "With the most symmetric noise in all training rows,"
-    for key in ("accuracy", "nll"):
-        claims += [
-            Claim(
-                f"noise-over-uniform-{key}",
-                f"{start} attention improves {_title(_MEASURES[key])} over uniform k-NN",
-                better_under_noise(ATTENTION, "uniform", key),
-            ),
-            Claim(
-                f"noise-model-{key}",
-                f"{start} a noise model improves {_title(_MEASURES[key])} of attention",
-                better_under_noise(f"{ATTENTION}+noise-model", ATTENTION, key),
-            ),
-        ]
+    for key in ("accuracy", "nll", "ece"):
+        measure = _title(_MEASURES[key])
+        for name, reference, words in (
+            ("uniform", "uniform", "uniform k-NN"),
+            ("tuned", "distance-tuned", "tuned distance k-NN"),
+        ):
+            text = f"{start} attention improves {measure} over {words}"
+            judge = better_under_noise(ATTENTION, reference, key)
+            claims.append(Claim(f"noise-over-{name}-{key}", text, judge))
+        text = f"{start} a noise model improves {measure} of attention"
+        judge = better_under_noise(f"{ATTENTION}+noise-model", ATTENTION, key)
+        claims.append(Claim(f"noise-model-{key}", text, judge))
     return claims
 
 

@@ -8,6 +8,8 @@ const HUES = [
 const OTHERS = "#a8adb5";
 const map = {data: null, method: "pca", color: "label", lasso: [], cross: null, query: null, at: []};
 let loads = 0;
+let leave = new AbortController();
+let about = "";
 let tipFor = -1;
 let tipTimer = 0;
 
@@ -36,9 +38,12 @@ function colors() {
     return data.label.map((label) => hue.get(label) ?? OTHERS);
   }
   const values = color === "doubt" ? data.doubt : data.version;
-  const most = Math.max(color === "doubt" ? 1 : 0, ...[0, values.reduce((a, b) => Math.max(a, b), 0)]);
-  const last = color === "doubt" ? "label surely wrong" : `came with change ${most}`;
-  legend([[shade(0), color === "doubt" ? "label surely right" : "came with the fit"], [shade(1), last]]);
+  const most = color === "doubt" ? 1 : values.reduce((a, b) => Math.max(a, b), 0);
+  if (color === "doubt") {
+    legend([[shade(0), "label is wrong with probability 0"], [shade(0.5), "½"], [shade(1), "1"]]);
+  } else {
+    legend([[shade(0), "came with the fit"], ...(most ? [[shade(1), `came with change ${most}`]] : [])]);
+  }
   return values.map((value) => shade(most ? value / most : 0));
 }
 
@@ -134,24 +139,43 @@ async function fetched(path, options = {}) {
     const response = await fetch(path, {...options, headers});
     if (response.ok) return response;
     if (response.status !== 504) throw new Error(problemIn(response.status, await response.text()));
-    el("map-about").textContent = "Still laying out the memory ..."; // it goes on meanwhile
+  } // it goes on meanwhile
+}
+
+async function sayProgress(isPresent) {
+  const bar = el("map-progress");
+  while (isPresent()) {
+    const response = await fetch("/page/map/progress", {headers: keyHeaders()}).catch(() => null);
+    if (!isPresent()) return;
+    const {progress} = response?.ok ? await response.json() : {progress: null};
+    if (progress === null) bar.removeAttribute("value");
+    else bar.value = progress;
+    const share = progress === null ? "" : ` ${Math.round(100 * progress)} % done.`;
+    el("map-about").textContent = `Laying out the memory ...${share}`;
+    await new Promise((done) => setTimeout(done, 700));
   }
 }
 
 async function load() {
   const mine = ++loads; // an answer that comes after a later question is of no use
+  leave.abort(); // a layout that nobody waits for is given up
+  leave = new AbortController();
+  const {signal} = leave;
   const {method, color} = map;
-  const status = el("map-about").textContent;
-  el("map-about").textContent = "Laying out the memory ...";
+  busyMap(true);
   tell("");
   let data;
   let query = null;
+  let isLoading = true;
+  sayProgress(() => isLoading && mine === loads);
   try {
-    const response = await fetched(`/map?method=${method}&doubt=${color === "doubt"}`);
+    const response = await fetched(`/map?method=${method}&doubt=${color === "doubt"}`, {signal});
     data = await response.json();
-    query = await placedQuestion(method);
+    query = await placedQuestion(method, signal);
   } catch (error) {
+    isLoading = false;
     if (mine !== loads) return;
+    busyMap(false);
     tell(error.message);
     if (map.data) { // what is shown stays, and so do its buttons
       map.color = map.shown.color;
@@ -160,10 +184,12 @@ async function load() {
         document.querySelector(`#map-form input[name=${name}][value=${map[name]}]`).checked = true;
       }
     }
-    el("map-about").textContent = map.data ? status : "";
+    el("map-about").textContent = map.data ? about : "";
     return;
   }
+  isLoading = false;
   if (mine !== loads) return;
+  busyMap(false);
   map.data = data;
   map.query = query;
   map.shown = {method, color};
@@ -172,15 +198,23 @@ async function load() {
   draw();
   const variance = data.explained_variance;
   const share = variance ? `; the axes hold ${(100 * (variance[0] + variance[1])).toFixed(0)} % of the keys' variance` : "";
-  el("map-about").textContent =
+  about =
     `${data.id.length} rows, version ${data.memory_version} of the memory${share}.` +
     (query ? " The cross is the row that was asked about." : "");
+  el("map-about").textContent = about;
 }
 
-async function placedQuestion(method) {
+// The former layout stays, faint, until the one that was chosen is there.
+function busyMap(on) {
+  el("map-frame").classList.toggle("stale", on);
+  el("map-progress").hidden = !on;
+}
+
+async function placedQuestion(method, signal) {
   const question = sessionStorage.getItem(QUESTION);
   if (!question) return null;
   const placed = await fetch(`/page/map/query?method=${method}`, {
+    signal,
     method: "POST",
     body: question,
     headers: {"Content-Type": "application/json", ...keyHeaders()},
@@ -223,7 +257,9 @@ function showTip(i, x, y) {
     const response = await fetch(`/rows/${id}`, {headers: keyHeaders()});
     if (!response.ok || tipFor !== i) return;
     const {label, row} = await response.json();
-    const cells = Object.entries(row).slice(0, 6).map(([name, value]) => `${name} ${value ?? "-"}`);
+    const unused = JSON.parse(el("map").dataset.leftOut);
+    const used = Object.entries(row).filter(([name]) => !unused.includes(name));
+    const cells = used.slice(0, 6).map(([name, value]) => `${name} ${value ?? "-"}`);
     tip.textContent = [`row ${id}: ${label}`, ...cells].join(", ");
   }, 150);
 }

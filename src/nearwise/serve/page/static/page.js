@@ -29,6 +29,22 @@ function problemIn(status, text) {
   }
 }
 
+// A service that was just started says how far it is.
+async function sayReady() {
+  const place = document.getElementById("ready");
+  try {
+    const {getting_ready: step} = await (await fetch("/v2/health/ready")).json();
+    place.hidden = !step;
+    if (!step) return;
+    place.textContent = `Getting ready (${Math.round(100 * step.progress)} % done): ${step.step} ...`;
+  } catch { // it is not there now; what is asked next will say so
+    place.hidden = true;
+    return;
+  }
+  setTimeout(sayReady, 1000);
+}
+document.addEventListener("DOMContentLoaded", sayReady);
+
 // Forms travel as JSON: an object of texts, lists where a name occurs more than once.
 htmx.defineExtension("json-form", {
   onEvent(name, event) {
@@ -56,7 +72,29 @@ document.addEventListener("htmx:configRequest", (event) => {
   const button = event.detail.triggeringEvent?.submitter;
   if (button?.dataset.label !== undefined) event.detail.formData.set("label", button.dataset.label);
 });
-document.addEventListener("htmx:beforeRequest", () => tell(""));
+
+// What was pressed says so itself: the end of a long table may be far below.
+function pressed(detail) {
+  const {elt, requestConfig} = detail;
+  return requestConfig?.triggeringEvent?.submitter ?? elt.closest("label, button") ?? elt;
+}
+
+function busy(detail, on) {
+  const at = pressed(detail);
+  if (at.matches("label, button")) at.setAttribute("aria-busy", on);
+  if (on && at.matches("[aria-pressed]")) {
+    for (const one of at.parentElement.querySelectorAll("[aria-pressed]")) {
+      one.setAttribute("aria-pressed", one === at);
+    }
+  }
+  document.getElementById("busy").textContent = on ? "Working ..." : "";
+}
+
+document.addEventListener("htmx:beforeRequest", (event) => {
+  tell("");
+  busy(event.detail, true);
+});
+document.addEventListener("htmx:afterRequest", (event) => busy(event.detail, false));
 document.addEventListener("htmx:sendError", () => tell("The service cannot be reached."));
 document.addEventListener("htmx:timeout", () => tell("The service did not answer in time."));
 document.addEventListener("htmx:responseError", (event) => {

@@ -1,0 +1,88 @@
+"""Connections of a service: how many there may be, and how long one may take to make a request."""
+
+import asyncio
+import sys
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_MOST, _LONGEST_QUEUE = 4096, 2048
+_RESERVE = 256  # descriptors for the journal, the model's files and what has just been accepted
+_NO_LIMIT = 8192  # where the system has none
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files as the system allows; give that number."""
+    if sys.platform == "win32":
+        return _NO_LIMIT
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(soft, _NO_LIMIT) if hard == resource.RLIM_INFINITY else hard
+    if soft not in (wanted, resource.RLIM_INFINITY):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def most_connections(limit: int) -> tuple[int, int]:
+    """Choose how many connections to keep open under a limit of descriptors, and accept at once."""
+    most = min(_MOST, limit - min(_RESERVE, limit // 2))
+    return most, min(_LONGEST_QUEUE, (limit - most) // 2)
+
+
+def connections(most: int, patience: float) -> type[HttpToolsProtocol]:
+    """Make the class of a server's connections, of which at most some are open.
+
+    One more closes the connection that has waited longest without a request under way, or is closed
+    itself where each has one. A connection whose headers are not complete within `patience`
+    seconds, counted from connecting or from the first byte of a later request, is closed.
+    """
+    waiting: dict[HttpToolsProtocol, None] = {}  # without a request, the longest first
+
+    class Connection(HttpToolsProtocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._start_timer()
+            waiting[self] = None
+            if len(self.connections) > most:
+                _close(next(iter(waiting)))
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            waiting.pop(self, None)
+            super().connection_lost(exc)
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            if self._timer is None:
+                self._start_timer()
+
+        def on_headers_complete(self) -> None:
+            self._stop_timer()
+            waiting.pop(self, None)
+            super().on_headers_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.cycle.response_complete and not self.transport.is_closing():
+                waiting[self] = None
+
+        def _start_timer(self) -> None:
+            self._timer = self.loop.call_later(patience, self._give_up)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _give_up(self) -> None:
+            self._timer = None
+            if self in waiting:  # not while an earlier request is answered
+                _close(self)
+
+    def _close(one: HttpToolsProtocol) -> None:
+        waiting.pop(one, None)
+        one.transport.abort()  # descriptors are short: nothing is left to be sent
+
+    return Connection

@@ -1,0 +1,75 @@
+"""Requests made of the columns of the model that is served: /docs sends them as they are."""
+
+from typing import Any
+
+import numpy as np
+
+from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.live import Version
+from nearwise.html import picture
+from nearwise.safe_files import plain
+from nearwise.serve.protocol import model_metadata
+
+_DIGITS = 6
+
+
+def examples(version: Version, name: str) -> dict[str, Any]:
+    """Give a body for each kind of request, by the name of its class.
+
+    Numbers are medians, categories the most frequent ones, dates and pixels those of a remembered
+    row.
+    """
+    label = version.fitted.classes.tolist()[0]
+    row, tensors = _row(version, name)
+    found: dict[str, Any] = plain(
+        {
+            "Question": row,
+            "WhyQuestion": row | {"n_neighbors": 3},
+            "Labelled": row | {"labels": [label]},
+            "NewLabel": {"label": label},
+            "Decision": {"action": "keep"},
+            "InferRequest": {"inputs": tensors},
+        }
+    )
+    return found
+
+
+def _row(version: Version, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One row, as `rows`, `features` or `images`, and as tensors."""
+    fitted = version.fitted
+    encoder, inputs = fitted.predictor.encoder, model_metadata(name, version)["inputs"]
+    if isinstance(encoder, ImageEncoder):
+        pixels = np.asarray(_remembered(version)["image"])
+        data = pixels.ravel().tolist()
+        image = picture(pixels).partition(",")[2]
+        return {"images": [image]}, [inputs[0] | {"shape": [1, *pixels.shape], "data": data}]
+    medians = dict(zip(encoder.numeric, encoder.median, strict=True))
+    remembered = _remembered(version) if encoder.dates else {}
+    types = {report["name"]: report["type"].lower() for report in encoder.report}
+    row: dict[str, Any] = {}
+    for column, kind in encoder.kinds.items():
+        if kind == "number":
+            row[column] = float(f"{medians[column]:.{_DIGITS}g}")
+            if types.get(column, "").startswith(("int", "uint")):
+                row[column] = round(row[column])
+        elif kind == "category":
+            row[column] = encoder.categories[column][0]
+        elif kind == "date":
+            row[column] = str(remembered[column])
+    if fitted.columns.names is None:
+        values = list(row.values())
+        return {"features": [values]}, [inputs[0] | {"shape": [1, len(values)], "data": values}]
+    tensors = [
+        one | {"shape": [1], "data": [row[one["name"]]]} for one in inputs if one["name"] in row
+    ]
+    return {"rows": [row]}, tensors
+
+
+def _remembered(version: Version) -> dict[str, Any]:
+    found: dict[str, Any] = version.fitted.look_up([a_remembered_id(version)])[0].row
+    return found
+
+
+def a_remembered_id(version: Version) -> int:
+    """Give the id of some remembered row, the same each time."""
+    return version.fitted.draw_id(np.random.default_rng(0))

@@ -1,0 +1,92 @@
+"""What ``nearwise fit`` says on Ctrl-C is true: what was saved, and the command that goes on."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nearwise.classifier.fit import cross_fitting
+from tests.cli.conftest import make_table
+
+FIT = ("-t", "label", "--drop", "row", "-q")
+
+
+def pressed(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+def command_in(said):
+    """Give the words of the command that a message ends with."""
+    return shlex.split(said.strip().rpartition(": nearwise ")[2])
+
+
+# where Ctrl-C is pressed, options, what the message says of it
+STAGES = {
+    "the forest": (cross_fitting, "_forest", (), "Stopped in neighbors of fold 1 of 5"),
+    "the memory": (cross_fitting, "_remember", ("--preset", "instant"), "Stopped in memory"),
+    "the feature map": (cross_fitting, "fit_features", (), "Stopped in "),
+    "a key space": (cross_fitting, "fit_keys", ("--embedder", "table"), "Stopped in "),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stop_names_its_step_and_a_command_that_works(
+    nearwise, tables, tmp_path, monkeypatch, stage
+):
+    module, name, options, said = STAGES[stage]
+    place = tmp_path / "m"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, pressed)
+        stopped = nearwise("fit", tables / "train.csv", "-o", place, *FIT, *options)
+    assert stopped.exit_code == 130 and said in stopped.err
+    assert "nothing was saved" in stopped.err and not place.exists()
+    assert not place.with_name("m.checkpoint").exists() or "--resume" in stopped.err
+    if "nearwise fit" in stopped.err and stage != "a key space":  # which takes long
+        words = command_in(stopped.err)
+        assert "--preset" in words and nearwise(*words).exit_code == 0 and place.exists()
+
+
+def test_a_stop_while_classifiers_are_tried_saves_what_there_is(
+    nearwise, tables, tmp_path, monkeypatch
+):
+    place = tmp_path / "m"
+    options = ("--preset", "fast", "--members", "2")
+    with monkeypatch.context() as patch:
+        patch.setattr("nearwise.classifier.fit.base.LogisticRegression.fit", signal_to_self)
+        stopped = nearwise("fit", tables / "train.csv", "-o", place, *FIT, *options)
+    assert stopped.exit_code == 130 and "holds the best so far" in stopped.err
+    assert nearwise("predict", place, tables / "new.csv", "-q").exit_code == 0
+    assert "--resume" not in stopped.err  # there is no checkpoint
+    assert nearwise(*command_in(stopped.err)).exit_code == 0
+
+
+def signal_to_self(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["base: logistic", "neighbors of fold 2", "embedder mlp", "head"])
+def test_a_signal_to_the_process_leaves_what_its_message_says(tmp_path, line):
+    make_table(400, 0).to_csv(tmp_path / "t.csv", index=False)
+    words = ["fit", "t.csv", "-o", "m", "-t", "label", "--drop", "row", "--preset", "fast", "-v"]
+    words += ["--embedder", "mlp"]
+    command = [sys.executable, "-m", "nearwise.cli"]
+    process = subprocess.Popen(
+        [*command, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    said = ""
+    for text in process.stderr:
+        said += text
+        if text.startswith(line) or f"{line}," in text:
+            process.send_signal(signal.SIGINT)
+            said += process.stderr.read()
+            break
+    assert process.wait(300) == 130, said
+    flat = " ".join(said.split())
+    assert ("nothing was saved" in flat) != (tmp_path / "m").exists()
+    again = command_in(said)
+    done = subprocess.run([*command, *again], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and (tmp_path / "m").exists(), done.stderr

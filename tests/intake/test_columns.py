@@ -74,7 +74,10 @@ JUDGED = {
     "dotted days": ("c", DAYS.dt.strftime("%d.%m.%Y"), "date", "a date in every row"),
     "American days": ("c", DAYS.dt.strftime("%m/%d/%Y"), "date", "a date in every row"),
     "named months": ("c", DAYS.dt.strftime("%d %b %Y"), "date", "a date in every row"),
-    "days or months": ("c", [f"{1 + i % 9}/{1 + i % 7}/2020" for i in range(N)], "category", ""),
+    "days or months": (
+        "c", [f"{1 + i % 9}/{1 + i % 7}/2020" for i in range(N)], "category",
+        "day and month cannot be told apart",
+    ),
     "codes like days": ("c", [f"{2000 + i % 20}-{i % 4}7-77" for i in range(60)], "category", ""),
     "versions": ("c", [f"{i % 3}.{i % 5}.0" for i in range(N)], "category", ""),
     "eight digits": ("c", DAYS.dt.strftime("%Y%m%d").astype(int), "number", ""),
@@ -133,7 +136,10 @@ REFUSED = {
     "no such use": ({"zip": "categorie"}, "not known. Did you mean 'category'. Use one of 'keep'"),
     "no mapping": (["zip"], r"columns=\['zip'\] must be None or a mapping"),
     "no dates": ({"zip": "date"}, "'zip': 'date'}: not all values are dates, such as '1234'"),
-    "days or months": ({"day": "date"}, "day and month cannot be told apart. Write them as 2024"),
+    "days or months": (
+        {"day": "date"},
+        r"cannot be told apart.*--date day=%d/%m/%Y or day=%m/%d/%Y ",
+    ),
     "dates as numbers": ({"when": "number"}, "the column holds dates"),
 }
 

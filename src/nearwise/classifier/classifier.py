@@ -20,7 +20,6 @@ from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_set
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.inputs import labels, validation
 from nearwise.classifier.inputs.columns import (
-    EMPTY,
     ColumnPlan,
     ColumnReport,
     Wish,
@@ -71,6 +70,7 @@ from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
+from nearwise.data.tables.numeric_columns import Written
 from nearwise.forking import heed_forks
 from nearwise.functional import Metric
 from nearwise.functional.threads import one_thread
@@ -94,9 +94,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Neighbors per key space; "auto" is 32, fewer in a small table.
     columns : mapping of str to str, optional
         What columns of a DataFrame are used as, where that is not left to `fit`: "number",
-        "category" (a zip code, say), "date", "left out", or "keep" for one that would be left out.
-        By default types decide; text that writes a date in every row is one; and row numbers, row
-        ids and text that differs in (nearly) every row are left out. `column_report_` lists all.
+        "category" (a zip code, say), "date" or with a format "date:%d-%m-%y", "left out", or "keep"
+        for one that would be left out. By default types decide; text that writes a date in every
+        row is one, and numbers with one sign or unit (95%, $5) are numbers; row numbers, row ids
+        and text that differs in (nearly) every row are left out. `column_report_` lists all.
     embedder : str, default="auto"
         Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
         linear key, a key space. "deep" (an MLP with a linear head), "mlp" (the original study's):
@@ -286,7 +287,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             predictor=predictor,
             columns=columns,
             classes=classes,
-            rows=rows.iloc[remembered].reset_index(drop=True)
+            rows=_read(rows, problem.encoder).iloc[remembered].reset_index(drop=True)
             if isinstance(rows, pd.DataFrame)
             else rows[remembered],
             row_names=None if names is None else names[remembered],
@@ -304,11 +305,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight = bank.sample_weight.double().numpy()
         own = None if (weight == 1).all() else weight / weight.mean()
         codes = model.label_positions.numpy()
-        # A row number that was left out no longer counts up by one, and stays left out.
-        reports = model.predictor.encoder.report
-        left_out = [r["name"] for r in reports if r["use"] == "left out" and r["reason"] != EMPTY]
-        plans = self._plan_columns(model.rows, left_out)
+        plans = self._plan_columns(model.rows, model.predictor.encoder)
         problem = _problem(model.rows, plans, codes, own, model.n_classes)
+        before = model.predictor.encoder
+        if isinstance(problem.encoder, TableEncoder) and isinstance(before, TableEncoder):
+            problem.encoder.keep_words(before)
         problem.ids = bank.ids
         with Progress(self.verbose) as progress:
             settings = self._settings_of_refresh(model)
@@ -322,17 +323,18 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return changes.fading(replace(model, predictor=predictor, stream=stream))
 
     def _plan_columns(
-        self, rows: pd.DataFrame | np.ndarray, left_out: Sequence[str] | None = None
+        self, rows: pd.DataFrame | np.ndarray, before: Any = None
     ) -> list[ColumnPlan]:
         """Decide what the columns are used as; those of an array are numbers, all of them.
 
-        `left_out` names those that an earlier fit left out, with a warning.
+        `before` is the encoder of an earlier fit to some of the rows. What this left out, with a
+        warning, stays left out, and what it read, as a date of some layout, is read so again.
         """
         if isinstance(rows, pd.DataFrame):
             frame = rows.set_axis([str(name) for name in rows.columns], axis=1)
-            if left_out is not None:
-                fixed: dict[str, Wish] = {**(self.columns or {})}
-                return plan_columns(frame, fixed | dict.fromkeys(left_out, "left out"))
+            if before is not None:
+                frame = before.written.attach(frame)
+                return plan_columns(frame, {**(self.columns or {})} | before.wishes)
             plans = plan_columns(frame, self.columns)
             warn_of_columns(plans)
             return plans
@@ -342,7 +344,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 "give pd.DataFrame(X, columns=[...])."
             )
         plans = plan_columns(as_frame(rows), judge=False)
-        if left_out is None:
+        if before is None:
             warn_of_columns(plans)
         return plans
 
@@ -497,6 +499,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def oof_nll_(self) -> float:
         """Out-of-fold NLL of training rows (of those held out once), in nats."""
         return self._predictor.acceptance.nll
+
+    @property
+    def written_(self) -> Written:
+        """How the numbers of the training table were written, for `read_table(like=...)`."""
+        encoder = self._fitted.predictor.encoder
+        return encoder.written if isinstance(encoder, TableEncoder) else Written()
 
     @property
     def column_types_(self) -> dict[str, str]:
@@ -1357,6 +1365,13 @@ def _further_views(encoder: Any, rows: Any, given: Sequence[Any], tta: Any) -> l
     if isinstance(encoder, TableEncoder):
         return [encoder.transform(view) for view in given]
     return [*views_by_tta(rows, given, tta)]
+
+
+def _read(rows: pd.DataFrame, encoder: Any) -> pd.DataFrame:
+    """Turn text into the numbers that it writes, as `check_new_rows` does for later rows."""
+    read: pd.DataFrame = encoder.in_numbers(rows).copy(deep=False)
+    read.attrs = {}
+    return read
 
 
 def _problem(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.inputs.columns import NUMBER
+from nearwise.data.tables.spellings import NUMBER
 
 _EXACT_BELOW = 2**53  # whole floats from there on may stand for several integers
 

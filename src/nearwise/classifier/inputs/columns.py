@@ -1,29 +1,40 @@
 """What each column of a table is taken for, what is left out, and why."""
 
 import datetime
+import decimal
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.inputs.dates import DateColumn, date_column, holds_dates, text_layout
+from nearwise.classifier.inputs.dates import (
+    TIME,
+    DateColumn,
+    check_format,
+    date_column,
+    holds_dates,
+    holds_times,
+)
+from nearwise.classifier.inputs.text_columns import (
+    dates_among,
+    dates_unlike,
+    decimal_of,
+    may_be_gaps,
+    numbers_among,
+)
+from nearwise.data.tables.numeric_columns import Written
+from nearwise.data.tables.spellings import Common, Decimal, Spelling
 from nearwise.names import did_you_mean, listed
 from nearwise.warn import warn_user
 
 Use = Literal["number", "category", "date", "left out"]
-Wish = Literal["keep", "number", "category", "date", "left out"]
-WISHES: tuple[Wish, ...] = get_args(Wish)
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+Wish = Literal["keep", "number", "category", "date", "left out"] | str  # "date:%d.%m.%y" among them
+WISHES = ("keep", "number", "category", "date", "left out")
 _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
-_GAP_WORDS = frozenset(
-    ("", "?", "-", "--", "---", ".", "..", "*", "na", "n/a", "n.a.", "#n/a", "nan", "null", "nil",
-     "none", "missing", "unknown", "not available", "not applicable")
-)  # fmt: skip
 _MOSTLY = 0.9  # share of cells that read as numbers, from which the others look like slips
 EMPTY = "no value in any row"  # reason to leave a column out
 _FEWEST_IDS = 5  # rows below which distinct values mean nothing, whatever the name
@@ -63,10 +74,10 @@ class ColumnReport:
     parts : tuple of str
         Numbers that a date becomes.
     gap_words : tuple of str
-        Texts in a column of numbers that count as missing.
+        Texts in a column of numbers or dates that count as missing.
     reason : str
         Why, where the type alone does not explain it.
-    change : {"", "keep", "number", "category"}
+    change : {"", "keep", "number", "category", "date"}
         What to give for this column in `columns`, or as a flag of 'nearwise fit', to have it used
         in the other way.
     """
@@ -95,11 +106,15 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """A report beside what reading the column needs; `warn`: the user gets a warning."""
+    """A report beside what reading the column needs; `warn`: the user gets a warning.
+
+    `spelling` is that of numbers which plain digits and a decimal point do not write.
+    """
 
     report: ColumnReport
     date: DateColumn | None = None
     warn: bool = False
+    spelling: Spelling | None = None
 
 
 def plan_columns(
@@ -108,18 +123,21 @@ def plan_columns(
     """Decide what each column of a training table is used as.
 
     Types decide first: numbers and truth values are numbers, dates are dates, all else is a
-    category. Text that writes a date in every row is one; texts among numbers that stand for a gap
-    ("?", "unknown") are gaps. Left out are row numbers, row ids, and text that differs in (nearly)
-    every row, which do not help to predict new rows. `wishes` override all this; "keep" only
-    forbids leaving a column out. Without `judge` types alone decide. A column without any value is
-    left out in any case.
+    category. Text that writes a date or a time of day in every row is one; text that writes numbers
+    with one sign or unit, or with marks at thousands, is numbers; texts among them that stand for a
+    gap ("?", "unknown") or are rare are gaps. Left out are row numbers, row ids, and text that
+    differs in (nearly) every row, which do not help to predict new rows. `wishes` override all
+    this; "keep" only forbids leaving a column out. Without `judge` types alone decide. A column
+    without any value is left out in any case.
 
     ValueError if a wish names no column or no use, cannot be fulfilled, or if a column holds what
     is none of numbers, text and dates.
     """
     chosen = _check_wishes(wishes, frame)
+    written = Written.of(frame)
+    usual = written.decimal or (decimal_of(frame) if judge else "")
     return [
-        plan_column(frame[name], str(name), chosen.get(str(name)), judge=judge)
+        plan_column(frame[name], str(name), chosen.get(str(name)), written, usual, judge=judge)
         for name in frame.columns
     ]
 
@@ -184,19 +202,31 @@ def _check_wishes(wishes: Mapping[str, Wish] | None, frame: pd.DataFrame) -> dic
                 f"columns names {name!r}, and X has no such column."
                 f"{did_you_mean(name, frame.columns)}"
             )
-        if not isinstance(wish, str) or wish not in WISHES:
+        if isinstance(wish, str) and wish.startswith("date:"):
+            check_format(wish.removeprefix("date:"), name)
+        elif not isinstance(wish, str) or wish not in WISHES:
             options = ", ".join(map(repr, WISHES))
             raise ValueError(
                 f"columns={{{name!r}: {wish!r}}} is not known.{did_you_mean(wish, WISHES)} Use one "
-                f"of {options}."
+                f"of {options}, or a format such as 'date:%d-%m-%y'."
             )
     return chosen
 
 
 def plan_column(
-    column: pd.Series, name: str, wish: Wish | None = None, *, judge: bool = True
+    column: pd.Series,
+    name: str,
+    wish: Wish | None,
+    written: Written,
+    usual: Decimal,
+    *,
+    judge: bool,
 ) -> ColumnPlan:
-    """Decide what one column is used as; `plan_columns` gives the rules."""
+    """Decide what one column is used as; `plan_columns` gives the rules.
+
+    `written` is how a file wrote the table, `usual` the decimal mark of numbers that can be read
+    both ways.
+    """
     if wish == "left out":
         return ColumnPlan(_report(column, name, "left out", reason="as you said"))
     if not column.notna().any():
@@ -204,15 +234,18 @@ def plan_column(
     kind = kind_of(column)
     if wish == "category":
         return ColumnPlan(_report(column, name, "category"))
-    if wish == "number":
-        return _as_number(column, name, kind)
-    if kind == "date" or wish == "date":
-        return _as_date(column, name, kind)
+    if wish == "number" and kind != "number":
+        return _as_number(column, name, kind, usual)
+    if kind == "date" or (wish is not None and wish.startswith("date")):
+        return _as_date(column, name, kind, (wish or "").removeprefix("date").removeprefix(":"))
     plan = ColumnPlan(_report(column, name, kind))
-    if not judge:
+    if kind == "number" and name in written.columns:
+        is_whole = pd.api.types.is_integer_dtype(column)
+        plan = _as_written(plan, written.columns[name], is_whole=is_whole)
+    if not judge or wish == "number":
         return plan
     if kind == "category" and not isinstance(column.dtype, pd.CategoricalDtype):
-        plan = _judge_text(column, name, plan)
+        plan = _judge_text(column, name, plan, usual)
     if wish == "keep" or plan.report.use in ("date", "left out"):
         return _kept(plan, column) if wish == "keep" else plan
     reason = _row_number(column, name, plan.report)
@@ -235,10 +268,10 @@ def kind_of(column: pd.Series) -> Literal["number", "category", "date"]:
         return "number"
     if isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype):
         return "category"
-    if holds_dates(column):
+    if holds_dates(column) or holds_times(column):
         return "date"
     values = column.dropna()
-    number = int | float | np.number | bool | Decimal | datetime.timedelta
+    number = int | float | np.number | bool | decimal.Decimal | datetime.timedelta
     if len(values) and all(isinstance(v, number) for v in values):
         return "number"
     nested = next((v for v in values if not isinstance(v, str | int | float | np.generic)), None)
@@ -259,76 +292,150 @@ def _report(column: pd.Series, name: str, use: Use, **more: Any) -> ColumnReport
     return ColumnReport(name, str(column.dtype), missing, distinct, use, **more)
 
 
-def _as_number(column: pd.Series, name: str, kind: str) -> ColumnPlan:
+def _as_written(plan: ColumnPlan, spelling: Spelling, *, is_whole: bool) -> ColumnPlan:
+    """Remember how a file wrote numbers, which `read_table` has read."""
+    if not spelling.described or (is_whole and spelling == Spelling(",")):
+        return replace(plan, spelling=spelling)  # of the table as a whole
+    reason = f"numbers with {spelling.described}"
+    report = replace(plan.report, reason=reason, change="category")
+    return replace(plan, report=report, spelling=spelling)
+
+
+def _as_number(column: pd.Series, name: str, kind: str, usual: Decimal) -> ColumnPlan:
     if kind == "date":
         raise ValueError(
             f"columns={{{name!r}: 'number'}}: the column holds dates. Leave that out: dates become "
             "numbers by themselves."
         )
-    words = () if kind == "number" else _texts_among_numbers(column)
-    if not words:
-        return ColumnPlan(_report(column, name, "number"))
-    rows = np.flatnonzero(column.isin(words))
-    first = column.iloc[rows[0]]
-    if len(rows) == column.notna().sum():
+    values = column.dropna().astype(object).unique().tolist()
+    common, others, tokens = numbers_among(values, majority=True)
+    if values and len(others) == len(values):
         raise ValueError(
-            f"columns={{{name!r}: 'number'}}: no value reads as a number, such as {first!r}. Leave "
-            f"that out, or use the column otherwise: columns={{{name!r}: 'category'}}."
+            f"columns={{{name!r}: 'number'}}: no value reads as a number, such as {values[0]!r}. "
+            f"Leave that out, or use the column otherwise: columns={{{name!r}: 'category'}}."
         )
-    return _with_words_as_gaps(column, name, words, rows)
+    several = _several_signs(common)
+    if several:
+        shown = [next(text for text, token in tokens.items() if token.sign == s) for s in several]
+        raise ValueError(
+            f"columns={{{name!r}: 'number'}}: the column holds different units, such as "
+            f"{listed(shown)}. Bring its numbers to one unit first, or use it as a 'category'."
+        )
+    bare = [text for text, token in tokens.items() if not token.sign]
+    return _in_numbers(column, name, common, others, usual, bare)
 
 
-def _as_date(column: pd.Series, name: str, kind: str) -> ColumnPlan:
-    layout = ""
-    if kind != "date":
-        values = column.dropna().astype(object).unique().tolist()
-        texts = kind == "category" and all(isinstance(v, str) for v in values)
-        found = text_layout(values, name, required=True) if texts and values else None
-        if found is None:
-            raise ValueError(
-                f"columns={{{name!r}: 'date'}}: not all values are dates, such as "
-                f"{next(iter(values), None)!r}. Write them as 2024-12-31."
-            )
-        layout = found
-    return _dated(column, name, layout)
+def _several_signs(common: Common | None) -> list[str]:
+    signs = sorted(common.signs - {""}) if common is not None else []
+    return signs if len(signs) > 1 else []
 
 
-def _dated(column: pd.Series, name: str, layout: str) -> ColumnPlan:
-    date = date_column(column, name, layout)
-    reason = "" if not layout else "text that is a date in every row"
-    change = "category" if layout else ""
-    parts = tuple(date.parts)
-    return ColumnPlan(
-        _report(column, name, "date", parts=parts, reason=reason, change=change), date
-    )
+def _in_numbers(
+    column: pd.Series,
+    name: str,
+    common: Common | None,
+    words: list[str],
+    usual: Decimal,
+    bare: list[str],
+) -> ColumnPlan:
+    """Use text as the numbers that it writes, `bare` ones too; other `words` count as missing."""
+    spelling = common.spelling(usual) if common is not None else None
+    special = spelling is not None and spelling.described
+    if spelling is not None and not spelling.decimal:
+        spelling = replace(spelling, decimal=usual)  # that of the table
+    plan = ColumnPlan(_report(column, name, "number"))
+    if words:
+        plan = _with_words_as_gaps(column, plan.report, words)
+    if not special:
+        return plan
+    n_bare = int(column.isin(bare).sum()) if spelling is not None and spelling.bare else 0
+    without = f", {n_bare} of {len(column)} cells without it" if n_bare else ""
+    reason = "; ".join(filter(None, [f"numbers with {special}{without}", plan.report.reason]))
+    report = replace(plan.report, reason=reason, change="category")
+    return ColumnPlan(report, warn=True, spelling=spelling)
 
 
-def _judge_text(column: pd.Series, name: str, plan: ColumnPlan) -> ColumnPlan:
+def _as_date(column: pd.Series, name: str, kind: str, layout: str) -> ColumnPlan:
+    if kind == "date":
+        return _dated(column, name, TIME if holds_times(column) else "", [])
+    if kind == "number" and not layout:
+        raise ValueError(
+            f"columns={{{name!r}: 'date'}}: the column holds numbers. Name the format that they "
+            f"have: columns={{{name!r}: 'date:%Y%m%d'}} (--date {name}=%Y%m%d)."
+        )
+    counts = column.astype(object).value_counts()
+    layouts, odd = ([layout], []) if layout else dates_among(counts.index.tolist())
+    if len(layouts) > 1:
+        shown = " or ".join(f"{name}={one}" for one in layouts)
+        raise ValueError(
+            f"Column {name!r} holds dates such as {column.dropna().iloc[0]!r}, in which day and "
+            "month cannot be told apart. Name the format: --date " + shown + f" (in Python "
+            f"columns={{{name!r}: 'date:{layouts[0]}'}}), or write them as 2024-12-31."
+        )
+    if layout:
+        odd = dates_unlike(counts.index.tolist(), layout)
+    if not layouts or not may_be_gaps(odd, counts):
+        shown = f", such as {next(iter(odd or counts.index), None)!r}" if len(counts) else ""
+        raise ValueError(
+            f"columns={{{name!r}: 'date{':' * bool(layout)}{layout}'}}: not all values are dates"
+            f"{' of this format' * bool(layout)}{shown}. Name the format that they have, such as "
+            f"columns={{{name!r}: 'date:%d-%m-%y'}} (--date {name}=%d-%m-%y), or write them as "
+            "2024-12-31."
+        )
+    return _dated(column, name, layouts[0], odd)
+
+
+def _dated(column: pd.Series, name: str, layout: str, words: list[str]) -> ColumnPlan:
+    date = date_column(column.mask(column.isin(words)) if words else column, name, layout)
+    what = "time of day" if layout == TIME else "date"
+    text = layout and not holds_times(column)
+    reason, change = (f"text that is a {what} in every row", "category") if text else ("", "")
+    report = _report(column, name, "date", parts=tuple(date.parts), reason=reason, change=change)
+    if not words:
+        return ColumnPlan(report, date)
+    plan = _with_words_as_gaps(column, replace(report, reason=f"text that is a {what}"), words)
+    return replace(plan, date=date)
+
+
+def _judge_text(column: pd.Series, name: str, plan: ColumnPlan, usual: Decimal) -> ColumnPlan:
     """Examine the text of a column."""
     counts = column.astype(object).value_counts()
     values = counts.index.tolist()
-    if all(isinstance(value, str) for value in values):
-        layout = text_layout(values, name)
-        if layout is not None:
-            return _dated(column, name, layout)
-    texts = [value for value in values if not reads_as_number(value)]
-    n_texts = int(counts[texts].sum())
-    if not texts:
+    layouts, odd = dates_among(values)
+    if layouts and may_be_gaps(odd, counts):
+        if len(layouts) == 1:
+            return _dated(column, name, layouts[0], odd)
+        reason = "dates in which day and month cannot be told apart"
+        return ColumnPlan(replace(plan.report, reason=reason, change="date"), warn=True)
+    common, others, tokens = numbers_among(values)
+    own = _every_row_its_own(plan.report, len(column))
+    if common is None or counts[others].sum() > (1 - _MOSTLY) * counts.sum():
+        return _left_out(plan, own) if own else plan
+    if len(common.signs) > 1:
+        return _of_several_signs(column, plan, common, [t for t in tokens if tokens[t].sign])
+    if not others and common.plain and common.decimal_by(usual) != ",":
         return _numbers_as_text(column, name, values, plan)
-    if n_texts <= (1 - _MOSTLY) * counts.sum():
-        return _nearly_numbers(column, name, texts, plan)
-    reason = _every_row_its_own(plan.report, len(column))
-    return _left_out(plan, reason) if reason else plan
+    if may_be_gaps(others, counts):
+        return _in_numbers(column, name, common, others, usual, [])
+    reason = f"numbers, but {_cells_of_text(column, others)}"
+    return ColumnPlan(replace(plan.report, reason=reason, change="number"), warn=True)
 
 
-def reads_as_number(value: Any) -> bool:
-    """Whether a cell is a number, or text that reads as one."""
-    return not isinstance(value, str) or NUMBER.fullmatch(value.strip()) is not None
-
-
-def _texts_among_numbers(column: pd.Series) -> tuple[str, ...]:
-    values = column.dropna().astype(object).unique()
-    return tuple(sorted(v for v in values if not reads_as_number(v)))
+def _of_several_signs(
+    column: pd.Series, plan: ColumnPlan, common: Common, signed: list[str]
+) -> ColumnPlan:
+    """Numbers with different signs or units, or some without, are not brought together."""
+    several, n = _several_signs(common), int(column.isin(signed).sum())
+    if several:
+        reason, change = f"numbers with different units: {listed(several)}", ""
+    elif n <= (1 - _MOSTLY) * column.notna().sum():
+        reason, change = f"numbers, but {_cells_of_text(column, signed)}", "number"
+    else:
+        others = f"with {max(common.signs)!r} and the others without"
+        reason, change = f"numbers, {n} {others}", "number"
+    own = _every_row_its_own(plan.report, len(column)) if several else ""
+    plan = ColumnPlan(replace(plan.report, reason=reason, change=change), warn=True)
+    return _left_out(plan, f"{own}; {reason}") if own else plan
 
 
 def _numbers_as_text(
@@ -347,27 +454,22 @@ def _numbers_as_text(
     return ColumnPlan(replace(plan.report, reason="text that reads as numbers", change="number"))
 
 
-def _nearly_numbers(column: pd.Series, name: str, texts: list[str], plan: ColumnPlan) -> ColumnPlan:
-    """Numbers except for a few cells of text, which may stand for gaps."""
+def _with_words_as_gaps(column: pd.Series, report: ColumnReport, words: list[str]) -> ColumnPlan:
+    """Numbers or dates in which some text counts as missing."""
+    cells = _cells_of_text(column, words, " that counts as missing")
+    report = replace(
+        report,
+        gap_words=tuple(sorted(words)),
+        reason="; ".join(filter(None, [report.reason, cells])),
+        change="category",
+        missing=report.missing + int(column.isin(words).sum()),
+        distinct=None if report.distinct is None else report.distinct - len(words),
+    )
+    return ColumnPlan(report, warn=True)
+
+
+def _cells_of_text(column: pd.Series, texts: list[str], counts: str = "") -> str:
     rows = np.flatnonzero(column.isin(texts))
-    if all(text.strip().casefold() in _GAP_WORDS for text in texts):
-        return _with_words_as_gaps(column, name, tuple(sorted(texts)), rows)
-    reason = f"numbers, but {_cells_of_text(column, rows)}"
-    return ColumnPlan(replace(plan.report, reason=reason, change="number"), warn=True)
-
-
-def _with_words_as_gaps(
-    column: pd.Series, name: str, words: tuple[str, ...], rows: np.ndarray
-) -> ColumnPlan:
-    """Numbers in which some text, at these rows, counts as missing."""
-    reason = _cells_of_text(column, rows, " that counts as missing")
-    report = _report(column, name, "number", gap_words=words, reason=reason, change="category")
-    missing = report.missing + len(rows)
-    distinct = None if report.distinct is None else report.distinct - len(words)
-    return ColumnPlan(replace(report, missing=missing, distinct=distinct), warn=True)
-
-
-def _cells_of_text(column: pd.Series, rows: np.ndarray, counts: str = "") -> str:
     first = f"{column.iloc[rows[0]]!r} in row {rows[0]}, counted from 0"
     return f"{len(rows)} of {len(column)} cells hold text{counts} (first {first})"
 

@@ -8,18 +8,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-ISO = "ISO8601"
+ISO, TIME = "ISO8601", "time of day"
+ZERO_DATES = frozenset(
+    day + time
+    for day in ("0000-00-00", "00-00-0000", "00/00/0000", "00.00.0000", "0000/00/00")
+    for time in ("", " 00:00:00", "T00:00:00", " 00:00")
+)  # gaps, as MySQL writes them
 _MOVING = ("now", "today")  # pandas would take them for dates, another one whenever it reads them
+_ZONE = r"\s?(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)"
 _ISO_LIKE = re.compile(
-    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?\s?(Z|[+-]\d{2}:?\d{2})?)?"
+    rf"\d{{4}}-\d{{2}}-\d{{2}}([T ]\d{{2}}:\d{{2}}(:\d{{2}}([.,]\d{{1,9}})?)?({_ZONE})?)?"
 )
-_DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y",
-         "%d %B %Y", "%B %d, %Y")  # fmt: skip
-_TIMES = ("", " %H:%M", " %H:%M:%S")
-_LAYOUTS = tuple(day + time for day in _DAYS for time in _TIMES)
-_SWAPPED = {"%d/%m/%Y" + time: "%m/%d/%Y" + time for time in _TIMES}
-_MAYBE = re.compile(r"(?=.*\d)[\w ,.:+/-]{8,40}")  # what could be a date, before it is parsed
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d{1,9})?))?(?:\s?([AaPp])\.?[Mm]\.?)?")
+_HALF = re.compile(r"([AaPp])\.?([Mm])\.?(?=$|\s|[+-])")
+_DAY = re.compile(
+    r"(?P<first>\d{1,4})(?P<mark>[./-])(?P<second>\d{4}|\d{1,2})(?:(?P=mark)(?P<third>\d{4}|\d{1,2}))?"
+    r"|(?P<day>\d{1,2})(?P<a>[ -])(?P<month>[A-Za-z]{3,9})(?P<b>,? |-)(?P<year>\d{4}|\d{2})"
+    r"|(?P<named>[A-Za-z]{3,9})(?: (?P<of>\d{1,2}),)?(?P<c>[ -])(?P<years>\d{4}|\d{2})"
+)
+_TIME = re.compile(
+    rf"([T ])\d{{1,2}}:\d{{2}}(:\d{{2}}(\.\d{{1,9}})?)?(\s?[AaPp]\.?[Mm]\.?)?({_ZONE})?"
+)
 _PLAUSIBLE = (1677, 2262)  # years that text other than ISO may name; codes look like others
+_PLAUSIBLE_MONTHS = (1800, 2100)  # of a month without a day, more of which are codes
 _FEW = 20  # values that a layout is tried on before all
 
 
@@ -27,9 +38,9 @@ _FEW = 20  # values that a layout is tried on before all
 class DateColumn:
     """How a column of dates becomes numbers; plain data that JSON can hold.
 
-    `layout` is "ISO8601", or codes of strftime, or "" where the column holds dates; `zone` the time
-    zone that moments are brought to, or ""; `origin` the first day of the training table, from
-    which days count; `parts` those that vary in training, and days.
+    `layout` is "ISO8601", "time of day", codes of strftime, or "" where the column holds dates;
+    `zone` the time zone that moments are brought to, or ""; `origin` the first day of the training
+    table, from which days count; `parts` those that vary in training, and days.
     """
 
     layout: str
@@ -67,27 +78,105 @@ def holds_dates(column: pd.Series) -> bool:
     return len(values) > 0 and all(isinstance(v, datetime.date | np.datetime64) for v in values)
 
 
-def text_layout(values: list[str], name: str, *, required: bool = False) -> str | None:
-    """Return how all texts of a column write a date; None where they are not dates.
+def holds_times(column: pd.Series) -> bool:
+    """Whether a column's values are times of day, not text that looks like them."""
+    if not pd.api.types.is_object_dtype(column.dtype):
+        return isinstance(column.dtype, pd.ArrowDtype) and column.dtype.type is datetime.time
+    values = column.dropna()
+    return len(values) > 0 and all(isinstance(v, datetime.time) for v in values)
 
-    Texts are different ones. ValueError only where the user declared these as dates (`required`):
-    if day and month cannot be told apart.
+
+def text_layouts(texts: list[str]) -> tuple[list[str], list[str]]:
+    """Return how the different texts of a column write a date or time of day, and which do not.
+
+    There are several layouts where day, month or a year of two digits cannot be told apart, none
+    where these are not dates.
     """
-    if not all(_MAYBE.fullmatch(text.strip()) for text in values[:_FEW]):
-        return None
-    distinct = pd.Series(values, dtype=object).str.strip()
-    few = distinct.iloc[:_FEW]
-    if all(_ISO_LIKE.fullmatch(text) for text in few):
-        iso = all(_ISO_LIKE.fullmatch(text) for text in distinct)
-        return ISO if iso and _parse(distinct, ISO).notna().all() else None
-    fitting = [layout for layout in _LAYOUTS if _fits(few, layout) and _fits(distinct, layout)]
-    undecided = [day_first for day_first in fitting if _SWAPPED.get(day_first) in fitting]
-    if undecided and required:
-        raise ValueError(
-            f"Column {name!r} holds dates such as {distinct.iloc[0]!r}, in which day and "
-            "month cannot be told apart. Write them as 2024-12-31."
-        )
-    return None if undecided or not fitting else fitting[0]
+    distinct = pd.Series(texts, dtype=object)
+    few = distinct.iloc[:_FEW].str.strip()
+    tried = dict.fromkeys(layout for text in few for layout in _candidates(text))
+    most = [layout for layout in tried if 10 * _fits(few, layout).sum() >= 9 * len(few)]
+    bad = {layout: distinct[~_fits(distinct.str.strip(), layout)] for layout in most}
+    if not bad:
+        return [], texts
+    fewest = min(map(len, bad.values()))
+    best = [layout for layout, found in bad.items() if len(found) == fewest]
+    odd = bad[best[0]]
+    if len(odd) and any(_fits(odd.str.strip(), layout).any() for layout in tried):
+        return [], texts  # written in two ways
+    if best[0] in ("%Y-%m", "%Y/%m") and _are_seasons(distinct):
+        return [], texts
+    return _year_first_or_last(best, distinct), odd.tolist()
+
+
+def _are_seasons(texts: pd.Series) -> bool:
+    """Whether texts such as 2010-11 are a year and the next one, not its month."""
+    parts = texts.str.extract(r"\d\d(\d\d)\D(\d\d)$").astype(float)
+    return bool(((parts[0] + 1) % 100 == parts[1]).all())
+
+
+def _candidates(text: str) -> list[str]:
+    """Layouts that a text may have."""
+    if _ISO_LIKE.fullmatch(text):
+        return [ISO]
+    if _CLOCK.fullmatch(text):
+        return [TIME]
+    match = _DAY.match(text)
+    if match is None:
+        return []
+    time = _TIME.fullmatch(text, match.end())
+    if time is None and match.end() < len(text):
+        return []
+    return [day + (_clock_layout(time) if time else "") for day in _day_layouts(match)]
+
+
+def _day_layouts(match: re.Match[str]) -> list[str]:
+    if match["mark"]:
+        return _numeric_layouts(match["first"], match["second"], match["third"], match["mark"])
+    name = match["month"] or match["named"]
+    month = "%b" if len(name) == 3 else "%B"
+    year = "%Y" if len(match["year"] or match["years"]) == 4 else "%y"
+    if match["day"]:
+        return [f"%d{match['a']}{month}{match['b']}{year}"]
+    if match["of"]:
+        return [f"{month} %d,{match['c']}{year}"] if match["c"] == " " else []
+    return [f"{month}{match['c']}{year}"]
+
+
+def _numeric_layouts(first: str, second: str, third: str | None, mark: str) -> list[str]:
+    if third is None:  # a month
+        order = {(4, 2): "%Y{0}%m", (2, 4): "%m{0}%Y", (1, 4): "%m{0}%Y"}
+        found = order.get((len(first), len(second))) if mark != "." else None
+        return [found.format(mark)] if found else []
+    if len(first) == 4:
+        return [f"%Y{mark}%m{mark}%d"] if len(third) <= 2 else []
+    if len(first) == 3 or len(second) > 2 or len(third) == 1:
+        return []
+    if mark == "." and len(third) == 2 and len(first + second) < 4:
+        return []  # a version
+    year = "%Y" if len(third) == 4 else "%y"
+    orders = ["%d{0}%m{0}" + year] + (["%m{0}%d{0}" + year] if mark != "." else [])
+    orders += ["%y{0}%m{0}%d"] if year == "%y" and mark != "." else []
+    return [order.format(mark) for order in orders]
+
+
+def _clock_layout(time: re.Match[str]) -> str:
+    mark, seconds, fraction, half, zone = time.groups()
+    layout = mark + ("%I" if half else "%H") + ":%M" + (":%S" if seconds else "")
+    layout += (".%f" if fraction else "") + ("" if not half else " %p" if half[0] == " " else "%p")
+    return layout + ("%z" if zone else "")
+
+
+def _year_first_or_last(layouts: list[str], texts: pd.Series) -> list[str]:
+    """Rule out a year of two digits in front, or behind, by how many different ones there are."""
+    first = [layout for layout in layouts if layout.startswith("%y")]
+    if not first or len(first) == len(layouts):
+        return layouts
+    parts = texts.str.extract(r"(\d+)\D\d+\D(\d+)")
+    years, days = parts[0].nunique(), parts[1].nunique()
+    if days <= years:
+        return [layout for layout in layouts if layout not in first]
+    return first if 2 * years < days else layouts
 
 
 def date_column(column: pd.Series, name: str, layout: str) -> DateColumn:
@@ -96,6 +185,10 @@ def date_column(column: pd.Series, name: str, layout: str) -> DateColumn:
     zone = _zone(moments)
     local = _local(moments, zone).dropna()
     origin = str(local.min().date()) if len(local) else "1970-01-01"
+    if layout == TIME or (
+        layout not in ("", ISO) and not re.search("%[aAbBcdDFjmUWxyYGuV]", layout)
+    ):
+        return DateColumn(layout, zone, origin, ["hour of day"])
     varying = [part for part in ("year", "month", "day of week", "hour") if _varies(local, part)]
     return DateColumn(layout, zone, origin, [*varying, "days"])
 
@@ -104,17 +197,54 @@ def _varies(local: pd.Series, part: str) -> bool:
     return len(np.unique(_parts(local, [part], "1970-01-01"))) > 1
 
 
-def _fits(texts: pd.Series, layout: str) -> bool:
+def _fits(texts: pd.Series, layout: str) -> pd.Series:
+    """Which texts are dates of this layout and of a plausible year, bool (n,)."""
+    if layout == ISO:
+        return texts.map(lambda text: bool(_ISO_LIKE.fullmatch(text))) & _parse(texts, ISO).notna()
     moments = _parse(texts, layout)
-    first, last = _PLAUSIBLE
-    return bool(moments.notna().all() and moments.dt.year.between(first, last).all())
+    if layout == TIME:
+        return moments.notna()
+    first, last = _PLAUSIBLE if "%d" in layout else _PLAUSIBLE_MONTHS
+    return moments.notna() & moments.dt.year.between(first, last)
 
 
 def _parse(texts: pd.Series, layout: str) -> pd.Series:
     """Read text; NaT where it is not a date. Offsets from UTC are brought to UTC."""
-    texts = texts.mask(texts.isin(_MOVING))
-    with_offset = layout == ISO and texts.str.contains(r"\d(?:Z|[+-]\d{2}:?\d{2})$", na=False).any()
+    texts = texts.mask(texts.isin(_MOVING)).astype(object)
+    if layout == TIME:
+        return _clock(texts)
+    zoned = texts.str.contains(rf":\d\d[\d.,]*[APMapm. ]*{_ZONE}$", na=False)
+    with_offset = (layout == ISO and zoned.any()) or "%z" in layout
+    if with_offset:
+        texts = texts.str.replace(r"\s?(?:UTC|GMT)$", "Z", regex=True)
+        texts = texts.str.replace(r"(:\d\d\S*)\s?([+-]\d{2})$", r"\1\g<2>00", regex=True)
+        texts = texts.str.replace(r"\s([+-]\d{2}:?\d{2})$", r"\1", regex=True)
+    if "%p" in layout:
+        texts = texts.str.replace(_HALF, r"\1\2", regex=True)
     return pd.to_datetime(texts, format=layout, errors="coerce", utc=bool(with_offset))
+
+
+def _clock(texts: pd.Series) -> pd.Series:
+    """Read times of day as moments of the first of January 1970; NaT for what is none."""
+    parts = texts.str.extract(f"^{_CLOCK.pattern}$")
+    hour, minute, second = (pd.to_numeric(parts[i], errors="coerce") for i in range(3))
+    half = parts[3].str.lower()
+    of_12 = hour.where(half.isna() | hour.between(1, 12)) % 12 + 12 * (half == "p")
+    hour = hour.where(half.isna(), of_12)
+    second = second.fillna(0)
+    fits = hour.lt(24) & minute.lt(60) & second.lt(60)
+    return pd.to_datetime((hour * 3600 + minute * 60 + second).where(fits), unit="s")
+
+
+def check_format(layout: str, name: str) -> None:
+    """Refuse what is not a format of strftime for a date."""
+    try:
+        pd.to_datetime(pd.Series(["x"]), format=layout, errors="coerce")
+    except ValueError as error:
+        raise ValueError(
+            f"columns={{{name!r}: 'date:{layout}'}}: {layout!r} is not a format ({error}). Write "
+            "one such as %d-%m-%y or %m/%d/%Y %H:%M."
+        ) from error
 
 
 def _moments(column: pd.Series, layout: str, name: str) -> pd.Series:
@@ -126,28 +256,41 @@ def _moments(column: pd.Series, layout: str, name: str) -> pd.Series:
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return column
     plain = column.astype(object)
-    is_text = plain.map(lambda value: isinstance(value, str)).astype(bool)
-    if is_text.any():
-        texts = plain.where(is_text).map(str.strip, na_action="ignore").astype(object)
-        found = _parse(texts, layout or ISO)
-        if layout not in ("", ISO):
-            others = is_text & found.isna()
-            if others.any():
-                found = found.fillna(_parse(texts.where(others), ISO))
-        odd = plain.notna() & ~is_text
-        if odd.any():
-            found = found.where(~odd, _dates(plain.where(odd)))
-    else:
-        found = _dates(plain)
-    bad = np.flatnonzero(found.isna() & plain.notna())
+    found = read_texts(plain, layout)
+    bad = np.flatnonzero(found.isna() & plain.notna() & ~plain.isin(ZERO_DATES))
     if len(bad):
-        example = "2024-12-31" if layout in ("", ISO) else layout
+        example = "2024-12-31" if layout in ("", ISO) else layout.replace(TIME, "14:05")
         raise ValueError(
             f"Column {name!r} held dates in training and now holds {plain.iloc[bad[0]]!r} in row "
             f"{bad[0]} (counted from 0; {len(bad)} such rows of {len(plain)}). Give dates as "
             f"{example}, or leave the cell empty where the value is missing."
         )
     return found
+
+
+def read_texts(plain: pd.Series, layout: str) -> pd.Series:
+    """Read dates, moments and text, of the layout or ISO 8601; NaT for what is none."""
+    if layout not in ("", ISO):
+        plain = plain.map(_in_text, na_action="ignore")
+    is_text = plain.map(lambda value: isinstance(value, str)).astype(bool)
+    if not is_text.any():
+        return _dates(plain)
+    texts = plain.where(is_text).map(str.strip, na_action="ignore").astype(object)
+    found = _parse(texts, layout or ISO)
+    others = is_text & found.isna()
+    like_iso = layout in ("", ISO) or layout.startswith("%Y-%d")
+    if not like_iso and others.any():
+        found = found.fillna(_parse(texts.where(others), ISO))
+    odd = plain.notna() & ~is_text
+    return found.where(~odd, _dates(plain.where(odd))) if odd.any() else found
+
+
+def _in_text(value: Any) -> Any:
+    """Write out what text stands for elsewhere: times of day, whole numbers such as 20241231."""
+    if isinstance(value, datetime.time):
+        return value.isoformat()
+    whole = isinstance(value, int | float | np.number) and float(value).is_integer()
+    return str(int(value)) if whole else value
 
 
 def _dates(values: pd.Series) -> pd.Series:
@@ -182,6 +325,7 @@ def _parts(local: pd.Series, parts: list[str], origin: str) -> np.ndarray:
         "month": lambda: when.month,
         "day of week": lambda: when.day_of_week,
         "hour": lambda: when.hour + when.minute / 60,
+        "hour of day": lambda: when.hour + when.minute / 60 + when.second / 3600,
         "days": lambda: (local - pd.Timestamp(origin).as_unit("s")).dt.total_seconds() / 86400,
     }
     return np.column_stack([columns[part]().to_numpy(dtype=float) for part in parts])

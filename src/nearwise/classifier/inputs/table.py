@@ -17,12 +17,15 @@ from nearwise.classifier.inputs.columns import (
     refuse_nothing_used,
     refuse_repeated,
 )
-from nearwise.classifier.inputs.dates import DateColumn
+from nearwise.classifier.inputs.dates import ISO, TIME, DateColumn
+from nearwise.data.tables.numeric_columns import Written
+from nearwise.data.tables.spellings import Decimal, Spelling
 from nearwise.warn import RowsWarning, warn_user
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
 LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
+_MARKS = {".": "points", ",": "commas"}
 _WIDE = 64
 _NUMBER_TYPES = ("int", "uint", "float")
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
@@ -63,7 +66,9 @@ class TableEncoder:
     `categories` are the most frequent first: position + 1 is the code. `median`, `mean` and `scale`
     are of each name in `numeric`; a constant column has scale 1. `has_gaps`: whether there were
     missing values in training; of a date's parts only the first records it. `gap_words` are texts
-    that count as missing in a column of numbers, `durations` columns of numbers that held
+    that count as missing in a column of numbers or dates, `spellings` what `Spelling` holds of
+    columns of numbers that were written in a way of their own, `decimal` the decimal mark of the
+    training table ("" where it showed none), `durations` columns of numbers that held
     durations, `dates` what `DateColumn` remembers, `report` what `ColumnReport` holds; empty where
     an array was given.
     """
@@ -78,6 +83,8 @@ class TableEncoder:
     dates: dict[str, dict[str, Any]] = field(default_factory=dict)
     gap_words: dict[str, list[str]] = field(default_factory=dict)
     durations: list[str] = field(default_factory=list)
+    spellings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    decimal: Decimal = ""
     report: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -124,9 +131,11 @@ class TableEncoder:
         self.columns = [str(name) for name in frame.columns]
         frame.columns = pd.Index(self.columns)
         refuse_repeated(self.columns)
+        self.decimal = Written.of(frame).decimal
         plans = plan_columns(frame, judge=False) if plans is None else plans
         self._adopt(plans)
         refuse_nothing_used([plan.report for plan in plans])
+        frame = self.in_numbers(frame)
         numbers_of = (name for name in self.columns if self.kinds[name] == "number")
         self.durations = [name for name in numbers_of if _holds_durations(frame[name])]
         for name in self.categorical:
@@ -150,9 +159,66 @@ class TableEncoder:
         named = dict(zip(self.columns, plans, strict=True))
         self.kinds = {name: plan.report.use for name, plan in named.items()}
         self.dates = {name: asdict(p.date) for name, p in named.items() if p.date is not None}
+        self.spellings = {
+            name: plan.spelling.to_json()
+            for name, plan in named.items()
+            if plan.spelling is not None and plan.report.use == "number"
+        }
         words = {name: list(plan.report.gap_words) for name, plan in named.items()}
         self.gap_words = {name: found for name, found in words.items() if found}
         self.report = [plan.report.to_json() for plan in plans]
+
+    @property
+    def written(self) -> Written:
+        """How the numbers of the training table were written."""
+        return Written({n: Spelling(**one) for n, one in self.spellings.items()}, self.decimal)
+
+    @property
+    def wishes(self) -> dict[str, str]:
+        """What a further fit must use columns as to read them in the same way."""
+        layouts = {name: date["layout"] for name, date in self.dates.items()}
+        dated = {
+            name: "date" if layout == ISO else f"date:{layout}"
+            for name, layout in layouts.items()
+            if layout not in ("", TIME)
+        }
+        counted = [name for name in self.gap_words if self.kinds[name] == "number"]
+        reports = [one for one in self.report if one["use"] == "left out"]
+        # a row number no longer counts up by one; an empty column may hold values by now
+        left = [one["name"] for one in reports if one["reason"] != EMPTY]
+        kept = dict.fromkeys(counted, "number") | dict.fromkeys(left, "left out")
+        return dated | {name: use for name, use in kept.items() if name not in self.spellings}
+
+    def keep_words(self, before: "TableEncoder") -> None:
+        """Keep the words for gaps of an earlier fit, of columns that hold them no longer."""
+        words = before.gap_words.items()
+        kept = {n: found for n, found in words if n in self.spellings or n in self.dates}
+        self.gap_words = kept | self.gap_words
+
+    def in_numbers(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return rows in which text that writes numbers in a column's own way has become numbers.
+
+        Words for gaps among them, and among dates, become gaps. Columns are matched by position.
+        ValueError if text is no number in the way of training, or a file was read in another way.
+        """
+        read, now = frame, Written.of(frame)
+        spellings = self.written.columns
+        for at, name in enumerate(self.columns):
+            words = self.gap_words.get(name, ())
+            if name not in spellings and not (words and name in self.dates):
+                continue
+            column = frame.iloc[:, at]
+            if pd.api.types.is_numeric_dtype(column):
+                if name in spellings:
+                    _refuse_other_spelling(column, name, spellings[name], now)
+                continue
+            column = _without(column, words)
+            if name in spellings:
+                column = spellings[name].numbers(column, name)
+            if read is frame:
+                read = frame.copy(deep=False)
+            read.isetitem(at, column.array)
+        return read
 
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
@@ -213,6 +279,8 @@ class TableEncoder:
     def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         frame = as_frame(X)
         frame.columns = pd.Index(self.columns, dtype=object)  # not checked
+        if self.spellings or self.gap_words:
+            frame = self.in_numbers(frame)
         self._warn_of_truth(frame)
         return self._numbers(frame), self._codes(frame, count=True)
 
@@ -345,9 +413,23 @@ def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
 
 
+def _without(column: pd.Series, words: Sequence[str]) -> pd.Series:
+    return column.mask(column.isin(words)) if words else column
+
+
+def _refuse_other_spelling(column: pd.Series, name: str, spelling: Spelling, file: Written) -> None:
+    """Refuse numbers that `read_table` read with another decimal mark than that of training."""
+    now = file.columns.get(name, Spelling(file.decimal if column.dtype == np.float64 else ""))
+    if spelling.decimal and now.decimal and spelling.decimal != now.decimal:
+        then, other = (_MARKS[mark] for mark in (spelling.decimal, now.decimal))
+        raise ValueError(
+            f"Column {name!r} was written with decimal {then} in training, and this table was "
+            f"read with decimal {other}. Read it as the model does: read_table(path, like=model)."
+        )
+
+
 def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> np.ndarray:
-    if gap_words:
-        column = column.mask(column.isin(gap_words))
+    column = _without(column, gap_words)
     try:
         values = pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan)
     except (TypeError, ValueError):

@@ -108,7 +108,8 @@ def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame 
     if not isinstance(X, pd.DataFrame):
         _refuse_one_dimension(X)
         _refuse_nameless(encoder)
-    return check_rows(columns, X, reset=False, optional=encoder.left_out)
+    rows = check_rows(columns, X, reset=False, optional=encoder.left_out)
+    return encoder.in_numbers(rows) if isinstance(rows, pd.DataFrame) else rows
 
 
 def _check_table(
@@ -198,7 +199,7 @@ def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[Co
     Parameters
     ----------
     X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
-    columns : mapping of str to {"keep", "number", "category", "date", "left out"}, optional
+    columns : mapping of str to str, optional
         As in `AttnKNNClassifier`.
 
     Returns

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nearwise.classifier.inputs.columns import Use
+from nearwise.data.tables.spellings import Decimal
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.nn.neighbor_head import Null, Pooling
@@ -62,6 +63,16 @@ class StoredColumn(Part):
     change: str
 
 
+class StoredSpelling(Part):
+    """Of `Spelling`."""
+
+    decimal: Decimal
+    thousands: Literal["", ".", ",", "'", " "]
+    sign: Annotated[str, Field(max_length=32)]
+    bare: bool
+    minus: str
+
+
 class StoredTable(Part):
     """Of `TableEncoder`."""
 
@@ -75,6 +86,8 @@ class StoredTable(Part):
     dates: dict[str, StoredDate]
     gap_words: dict[str, list[str]]
     durations: list[str] = Field(default_factory=list)  # models from before had none
+    spellings: dict[str, StoredSpelling] = Field(default_factory=dict)  # nor these
+    decimal: Decimal = ""
     report: list[StoredColumn]
 
 
@@ -378,5 +391,7 @@ def _check_table(where: str, table: StoredTable) -> None:
     for name in ("median", "mean", "scale", "has_gaps"):
         if len(getattr(table, name)) != numbers:
             raise ValueError(f"{where}.{name}: not one entry per number of a row")
+    if not {*table.spellings} <= {n for n in table.columns if table.kinds[n] == "number"}:
+        raise ValueError(f"{where}.spellings: of what is no column of numbers")
     if {*table.categories} != {n for n in table.columns if table.kinds[n] == "category"}:
         raise ValueError(f"{where}.categories: not one list per column of categories")

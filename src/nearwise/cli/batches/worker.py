@@ -91,13 +91,14 @@ class Worker:
         if self._model is None:
             self._model = open_pinned(job.model, job.pin, job.store)
 
-        def read(path: str, header: bool | None, *, known: Any, quiet: bool) -> Frame:
+        def read(path: str, header: bool | None, *, known: Any, like: Any, quiet: bool) -> Frame:
             found = self._reader.read(
                 Path(path),
                 part.piece,
                 part.n_pieces,
                 header=header,
                 known=known,
+                like=like,
                 note=lambda text: say(f"note: {text}"),
             )
             return Frame(found[0].copy(deep=False), *found[1:])

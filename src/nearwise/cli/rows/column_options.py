@@ -1,5 +1,6 @@
 """Options for what a column is used as, and the report of what all are used as."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,15 +77,27 @@ def _names(help_text: str) -> Any:
 DropOption = Annotated[list[str] | None, _names("Leave a column out (an id, say)")]
 KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
 CategoryOption = Annotated[list[str] | None, _names("Take its numbers for categories (zip codes)")]
-NumberOption = Annotated[list[str] | None, _names("Take its text cells for gaps")]
+NumberOption = Annotated[
+    list[str] | None,
+    _names("Read its text as numbers, some with a unit; other text is a gap"),
+]
 WordsOption = Annotated[
     list[str] | None, _names("Take NA, None and the like for words; only empty cells are gaps")
 ]
-DateOption = Annotated[list[str] | None, _names("Take its text for dates, or say why not")]
+DateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN[=FORMAT]",
+        help="Read its text as dates, or say why not; of a FORMAT such as %d-%m-%y; may be "
+        "repeated.",
+    ),
+]
 
 
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
     """Collect ``--keep``, ``--category``, ``--number`` and ``--date``: column to use.
+
+    A date may have a format: ``--date day=%d-%m-%y``.
 
     ValueError if two flags name a column, or `data` are images.
     """
@@ -93,8 +106,11 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
         for name in names or []:
             if names_images(data):
                 raise ValueError(f"--{use} names a column; images have none. Leave it out.")
-            if uses.setdefault(name, use) != use:
-                raise ValueError(f"--{uses[name]} and --{use} both name {name!r}. Give one.")
+            dated = re.fullmatch("(.+?)=(.*%.*)", name) if use == "date" else None
+            name, wish = (dated[1], f"date:{dated[2]}") if dated else (name, use)
+            if uses.setdefault(name, wish) != wish:
+                other = uses[name].partition(":")[0]
+                raise ValueError(f"--{other} and --{use} both name {name!r}. Give one.")
     return uses
 
 

@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nearwise.cli.console import say
 from nearwise.names import did_you_mean, listed
@@ -53,6 +53,7 @@ def read_frame(
     header: bool | None = None,
     *,
     known: Collection[str] = (),
+    like: Any = None,
     keep_words: Collection[str] = (),
     quiet: bool = False,
 ) -> Frame:
@@ -60,7 +61,8 @@ def read_frame(
 
     `keep_words` names columns in which NA and the like are words. `header` says whether the first
     line holds column names; by default it does, and is refused if it seems not to. A first line
-    with all columns of a model (`known`) holds names.
+    with all columns of a model (`known`) holds names; numbers are read as in the training table of
+    a model (`like`).
     """
     from nearwise.data.tables.files import read_cells
 
@@ -68,6 +70,7 @@ def read_frame(
         path,
         header=header,
         known=known,
+        like=like,
         keep_words=keep_words,
         note=lambda text: None if quiet else say(f"note: {text}"),
     )

@@ -198,7 +198,7 @@ def read_for_model(
     if of_images is None:
         names, target = list(model.feature_names_in_), target or model.target_name_
         spare, values = _left_out(model), _values(model) | {target: model.classes_.tolist()}
-        frame = read_frame(data, header, known=set(names) - set(spare), quiet=quiet)
+        frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
         frame = _read_as_learned(frame, values)
         features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
         features = match_columns(features, names, data, optional=spare, quiet=quiet)
@@ -242,7 +242,7 @@ def read_to_predict(
     (table,) = data
     names, target = list(model.feature_names_in_), model.target_name_
     spare = _left_out(model)
-    whole = read(table, header, known=set(names) - set(spare), quiet=quiet)
+    whole = read(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
     require_columns(whole.table, keep, table)
     copied = whole.as_written(list(dict.fromkeys(keep)))
     in_place = header is not False or set(names) <= set(whole.table)

@@ -17,6 +17,7 @@ from nearwise.data.tables.cells import Cells, with_words
 from nearwise.data.tables.delimited import parse_text
 from nearwise.data.tables.documents import parse_excel, parse_json, parse_parquet
 from nearwise.data.tables.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
+from nearwise.data.tables.numeric_columns import Learned, Written
 from nearwise.data.tables.unpack import (
     COMPRESSED_SUFFIXES,
     ZIP_MAGIC,
@@ -61,6 +62,7 @@ def read_table(
     *,
     header: bool | None = None,
     known: Collection[str] = (),
+    like: Learned | None = None,
     keep_words: Collection[str] = (),
     note: Note | None = None,
 ) -> pd.DataFrame:
@@ -87,6 +89,10 @@ def read_table(
         be data.
     known : collection of str
         Columns that are expected; a first line with all of them holds names.
+    like : AttnKNNClassifier, optional
+        A model that will take the rows: numbers are read as in its training table. Where 8.500 was
+        8500 there, it is here, in a file too that would not tell. Columns that were written in a
+        way of their own stay text, which the model reads.
     keep_words : collection of str
         Columns of text in which NA, None and the like are words; only an empty cell is a gap.
     note : callable, optional
@@ -110,7 +116,8 @@ def read_table(
     ImportError
         If an Excel file is read without the extra "excel".
     """
-    return read_cells(path, header=header, known=known, keep_words=keep_words, note=note)[0]
+    options: dict[str, Any] = {"known": known, "like": like, "keep_words": keep_words}
+    return read_cells(path, header=header, note=note, **options)[0]
 
 
 def read_cells(
@@ -118,6 +125,7 @@ def read_cells(
     *,
     header: bool | None = None,
     known: Collection[str] = (),
+    like: Learned | None = None,
     keep_words: Collection[str] = (),
     note: Note | None = None,
 ) -> tuple[pd.DataFrame, Cells]:
@@ -136,7 +144,8 @@ def read_cells(
             "(--no-header) out."
         )
     notes: list[str] = []
-    table, cells = _parse(content, form, where, header, known, notes.append)
+    written = Written() if like is None else like.written_
+    table, cells = _parse(content, form, where, header, known, written, notes.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:
         raise ValueError(
@@ -196,7 +205,13 @@ def _form(content: bytes, path: Path | None) -> str:
 
 
 def _parse(
-    content: bytes, form: str, where: str, header: bool | None, known: Collection[str], note: Note
+    content: bytes,
+    form: str,
+    where: str,
+    header: bool | None,
+    known: Collection[str],
+    like: Written,
+    note: Note,
 ) -> tuple[pd.DataFrame, Cells]:
     if form == "excel":
         return parse_excel(content, where, note, header=header, known=known)
@@ -210,7 +225,8 @@ def _parse(
         return table, lambda names: table[list(names)]
     refuse_other_kinds(content, where)
     delimiter = "\t" if form == "tsv" else None
-    return parse_text(content, where, note, delimiter=delimiter, header=header, known=known)
+    options: dict[str, Any] = {"delimiter": delimiter, "header": header, "known": known}
+    return parse_text(content, where, note, like=like, **options)
 
 
 def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:

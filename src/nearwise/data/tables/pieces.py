@@ -9,6 +9,7 @@ import pandas as pd
 from nearwise.data.tables.cells import Cells
 from nearwise.data.tables.documents import parse_parquet, rows_of_groups
 from nearwise.data.tables.files import PARQUET_MAGIC, is_table, open_table, read_cells
+from nearwise.data.tables.numeric_columns import Learned
 from nearwise.data.tables.unpack import Note
 from nearwise.names import listed
 from nearwise.warn import warn_user
@@ -64,6 +65,7 @@ class PieceReader:
         *,
         header: bool | None = None,
         known: Collection[str] = (),
+        like: Learned | None = None,
         note: Note | None = None,
     ) -> tuple[pd.DataFrame, Cells, slice]:
         """Read piece number `piece`, from 0, of `n_pieces` of about as many rows each.
@@ -74,7 +76,10 @@ class PieceReader:
         if not groups:
             if self._held is None or self._held[0] != path:
                 self._held = None  # of two tables one is in memory
-                self._held = path, read_cells(path, header=header, known=known, note=note)
+                self._held = (
+                    path,
+                    read_cells(path, header=header, known=known, like=like, note=note),
+                )
             table, cells = self._held[1]
             start, stop = _bounds(len(table), piece, n_pieces)
         else:

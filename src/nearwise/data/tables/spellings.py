@@ -1,0 +1,336 @@
+"""How the numbers of a column are written: decimal mark, thousands, a sign or unit."""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_EXPONENT = r"(?:[eE][+-]?\d+)?"
+# 1,234.5 and 1'234.5 and 12,34,567; no zeros in front as in 01.02, which are codes
+_POINT = re.compile(
+    r"(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+|[1-9]\d{0,2}([,' \xa0])\d{3}(?:\1\d{3})*(?:\.\d+)?"
+    rf"|[1-9]\d?(?:,\d\d)+,\d{{3}}(?:\.\d+)?){_EXPONENT}",
+    re.ASCII,
+)
+_COMMA = re.compile(
+    r"(?:(?:0|[1-9]\d*)(?:,\d+)?|,\d+|[1-9]\d{0,2}([.' \xa0])\d{3}(?:\1\d{3})*(?:,\d+)?)"
+    rf"{_EXPONENT}",
+    re.ASCII,
+)
+_BARE = re.compile(rf"([+-]?)([\d.,]+{_EXPONENT})", re.ASCII)
+# the same without a reference back, as a fast engine reads them
+_LINES = {
+    mark: rf"[+-]?(?:(?:0|[1-9][0-9]*)(?:[{mark}][0-9]+)?"
+    rf"|[1-9][0-9]{{0,2}}(?:[{other}][0-9]{{3}})+(?:[{mark}][0-9]+)?)(?:[eE][+-]?[0-9]+)?"
+    for mark, other in (".,", ",.")
+}
+_WITHOUT = {
+    decimal: str.maketrans({decimal or ".": "."} | dict.fromkeys(others, ""))
+    for decimal, others in (("", "' \xa0"), (".", ",' \xa0"), (",", ".' \xa0"))
+}
+_MINUSES = "\u2212\ufe63\uff0d"
+_TYPEWRITTEN = str.maketrans(
+    dict.fromkeys(_MINUSES, "-")
+    | dict.fromkeys("\u2019\u02bc", "'")
+    | dict.fromkeys("\u2002\u2003\u2007\u2008\u2009\u202f", "\xa0")
+)
+_SYMBOLS = r"(?:(?:US|CA|AU|HK|NT|MX|[ACRS])?\$|[£¤¥¢₡-₿฿€]|kr\.?|Kč|zł|Ft|Rs\.?|Fr\.|lei)"
+_CODES = (
+    "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KES|KRW|"
+    "KZT|MXN|MYR|NGN|NOK|NZD|PEN|PHP|PKR|PLN|QAR|RON|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
+)
+# units that may stand right behind a number; one capital as in 3B makes a code
+_UNITS = (
+    "[%‰°]|°[CFK]|[ghlms]|[kmµn]g|lbs?|oz|[kcmdµn]m|ft|yd|mi|[mcdh]l|gal|[mµn]s|secs?|mins?|hrs?|"
+    "[kKMGT]i?B|[kMG]?Hz|[kM]W|[kMG]?Wh|[mk]V|mA|[hkM]?Pa|m?bar|psi|km/h|kmh|kph|mph|m/s|"
+    "[cdk]?m[²³]|ft²|sqft|ha|px|pts?|bps?|k?cal|kJ|dBA?|rpm|CC|cc|hp|bhp|kmpl|km/kg|mpg|pp[mb]"
+)
+_WORD = r"[a-zµà-ÿ][^\W\d_]+\.?(?:/[^\W\d_]+)?"  # only with a blank in front
+_TOKEN = re.compile(
+    rf"(\(?)([+-]?)(?:({_SYMBOLS}|(?:{_CODES})(?=\s))\s*)?([+-]?)"
+    r"([.,]?[0-9](?:[0-9.,' \xa0]*[0-9])?\.?(?:[eE][+-]?[0-9]+)?)"
+    rf"(?:\s*({_SYMBOLS}|{_CODES}|{_UNITS})|\s+([VWLKF]|{_WORD}))?(\)?)"
+)
+_UNIT = (
+    rf"(?:{_SYMBOLS}|{_CODES}|{_UNITS}|[A-Zdjt]|[kcm]?m[23]|[kmµn]?mol|deg|degrees?|percent|pct)"
+)
+_UNIT_WORDS = (
+    "years?|yrs?|months?|weeks?|days?|hours?|minutes?|seconds?|persons?|people|count|number|text|"
+    "string|int|integer|float|double|bool|boolean|date|datetime|unitless|none|n/a|-+"
+)
+_UNIT_CELL = re.compile(rf"{_UNIT}(?:[/·*^]{_UNIT})*|{_UNIT_WORDS}|\(.*\)|\[.*\]", re.IGNORECASE)
+_ASCII_WORDS = re.compile(r"[^\W\d_]+\.?(?:/[^\W\d_]+)?")
+_PADDED = re.compile(r"0\d", re.ASCII)
+_SAMPLE = 50  # texts that are looked at before all
+_MARK_WORDS = {",": "commas", ".": "points", "'": "apostrophes", " ": "blanks"}
+_RATIOS = ("%", "‰")  # without the sign, .95 and 95 may be the same
+
+Decimal = Literal["", ".", ","]
+DECIMALS: tuple[Decimal, Decimal] = (".", ",")
+
+
+class Token(NamedTuple):
+    """A text that is a number in some spelling: its sign or unit, its digits and marks.
+
+    `point` and `comma` say which decimal marks it may have.
+    """
+
+    sign: str
+    body: str
+    point: bool = True
+    comma: bool = True
+    negative: bool = False
+    plain: bool = False
+    minus: str = ""
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the numbers of a column are written; plain data that JSON can hold.
+
+    `decimal` is the decimal mark, "" where whole numbers show none; `thousands` the mark that was
+    seen between thousands, `sign` a currency, percent sign or unit, `bare` whether some numbers
+    stand without it, `minus` another sign of negative numbers than a hyphen.
+    """
+
+    decimal: Decimal = ""
+    thousands: str = ""
+    sign: str = ""
+    bare: bool = False
+    minus: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `Spelling(**state)` rebuilds it."""
+        return asdict(self)
+
+    @property
+    def described(self) -> str:
+        """What is special about the numbers: "'$' and commas at thousands"."""
+        parts = [repr(self.sign)] if self.sign else []
+        if self.decimal == ",":
+            parts.append("a decimal comma")
+        elif self.thousands:
+            parts.append(f"{_MARK_WORDS[self.thousands]} at thousands")
+        if self.minus:
+            parts.append(f"{self.minus!r} at negative ones")
+        return " and ".join(parts)
+
+    @property
+    def hides_from_pandas(self) -> bool:
+        """Whether text that pandas takes for a number may be another one, or none, here."""
+        return self.decimal == "," or (self.sign in _RATIOS and not self.bare)
+
+    @property
+    def example(self) -> str:
+        """A number as this column writes it."""
+        digits = f"1{self.thousands}234" if self.thousands else "12"
+        digits += f"{self.decimal}5" if self.decimal else ""
+        return f"{digits}{self.sign}" if self.sign in _RATIOS else f"{digits} {self.sign}".strip()
+
+    def numbers(self, column: pd.Series, name: str) -> pd.Series:
+        """Read the texts of a column; what is a number already stays. float64, NaN where missing.
+
+        ValueError, with row and value, for text that is no number in this spelling.
+        """
+        values = column.astype(object)
+        found: dict[Any, float | None] = {}
+        tokens = tokenized(v for v in values.dropna().unique() if isinstance(v, str))
+        decimal = self.decimal
+        if not decimal:
+            common = in_common(tokens.values())
+            decimal = common.decimal_by() if common is not None else ""
+        for value in values.dropna().unique():
+            token = tokens.get(value) if isinstance(value, str) else None
+            if not isinstance(value, str):
+                found[value] = float(value)
+            elif token is not None and self._allows(token):
+                text = number_text(token, decimal)
+                found[value] = None if text is None else float(text)
+        read = values.map(found, na_action="ignore")
+        bad = np.flatnonzero(read.isna() & values.notna())
+        if len(bad):
+            how = f" with {self.described}" if self.described else ""
+            raise ValueError(
+                f"Column {name!r} held numbers{how} in training and now holds "
+                f"{values.iloc[bad[0]]!r} in row {bad[0]} (counted from 0; {len(bad)} such rows of "
+                f"{len(values)}). Write numbers as in training ({self.example}), give a table of "
+                "numbers instead of text (Parquet, a DataFrame), or leave the cell empty where the "
+                "value is missing."
+            )
+        return read.astype(np.float64)
+
+    def _allows(self, token: Token) -> bool:
+        if token.sign or not self.sign:
+            return token.sign == self.sign
+        return self.bare or self.sign not in _RATIOS
+
+
+@dataclass(frozen=True)
+class Common:
+    """What the texts of a column have in common that are all numbers.
+
+    `decimal` is "either" where all can be read both ways, as 1,234; `mark` is then the one mark
+    that occurs. `signs` are all that occur, "" among them.
+    """
+
+    decimal: Decimal | Literal["either"]
+    mark: str
+    thousands: str
+    signs: frozenset[str]
+    minus: str
+    plain: bool
+
+    def decimal_by(self, usual: Decimal = "") -> Decimal:
+        """Return the decimal mark, by the `usual` one where both are possible.
+
+        Without a usual one commas and, with a currency, points too stand at thousands.
+        """
+        if self.decimal != "either":
+            return self.decimal
+        if usual:
+            return usual
+        money = any(re.fullmatch(f"{_SYMBOLS}|{_CODES}", sign) for sign in self.signs)
+        return "," if self.mark == "." and money else "."
+
+    def spelling(self, usual: Decimal = "") -> Spelling:
+        """Return the spelling of a column with these texts, which has one sign at most."""
+        decimal = self.decimal_by(usual)
+        thousands = self.thousands
+        if self.mark and self.mark != decimal:
+            thousands = self.mark
+        return Spelling(decimal, thousands, max(self.signs), len(self.signs) > 1, self.minus)
+
+
+def tokenized(
+    texts: Iterable[str], *, whole: bool = False, sampled: bool = False
+) -> dict[str, Token]:
+    """Return what of some texts is a number in some spelling, by text.
+
+    Nothing with `whole` where one of all is not, with `sampled` where fewer than half of the first
+    ones are.
+    """
+    found: dict[str, Token] = {}
+    for number, text in enumerate(texts, start=1):
+        token = _token(text)
+        if token is not None:
+            found[text] = token
+        elif whole:
+            return {}
+        if sampled and number == _SAMPLE and 2 * len(found) < _SAMPLE:
+            return {}
+    return found
+
+
+def _token(text: str) -> Token | None:
+    stripped = text.strip()
+    if NUMBER.fullmatch(stripped):
+        body = stripped.lstrip("+-")
+        comma = "." not in body or _COMMA.fullmatch(body) is not None
+        return Token("", body, True, comma, negative=stripped[0] == "-", plain=True)
+    sign = odd = ""
+    bare = _BARE.fullmatch(stripped)
+    if bare:
+        minus, body = bare.groups()
+        negative = minus == "-"
+    else:
+        typed = stripped if stripped.isascii() else stripped.translate(_TYPEWRITTEN)
+        match = _TOKEN.fullmatch(typed)
+        if match is None:
+            return None
+        opened, minus, before, inner, body, glued, word, closed = match.groups(default="")
+        sign = before or glued or word
+        if bool(opened) != bool(closed) or bool(opened) + bool(minus) + bool(inner) > 1:
+            return None
+        if before and (glued or word):
+            return None
+        if not before and len(sign.rstrip(".")) > 2 and _ASCII_WORDS.fullmatch(sign):
+            sign = sign.rstrip(".").removesuffix("s")  # 1 year and 2 years
+        negative = bool(opened) or "-" in minus + inner
+        if opened:
+            odd = "()"
+        elif negative and typed is not stripped:
+            odd = next((c for c in stripped if c in _MINUSES), "")
+    point, comma = _marks_of(body)
+    return Token(sign, body, point, comma, negative, minus=odd) if point or comma else None
+
+
+def _marks_of(body: str) -> tuple[bool, bool]:
+    """Whether digits and marks may have a decimal point, and a decimal comma."""
+    last_point, last_comma = body.rfind("."), body.rfind(",")
+    if last_point < 0 and last_comma < 0:
+        fits = _POINT.fullmatch(body) is not None
+        return fits, fits
+    both = last_point >= 0 and last_comma >= 0
+    point = (last_point > last_comma or not both) and _POINT.fullmatch(body) is not None
+    comma = (last_comma > last_point or not both) and _COMMA.fullmatch(body) is not None
+    return point, comma
+
+
+def is_unit(text: str) -> bool:
+    """Whether a text names a unit or a type, as a line under the names of columns does."""
+    return _UNIT_CELL.fullmatch(text) is not None
+
+
+def in_common(tokens: Collection[Token]) -> Common | None:
+    """Find what numbers in text have in common; None where they contradict each other."""
+    if not tokens:
+        return None
+    bodies = [token.body for token in tokens]
+    marks = {mark for mark in DECIMALS if any(mark in body for body in bodies)}
+    marked = bool(marks)
+    point, comma = all(token.point for token in tokens), all(token.comma for token in tokens)
+    plain = all(token.plain for token in tokens)
+    signs = frozenset(token.sign for token in tokens)
+    if plain:
+        decimal: Any = "" if not marked else "either" if comma else "."
+        return Common(decimal, "." if decimal == "either" else "", "", signs, "", plain)
+    if not (point or comma) or (point and comma and len(marks) > 1):
+        return None
+    blanks = {mark for body in bodies for mark in "' \xa0" if mark in body}
+    if len(blanks) > 1 or (blanks == {" "} and not _are_amounts(tokens)):
+        return None
+    if all(token.minus == "()" for token in tokens) or any(map(_PADDED.match, bodies)):
+        return None  # (1) and (2), $007
+    thousands = blanks.pop().replace("\xa0", " ") if blanks else ""
+    minus = max(token.minus for token in tokens)
+    decimal = "" if not marked else "either" if point and comma else "." if point else ","
+    mark = next((mark for mark in marks if mark != decimal), "")
+    return Common(decimal, mark, thousands, signs, minus, plain)
+
+
+def _are_amounts(tokens: Collection[Token]) -> bool:
+    """Whether numbers with blanks in them are no codes, which have as many digits each."""
+    lengths = {sum(c.isdigit() for c in token.body) for token in tokens}
+    return len(lengths) > 1 and min(lengths) <= 6
+
+
+def bare_numbers(texts: pd.Series) -> Common | None:
+    """As `in_common`, fast, for texts of nothing but digits, points and commas; else None."""
+    point, comma = (bool(texts.str.fullmatch(_LINES[mark]).all()) for mark in DECIMALS)
+    if not (point or comma):
+        return None
+    marks = [mark for mark in DECIMALS if texts.str.contains(mark, regex=False).any()]
+    both = point and comma
+    if not marks or (both and len(marks) > 1) or (point and marks == ["."]):
+        return None  # plain, or to be looked at one by one
+    decimal: Any = "either" if both else "." if point else ","
+    mark = next((mark for mark in marks if mark != decimal), "")
+    return Common(decimal, mark, "", frozenset(("",)), "", plain=False)
+
+
+def bare_text(text: str, decimal: Decimal) -> str:
+    """Write a number of nothing but digits, points and commas as float() reads it."""
+    return text.strip().translate(_WITHOUT[decimal])
+
+
+def number_text(token: Token, decimal: Decimal) -> str | None:
+    """Write a number as float() reads it; None where it does not fit the decimal mark."""
+    body = token.body
+    if not {".": token.point, ",": token.comma}.get(decimal, not ("." in body or "," in body)):
+        return None
+    digits = body.translate(_WITHOUT[decimal])
+    return f"-{digits}" if token.negative else digits

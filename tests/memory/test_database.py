@@ -1,9 +1,11 @@
 """A database from elsewhere is read from a copy; one that is written to keeps its locks."""
 
+import fcntl
 import multiprocessing
 import os
 import random
 import sqlite3
+import tempfile
 
 import pytest
 
@@ -92,6 +94,25 @@ def test_a_writer_that_was_let_go_is_not_taken_for_one(database, tmp_path):
     insert(Database(tmp_path / "base"), 2)
     assert largest(database) == 2
     assert os.listdir(tmp_path) == ["base"]
+
+
+def test_copies_that_killed_processes_left_are_removed_and_no_others(database, monkeypatch):
+    place = database.path.parent / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    for name in ("left", "held", "new", "other"):
+        folder = place / (name if name == "other" else f"nearwise-copy-{name}")
+        folder.mkdir()
+        (folder / "base").write_bytes(b"rows")
+        if name != "new":
+            os.utime(folder, (0, 0))
+    (place / "nearwise-copy-link").symlink_to(place / "other")
+    held = os.open(place / "nearwise-copy-held", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert largest(database) is None
+    os.close(held)
+    stay = ["nearwise-copy-held", "nearwise-copy-link", "nearwise-copy-new", "other"]
+    assert sorted(os.listdir(place)) == stay and (place / "other" / "base").exists()
 
 
 def write_all_the_time(path, begun, end):

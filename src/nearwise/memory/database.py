@@ -6,8 +6,11 @@ changes that are not in it yet, and the copy is read: what lies in the folder st
 by byte, and a process that writes to it is not held up.
 """
 
+import contextlib
 import errno
+import fcntl
 import os
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -21,6 +24,7 @@ from nearwise.memory.gate import StoreError, check_database, opened
 
 _LOG_HEADER = 32  # bytes; two random numbers in it are new whenever a log is begun anew
 _TICK = 0.02  # seconds; two writes within it may leave a file with the same time
+_FOLDER = "nearwise-copy-"  # of a folder with a copy, and a few letters more
 _PATIENCE = 10.0  # seconds that a copy is tried for while another process writes
 _SETTINGS = ("trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY")
 
@@ -185,7 +189,7 @@ class Database:
             if not header and not settled:
                 time.sleep(_TICK)
                 continue
-            with tempfile.TemporaryDirectory(prefix="nearwise-") as place:
+            with _private_folder() as place:
                 self._copy_file(self.path.name, place)
                 self._copy_file(self._log, place)
                 now = self._stamp()
@@ -221,6 +225,28 @@ class Database:
                 copy.truncate(size)
         except FileNotFoundError:  # a log that its last writer has removed
             return
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[str]:
+    """Make a folder for a copy, and remove those that killed processes left: they hold rows."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError), _locked(left) as found:
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _PATIENCE:
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as place, _locked(Path(place)):
+        yield place
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[os.stat_result]:
+    """Lock a folder, which a process that is killed no longer does; OSError if another has."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield os.fstat(handle)
+    finally:
+        os.close(handle)
 
 
 def _filled(handle: int, size: int) -> Iterator[tuple[int, int]]:

@@ -91,7 +91,7 @@ NO_DATES = {
 def test_what_looks_like_a_date_and_is_none_stays_a_category(case):
     frame = pd.DataFrame({"d": NO_DATES[case] * 20})
     assert report_columns(frame)[0].use == "category"
-    with pytest.raises(ValueError, match=r"not all values are dates.*--date d=%d-%m-%y"):
+    with pytest.raises(ValueError, match=r"not all values are dates.*'date:%d-%m-%y'"):
         report_columns(frame, {"d": "date"})
 
 

@@ -247,7 +247,7 @@ def describe(error: BaseException) -> str:
 
 
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-_WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)'\}}")
+_WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)(?::([^']+))?'\}}")
 _PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|[\w.+-]*\w)")
 # what options are called that have another name than the parameter
 _OPTIONS = {"n_members": "members", "random_state": "seed", "label_noise": "noise"}
@@ -259,7 +259,8 @@ def in_flags(text: str) -> str:
 
     def wish(found: re.Match[str]) -> str:
         name, use = ast.literal_eval(found[1]), found[2]
-        return f"--{'drop' if use == 'left out' else use} {shlex.quote(name)}"
+        value = name if found[3] is None else f"{name}={found[3]}"  # a date's format
+        return f"--{'drop' if use == 'left out' else use} {shlex.quote(value)}"
 
     def flag(found: re.Match[str]) -> str:
         name = found[1] if found[1] in options else _OPTIONS.get(found[1], "")

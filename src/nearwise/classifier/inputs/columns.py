@@ -361,7 +361,7 @@ def _as_date(column: pd.Series, name: str, kind: str, layout: str) -> ColumnPlan
     if kind == "number" and not layout:
         raise ValueError(
             f"columns={{{name!r}: 'date'}}: the column holds numbers. Name the format that they "
-            f"have: columns={{{name!r}: 'date:%Y%m%d'}} (--date {name}=%Y%m%d)."
+            f"have: columns={{{name!r}: 'date:%Y%m%d'}}."
         )
     counts = column.astype(object).value_counts()
     layouts, odd = ([layout], []) if layout else dates_among(counts.index.tolist())
@@ -379,8 +379,7 @@ def _as_date(column: pd.Series, name: str, kind: str, layout: str) -> ColumnPlan
         raise ValueError(
             f"columns={{{name!r}: 'date{':' * bool(layout)}{layout}'}}: not all values are dates"
             f"{' of this format' * bool(layout)}{shown}. Name the format that they have, such as "
-            f"columns={{{name!r}: 'date:%d-%m-%y'}} (--date {name}=%d-%m-%y), or write them as "
-            "2024-12-31."
+            f"columns={{{name!r}: 'date:%d-%m-%y'}}, or write them as 2024-12-31."
         )
     return _dated(column, name, layouts[0], odd)
 

@@ -43,6 +43,11 @@ def compare(shape: LayerShape, choices: list[LayerChoice], repeats: int) -> dict
     return found
 
 
+def names_device(arguments: list[str]) -> bool:
+    """Whether `token_speed_cuda` is meant: with any --device, for "cpu" tries that script out."""
+    return any(word.partition("=")[0] == "--device" for word in arguments)
+
+
 def main() -> None:
     """Measure, judge and write."""
     parser = argparse.ArgumentParser(
@@ -74,7 +79,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "cuda" in sys.argv or "--device=cuda" in sys.argv:
+    if names_device(sys.argv[1:]):
         token_speed_cuda.main()
     else:
         main()

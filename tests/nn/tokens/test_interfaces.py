@@ -157,6 +157,8 @@ def test_what_does_not_fit_is_refused_when_the_layer_runs():
         ),
         (lambda: LocalAttention(DIM, 7), "num_heads=7 does not divide dim=24"),
         (lambda: token_layer("KNNAttentoin"), "Did you mean 'KNNAttention'"),
+        (lambda: token_layer("MultiHeadConvNNAttention"), "Did you mean 'ConvNNAttention'"),
+        (lambda: token_layer("MultiHeadKvtAttention"), "Did you mean 'KvtAttention'"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nearwise.lab.nn import local as local_module
 from nearwise.lab.nn.local import LocalAttention
 from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.nn import (
@@ -32,6 +33,18 @@ def test_local_attention_sees_exactly_its_window(n_tokens, window, causal):
     gap = torch.arange(n_tokens)[:, None] - torch.arange(n_tokens)
     allowed = (gap.abs() <= window) & ((gap >= 0) | (not causal))
     torch.testing.assert_close(layer(x), masked_attention(layer, x, allowed), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"use_xpos": True}, {"rotary_offset": 2}], ids=str
+)
+@pytest.mark.parametrize("n_tokens", [5, 13, 16])
+def test_a_few_windows_are_attended_whole_as_one_by_one(options, n_tokens, monkeypatch):
+    layer, x = LocalAttention(24, 3, window_size=4, **options).eval(), tokens(n_tokens=n_tokens)
+    masks = {"key_padding_mask": torch.arange(n_tokens).expand(2, -1) == 2}
+    whole = layer(x, **masks)
+    monkeypatch.setattr(local_module, "_FEW_WINDOWS", 1)
+    torch.testing.assert_close(layer(x, **masks), whole, **CLOSE)
 
 
 def test_local_attention_without_an_exact_window_sees_three_windows():

@@ -42,6 +42,7 @@ def token_layer(
     if not isinstance(layer, str):
         return layer
     if layer not in known:
-        hint = did_you_mean(layer, known)
+        own = layer.removeprefix("MultiHead")  # as the published README has it
+        hint = did_you_mean(own if own in known else layer, known)
         raise ValueError(f"Layer {layer!r} is not known.{hint} There are {', '.join(known)}.")
     return known[layer]

@@ -12,7 +12,7 @@ import nearwise.nn as layers
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, load_vit_encoder, train_vit
 from nearwise.lab.experiments.vit.data import augmentation, load_vit_data
 from nearwise.lab.experiments.vit.image_rows import ImageFiles
-from nearwise.lab.experiments.vit.model import build_vit
+from nearwise.lab.experiments.vit.model import build_vit, idle_settings, layer_options
 from nearwise.lab.experiments.vit.recipe import engine_config
 from nearwise.lab.probing import open_encoder
 from nearwise.probes import extract_features
@@ -379,3 +379,60 @@ def test_a_data_path_without_the_set_does_not_hide_the_other_places(tmp_path, mo
         ):
             load_vit_data(settings(dataset="mnist", data_path=str(tmp_path / folder)))
     assert asked == [None, tmp_path / "there"]
+
+
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        ({"layer": "Attention", "K": 5, "window_size": 4}, ["K", "window_size"]),
+        ({"layer": "KvtAttention", "K": 5, "magnitude_type": "cosine"}, ["magnitude_type"]),
+        ({"layer": "ConvNNAttention", "num_samples": 5}, ["num_samples"]),
+        ({"layer": "ConvNNAttention", "sampling_type": "random", "num_samples": 5}, []),
+        ({"layer": "NeighborhoodAttention", "kernel_size": 3}, ["kernel_size"]),
+        ({"layer": "SparseAttention", "recipe": "published"}, []),
+        ({"layer": "SparseAttention", "sparse_mode": "all", "K": 3}, ["K"]),
+    ],
+)
+def test_settings_that_change_nothing_are_named(given, idle):
+    assert idle_settings(VitSettings(**given)) == idle
+
+
+def test_one_warning_per_setting_that_changes_nothing(tmp_path):
+    with pytest.warns(UserWarning, match="changes nothing") as caught:
+        train_vit(settings(K=3, window_size=4, num_epochs=1, output_dir=str(tmp_path / "run")))
+    told = [str(warning.message) for warning in caught]
+    assert [text.partition(" ")[0] for text in told] == ["K", "window_size"]
+    assert "layer='Attention'" in told[0]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_knows_which_settings_count(layer):
+    usual = settings(layer=layer, sampling_type="line", num_samples=9, d_hidden=12)
+    others = {"K": 3, "magnitude_type": "cosine", "convolution_type": "standard", "num_samples": 8}
+    others |= {"softmax_topk_val": False, "coordinate_encoding": True, "sampling_type": "random"}
+    others |= {"sample_padding": 1, "sample_in_eval": True, "include_self": "never"}
+    others |= {"learned_temperature": True, "null_neighbor": True, "branch_ratio": 0.3}
+    others |= {"kernel_size": 3, "window_size": 5, "sparse_mode": "all", "sparse_context_window": 5}
+    for name, value in others.items():
+        changed = usual.model_copy(update={name: value})
+        counts = layer_options(changed, 8) != layer_options(usual, 8)
+        assert (name not in idle_settings(changed)) == counts, name
+
+
+@pytest.mark.parametrize(
+    ("layer", "n_seen"), [("ConvNNAttention", 8), ("KNNAttention", 8), ("NeighborhoodAttention", 3)]
+)
+def test_the_class_token_is_an_ordinary_one_in_the_published_recipe_alone(layer, n_seen):
+    some = {"layer": layer, "sampling_type": "random", "num_samples": 8, "K": 3, "num_heads": 1}
+    for recipe, more in (("published", 0), ("default", 1)):
+        attn = build_vit(settings(recipe=recipe, **some), 8, 1, 10).blocks[0].attn
+        if layer == "NeighborhoodAttention":
+            near, _ = attn._neighbors(17 - attn.num_prefix_tokens, "cpu")
+            assert near.shape[1] == n_seen + more
+        else:
+            assert len(attn.sampling.draw(17, "cpu", training=True)) == n_seen + more
+
+
+def test_a_compiled_run_does_not_go_on_as_one_that_is_not(trained):
+    with pytest.raises(ValueError, match="use_compiled=False, not True"):
+        train_vit(trained[1].model_copy(update={"use_compiled": True}))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nearwise.lab.experiments.vit.learner import PixelScale
-from nearwise.lab.experiments.vit.settings import VitSettings
+from nearwise.lab.experiments.vit.settings import RECIPES, VitSettings
 from nearwise.lab.nn import count_flops
 from nearwise.lab.nn.layers import token_layer
 from nearwise.nn import Sampling, VisionTransformer
@@ -94,6 +94,8 @@ def rebuilt(
 def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
     """Options of the attention layer, by its own names, from the published ones."""
     options = _options_by_layer(settings, image_size)
+    if settings.layer_name in _WITH_PREFIX and _is_ordinary(settings):
+        options["num_prefix_tokens"] = 0
     if settings.layer_name != "TokenConvolution":  # its projections have biases in any case
         options["proj_bias"] = settings.proj_bias
     return options
@@ -101,6 +103,7 @@ def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
 
 def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
     name, s = settings.layer_name, settings
+    n_prefix = 0 if _is_ordinary(s) else s.num_registers + (s.pooling == "token")
     sampling = {
         "sampling": s.sampling_type,
         "num_samples": s.num_samples,
@@ -121,7 +124,7 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
             "num_samples": s.num_samples,
             "padding": s.sample_padding,
             "sample_in_eval": s.sample_in_eval,
-            "num_prefix_tokens": s.num_registers + (s.pooling == "token"),
+            "num_prefix_tokens": n_prefix,
             "grid_size": (image_size // s.patch_size,) * 2,
         }
         return {
@@ -148,6 +151,41 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
         "TokenConvolution": {"kernel_size": s.kernel_size, "proj_drop": s.attention_dropout},
     }
     return by_name.get(name, {})
+
+
+_WITH_PREFIX = ("ConvNNAttention", "NeighborhoodAttention1D")
+
+
+def _is_ordinary(settings: VitSettings) -> bool:
+    """Whether the class token is a token as any other, as published; a grid has no place for it."""
+    return settings.recipe == "published" and settings.sampling_type != "grid"
+
+
+_SAMPLING = {"sampling_type", "num_samples", "sample_padding", "sample_in_eval"}
+_KNN = {"K", "magnitude_type", *_SAMPLING}
+_CONVNN = {*_KNN, "convolution_type", "softmax_topk_val", "coordinate_encoding"}
+# Settings of the attention that count for a layer; the others count for none.
+_OF_LAYER: dict[str, set[str]] = {
+    "KNNAttention": {*_KNN, "include_self", "learned_temperature", "null_neighbor"},
+    "ConvNNAttention": _CONVNN,
+    "BranchingAttention": {*_CONVNN, "branch_ratio"},
+    "BranchingConv": {*_CONVNN, "branch_ratio", "kernel_size"},
+    "KvtAttention": {"K"},
+    "LocalAttention": {"window_size"},
+    "NeighborhoodAttention1D": {"K"},
+    "NeighborhoodAttention2D": {"K"},
+    "SparseAttention": {"sparse_mode", "sparse_context_window"},
+    "TokenConvolution": {"kernel_size"},
+}
+
+
+def idle_settings(settings: VitSettings) -> list[str]:
+    """Name the settings that were given and change nothing, with this layer and sampling_type."""
+    counting = _OF_LAYER.get(settings.layer_name, set())
+    if settings.sampling_type == "all":
+        counting = (counting - _SAMPLING) | {"sampling_type"} & counting
+    given = settings.model_fields_set - set(RECIPES[settings.recipe])
+    return sorted((given & set().union(*_OF_LAYER.values())) - counting)
 
 
 class Cost(NamedTuple):

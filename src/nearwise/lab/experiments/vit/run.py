@@ -17,7 +17,7 @@ from nearwise.lab.experiments.vit.data import VitData, load_vit_data
 from nearwise.lab.experiments.vit.evaluate import measure_test
 from nearwise.lab.experiments.vit.image_rows import ImageTensor
 from nearwise.lab.experiments.vit.learner import SupervisedImages
-from nearwise.lab.experiments.vit.model import Cost, build_vit, cost_of
+from nearwise.lab.experiments.vit.model import Cost, build_vit, cost_of, idle_settings
 from nearwise.lab.experiments.vit.outputs import (
     CHECKPOINT,
     OWN_FILES,
@@ -35,6 +35,7 @@ from nearwise.lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.lab.experiments.vit.settings import HOW, VitSettings
 from nearwise.nn import VisionTransformer
 from nearwise.training import BatchLoss, TrainingResult, train_epochs
+from nearwise.warn import warn_user
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,9 @@ class _Job:
         self.settings, self.device = settings, choose_device(settings.device)
         self.folder = Path(settings.folder)
         _refuse_other(self.folder, settings)
+        for name in idle_settings(settings):
+            sampled = f"sampling_type={settings.sampling_type!r}"
+            warn_user(f"{name} changes nothing with layer={settings.layer!r} and {sampled}.")
         progress(f"Loading {settings.dataset}")
         self.data = data = load_vit_data(settings)
         self.model = build_vit(settings, data.image_size, data.channels, data.n_classes)
@@ -231,9 +235,16 @@ class _Peak:
 
 def _fingerprint(settings: VitSettings, data: VitData) -> str:
     decides = settings.decides()
-    for name in ("data_path", "use_compiled", "compile_mode"):  # where, and how fast
+    for name in _no_matter(settings):
         decides.pop(name)
     return json.dumps([decides, data.fingerprint()], sort_keys=True)
+
+
+def _no_matter(settings: VitSettings) -> tuple[str, ...]:
+    """Name the settings that do not change the result; compiled models draw dropout otherwise."""
+    return (
+        ("data_path",) if settings.use_compiled else ("data_path", "use_compiled", "compile_mode")
+    )
 
 
 def _refuse_other(folder: Path, settings: VitSettings) -> None:
@@ -244,9 +255,9 @@ def _refuse_other(folder: Path, settings: VitSettings) -> None:
     if not path.exists():
         return
     before, now = json.loads(path.read_text(encoding="utf-8")), settings.model_dump()
-    same = (*HOW, "data_path", "use_compiled", "compile_mode")
+    same = _no_matter(settings) if not before.get("use_compiled") else ("data_path",)
     for name in now:
-        if name not in same and before.get(name) != now[name]:
+        if name not in (*HOW, *same) and before.get(name) != now[name]:
             raise ValueError(
                 f"{folder} holds a run with {name}={before.get(name)!r}, not {now[name]!r}. Give "
                 "another --output-dir, or remove that folder."

@@ -119,7 +119,9 @@ def _embeddings():
     return X, (X[:, 0] > 0).astype(int)
 
 
-@pytest.mark.parametrize("made", [None, _dates, _images, _embeddings], ids=["table", "dates", "images", "embeddings"])
+@pytest.mark.parametrize(
+    "made", [None, _dates, _images, _embeddings], ids=["table", "dates", "images", "embeddings"]
+)
 def test_the_example_of_each_body_is_of_this_model_and_is_answered(asked, folder, tmp_path, made):
     if made is not None:
         folder = tmp_path / "m.model"

@@ -138,7 +138,7 @@ REFUSED = {
     "no dates": ({"zip": "date"}, "'zip': 'date'}: not all values are dates, such as '1234'"),
     "days or months": (
         {"day": "date"},
-        r"cannot be told apart.*--date day=%d/%m/%Y or day=%m/%d/%Y ",
+        "cannot be told apart.*: columns={'day': 'date:%d/%m/%Y'} or columns={'day': 'date:%m/%d/",
     ),
     "dates as numbers": ({"when": "number"}, "the column holds dates"),
 }

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -110,16 +111,17 @@ def test_where_day_and_month_cannot_be_told_apart_the_error_has_the_flag(case, t
     frame = pd.DataFrame({"when": early.dt.strftime(layout), "y": [i % 2 for i in early.index]})
     report = report_columns(frame)[0]
     assert (report.use, report.change) == ("category", "date")
-    flags = " or ".join(f"when={one}" for one in fitting)
+    wishes = " or ".join(f"columns={{'when': 'date:{one}'}}" for one in fitting)
     with pytest.raises(ValueError) as error:
         report_columns(frame, {"when": "date"})
-    assert f"Name the format: --date {flags} " in str(error.value)
+    assert f"Name the format: {wishes}, or" in str(error.value)
     _, found = encoded(frame[["when"]], {"when": f"date:{layout}"})
     clock = early if "clock" in case else early.dt.normalize()
     assert same(found, encoded(pd.DataFrame({"when": clock.reset_index(drop=True)}))[1])
     frame.to_csv(tmp_path / "t.csv", index=False)
     run = ("fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", "--preset", "instant")
-    assert flags in nearwise(*run, "--date", "when").err
+    flags = " or ".join(f"--date {shlex.quote(f'when={one}')}" for one in fitting)
+    assert f"Name the format: {flags}, or" in nearwise(*run, "--date", "when").err
     done = nearwise(*run, "--date", f"when={layout}")
     assert done.exit_code == 0, done.err
     assert AttnKNNClassifier.load(tmp_path / "m").column_types_ == {"when": "date"}

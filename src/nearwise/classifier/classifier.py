@@ -309,7 +309,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         problem = _problem(model.rows, plans, codes, own, model.n_classes)
         before = model.predictor.encoder
         if isinstance(problem.encoder, TableEncoder) and isinstance(before, TableEncoder):
-            problem.encoder.keep_words(before)
+            problem.encoder.keep_gap_words(before)
         problem.ids = bank.ids
         with Progress(self.verbose) as progress:
             settings = self._settings_of_refresh(model)

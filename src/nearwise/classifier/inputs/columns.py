@@ -366,11 +366,10 @@ def _as_date(column: pd.Series, name: str, kind: str, layout: str) -> ColumnPlan
     counts = column.astype(object).value_counts()
     layouts, odd = ([layout], []) if layout else dates_among(counts.index.tolist())
     if len(layouts) > 1:
-        shown = " or ".join(f"{name}={one}" for one in layouts)
+        shown = " or ".join(f"columns={{{name!r}: 'date:{one}'}}" for one in layouts)
         raise ValueError(
             f"Column {name!r} holds dates such as {column.dropna().iloc[0]!r}, in which day and "
-            "month cannot be told apart. Name the format: --date " + shown + f" (in Python "
-            f"columns={{{name!r}: 'date:{layouts[0]}'}}), or write them as 2024-12-31."
+            f"month cannot be told apart. Name the format: {shown}, or write them as 2024-12-31."
         )
     if layout:
         odd = dates_unlike(counts.index.tolist(), layout)

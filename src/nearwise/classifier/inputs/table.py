@@ -189,7 +189,7 @@ class TableEncoder:
         kept = dict.fromkeys(counted, "number") | dict.fromkeys(left, "left out")
         return dated | {name: use for name, use in kept.items() if name not in self.spellings}
 
-    def keep_words(self, before: "TableEncoder") -> None:
+    def keep_gap_words(self, before: "TableEncoder") -> None:
         """Keep the words for gaps of an earlier fit, of columns that hold them no longer."""
         words = before.gap_words.items()
         kept = {n: found for n, found in words if n in self.spellings or n in self.dates}

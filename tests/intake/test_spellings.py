@@ -258,6 +258,21 @@ def test_python_reads_a_later_file_by_the_model_or_refuses_it(later):
         assert "read_table(path, like=model)" in str(error)
 
 
+def test_a_table_with_both_decimal_marks_is_read_as_in_training(tmp_path, nearwise):
+    lines = ["w;pop;place;y"]
+    lines += [f"{c % 7},{c % 90 + 10};{c % 5}.{c};{'NA' if c % 2 else 'EU'};{c % 2}" for c in CENTS]
+    data, folder = tmp_path / "t.csv", tmp_path / "model"
+    data.write_text("\n".join(lines))
+    run = ("fit", data, "-t", "y", "-o", folder, "--preset", "instant", "--keep-words", "place")
+    assert nearwise(*run).exit_code == 0
+    for command in ("predict", folder, data, "--keep", "w"), ("evaluate", folder, data):
+        assert (done := nearwise(*command)).exit_code == 0, done.err
+        assert "Missing values" not in done.err
+    model = AttnKNNClassifier.load(folder)
+    read = read_table(data, like=model, keep_words=["place"]).drop(columns="y")
+    assert same(model.predict_proba(read), model.predict_proba(model._fitted.rows))
+
+
 CONTRADICTIONS = {
     "a decimal point": ("salary;hours\n8.5;3,5\n", "'salary' held numbers with a decimal comma"),
     "points elsewhere": ("salary;hours\n8.500;3.5\n", "'hours' held numbers with a decimal comma"),

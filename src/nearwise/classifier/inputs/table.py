@@ -217,6 +217,7 @@ class TableEncoder:
                 column = spellings[name].numbers(column, name)
             if read is frame:
                 read = frame.copy(deep=False)
+                read.attrs = {}  # no file wrote these numbers
             read.isetitem(at, column.array)
         return read
 

@@ -263,9 +263,9 @@ def test_an_index_described_otherwise_than_any_is_refused(wrong, tmp_path):
 def test_a_memory_on_disk_answers_as_its_folder_opens(approximate, tmp_path, monkeypatch):
     pytest.importorskip("lance")
     if approximate:
-        disk = import_module("nearwise.memory.stores.disk")
-        monkeypatch.setattr(disk, "AUTO_EXACT_BELOW", THRESHOLD)
-        monkeypatch.setattr(disk, "RECALL_QUERIES", 20)
+        bulk = import_module("nearwise.memory.stores.bulk")
+        monkeypatch.setattr(bulk, "AUTO_EXACT_BELOW", THRESHOLD)
+        monkeypatch.setattr(bulk, "RECALL_QUERIES", 20)
     folder = tmp_path / "m"
     move_memory(model_of("euclidean", "auto"), folder)
 

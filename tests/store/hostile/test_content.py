@@ -53,7 +53,7 @@ JSON = {
     "no neighbors": ("specs.0.n_neighbors", 0, "n_neighbors"),
     "distances without a unit": ("specs.0.unit", 0, "unit"),
     "distances in NaN": ("specs.0.unit", float("nan"), "unit"),
-    "a space that is not there": ("specs.0.name", "elsewhere", "specs.*elsewhere"),
+    "a space that is not there": ("specs.0.name", "elsewhere", "indexes.*elsewhere"),
     "a metric of a space": ("specs.0.metric", "hamming", "metric"),
     "no spaces": ("specs", [], "specs"),
     "part temperatures of zero": ("part_temperatures", [0, 0], "part_temperatures"),

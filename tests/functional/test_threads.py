@@ -54,6 +54,17 @@ def test_libraries_have_one_thread_inside_and_theirs_again_outside():
     assert of_libraries() == {3}
 
 
+def test_predictions_limit_torch_alone_and_a_fit_inside_limits_all():
+    with one_thread(torch_only=True):
+        assert torch.get_num_threads() == 1 and of_libraries() == {1, 3}
+        with one_thread():
+            assert of_libraries() == {1} and coarse_threads() == 3
+            with own_threads():
+                assert of_libraries() == {3}
+        assert torch.get_num_threads() == 1 and of_libraries() == {1, 3}
+    assert of_libraries() == {3}
+
+
 def test_an_error_gives_the_threads_back():
     with pytest.raises(ZeroDivisionError), one_thread(), own_threads():
         _ = 1 / 0

@@ -120,7 +120,7 @@ class Query:
         self._heads: list[list[Answer]] = []
         self._apart: list[Remoteness] = []
         self._reasons: list[Reason] = []
-        with one_thread():
+        with one_thread(torch_only=True):
             for retrieved in self._retrieve():
                 self._note(retrieved)
         self._passed = set(self._extras)

@@ -35,24 +35,36 @@ def coarse_threads() -> int:
 
 
 @contextmanager
-def one_thread(n_coarse: int | None = None) -> Iterator[None]:
+def one_thread(n_coarse: int | None = None, *, torch_only: bool = False) -> Iterator[None]:
     """Keep torch, BLAS and OpenMP to one thread for the operations of the calling thread.
 
     What is split by `coarse_threads` is not kept to it. BLAS has one number of threads for the
-    process: of several callers the first decides. `n_coarse` is the most threads that large work
-    takes inside; None or a negative number leaves them as they are.
+    process: of several callers the first decides.
+
+    Parameters
+    ----------
+    n_coarse : int, optional
+        The most threads that large work takes inside; None or a negative number leaves them as
+        they are.
+    torch_only : bool, default=False
+        Whether BLAS and OpenMP are left alone, as in predictions, which hardly use them: setting
+        them takes .06 ms, and is for the whole process.
     """
-    if _limits_here() is not None:
+    outer = _limits_here()
+    if outer is not None and (torch_only or not outer.torch_only):
         yield
         return
     stop_spinning()
-    limits = _here.limits = _Limits(n_coarse)
-    limits.set()
+    limits = _Limits(n_coarse, outer, torch_only)
     try:
+        limits.set()
+        _here.limits = limits
         yield
     finally:
-        _here.limits = None
+        _here.limits = outer
         limits.lift()
+        if outer is not None:
+            torch.set_num_threads(1)
 
 
 @contextmanager
@@ -64,17 +76,17 @@ def own_threads() -> Iterator[None]:
     stop_spinning()
     limits, before = _limits_here(), torch.get_num_threads()
     n = coarse_threads()
-    if limits is not None:
-        _here.limits = None
-        limits.lift()
-    torch.set_num_threads(n)
     try:
+        if limits is not None:
+            _here.limits = None
+            limits.lift()
+        torch.set_num_threads(n)
         yield
     finally:
         torch.set_num_threads(before if limits is None else limits.n_torch)
         if limits is not None:
-            _here.limits = limits
             limits.set()
+            _here.limits = limits
 
 
 def stop_spinning() -> None:
@@ -157,25 +169,30 @@ class Threads:
 class _Limits:
     """One thread for torch, BLAS and OpenMP, and what the calling thread had before."""
 
-    def __init__(self, n_coarse: int | None) -> None:
-        self.n_torch = torch.get_num_threads()
+    def __init__(self, n_coarse: int | None, outer: "_Limits | None", torch_only: bool) -> None:
+        self.n_torch: int = torch.get_num_threads() if outer is None else outer.n_torch
         self.n_coarse = n_coarse if n_coarse is not None and n_coarse > 0 else self.n_torch
+        self.torch_only = torch_only
+        self._has_blas, self._limiter = False, None
 
     def set(self) -> None:
         """Set the limits."""
-        # One at a time limits BLAS: another would take the limit for what was there before.
-        self._has_blas = _blas.acquire(blocking=False)
-        libraries = _libraries(len(sys.modules))
-        if not self._has_blas:
-            libraries = libraries.select(user_api="openmp")
-        self._limiter = libraries.limit(limits=1)
+        if not self.torch_only:
+            # One at a time limits BLAS: another would take the limit for what was there before.
+            self._has_blas = _blas.acquire(blocking=False)
+            libraries = _libraries(len(sys.modules))
+            if not self._has_blas:
+                libraries = libraries.select(user_api="openmp")
+            self._limiter = libraries.limit(limits=1)
         torch.set_num_threads(1)
 
     def lift(self) -> None:
         """Return to what was before."""
-        self._limiter.__exit__(None, None, None)
+        if self._limiter is not None:  # an interrupt may come before it is set
+            self._limiter.restore_original_limits()
         if self._has_blas:
             _blas.release()
+        self._has_blas, self._limiter = False, None
         torch.set_num_threads(self.n_torch)
 
 

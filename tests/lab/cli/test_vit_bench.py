@@ -43,8 +43,8 @@ def test_mistakes_are_named(nearwise, tmp_path):
         (("--layers", "KNAttention"), "Did you mean 'KNNAttention'"),
         (("--tokens", "8,x"), "must be positive numbers"),
         (("--tokens", "5"), "n_neighbors=9 must lie between 1 and the 5 tokens"),
-        (("--tokens", "16", "--heads", 5), "does not divide dim=192"),
-        (("--tokens", "16", "--repeats", 1), "repeats=1 must be at least 2"),
+        (("--tokens", "16", "--heads", 5), "does not divide --dim 192"),
+        (("--tokens", "16", "--repeats", 1), "--repeats 1 must be at least 2"),
         (("--threads", 0), "--threads 0 must be at least 1"),
         (("--out", tmp_path), "is not a file of results"),
     ):

@@ -325,7 +325,7 @@ class Predictor:
             log_proba = shrink(log_proba, base_log_proba, self.acceptance.share)
         return widen(log_proba, n_classes).cpu()
 
-    @one_thread()
+    @one_thread(torch_only=True)
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""
         self._refuse_remembered()

@@ -88,7 +88,7 @@ class CalibrationRows(NamedTuple):
         return not np.isin(self.truth, (0.0, 1.0)).all()
 
 
-@one_thread()
+@one_thread(torch_only=True)
 def calibration_rows(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     """Predict the calibration rows of later predictions; kept until the memory changes.
 

@@ -31,7 +31,12 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SELDOM = ("no base", "networks", "images")  # what differs is tested with the other kinds
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SELDOM)) for k in KINDS]
+)
 def test_every_way_of_forking_gives_children_that_predict_as_the_parent(kind, tmp_path):
     settings, (X, y) = KINDS[kind]
     if "index" in settings:

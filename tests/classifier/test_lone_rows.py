@@ -32,7 +32,9 @@ FITS = {
 }
 
 
-@pytest.mark.parametrize("labels", [LABELS, TWO], ids=["of six classes", "of two classes"])
+@pytest.mark.parametrize(
+    "labels", [LABELS, pytest.param(TWO, marks=pytest.mark.slow)], ids=["six", "two classes"]
+)
 @pytest.mark.parametrize("case", FITS)
 def test_a_class_with_one_row_is_remembered_in_its_place(case, labels, tmp_path):
     model = attn_knn(random_state=0, **FITS[case])

@@ -161,8 +161,10 @@ def main() -> None:
         return
     from search_speed import circumstances
 
+    from nearwise.conditions import command_line
+
     record = {
-        "command": "python benchmarks/busy.py",
+        "command": f"python benchmarks/{command_line()}",
         "seed": 0,
         "loops": arguments.loops,
         "bars": {"cpu_ratio": MOST_CPU, "wall_ratio": MOST_WALL},

@@ -34,6 +34,7 @@ CLASSIFIER = ("classifier", "data", "functional", "memory", "nn", "training")
 JUDGED = {
     "house": ("",),
     "layer_": ("functional", "nn"),
+    "busy": ("functional", "nn", "classifier", "training"),
     "probe_": ("functional", "nn", "probes"),
     "query_speed": ("functional",),
     "representations": ("functional", "nn", "probes", "lab/field_training"),

@@ -18,7 +18,7 @@ import torch
 
 from nearwise import AttnKNNClassifier, LiveModel
 
-PATIENCE = int(__import__("os").environ.get("PATIENCE", 100))
+PATIENCE = 100  # seconds; of a machine that is busy
 FORK = multiprocessing.get_context("fork")
 torch.set_num_threads(2)  # on a machine with one processor, too
 MODEL = AttnKNNClassifier.load(sys.argv[1])

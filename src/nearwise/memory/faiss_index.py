@@ -15,6 +15,7 @@ from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.distances import center_of
 from nearwise.functional.search import check_left
 from nearwise.functional.search_cpu import measure_candidates, refuse_not_finite
+from nearwise.functional.threads import own_threads
 from nearwise.memory.index import BaseIndex
 
 Floats = NDArray[np.float32]
@@ -101,7 +102,8 @@ class FaissIndex(BaseIndex):
         vectors = self._vectors(self._keys)
         self._index = self._make(*vectors.shape)
         if not self._index.is_trained:
-            self._index.train(vectors)
+            with own_threads():
+                self._index.train(vectors)
         self._next_slot = 0
         self._slots = self._slots[:0]
         self._append(len(vectors))
@@ -149,7 +151,8 @@ class FaissIndex(BaseIndex):
 
     def _search(self, vectors: Floats, n_asked: int) -> tuple[Floats, Slots]:
         """Return FAISS's scores and slots, best first; slot -1 where it found too few."""
-        scores, slots = self._index.search(vectors, n_asked, params=self._parameters(n_asked))
+        with own_threads():
+            scores, slots = self._index.search(vectors, n_asked, params=self._parameters(n_asked))
         return scores, slots
 
     @abstractmethod

@@ -57,16 +57,6 @@ class Candidate:
     stops_on_held_out: bool = False
     is_given: bool = False
 
-    @property
-    def n_side_by_side(self) -> int:
-        """Folds that may be fitted at a time, each in one thread.
-
-        One for forests, whose trees share the threads, and for a user's classifier, which need not
-        bear threads and may have its own.
-        """
-        has_own = self.is_given or getattr(self.model, "n_jobs", None) not in (None, 1)
-        return 1 if has_own else coarse_threads()
-
     def fit_folds(
         self, view: np.ndarray, targets: list[Target], folds: list[Fold]
     ) -> Iterator[int]:

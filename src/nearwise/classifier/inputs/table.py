@@ -269,7 +269,8 @@ class TableEncoder:
             named = _counted(zip((self.columns[at] for at in empty), filled, strict=True))
             warn_user(
                 f"Values in columns that had none in training: {named}. They are ignored; fit "
-                "again to use them."
+                "again to use them.",
+                RowsWarning,
             )
 
     def _from_array(self, X: Any) -> tuple[np.ndarray, np.ndarray]:

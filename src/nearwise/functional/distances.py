@@ -9,6 +9,8 @@ from torch import Tensor
 
 Metric = Literal["euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
+# Outside these norms float32 products could overflow or vanish: rows are then measured directly.
+LARGEST_NORM, SMALLEST_NORM = 1e18, 1e-15
 # Subtract the mean of the keys when it is longer than this many standard deviations.
 _LONG_MEAN = 2.0
 # A little more than twice the rounding unit of what the two factors are rounded to.

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional import kernels
-from nearwise.functional.distances import METRICS, Metric, center_of, product_error
+from nearwise.functional.distances import (
+    LARGEST_NORM,
+    METRICS,
+    SMALLEST_NORM,
+    Metric,
+    center_of,
+    product_error,
+)
 from nearwise.functional.threads import Threads
 
 Array = NDArray[Any]
@@ -28,9 +35,6 @@ _QUERY_TILE = 1024
 # From here on sorting whole rows is cheaper than keeping a sorted list up to date.
 _MANY_NEIGHBORS = 1024
 _NO_IDS: Array = np.empty(0, dtype=np.int64)
-# Outside these norms float32 products could overflow or vanish: rows are then measured directly.
-LARGEST_NORM = 1e18
-SMALLEST_NORM = 1e-15
 _MANY_NEAR = 0.05  # share of the keys, which take as long to measure as float32 products
 _FASTER = 0.9  # share of the time of float32 products; scanning these takes twice as long
 _ROUNDED_TWICE = 1.02  # more than three roundings to bfloat16 take from a product of norms

@@ -6,8 +6,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from nearwise.functional.distances import Metric, center_of, paired_distances, product_error
-from nearwise.functional.search_cpu import LARGEST_NORM, SMALLEST_NORM
+from nearwise.functional.distances import (
+    LARGEST_NORM,
+    SMALLEST_NORM,
+    Metric,
+    center_of,
+    paired_distances,
+    product_error,
+)
 
 _KEY_TILE = 65536
 _SPARE = 16

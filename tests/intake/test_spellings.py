@@ -1,6 +1,7 @@
 """Numbers as people and programs write them, in tables of text and in files, now and later."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -455,3 +456,19 @@ def test_a_slip_is_named_on_the_command_line_and_in_python(tmp_path, nearwise):
         "fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", "--preset", "instant"
     )
     assert done.exit_code == 0 and said in done.err
+
+
+@pytest.mark.parametrize(
+    ("written", "example"),
+    [
+        (["$1,200.50", "$900.25"], "$1,234.5"),
+        (["95%", "5.5%"], "12.5%"),
+        (["5 km", "7 km"], "12 km"),
+    ],
+)
+def test_the_number_that_a_refusal_shows_is_written_as_the_column_is(written, example):
+    X = pd.DataFrame({"amount": written * 20, "other": range(40)})
+    with quietly():
+        model = attn_knn(**CHEAP).fit(X, ["a", "b"] * 20)
+    with pytest.raises(ValueError, match=re.escape(f"Write numbers as in training ({example})")):
+        model.predict(pd.DataFrame({"amount": ["12 apples"], "other": [1]}))

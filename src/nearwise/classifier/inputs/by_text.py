@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nearwise.data.tables.cells import EXACT_BELOW
 from nearwise.data.tables.spellings import NUMBER
-
-_EXACT_BELOW = 2**53  # whole floats from there on may stand for several integers
 
 
 def labels_as_classes(labels: "pd.Series", classes: np.ndarray) -> "pd.Series":
@@ -60,7 +59,7 @@ def code_by_text(known: list[Any]) -> Callable[[Any], int]:
 
 def in_text(value: Any) -> str:
     """Write a category out; a whole float as its integer."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_BELOW:
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_BELOW:
         return str(int(value))
     return str(value)
 

@@ -8,10 +8,9 @@ import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from nearwise.data.tables.cells import EXACT_BELOW
 from nearwise.names import listed
 from nearwise.warn import warn_user
-
-_EXACT_BELOW = 2**53  # of the whole numbers in float64
 
 
 def label_values(y: Any) -> np.ndarray:
@@ -83,7 +82,7 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"y holds NaN or missing labels in {int(missing.sum())} of {n_rows} rows. Drop them."
         )
-    if values.dtype.kind == "f" and _EXACT_BELOW <= (most := np.abs(values).max()) < np.inf:
+    if values.dtype.kind == "f" and EXACT_BELOW <= (most := np.abs(values).max()) < np.inf:
         raise ValueError(
             f"y holds floats of up to {most}. From 2**53 on a float stands for several whole "
             "numbers, so classes would be merged. Give whole numbers or text."

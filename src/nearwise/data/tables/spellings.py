@@ -129,6 +129,8 @@ class Spelling:
         """A number as this column writes it."""
         digits = f"1{self.thousands}234" if self.thousands else "12"
         digits += f"{self.decimal}5" if self.decimal else ""
+        if re.fullmatch(_SYMBOLS, self.sign) and not self.sign[-1].isalpha():
+            return f"{self.sign}{digits}"
         return f"{digits}{self.sign}" if self.sign in _RATIOS else f"{digits} {self.sign}".strip()
 
     def numbers(self, column: pd.Series, name: str) -> pd.Series:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
+
+from nearwise.cached import cached_property
 
 _MOST_POINTS = 400  # of a line; more cannot be distinguished
 _CHARACTER = 7  # width of a digit of a tick, at most

@@ -1,10 +1,11 @@
 """Check labels and probabilities once, with errors that say what to do."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+
+from nearwise.cached import cached_property
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

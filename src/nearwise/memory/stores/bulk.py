@@ -7,7 +7,7 @@ into memory page by page.
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from nearwise.cached import cached_property
 from nearwise.functional import topk_neighbors
 from nearwise.memory.arrow import checked
 from nearwise.memory.index import ExactIndex

@@ -12,7 +12,6 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from nearwise.cached import cached_property
 from nearwise.functional import Metric, topk_neighbors
 from nearwise.memory.arrow import read_stream
 from nearwise.memory.gate import subfolder

@@ -66,8 +66,7 @@ def run(dataset: Any, seed: int, option: str) -> dict[str, Any]:
     X_test, y_test = dataset.rows(test)
     model = AttnKNNClassifier(
         embedder="deep",
-        n_members=1,
-        validation_fraction=0.2,
+        cv=0.2,
         settings={"pooling": "log-linear"} | OPTIONS[option],
         random_state=seed,
     )

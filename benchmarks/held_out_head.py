@@ -1,6 +1,6 @@
 """The pretrained head where rows are held out once, beside the heads that are trained there.
 
-Images and ready embeddings with `validation_fraction`: the classifier as it is, and in its own
+Images and ready embeddings with `cv`: the classifier as it is, and in its own
 memory the pretrained head with a temperature, alone and pooled with the networks' heads. Both are
 fitted to the rows held out, as the classifier's own heads are.
 
@@ -39,7 +39,7 @@ def read(name: str, root: str | None) -> tuple[np.ndarray, np.ndarray, int, dict
         images, labels = load_digits(return_X_y=True)
         return (images * 15).astype(np.uint8).reshape(-1, 8, 8, 1), labels, 1000, {}
     dataset = load_dataset(name, data_root=root)
-    return np.asarray(dataset.X), dataset.y, 8000, {"validation_fraction": 0.15}
+    return np.asarray(dataset.X), dataset.y, 8000, {"cv": 0.15}
 
 
 def mean_nll(log_proba: Tensor, labels: Tensor) -> float:

@@ -40,7 +40,7 @@ CONFIDENCE, COVERAGE, RISK = 0.9, 0.9, 0.05
 CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "settings": {"head": {"epochs": 8}}}
 FITS: dict[str, dict[str, Any]] = {
     "cross-fitted": {"preset": "fast", **CHEAP},
-    "held-out": {"validation_fraction": 0.2, **CHEAP},
+    "held-out": {"cv": 0.2, **CHEAP},
 }
 SETS: dict[str, dict[str, Any]] = {
     "lac": {},

@@ -36,7 +36,7 @@ def main(out: Path = OUT) -> None:
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
     # Heads that are trained here, on rows held out for them; a cross-fit uses the pretrained one.
-    settings: dict[str, Any] = {"validation_fraction": 0.3, "n_members": 1, "random_state": 0}
+    settings: dict[str, Any] = {"cv": 0.3, "random_state": 0}
     rare = Settings(pooling="mixture", calibration=None)
     variant = VariantConfig.model_validate({"ece_weight": 1.0, "temperature": True})
     plain = AttnKNNClassifier(**settings, settings=rare).fit(X, y).predict_proba(X_test)

@@ -73,7 +73,7 @@ def changed() -> tuple[AttnKNNClassifier, dict]:
 def stream() -> tuple[AttnKNNClassifier, dict]:
     X, y = blobs(360, 4, 5)
     model = attn_knn(
-        **{**QUICK, "preset": "fast", "capacity": 150, "eviction": "importance", "n_members": 2}
+        **{**QUICK, "preset": "fast", "capacity": 150, "eviction": "importance", "cv": 2}
     )
     early = y[:120] < 3
     model.partial_fit(X[:120][early], y[:120][early])
@@ -85,7 +85,7 @@ def stream() -> tuple[AttnKNNClassifier, dict]:
 def views() -> tuple[AttnKNNClassifier, dict]:
     X, y = embeddings(300)
     other = X + np.random.default_rng(2).normal(size=X.shape).astype(np.float32)
-    return fit(X, y, views=[other], validation_fraction=0.2, train={"epochs": 3})
+    return fit(X, y, views=[other], cv=0.2, train={"epochs": 3})
 
 
 def weighted() -> tuple[AttnKNNClassifier, dict]:
@@ -97,12 +97,10 @@ def weighted() -> tuple[AttnKNNClassifier, dict]:
 CASES: dict[str, Callable[[], tuple[AttnKNNClassifier, dict]]] = {
     "table-default": lambda: fit(*table(200)),
     "table-fast": lambda: fit(*table(260, 1), preset="fast", calibration="per-class"),
-    "numbers-embedder": lambda: fit(
-        *blobs(440, 3, 6), embedder="mlp", train={"epochs": 3}, n_members=2
-    ),
+    "numbers-embedder": lambda: fit(*blobs(440, 3, 6), embedder="mlp", train={"epochs": 3}, cv=2),
     "embeddings-fast": lambda: fit(*embeddings(330), preset="fast"),
     "embeddings-held-out": lambda: fit(
-        *embeddings(400), validation_fraction=0.2, embedder="deep", train={"epochs": 3}
+        *embeddings(400), cv=0.2, embedder="deep", train={"epochs": 3}
     ),
     "views": views,
     "images": images,

@@ -5,7 +5,7 @@ from PIL import Image
 
 QUICK = {
     "embedder": "resnet-small",
-    "validation_fraction": 0.25,
+    "cv": 0.25,
     "head": {"epochs": 3},
     "train": {"epochs": 4, "batch_size": 32},
     "embedder_options": {"dim": 16},

@@ -153,7 +153,7 @@ def test_a_network_that_ignores_categories_does_not_become_the_only_base():
     generator = np.random.default_rng(0)
     y = generator.integers(0, 2, 160)
     X = pd.DataFrame({"noise": generator.normal(size=160), "tells": np.array(["a", "b"])[y]})
-    few = {"n_members": 2, "train": {"epochs": 10}}
+    few = {"cv": 2, "train": {"epochs": 10}}
     model = attn_knn(embedder="mlp", preset="fast", **few, **QUICK).fit(X, y)
     assert "embedder-head" in model.choice_["base_nll"]
     assert model.choice_["base_nll"]["pool"] < 0.1

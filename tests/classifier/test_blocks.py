@@ -8,7 +8,7 @@ from nearwise.classifier.model.memory_views import MemoryViews
 from tests.classifier.cases import QUICK, attn_knn, blobs, fitted, logistic, quietly, same, table
 
 SMALL = 16
-HELD = {**QUICK, "n_members": 2, "validation_fraction": 0.25, "train": {"epochs": 2}}
+HELD = {**QUICK, "cv": 0.25, "train": {"epochs": 2}}
 
 
 def held_out(merge):

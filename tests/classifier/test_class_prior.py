@@ -53,7 +53,7 @@ def test_wanting_the_training_shares_changes_nothing():
 
 def test_without_base_and_neighbors_the_wanted_prior_answers():
     X, y = tailed()
-    held_out = {"validation_fraction": 0.3, "embedder": "identity"}
+    held_out = {"cv": 0.3, "embedder": "identity"}
     model = fitted(X, y, class_prior=[0.1, 0.2, 0.7], null="prior", calibration=None, **held_out)
     for head in model._predictor.heads:
         with torch.no_grad():
@@ -118,7 +118,7 @@ CONFIGURATIONS = {
     "per-class-train": {"calibration": "per-class"},
     "capped": {"max_per_class": 20, "class_prior": "uniform"},
     "held-out": {
-        "class_prior": "uniform", "validation_fraction": 0.2, "embedder": "deep",
+        "class_prior": "uniform", "cv": 0.2, "embedder": "deep",
         "base": "auto", "train": {"epochs": 1}, "max_per_class": 30,
     },
 }  # fmt: skip
@@ -146,9 +146,8 @@ def test_views_are_corrected_as_they_are_calibrated(tmp_path):
     X, y = tailed()
     near = X + 0.1
     settings = {"embedder": "deep", "base": "auto", "train": {"epochs": 1}}
-    model = attn_knn(**{**CHEAP, **settings}, class_prior="uniform", validation_fraction=0.2).fit(
-        X, y, views=[near]
-    )
+    model = attn_knn(**{**CHEAP, **settings, "cv": 0.2}, class_prior="uniform")
+    model.fit(X, y, views=[near])
     assert model._predictor.of_views.classes is not None
     proba = model.predict_proba(X, views=[near])
     assert sums_to_one(proba) and sums_to_one(model.predict_proba(X, views=[]))

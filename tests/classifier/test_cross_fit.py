@@ -133,7 +133,7 @@ def test_nothing_is_learned_on_few_rows_unless_it_is_asked_for():
     assert same(cross_fitted(X, y).predict_proba(X + 0.1), plain.predict_proba(X + 0.1))
     with_base = cross_fitted(X, y, base=KNeighborsClassifier(5))
     assert list(with_base.choice_["base"]) == ["KNeighborsClassifier"]
-    assert "head" in cross_fitted(X, y, n_members=2).choice_
+    assert "head" in cross_fitted(X, y, cv=2).choice_
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_a_trained_head_has_no_use_for_is_refused_with_what_to_do(asked, me
     X, y = blobs(90)
     with pytest.raises(ValueError, match=message) as error:
         AttnKNNClassifier(**asked).fit(X, y)
-    assert "validation_fraction=0.1" in str(error.value)
+    assert "cv=0.1" in str(error.value)
 
 
 def stripes(n=400, seed=0):
@@ -207,6 +207,6 @@ def test_a_classifier_of_ones_own_takes_part_and_no_forest():
 def test_a_perceptron_finds_products_of_columns():
     X, y = scales(240)
     X_new, truth = scales(seed=1)
-    model = cross_fitted(X, y, n_members=2)
+    model = cross_fitted(X, y, cv=2)
     assert "mlp" in model.choice_["base"]
     assert log_loss(truth, model.predict_proba(X_new)) < 0.2

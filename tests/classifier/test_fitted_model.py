@@ -353,7 +353,7 @@ def test_a_first_batch_with_declared_classes_is_published_whole(monkeypatch):
 
 
 def test_training_rows_are_explained_when_a_fold_has_none_left():
-    model = fitted(X, Y, n_members=2)
+    model = fitted(X, Y, cv=2)
     folds = model.memory_.columns["fold"]
     model.add(X[:9] + 0.01, Y[:9])
     model.remove(model.memory_.ids[:150][folds == 0])

@@ -24,7 +24,7 @@ KINDS = {
     "a base": (INSTANT, TABLE),
     "cells": (INSTANT | {"base": None, "index": "ivf-flat"}, TABLE),
     "networks": (
-        {"base": None, "n_members": 2, "train": {"epochs": 1}, "head": {"epochs": 1}},
+        {"base": None, "cv": 2, "train": {"epochs": 1}, "head": {"epochs": 1}},
         TABLE,
     ),
     "images": (BRIEF, patches(90)),

@@ -11,8 +11,7 @@ from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
 from tests.classifier.cases import attn_knn, blobs
 
 QUICK = {
-    "validation_fraction": 0.25,
-    "n_members": 2,
+    "cv": 0.25,
     "head": {"epochs": 3},
     "train": {"epochs": 3},
     "random_state": 0,
@@ -149,13 +148,13 @@ def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
     [
         ({}, "wrong rows", "View 1 has 7 rows but X has 200"),
         ({}, "an array", r"write views=\[view\]"),
-        ({"validation_fraction": None}, "right", "Views need rows that are held out once"),
+        ({"cv": 3}, "right", "Rows with several views are not cross-fitted"),
         (
-            {"validation_fraction": 0.05},
+            {"cv": 0.05},
             "right",
             r"0\.05 of 200 rows holds out 10 .*at least 20 are needed: .*a share of 0\.1 or more",
         ),
-        ({"validation_fraction": 1.5}, None, "a share between 0 and 1"),
+        ({"cv": 1.5}, None, "a share between 0 and 1"),
         ({"base": "logistic"}, None, 'Use "auto", None or a classifier'),
     ],
 )
@@ -190,7 +189,7 @@ def test_an_added_row_has_the_key_that_a_remembered_one_has(data, fitted):
 
 def test_neighbors_are_asked_for_as_far_as_the_memory_goes():
     X, y, view = embeddings(40)
-    settings = {**BRIEF, "validation_fraction": 0.5}
+    settings = {**BRIEF, "cv": 0.5}
     model = attn_knn(**settings).fit(X, y, views=[view])
     assert model.predict_proba(X).shape == (40, 3)
     with pytest.raises(ValueError, match="n_neighbors=30 exceeds the 20 samples"):

@@ -185,7 +185,7 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
 
 
 def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
-    settings = {**BRIEF, "validation_fraction": "auto"}
+    settings = {**BRIEF, "cv": "auto"}
     model = attn_knn(**settings).fit(*patches(50))
     assert len(model.memory_) == 30  # 20 are needed for heads and temperatures
     with pytest.raises(ValueError, match=r'0\.5 of 38 rows holds out 19 .*"auto" needs 40\)\.$'):
@@ -257,9 +257,9 @@ def test_what_is_no_image_is_refused(X, message):
         ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'. Did you mean 'resnet18'"),
         ({"embedder": "no/folder"}, "is not a folder here. A model on the hub is written 'hf:no"),
         ({"embedder_options": {"frozn": True}}, "'frozn' is not known. Did you mean 'frozen'"),
-        ({"validation_fraction": 0.1}, r"0\.1 of 120 rows holds out 12 .*, or a share of 0\.17"),
+        ({"cv": 0.1}, r"0\.1 of 120 rows holds out 12 .*, or a share of 0\.17"),
         ({"tta": ("rotate",)}, "names an unknown view"),
-        ({"validation_fraction": None}, "Images are not cross-fitted"),
+        ({"cv": 5}, "Images are not cross-fitted"),
     ],
 )
 def test_settings_that_do_not_fit_images_are_refused(data, settings, message):
@@ -409,6 +409,6 @@ def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
 
 
 def test_a_few_images_that_are_all_right_do_not_make_predictions_certain():
-    model = attn_knn(**QUICK | {"validation_fraction": 0.4}).fit(*patches(60))
+    model = attn_knn(**QUICK | {"cv": 0.4}).fit(*patches(60))
     assert model.predict(patches(60)[0]).tolist() == patches(60)[1].tolist()
     assert model.temperature_ > 0.25  # the NLL alone has its minimum at e^-3

@@ -27,7 +27,7 @@ SETTINGS = {
     "null": (True, "null: Input should be 'auto', 'prior' or 'parametric'.*got True"),
     "base": ("forest", "base='forest' is not known. Use \"auto\", None or a classifier"),
     "n_neighbors": ("five", "n_neighbors='five' must be a whole number of at least 1"),
-    "n_members": (1, "n_members=1 leaves nothing to cross-fit with. Give at least 2"),
+    "cv": (1, 'cv=1 must be "auto", a number of folds from 2 to 100, a share'),
     "num_heads": (0, "num_heads: Input should be greater than or equal to 1.*got 0"),
     "device": ("gpu", 'device=\'gpu\' is not known. Use "auto", "cpu"'),
     "head": ({"epoch": 3}, "Unknown head setting 'epoch'. Did you mean 'epochs'"),

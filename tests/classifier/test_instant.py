@@ -297,8 +297,8 @@ def test_the_class_prior_is_changed_as_in_other_presets():
     [
         ({"embedder": "table"}, "embedder='table' does not fit preset=\"instant\", which trains"),
         ({"base": KNeighborsClassifier()}, "base=KNeighborsClassifier"),
-        ({"n_members": 3}, "n_members=3"),
-        ({"validation_fraction": 0.2}, "validation_fraction=0.2"),
+        ({"cv": 3}, "cv=3"),
+        ({"cv": 0.2}, "cv=0.2"),
         ({"label_noise": "auto"}, "label_noise='auto'"),
         ({"settings": {"num_heads": 2}}, "settings num_heads"),
         ({"n_neighbors": 65}, "n_neighbors=65 is more than the 64"),

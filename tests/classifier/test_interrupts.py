@@ -25,7 +25,7 @@ from tests.classifier.cases import (
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = {
-    **CHEAP, "base": logistic(), "preset": "fast", "n_members": 3, "embedder": "mlp",
+    **CHEAP, "base": logistic(), "preset": "fast", "cv": 3, "embedder": "mlp",
     "train": {"epochs": 4},
 }  # fmt: skip
 HEADS = {"head": {"epochs": 1}}
@@ -80,7 +80,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
     held_out = {
-        "base": None, "embedder": "table", "train": {"fit_scale": True}, "validation_fraction": 0.3,
+        "base": None, "embedder": "table", "train": {"fit_scale": True}, "cv": 0.3,
     }  # fmt: skip
     with quietly():
         model = attn_knn(**EMBEDDED | held_out).fit(X, y)
@@ -110,7 +110,7 @@ def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeyp
 @pytest.mark.parametrize("change", ["rows", "labels", "weights", "seed"])
 def test_another_fit_never_goes_on_from_these_checkpoints(change, tmp_path):
     X, y = blobs()
-    settings = {**EMBEDDED, "n_members": 2, "train": {"epochs": 1}}
+    settings = {**EMBEDDED, "cv": 2, "train": {"epochs": 1}}
     settings["checkpoint_dir"] = tmp_path
     attn_knn(**settings).fit(X, y)
     weight = np.ones(90)

@@ -64,10 +64,10 @@ def test_a_rows_own_label_does_not_speak_for_it(planted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fraction", [None, 0.2])
-def test_a_class_that_came_later_is_taken_as_it_is(planted, fraction):
+@pytest.mark.parametrize("cv", [2, 0.2])
+def test_a_class_that_came_later_is_taken_as_it_is(planted, cv):
     X, _, given = planted
-    model = attn_knn(label_noise=0.1, validation_fraction=fraction, **CHEAP).fit(X, given)
+    model = attn_knn(label_noise=0.1, **{**CHEAP, "cv": cv}).fit(X, given)
     (new,) = model.add(X[[0]] + 30, [9]).tolist()
     issue = model.label_issues().set_index("id").loc[new]
     assert issue["given"] == issue["suggested"] == 9
@@ -83,7 +83,7 @@ def test_cleanlab_ranks_the_same_probabilities(planted, model):
 
 def test_what_cannot_be_asked_is_said(planted):
     X, _, given = planted
-    shared = attn_knn(validation_fraction=0.2, **{**CHEAP, "embedder": "identity"})
+    shared = attn_knn(**{**CHEAP, "cv": 0.2, "embedder": "identity"})
     shared.fit(X, given)
     with pytest.raises(ValueError, match="label_noise"):
         shared.label_issues()

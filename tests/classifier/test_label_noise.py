@@ -260,8 +260,8 @@ def test_an_added_row_with_a_wrong_label_is_seen_through(noisy):
 
 def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     X, y, given = noisy
-    settings = {**CHEAP, "train": {"epochs": 3}, "n_members": 1}
-    model = attn_knn(label_noise=0.3, validation_fraction=0.25, **settings)
+    settings = {**CHEAP, "train": {"epochs": 3}, "cv": 0.25}
+    model = attn_knn(label_noise=0.3, **settings)
     model.fit(X, given, views=[X + 0.01])
     mended = model._predictor.views.labels.numpy()
     kept = model.memory_.ids.numpy()

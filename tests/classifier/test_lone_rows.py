@@ -21,13 +21,13 @@ FITS = {
     "instant": {"preset": "instant"},
     "instant without a base": {"preset": "instant", "base": None},
     "cross-fit": {"preset": "fast"},
-    "cross-fit without a base": {"base": None, "n_members": 3},
-    "base of one's own": {"base": logistic(), "n_members": 3},
+    "cross-fit without a base": {"base": None, "cv": 3},
+    "base of one's own": {"base": logistic(), "cv": 3},
     "wrong labels estimated": {"preset": "fast", "label_noise": "auto"},
     "wrong labels known": {"preset": "fast", "label_noise": 0.1},
     "uniform classes": {"preset": "instant", "class_prior": "uniform"},
-    "per class": {"base": None, "n_members": 3, "calibration": "per-class"},
-    "rows held out": {"validation_fraction": 0.4, "embedder": "identity"},
+    "per class": {"base": None, "cv": 3, "calibration": "per-class"},
+    "rows held out": {"cv": 0.4, "embedder": "identity"},
     "capacity": {"preset": "instant", "capacity": 40},
 }
 

@@ -17,8 +17,8 @@ def case(kind):
     if kind == "table":
         return X, y, fitted(X, y, base=logistic()), None
     views = [X + 0.1]
-    settings = {**CHEAP, "base": "auto", "embedder": "deep", "train": {"epochs": 1}}
-    model = attn_knn(**settings, validation_fraction=0.3)
+    settings = {"base": "auto", "embedder": "deep", "train": {"epochs": 1}, "cv": 0.3}
+    model = attn_knn(**{**CHEAP, **settings})
     return X, y, model.fit(X, y, views=views), views
 
 
@@ -46,7 +46,7 @@ def test_kinds_of_null_predict_differently(pooling):
             X,
             y,
             base="auto",
-            validation_fraction=0.3,
+            cv=0.3,
             train={"epochs": 1},
             pooling=pooling,
             null=null,
@@ -63,4 +63,4 @@ def test_a_null_that_carries_a_base_needs_one():
     with pytest.raises(ValueError, match='null="parametric" carries the prediction of a base'):
         fitted(null="parametric")
     with pytest.raises(ValueError, match="and there is none"):
-        fitted(null="parametric", base="auto", validation_fraction=0.3, embedder="identity")
+        fitted(null="parametric", base="auto", cv=0.3, embedder="identity")

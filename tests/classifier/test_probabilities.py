@@ -18,7 +18,7 @@ from tests.classifier.cases import (
     table,
 )
 
-HELD = {"validation_fraction": 0.4, "train": {"epochs": 1}}
+HELD = {"cv": 0.4, "train": {"epochs": 1}}
 SETTINGS = [
     {},
     {"n_neighbors": 1},
@@ -29,7 +29,7 @@ SETTINGS = [
     {"metric": "cosine"},
     {"metric": "inner_product"},
     {"calibration": None},
-    {"n_members": 5},
+    {"cv": 5},
     {"pooling": "mixture", **HELD},
     {"base": logistic()},
     {"base": "auto", "pooling": "mixture", "null": None, **HELD},
@@ -50,7 +50,7 @@ def test_rows_sum_to_one_everywhere(settings):
     with quietly():
         model = attn_knn(**{**CHEAP, **settings}).fit(X, y)
     far = np.full((1, 4), 1e6)
-    left_out = () if "validation_fraction" in settings else (None,)
+    left_out = () if isinstance(settings.get("cv"), float) else (None,)
     for queries in (X, *left_out, far, np.zeros((1, 4))):
         parts = model.predict_parts(queries)
         assert all(sums_to_one(part) for part in parts[:3])
@@ -181,7 +181,7 @@ def test_categories_beyond_what_boosting_takes():
 def test_the_fewest_rows_that_can_be_learned_from():
     X, y = np.array([[0.0], [0.1], [5.0], [5.1]]), [0, 0, 1, 1]
     with quietly():
-        model = attn_knn(**QUICK, base=logistic(), n_members=2).fit(X, y)
+        model = attn_knn(**QUICK, base=logistic(), cv=2).fit(X, y)
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
     assert model.predict([[0.05], [5.05]]).tolist() == [0, 1]
 

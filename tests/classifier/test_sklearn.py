@@ -121,7 +121,7 @@ def test_calibrated_classifier_wraps_it():
     [
         CHEAP,
         {"preset": "fast", **QUICK},
-        {"preset": "fast", "n_members": 2, "embedder": "mlp", "train": {"epochs": 2}, **QUICK},
+        {"preset": "fast", "cv": 2, "embedder": "mlp", "train": {"epochs": 2}, **QUICK},
     ],
     ids=["no-base", "fast", "base-and-networks"],
 )

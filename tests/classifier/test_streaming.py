@@ -221,7 +221,7 @@ def test_a_setting_that_is_none_is_refused_before_the_batch_is_added():
 
 def test_networks_that_saw_the_memory_refuse_a_refresh_and_stream_without():
     with quietly():
-        model = begun(validation_fraction=0.4)
+        model = begun(cv=0.4)
     with pytest.raises(ValueError, match=r"held rows out once.*Fit again"):
         model.refresh()
     stream(model)

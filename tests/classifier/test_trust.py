@@ -10,8 +10,7 @@ from nearwise.metrics import aurc
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, table
 
 HELD = {
-    "validation_fraction": 0.3,
-    "n_members": 2,
+    "cv": 0.3,
     "head": {"epochs": 3},
     "train": {"epochs": 3},
     "random_state": 0,

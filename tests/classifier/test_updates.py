@@ -27,7 +27,7 @@ SETTINGS = [
     {"base": logistic()},
     {"base": "auto", "preset": "fast"},
 ]
-HELD = {"validation_fraction": 0.3, "train": {"epochs": 1}}
+HELD = {"cv": 0.3, "train": {"epochs": 1}}
 
 
 def island(n=8, at=40.0, seed=3):

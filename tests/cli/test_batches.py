@@ -329,7 +329,7 @@ def test_images_equal_one_process(cluster, nearwise, tmp_path, monkeypatch):
             pixels = rng.normal(level, 20, (8, 8)).clip(0, 255).astype(np.uint8)
             image.fromarray(pixels).save(tmp_path / "train" / label / f"{i}.png")
     monkeypatch.chdir(tmp_path)
-    fit = ("--out", "m", "--preset", "fast", "--members", "2", "--base", "none", "-q")
+    fit = ("--out", "m", "--preset", "fast", "--cv", "2", "--base", "none", "-q")
     assert nearwise("fit", "train", *fit).exit_code == 0
     monkeypatch.setattr("nearwise.cli.batches.parts.IMAGES_PER_PART", 15)
     assert nearwise("predict", "m", "train", *RAY, "--out", "out", "--proba").exit_code == 0

@@ -53,7 +53,7 @@ def test_a_stop_while_classifiers_are_tried_saves_what_there_is(
     nearwise, tables, tmp_path, monkeypatch
 ):
     place = tmp_path / "m"
-    options = ("--preset", "fast", "--members", "2")
+    options = ("--preset", "fast", "--cv", "2")
     with monkeypatch.context() as patch:
         patch.setattr("nearwise.classifier.fit.base.LogisticRegression.fit", signal_to_self)
         stopped = nearwise("fit", tables / "train.csv", "-o", place, *FIT, *options)

@@ -75,18 +75,18 @@ IN_FLAGS = {
     """columns={"it's": 'keep'}""": """--keep 'it'"'"'s'""",
     "base=None does not fit preset='instant'.": "--base none does not fit --preset instant.",
     "n_neighbors=5000 is": "--n-neighbors 5000 is",
-    "n_members=1 leaves": "--members 1 leaves",
+    "cv=1 leaves": "--cv 1 leaves",
     'label_noise="auto": labels': "--label-noise auto: labels",
     "Give random_state=0, say": "Give --seed 0, say",
     "metric='manhattan' is": "metric='manhattan' is",  # no option sets it
-    "more, or hold rows out: validation_fraction=0.1.": "more.",
+    "more, or hold rows out: cv=0.1.": "more, or hold rows out: --cv 0.1.",
 }
 
 
 @pytest.mark.parametrize("text", IN_FLAGS)
 def test_parameters_in_messages_are_the_options_of_the_command(text, capsys):
     @reported
-    def fit(drop, base, preset, n_neighbors, members, label_noise, seed):
+    def fit(drop, base, preset, n_neighbors, cv, label_noise, seed):
         raise ValueError(text)
 
     with pytest.raises(typer.Exit):

@@ -69,7 +69,7 @@ def predictions(tables):
     return of
 
 
-FIT = ("-t", "label", "--drop", "row", "--preset", "fast", "--members", "2", "--base", "none", "-q")
+FIT = ("-t", "label", "--drop", "row", "--preset", "fast", "--cv", "2", "--base", "none", "-q")
 
 
 def test_kill_9_during_fit_leaves_the_old_model_or_the_new(tables, trained, tmp_path, predictions):

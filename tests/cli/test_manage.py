@@ -73,7 +73,7 @@ def test_add_teaches_new_rows_and_new_classes(nearwise, tables, model, tmp_path)
 
 
 def test_a_category_is_the_same_where_another_file_makes_it_a_number(nearwise, tmp_path):
-    folder, quick = tmp_path / "model", ("--members", 2, "--base", "none", "-q")
+    folder, quick = tmp_path / "model", ("--cv", 2, "--base", "none", "-q")
     frame = pd.DataFrame({"zip": ["A7", "01", "2", "2"] * 15, "label": ["a", "b", "c", "c"] * 15})
     frame.to_csv(tmp_path / "train.csv", index=False)
     fit = nearwise("fit", tmp_path / "train.csv", "--target", "label", "--out", folder, *quick)
@@ -143,7 +143,7 @@ def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
 def test_inspect_scores_leave_each_row_out(nearwise, trained):
     facts = json.loads(nearwise("inspect", trained, "--scores", "--json").out)
     assert 0.5 < facts["left_out"]["accuracy"] < 1
-    assert facts["settings"]["n_members"] == 2
+    assert facts["settings"]["cv"] == 2
     assert "left out" in nearwise("inspect", trained, "--scores").out
 
 
@@ -163,7 +163,7 @@ def test_evaluate_shows_each_of_few_classes_with_its_mistakes(nearwise, tables, 
     frame = pd.concat([frame[frame["label"] != labels[-1]], rare])
     frame.to_csv(tmp_path / "tailed.csv", index=False)
     fit = ["fit", tmp_path / "tailed.csv", "--target", "label", "--out", tmp_path / "m"]
-    fit += ["--drop", "row", "--preset", "fast", "--members", "2", "--base", "none", "--quiet"]
+    fit += ["--drop", "row", "--preset", "fast", "--cv", "2", "--base", "none", "--quiet"]
     assert nearwise(*fit).exit_code == 0
     options = ("--resamples", "20", "--json", tmp_path / "s.json")
     result = nearwise("evaluate", tmp_path / "m", tables / "test.csv", *options)

@@ -38,7 +38,7 @@ def based_model():
     X, _ = small_table(seed=2)
     y = (X["age"] + X["income"].fillna(0) > 1).to_numpy()
     with quietly():
-        model = attn_knn(preset="fast", n_members=2, **QUICK).fit(X, np.where(y, "yes", "no"))
+        model = attn_knn(preset="fast", cv=2, **QUICK).fit(X, np.where(y, "yes", "no"))
     names = {one.name for one in model._predictor.row_models.base.candidates}
     assert names == {"logistic", "extra-trees"}
     return model

@@ -29,7 +29,7 @@ MODELS = {
     },
     "held out": {
         "base": None,
-        "validation_fraction": 0.3,
+        "cv": 0.3,
         "train": {"epochs": 1},
         **QUICK,
     },

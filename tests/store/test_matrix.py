@@ -95,7 +95,7 @@ CONTENTS = [(c, p) for c in ("numbers", "gaps", "categories", "both") for p in (
 def test_every_candidate_of_the_base_opens_again(content, preset, small_bases, tmp_path):
     frame, y = table_of(content)
     with quietly():
-        model = attn_knn(preset=preset, n_members=2, embedder="identity", **QUICK)
+        model = attn_knn(preset=preset, cv=2, embedder="identity", **QUICK)
         model.fit(frame, y)
     names = {candidate.name for candidate in model._predictor.row_models.base.candidates}
     assert {"logistic", "extra-trees"} <= names
@@ -113,7 +113,7 @@ WAYS = {
     "per class": ({"calibration": "per-class"}, {}),
     "sample weights": ({}, {"sample_weight": np.linspace(0.5, 2, 60)}),
     "capacity": ({"capacity": 50}, {}),
-    "rows held out": ({"validation_fraction": 0.4, "embedder": "identity"}, {}),
+    "rows held out": ({"cv": 0.4, "embedder": "identity"}, {}),
 }
 
 
@@ -132,7 +132,7 @@ def test_every_way_of_fitting_opens_again(name, base, small_bases, tmp_path):
     frame, y = small_table(60)
     chosen = {"base": base, "preset": "fast", "embedder": "identity"}
     with quietly():
-        model = attn_knn(**(QUICK | {"n_members": 2} | chosen | settings))
+        model = attn_knn(**(QUICK | {"cv": 2} | chosen | settings))
         model.fit(frame, y, **options)
     round_trip(model, frame, tmp_path / "m")
 

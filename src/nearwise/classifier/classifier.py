@@ -17,7 +17,7 @@ from torch import Tensor
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.fit.held_out import fit_problem
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
-from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
 from nearwise.classifier.inputs import labels, validation
 from nearwise.classifier.inputs.columns import (
     ColumnPlan,
@@ -59,7 +59,11 @@ from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.online.changes import Bound, NewRows
-from nearwise.classifier.online.refreshing import can_refresh, refuse_refresh
+from nearwise.classifier.online.refreshing import (
+    can_refresh,
+    refuse_fixed_positions,
+    refuse_refresh,
+)
 from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
@@ -116,13 +120,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         than 32 rows all are this one, unless more is asked for.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
-    n_members : int or "auto", default="auto"
-        Folds of a cross-fit; "auto" is 5, 3 with preset="fast" and above 5,000 rows.
-        Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
-    validation_fraction : float, "auto" or None, default="auto"
-        Share of the rows held out once, from memory and networks, to stop the networks and to fit
-        heads and calibration. None cross-fits. "auto" is None, but .1 for images and with views,
-        up to .5 where that is fewer than 20 rows.
+    cv : "auto", int, float, splitter or list of (train, test) positions, default="auto"
+        Rows held out from memory and models, to which heads and calibration are fitted. An int:
+        folds of a cross-fit, for tables in one view. A float: a share once; it also stops the
+        networks. A splitter of scikit-learn: a cross-fit if it has several splits, else its test
+        rows once; `groups` are not supported. "auto" and None: 5 folds, 3 with preset="fast" and
+        above 5,000 rows; for images and views a share of .1, up to .5 to reach 20 rows.
     tta : {"flip", "shift"} or sequence of these, optional
         Further views of every image: mirrored; four shifted crops. They are part of the memory's
         keys, of the heads' training and of predictions, which are calibrated after merging.
@@ -180,8 +183,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         base: Any = "auto",
         preset: Preset = "default",
         metric: Metric = "euclidean",
-        n_members: int | Literal["auto"] = "auto",
-        validation_fraction: float | Literal["auto"] | None = "auto",
+        cv: Any = "auto",
         tta: TTAView | Sequence[TTAView] | None = None,
         class_prior: ClassPrior = "train",
         label_noise: Any = None,
@@ -199,8 +201,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self.base = base
         self.preset = preset
         self.metric = metric
-        self.n_members = n_members
-        self.validation_fraction = validation_fraction
+        self.cv = cv
         self.tta = tta
         self.class_prior = class_prior
         self.label_noise = label_noise
@@ -269,6 +270,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             seed,
             n_views=1 + len(others),
             images=validation.is_images(rows),
+            folds=given_folds(self.cv, rows, classes[codes]),
         )
         fitter = label_fitter(self.label_noise, classes, settings)
         settings = settings.model_copy(update={"label_fitter": fitter})
@@ -280,7 +282,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         problem.views = _further_views(problem.encoder, problem.rows, others, self.tta)
         problem.tta = check_tta(self.tta)
         with Progress(self.verbose) as progress:
-            predictor = fit_problem(problem, self.n_members, settings, progress)
+            predictor = fit_problem(problem, settings, progress)
         bank = predictor.views.bank
         remembered, first = bank.ids.numpy(), int(bank.ids.max()) + 1
         model = FittedModel(
@@ -313,7 +315,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         problem.ids = bank.ids
         with Progress(self.verbose) as progress:
             settings = self._settings_of_refresh(model)
-            predictor = fit_problem(problem, self.n_members, settings, progress)
+            predictor = fit_problem(problem, settings, progress)
         predictor.views.label_model = model.predictor.label_model
         if "label_noise" in model.predictor.choice:
             predictor.choice["label_noise"] = model.predictor.choice["label_noise"]
@@ -1214,7 +1216,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         After half as many new rows as the memory held, or some rows of a new class, all is fitted
         again (`refresh`). Not where `refresh` would refuse: where wrong labels were found
-        (`label_noise`), and where rows were held out once (`validation_fraction`, images, views).
+        (`label_noise`), and where rows were held out once (`cv`, images, views).
         Rows are then added and no more.
 
         Parameters
@@ -1279,7 +1281,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             listed = len(correction.wanted)  # shares that were given do not list later classes
             if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
                 n_classes = listed
-        return check_settings(self, n_rows, n_classes, model.stream.seed)
+        refuse_fixed_positions(self.cv)
+        folds = given_folds(self.cv, model.rows, model.classes[model.label_positions.numpy()])
+        return check_settings(self, n_rows, n_classes, model.stream.seed, folds=folds)
 
     def refresh(self) -> Self:
         """Fit again to what is remembered now, with the same seed.
@@ -1290,8 +1294,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If the fit held rows out once (its networks learned the remembered labels), or
-            took some labels to be wrong (`label_noise`). Nothing is then changed.
+            If the fit held rows out once (its networks learned the remembered labels), took some
+            labels to be wrong (`label_noise`), or `cv` holds positions of rows. Nothing is then
+            changed.
         """
         self._change(self._refreshed)
         return self

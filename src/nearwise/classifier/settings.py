@@ -30,6 +30,12 @@ _OTHER_NAMES = {
     "p": 'metric="manhattan" and "euclidean" are p=1 and p=2',
     "categorical_features": 'columns={"zip": "category"} makes a column one of categories',
     "seed": "the seed is random_state",
+    "n_members": "the number of folds is cv=...",
+    "n_folds": "the number of folds is cv=...",
+    "n_splits": "the number of folds is cv=...",
+    "validation_fraction": "a share of the rows is held out once by cv=0.1",
+    "validation_split": "a share of the rows is held out once by cv=0.1",
+    "test_size": "a share of the rows is held out once by cv=0.1",
     "epochs": 'networks are trained for settings=Settings(train={"epochs": ...})',
     "embedder_params": "these are settings=Settings(embedder_options={...})",
     "train_params": "these are settings=Settings(train={...})",
@@ -52,7 +58,7 @@ class Settings(StrictSettings):
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
         How neighbors and base are combined; "auto" tries both up to 5,000 rows, else takes
         log-linear. This, `null` and `num_heads` only go with rows held out once
-        (validation_fraction, views, images); the head of a cross-fit comes trained.
+        (cv=0.1, views, images); the head of a cross-fit comes trained.
     null : {"auto", "prior", "parametric"} or None, default="auto"
         What a prediction gets where attention goes to no neighbor: the class shares or the base's
         prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.

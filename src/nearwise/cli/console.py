@@ -250,7 +250,7 @@ _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)(?::([^']+))?'\}}")
 _PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|[\w.+-]*\w)")
 # what options are called that have another name than the parameter
-_OPTIONS = {"n_members": "members", "random_state": "seed", "label_noise": "noise"}
+_OPTIONS = {"random_state": "seed", "label_noise": "noise"}
 
 
 def in_flags(text: str) -> str:
@@ -269,7 +269,6 @@ def in_flags(text: str) -> str:
         value = ast.literal_eval(found[2]) if found[2][0] in "'\"" else found[2].lower()
         return f"--{name.replace('_', '-')} {shlex.quote(value)}"
 
-    text = text.replace(", or hold rows out: validation_fraction=0.1", "")  # has no option
     if "drop" in options:
         text = _WISH.sub(wish, text)
     return _PARAMETER.sub(flag, text)

@@ -50,7 +50,7 @@ CASES = {
     "no base": (attn_knn(**INSTANT), blobs),
     "a table with a base": (attn_knn(preset="instant", random_state=0), with_dates),
     "rows held out once": (
-        attn_knn(base=None, validation_fraction=0.3, random_state=0, head={"epochs": 1}),
+        attn_knn(base=None, cv=0.3, random_state=0, head={"epochs": 1}),
         blobs,
     ),
     "wrong labels": (attn_knn(base=None, label_noise="auto", random_state=0), noisy),

@@ -47,7 +47,7 @@ def make_head(n_spaces=2, n_classes=3, **settings):
 
 def classifier(**variant):
     head, train = VariantConfig(epochs=3, **variant), {"epochs": 2}
-    return attn_knn(**{**CHEAP, "validation_fraction": 0.3, "train": train, "head": head})
+    return attn_knn(**{**CHEAP, "cv": 0.3, "train": train, "head": head})
 
 
 def seen_of(kind="random", k=6):

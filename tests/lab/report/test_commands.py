@@ -46,9 +46,9 @@ def test_advice_says_where_to():
 
 
 def test_advice_gives_data_and_settings_as_they_were_given():
-    ran = "__main__.py experiment main -d 'my toys.csv:y' -p v1 --set=n_members=2 --small -q -o a"
+    ran = "__main__.py experiment main -d 'my toys.csv:y' -p v1 --set=cv=2 --small -q -o a"
     assert experiment_command("theory", "toys", "v1", records(ran), None) == (
-        "nearwise experiment theory --dataset 'my toys.csv:y' --set n_members=2 --preset v1 "
+        "nearwise experiment theory --dataset 'my toys.csv:y' --set cv=2 --preset v1 "
         "--small --out DIR"
     )
     assert "my toys" not in experiment_command("theory", "toys", "v0.5", records(ran), None)

@@ -31,7 +31,7 @@ HUGE = 10**9
 JSON = {
     "a parameter of the future": ("params.new_option", 1, "params.new_option: .*no such parameter"),
     "a parameter is missing": ("params.metric", DELETED, "params.metric: missing"),
-    "a parameter of another type": ("params.n_members", [1], "params.n_members"),
+    "a parameter of another type": ("params.cv", [1], "params.cv"),
     "a metric that is not known": ("params.metric", "hamming", "params.metric"),
     "a new entry": ("surprise", 1, "surprise"),
     "a space with a new entry": ("specs.0.new", 1, "specs.0.new"),
@@ -138,7 +138,7 @@ def held_out_folder(tmp_path_factory):
     """A saved classifier that held rows out once, with heads of its own."""
     folder = tmp_path_factory.mktemp("held") / "m"
     with quietly():
-        fitted(validation_fraction=0.3, embedder="identity").save(folder)
+        fitted(cv=0.3, embedder="identity").save(folder)
     return folder
 
 
@@ -443,7 +443,7 @@ def test_a_base_of_another_model_is_refused(own_base_folder, tmp_path):
 
 def test_a_network_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):
     X, y = blobs()
-    settings = {**CHEAP, "train": {"epochs": 1}, "validation_fraction": 0.3}
+    settings = {**CHEAP, "train": {"epochs": 1}, "cv": 0.3}
     attn_knn(**settings).fit(X, y).save(tmp_path / "m")
     for number, (path, value) in enumerate(
         {

@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,9 +86,7 @@ class _FromPretrained(HeadConfig):
         return copy.deepcopy(shared_head()).requires_grad_(True)
 
 
-def cross_fit_table(
-    problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
-) -> Predictor:
+def cross_fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Map the features, fit a forest, remember the rows, and take the pretrained head.
 
     Each row has the forest's out-of-bag prediction, by trees that did not see it. With the preset
@@ -104,10 +102,10 @@ def cross_fit_table(
     spaces = {"features": features(*problem.table)}
     base: Base | None = None
     data = opinion = embedding = None
-    if _learns(problem, n_members, settings):
-        if n_members == "auto":
-            n_members = auto_folds(len(every), fast=settings.fast)
-        problem.folds = cross_fit_folds(problem.labels, n_members, settings.seed)
+    if _learns(problem, settings):
+        auto = auto_folds(len(every), fast=settings.fast)
+        n_folds = auto if settings.cv == "auto" else int(settings.cv)
+        problem.folds = settings.folds or cross_fit_folds(problem.labels, n_folds, settings.seed)
         settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
         embedding = _networks(problem, settings, progress)
         base, data = _cross_fitted(problem, settings, spaces["features"], embedding, progress)
@@ -150,13 +148,13 @@ def cross_fit_table(
     return accept_heads(predictor, fit, data.take(rows), problem, settings, ridge=ridge)
 
 
-def _learns(problem: Problem, n_members: int | Literal["auto"], settings: FitSettings) -> bool:
+def _learns(problem: Problem, settings: FitSettings) -> bool:
     """Whether anything but the forest is learned on the table; of few rows only on request."""
     if settings.preset == "instant" or len(problem.labels) >= _FEW:
         return settings.preset != "instant"
     own_base = settings.base is not None and not isinstance(settings.base, str)
     noisy = settings.label_fitter.description is not None
-    return own_base or noisy or settings.embedder != "auto" or n_members != "auto"
+    return own_base or noisy or settings.embedder != "auto" or settings.cv != "auto"
 
 
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:

@@ -175,7 +175,7 @@ def cross_fit_heads(
     have neither trained nor stopped. Only where there are two folds do they stop it.
     """
     empty = torch.zeros(len(problem.labels), problem.n_classes)
-    stage = "head" if settings.validation_fraction is None else f"{pooling} head"
+    stage = f"{pooling} head" if settings.holds_out_once else "head"
     fit = begun or CrossFit([], empty, empty.clone())
     for member in range(len(fit.heads), min(n_members, len(problem.folds))):
         train, held_out = problem.folds[member]

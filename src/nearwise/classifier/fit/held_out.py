@@ -1,7 +1,7 @@
 """A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
 
 from dataclasses import replace
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -51,25 +51,20 @@ _EPOCHS_OF_VIEWS = 12
 _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 
 
-def fit_problem(
-    problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
-) -> Predictor:
+def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Cross-fit or hold rows out once, by the settings."""
     images = isinstance(problem.encoder, ImageEncoder)
     with own_threads() if images else one_thread(settings.n_jobs):
-        return _fit(problem, n_members, settings, progress)
+        return _fit(problem, settings, progress)
 
 
-def _fit(
-    problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
-) -> Predictor:
-    fraction = settings.validation_fraction
-    if fraction is None:
-        return cross_fit_table(problem, n_members, settings, progress)
-    if n_members == "auto":
-        n_members = 1 if isinstance(problem.encoder, ImageEncoder) else _NETWORKS
-    check_held_out(len(problem.labels), problem.n_classes, fraction)
-    problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n_members
+def _fit(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    if not isinstance(share := settings.cv, float):
+        return cross_fit_table(problem, settings, progress)
+    n_networks = 1 if isinstance(problem.encoder, ImageEncoder) else _NETWORKS
+    check_held_out(len(problem.labels), problem.n_classes, share)
+    folds = settings.folds or [hold_out(problem.labels, share, settings.seed)]
+    problem.folds = folds * n_networks
     if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():
         raise ValueError(
             "Every row that was held out has sample_weight 0, so nothing can be fitted to them. "

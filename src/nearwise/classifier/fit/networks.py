@@ -67,7 +67,7 @@ def fit_embedding(
         network, result = trainer.fit(fold, target, member, name, second, likelihood)
         networks.append(network)
         nlls.append(result.best_value)
-        if result.interrupted and settings.validation_fraction is not None:
+        if result.interrupted and settings.holds_out_once:
             break  # the networks so far share the memory as well as all of them would
         if result.interrupted and member + 1 < len(problem.folds):
             progress.say(
@@ -171,7 +171,7 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
     """Decide what "auto" means for this table; None for no network."""
     if settings.embedder != "auto":
         return None if settings.embedder == "identity" else settings.embedder
-    if settings.validation_fraction is not None:
+    if settings.holds_out_once:
         return "deep"
     if settings.fast or len(problem.labels) < _LEAST_TRAINED:
         return None

@@ -2,14 +2,15 @@
 
 import hashlib
 import math
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from nearwise.classifier.fit.base import given_candidate
 from nearwise.classifier.fit.embedding import TABLE_EMBEDDERS
-from nearwise.classifier.fit.problem import FitSettings
+from nearwise.classifier.fit.problem import MOST_FOLDS, FitSettings, Fold
 from nearwise.classifier.inputs.images import check_tta
 from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import check_class_prior
@@ -19,19 +20,18 @@ from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
 from nearwise.training import HeadConfig
 
-VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once, more of few rows
+_HELD_OUT = 0.1  # share held out where "auto" holds rows out once, more of few rows
 _MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
 _FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 
 # What decides the networks of a fit, whose checkpoints may then serve it.
-_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
+_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "cv")
 
 # Parameters of a fit that trains nothing, and settings that have no use in a cross-fit.
 _OF_INSTANT: dict[str, tuple[Any, ...]] = {
     "base": ("auto", None),
     "embedder": ("auto", "identity"),
-    "n_members": ("auto", 1),
-    "validation_fraction": ("auto", None),
+    "cv": ("auto", None),
 }
 _UNUSED = ("pooling", "null", "num_heads")
 _UNUSED_BY_INSTANT = ("head", "train", "max_per_class")
@@ -48,8 +48,12 @@ def check_settings(
     *,
     n_views: int = 1,
     images: bool = False,
+    folds: Sequence[Fold] = (),
 ) -> FitSettings:
-    """Check every parameter against the training rows and decide what "auto" means."""
+    """Check every parameter against the training rows and decide what "auto" means.
+
+    `folds` are those of a splitter (`given_folds`).
+    """
     for name, allowed in _CHOICES.items():
         value = getattr(estimator, name)
         if not any(isinstance(value, type(option)) and value == option for option in allowed):
@@ -75,16 +79,15 @@ def check_settings(
     _check_cache(settings, images)
     if estimator.preset == "instant":
         _check_instant(estimator, n_views, images)
-        fraction = None
-    else:
-        fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
-    if fraction is None:
+    cv = _check_cv(estimator, folds, n_rows, n_classes, n_views, images)
+    once = isinstance(cv, float)
+    if not once:
         _check_cross_fit(estimator, settings)
-    usual = 64 if fraction is not None and n_rows > LARGE else 32
-    n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
+    usual = 64 if once and n_rows > LARGE else 32
+    n_remembered = n_rows
+    if isinstance(cv, float):
+        n_remembered = len(folds[0][0]) if folds else n_rows - round(cv * n_rows)
     k = _check_neighbors(estimator.n_neighbors, n_remembered, usual)
-    if estimator.n_members != "auto":
-        check_count("n_members", estimator.n_members, 1)
     return FitSettings(
         **dict(settings),
         n_neighbors=k,
@@ -95,7 +98,8 @@ def check_settings(
         class_prior=check_class_prior(estimator.class_prior, n_classes),
         seed=seed,
         device=str(choose_device(estimator.device)),
-        validation_fraction=fraction,
+        cv=cv,
+        folds=list(folds),
         n_jobs=estimator.n_jobs,
     )
 
@@ -131,13 +135,13 @@ def _check_cross_fit(estimator: Any, settings: Settings) -> None:
         raise ValueError(
             f"The settings {', '.join(changed)} do not fit "
             f"{'preset=' + repr(estimator.preset) if instant else 'a cross-fit'}, whose attention "
-            "is already trained. Leave them out, or hold rows out: validation_fraction=0.1."
+            "is already trained. Leave them out, or hold rows out: cv=0.1."
         )
     k = estimator.n_neighbors
     if isinstance(k, int | np.integer) and k > _MOST_ASKED:
         raise ValueError(
             f"n_neighbors={k} is more than the {_MOST_ASKED} that the attention was trained with. "
-            "Use fewer, or hold rows out: validation_fraction=0.1."
+            "Use fewer, or hold rows out: cv=0.1."
         )
 
 
@@ -180,64 +184,61 @@ def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
     least = max(_FEWEST_HELD_OUT, n_classes)
     if round(fraction * n_rows) < least:
         share = _share_of(least, n_rows)
-        wider = (
-            f", or a share of {share} or more (validation_fraction)"
-            if share <= _MOST_HELD_OUT
-            else ""
-        )
+        wider = f", or a share of {share} or more (cv={share})" if share <= _MOST_HELD_OUT else ""
         raise ValueError(
             f"{fraction:.3g} of {n_rows} rows holds out {round(fraction * n_rows)} to fit the "
             f"attention and the calibration to, and at least {least} are needed: give more rows "
-            f'(validation_fraction="auto" needs {round(least / _MOST_HELD_OUT)}){wider}.'
+            f'(cv="auto" needs {round(least / _MOST_HELD_OUT)}){wider}.'
         )
 
 
 def _usual_fraction(n_rows: int, n_classes: int) -> float:
     """Share that is held out by default: more than usual of few rows."""
     enough = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
-    return min(max(VALIDATION_FRACTION, enough), _MOST_HELD_OUT)
+    return min(max(_HELD_OUT, enough), _MOST_HELD_OUT)
 
 
 def _share_of(n: int, n_rows: int) -> float:
     return math.ceil(100 * n / n_rows) / 100
 
 
-def _check_fraction(
-    estimator: Any, n_rows: int, n_classes: int, n_views: int, images: bool
-) -> float | None:
-    """Share of rows held out once; None cross-fits."""
-    fraction = estimator.validation_fraction
-    if isinstance(fraction, str) and fraction == "auto":
-        fraction = _usual_fraction(n_rows, n_classes) if n_views > 1 or images else None
-    if fraction is None:
-        if images:
+def _check_cv(
+    estimator: Any,
+    folds: Sequence[Fold],
+    n_rows: int,
+    n_classes: int,
+    n_views: int,
+    images: bool,
+) -> int | float | Literal["auto"]:
+    """Folds of a cross-fit ("auto": by the number of rows), or the share of rows held out once."""
+    cv: Any = "auto" if estimator.cv is None else estimator.cv
+    by_rows = isinstance(cv, str) and cv == "auto"
+    if folds:
+        cv = len(folds) if len(folds) > 1 else len(folds[0][1]) / n_rows
+    elif by_rows and (n_views > 1 or images):
+        cv = _usual_fraction(n_rows, n_classes)
+    if isinstance(cv, float | np.floating) and 0 < cv < 1:
+        if estimator.base is not None and not isinstance(estimator.base, str):
             raise ValueError(
-                "Images are not cross-fitted, which would train one network per fold. Leave "
-                'validation_fraction at "auto", or give a share such as 0.1.'
+                "Where rows are held out once (images, views, cv=0.1) the base is the network's "
+                'own head. Use base="auto" or None; a classifier of your own needs a cross-fit, '
+                "on a table without views."
             )
-        if n_views > 1:
-            raise ValueError(
-                "Views need rows that are held out once, but validation_fraction=None cross-fits. "
-                'Leave it at "auto", or give a share such as 0.1.'
-            )
-        if estimator.n_members == 1:
-            raise ValueError(
-                "n_members=1 leaves nothing to cross-fit with. Give at least 2, or hold rows out "
-                "once: validation_fraction=0.1."
-            )
-        return None
-    number = isinstance(fraction, float) and 0 < fraction < 1
-    if not number:
+        return float(cv)
+    whole = isinstance(cv, int | np.integer) and not isinstance(cv, bool)
+    if not (by_rows or (whole and 2 <= cv <= MOST_FOLDS)):
         raise ValueError(
-            f'validation_fraction={fraction!r} must be "auto", None or a share between 0 and 1.'
+            f'cv={estimator.cv!r} must be "auto", a number of folds from 2 to {MOST_FOLDS}, a '
+            "share between 0 and 1 of the rows to hold out once, or a splitter of "
+            "sklearn.model_selection."
         )
-    if estimator.base is not None and not isinstance(estimator.base, str):
+    if images or n_views > 1:
+        what = "Images" if images else "Rows with several views"
         raise ValueError(
-            "Where rows are held out once (images, views, validation_fraction) the base is the "
-            'network\'s own head. Use base="auto" or None; a classifier of your own needs a '
-            "cross-fit, on a table without views."
+            f'{what} are not cross-fitted, but held out once. Leave cv at "auto", or give a '
+            "share (cv=0.1) or a splitter with a single split."
         )
-    return float(fraction)
+    return "auto" if by_rows else int(cv)
 
 
 def _check_neighbors(k: Any, n_rows: int, usual: int) -> int:
@@ -279,7 +280,9 @@ def check_checkpoint(
             digest.update(np.ascontiguousarray(rows).tobytes())
     digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
     of_networks = {name: getattr(settings, name) for name in _OF_NETWORKS}
-    digest.update(repr((of_networks, estimator.n_members)).encode())
+    digest.update(repr(of_networks).encode())
+    for train, held_out in settings.folds:
+        digest.update(b"fold" + train.tobytes() + b"held out" + held_out.tobytes())
     if estimator.columns is not None:
         digest.update(repr(sorted(estimator.columns.items())).encode())
     if settings.label_fitter.description is not None:

@@ -1,15 +1,18 @@
 """What a fit works on: checked settings, the encoded training rows and their folds."""
 
+import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from numbers import Number
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import ConfigDict, Field
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyEncoder, AnyRows
@@ -21,6 +24,11 @@ from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.progress import Progress
 from nearwise.classifier.settings import Preset, Settings
 from nearwise.functional import Metric
+from nearwise.names import listed
+
+MOST_FOLDS = 100  # each fits a forest and fills a memory
+
+Fold = tuple[np.ndarray, np.ndarray]  # positions of the rows to learn from, and of those held out
 
 
 class Unseen(NamedTuple):
@@ -58,7 +66,8 @@ class LabelFitter:
 class FitSettings(Settings):
     """Settings and parameters of the estimator, checked for the rows at hand.
 
-    What "auto" means is decided for all but `base`, `embedder`, `pooling` and `tta_merge`.
+    What "auto" means is decided for all but `base`, `embedder`, `pooling` and `tta_merge`, and for
+    `cv` where rows are held out once. `folds` are those of a splitter, else empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -71,7 +80,8 @@ class FitSettings(Settings):
     class_prior: np.ndarray | None
     seed: int
     device: str
-    validation_fraction: float | None
+    cv: int | float | Literal["auto"]
+    folds: list[Any] = Field(default=[])
     n_jobs: int | None
     checkpoint: Path | None = None
     label_fitter: LabelFitter = Field(default_factory=LabelFitter)
@@ -80,6 +90,11 @@ class FitSettings(Settings):
     def fast(self) -> bool:
         """Whether to use fewer folds and candidates."""
         return self.preset == "fast"
+
+    @property
+    def holds_out_once(self) -> bool:
+        """Whether one part of the rows is held out (a share, in `cv`), instead of each in turn."""
+        return isinstance(self.cv, float)
 
     @property
     def search_device(self) -> torch.device | None:
@@ -100,7 +115,7 @@ class Problem:
     labels: np.ndarray
     weight: np.ndarray | None
     n_classes: int
-    folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    folds: list[Fold] = field(default_factory=list)
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     ids: Tensor | None = None
@@ -142,28 +157,24 @@ class Problem:
 
 
 def auto_folds(n_rows: int, *, fast: bool) -> int:
-    """Folds that `n_members="auto"` takes: fewer where each costs much."""
+    """Folds of a cross-fit that `cv="auto"` takes: fewer where each costs much."""
     return 3 if fast or n_rows > LARGE else 5
 
 
-def cross_fit_folds(
-    labels: np.ndarray, n_members: int, seed: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def cross_fit_folds(labels: np.ndarray, n_folds: int, seed: int) -> list[Fold]:
     """Stratified folds; the only row of a class is never held out, and all learn from it."""
     lone = lone_rows(labels)
     rest, always = np.flatnonzero(~lone), np.flatnonzero(lone)
     return [
         (np.sort(np.concatenate([rest[train], always])), rest[held_out])
-        for train, held_out in make_folds(labels[rest], n_members, seed)
+        for train, held_out in make_folds(labels[rest], n_folds, seed)
     ]
 
 
-def make_folds(
-    labels: np.ndarray, n_members: int, seed: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def make_folds(labels: np.ndarray, n_folds: int, seed: int) -> list[Fold]:
     """Stratified folds; at most as many as the largest class has rows."""
     largest = int(np.bincount(labels).max())
-    n_splits = max(2, min(n_members, largest))
+    n_splits = max(2, min(n_folds, largest))
     # Where no class has two rows there is nothing to stratify by.
     kind = StratifiedKFold if largest > 1 else KFold
     splitter = kind(n_splits, shuffle=True, random_state=seed)
@@ -173,3 +184,128 @@ def make_folds(
         return [
             (train, held_out) for train, held_out in splitter.split(np.zeros(len(labels)), labels)
         ]
+
+
+def is_splitter(cv: Any) -> bool:
+    """Whether `cv` says which rows are held out: a splitter, or pairs of positions."""
+    if isinstance(cv, str | bytes | Number | type):
+        return False
+    return hasattr(cv, "split") or isinstance(cv, Iterable)
+
+
+def has_fixed_positions(cv: Any) -> bool:
+    """Whether `cv` is for the rows of one table, by their positions."""
+    return is_splitter(cv) and (not hasattr(cv, "split") or isinstance(cv, PredefinedSplit))
+
+
+def given_folds(cv: Any, rows: Any, labels: np.ndarray) -> list[Fold]:
+    """Folds by a splitter or by pairs of positions, checked; none where `cv` is neither.
+
+    The only row of a class is never held out, and all learn from it.
+
+    Raises
+    ------
+    ValueError
+        If parts are empty, overlap or lack a class; if one of several splits holds out no row, or
+        no split holds out some row; if `cv` cannot be used.
+    """
+    if not is_splitter(cv):
+        return []
+    named = f"cv={textwrap.shorten(repr(cv), 60)}" if hasattr(cv, "split") else "cv"
+    pairs = _pairs(cv, named, rows, labels)
+    if not pairs:
+        raise ValueError(f"{named} gives no split. Give at least one, or a number of folds (cv=5).")
+    if len(pairs) > MOST_FOLDS:
+        raise ValueError(
+            f"{named} gives more than {MOST_FOLDS} splits of {len(labels)} rows, and each takes "
+            "models of its own. Give fewer, such as cv=5."
+        )
+    codes = np.unique(labels, return_inverse=True)[1]
+    lone = lone_rows(codes)
+    folds: list[Fold] = []
+    n_held = np.zeros(len(labels), dtype=int)
+    for number, pair in enumerate(pairs, 1):
+        split = f"split {number} of {named}"
+        train, held_out = _parts(pair, split, len(labels))
+        n_held[held_out] += 1
+        learn = np.zeros(len(labels), dtype=bool)
+        learn[train] = True
+        if learn[held_out].any():
+            raise ValueError(
+                f"{split} has row {held_out[learn[held_out]][0]} in both parts. What is held out "
+                "must not be learned from."
+            )
+        learn |= lone
+        missing = np.setdiff1d(labels, labels[learn])
+        if len(missing):
+            raise ValueError(
+                f"{split} learns from no row of {listed(missing.tolist())}. Give each training "
+                "part rows of all classes, as cv=StratifiedKFold(5, shuffle=True) does."
+            )
+        held_out = held_out[~lone[held_out]]
+        if len(held_out) or len(pairs) == 1:
+            folds.append((np.flatnonzero(learn), held_out))
+    if len(pairs) > 1:
+        _check_each_once(np.where(lone, 1, n_held), named)
+    return folds
+
+
+def _pairs(cv: Any, named: str, rows: Any, labels: np.ndarray) -> list[Any]:
+    """Ask for the splits, one more than there may be at the most."""
+    if isinstance(cv, Iterator):
+        raise ValueError(f"{named} is used up by one fit. Give a list: cv=list(...).")
+    try:
+        return list(islice(cv.split(rows, labels) if hasattr(cv, "split") else cv, MOST_FOLDS + 1))
+    except (TypeError, ValueError) as error:
+        if "groups" in str(error):
+            raise ValueError(
+                f"{named} needs groups, which fit does not take yet. Give its splits: "
+                "cv=list(splitter.split(X, y, groups))."
+            ) from error
+        raise ValueError(f"{named} cannot split {len(labels)} rows: {error}") from error
+
+
+def _parts(pair: Any, split: str, n_rows: int) -> Sequence[np.ndarray]:
+    """Row positions of both parts of a split, int64, ascending."""
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        raise ValueError(
+            f"{split} is not a pair of row positions. Give cv as a splitter of "
+            "sklearn.model_selection, or as a list of (train, test)."
+        )
+    parts = []
+    for name, part in zip(("training", "test"), pair, strict=True):
+        positions = np.asarray(part)
+        if not positions.size:
+            raise ValueError(f"{split} has an empty {name} part. Give every part some rows.")
+        if positions.ndim != 1 or positions.dtype.kind not in "iu":
+            raise ValueError(
+                f"{split} has a {name} part that is no list of row positions (whole numbers), but "
+                f"{positions.dtype} of shape {positions.shape}."
+            )
+        least, most = positions.min(), positions.max()
+        if least < 0 or most >= n_rows:
+            raise ValueError(
+                f"{split} holds row {least if least < 0 else most} in its {name} part, and there "
+                f"are {n_rows} rows. Give positions from 0 to {n_rows - 1}."
+            )
+        positions, counts = np.unique(positions, return_counts=True)
+        if counts.max() > 1:
+            raise ValueError(
+                f"{split} has row {positions[counts.argmax()]} twice in its {name} part. Give each "
+                "row once; sample_weight weighs rows."
+            )
+        parts.append(positions.astype(np.int64))
+    return parts
+
+
+def _check_each_once(n_held: np.ndarray, named: str) -> None:
+    """Refuse several splits that hold some row out more than once, or never."""
+    several, never = np.flatnonzero(n_held > 1), np.flatnonzero(n_held == 0)
+    if len(several) or len(never):
+        what = "several splits hold" if len(several) else "no split holds"
+        rows = several if len(several) else never
+        raise ValueError(
+            f"{named}: {what} out row {rows[0]} ({len(rows)} such rows of {len(n_held)}). Several "
+            "splits must hold each row out once, as KFold does; to hold rows out once, give a "
+            "single split, such as ShuffleSplit(1), or a share: cv=0.1."
+        )

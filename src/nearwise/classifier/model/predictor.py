@@ -240,7 +240,7 @@ class Predictor:
     def _refuse_remembered(self) -> None:
         if not self.is_cross_fitted:
             raise ValueError(
-                "This classifier held rows out once (validation_fraction), so its networks were "
+                "This classifier held rows out once, so its networks were "
                 "trained on the labels of all remembered rows and cannot predict them as if "
                 "unseen. Give new rows."
             )

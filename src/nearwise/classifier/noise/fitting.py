@@ -103,7 +103,7 @@ class NoisyLabelFitter(LabelFitter):
 def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabels:
     """Estimate the transition and predict true labels; labels as given where few are wrong."""
     problem, settings, known = predictor.problem, predictor.settings, predictor.known
-    shared = settings.validation_fraction is not None
+    shared = settings.holds_out_once
     rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
     floor = noise_floor(len(rows), apart=predictor.agreement is not None)
     plain = predictor.predict(rows)
@@ -260,7 +260,7 @@ def _worth_fitting(
     """
     if not isinstance(problem.encoder, TableEncoder) or settings.base is None:
         return True
-    shared = settings.validation_fraction is not None
+    shared = settings.holds_out_once
     folds = problem.folds[:1] if shared else problem.folds
     held_out = np.concatenate([rows for _, rows in folds])
     losses = []

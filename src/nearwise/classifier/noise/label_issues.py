@@ -90,14 +90,14 @@ def _unseen_proba(model: FittedModel) -> np.ndarray:
     if not isinstance(predictor.label_model, NoisyLabels):
         if transition_of(predictor.label_model) is not None:
             raise ValueError(
-                "This classifier held rows out once (validation_fraction), and label_noise took "
+                "This classifier held rows out once, and label_noise took "
                 "the labels as they are, so it kept no evidence against any. Give the share of "
-                "wrong labels, such as label_noise=0.05, or cross-fit (validation_fraction=None)."
+                "wrong labels, such as label_noise=0.05, or cross-fit (cv=5)."
             )
         raise ValueError(
-            "This classifier held rows out once (validation_fraction), so its networks were "
+            "This classifier held rows out once, so its networks were "
             "trained on the labels of all remembered rows and cannot tell which are wrong. Fit "
-            'with label_noise="auto", or cross-fit (validation_fraction=None).'
+            'with label_noise="auto", or cross-fit (cv=5).'
         )
     likely = predictor.label_model.likely(model.bank)
     wide = np.zeros((len(likely), model.n_classes))

@@ -1,5 +1,6 @@
 """A fitted classifier as a folder: tensors, JSON, and scikit-learn parts through skops."""
 
+import inspect
 import os
 import platform
 import warnings
@@ -44,6 +45,7 @@ from nearwise.classifier.storage.journaling import REMOVE, FolderState, label_li
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
+from nearwise.classifier.storage.stored_cv import join_old_cv, read_cv, stored_cv
 from nearwise.classifier.storage.stored_parts import (
     InvalidPartError,
     check_classes,
@@ -71,7 +73,7 @@ from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION, _OLDEST = 6, 3
+VERSION, _OLDEST = 7, 3
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -371,6 +373,8 @@ def pack_model(
     params = model.get_params(deep=False)
     if params.get("settings") is not None:
         params["settings"] = Settings.of(params["settings"]).stored()
+    if "cv" in params:
+        params["cv"] = stored_cv(params["cv"])
     params = plain_params(params)
     if not (params["base"] is None or isinstance(params["base"], str)):
         blobs["param.base"] = dump_model(params.pop("base"))
@@ -589,9 +593,14 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
     try:
         with part_of_folder("JSON"):
             check_json(meta)
-            check_params(kind, meta["params"])
-        with part_of_folder("param.base"):
             params = dict(meta["params"])
+            if "cv" in inspect.signature(kind).parameters:
+                join_old_cv(params, held_out=meta.get("shared") is not None)
+            check_params(kind, params)
+        with part_of_folder("params.cv"):
+            if "cv" in params:
+                params["cv"] = read_cv(params["cv"])
+        with part_of_folder("param.base"):
             if "param.base" in content.blobs:
                 params["base"] = load_model(content.blobs["param.base"], trusted)
         with part_of_folder("params"):

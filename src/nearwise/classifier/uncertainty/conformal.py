@@ -258,7 +258,7 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
     if n_rows < needed:
         raise ValueError(
             f"Sets of confidence {confidence} need at least {needed} rows to judge by, and there "
-            f"are {n_rows:g}. Fit with more rows (or a larger validation_fraction), or ask for "
+            f"are {n_rows:g}. Fit with more rows (or hold more out: cv=0.3), or ask for "
             f"a confidence of at most {_most_confident(n_rows):.3g}."
         )
     if not each:

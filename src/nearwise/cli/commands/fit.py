@@ -38,7 +38,7 @@ from nearwise.cli.rows.image_rows import (
     ImageSizeOption,
     SkipDamagedOption,
 )
-from nearwise.cli.rows.parsing import parse_count, parse_noise
+from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.interrupts import watch_interrupt
 
@@ -98,9 +98,14 @@ def fit(
     n_neighbors: Annotated[
         str | None, typer.Option(metavar="INT|auto", help="Neighbors per row and key space.")
     ] = None,
-    members: Annotated[
+    cv: Annotated[
         str | None,
-        typer.Option(metavar="INT|auto", help="Folds of the cross-fit; for images, networks."),
+        typer.Option(
+            "--cv",
+            metavar="INT|SHARE|auto",
+            help="Rows held out to learn from: 5, in each of 5 folds in turn (tables); 0.1, a "
+            "tenth of the rows once.",
+        ),
     ] = None,
     label_noise: Annotated[
         str | None,
@@ -149,6 +154,7 @@ def fit(
       nearwise fit train.csv -t churned -o churn.model --category zip --keep visit_id
       nearwise fit train.csv -t churned -o churn.model --resume
       nearwise fit train.csv -t churned -o churn.model --preset instant
+      nearwise fit train.csv -t churned -o churn.model --cv 10
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
       nearwise fit flowers/ --out flowers.model --image-size 64
     """
@@ -174,7 +180,7 @@ def fit(
         "base": base,
         "embedder": embedder,
         "n_neighbors": parse_count("--n-neighbors", n_neighbors),
-        "n_members": parse_count("--members", members),
+        "cv": parse_cv("--cv", cv),
         "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
         "class_prior": class_prior,
     }
@@ -211,7 +217,7 @@ def fit(
             step.append("saving")
             model.save(out)
         except KeyboardInterrupt:
-            simple = rows.names is None and not (embedder or epochs or members or label_noise)
+            simple = rows.names is None and not (embedder or epochs or cv or label_noise)
             say(f"Stopped in {step[-1]}; nothing was saved. {_next_try(folder, preset, simple)}")
             raise typer.Exit(INTERRUPTED) from None
         if not quiet:

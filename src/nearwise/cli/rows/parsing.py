@@ -46,6 +46,22 @@ def parse_count(option: str, text: str | None) -> int | str | None:
     return int(text)
 
 
+def parse_cv(option: str, text: str | None) -> int | float | str | None:
+    """Read a number of folds, a share in (0, 1) or "auto"; None for None."""
+    if text is None or text == "auto":
+        return text
+    try:
+        value = int(text) if text.isdigit() else float(text)
+    except ValueError:
+        value = 0
+    if not (value >= 2 if isinstance(value, int) else 0 < value < 1):
+        raise ValueError(
+            f"{option} {text!r} is no number of folds (2 or more), no share of the rows to hold "
+            'out (such as 0.1), and not "auto".'
+        )
+    return value
+
+
 def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
     """Read a height and width such as "48x64", or the side of a square; None for None."""
     if text is None:

@@ -3,7 +3,7 @@
 `benchmarks/ablation_attention.py` fits each of them, and the study's replay two:
 
     settings = Settings(head=VariantConfig(clusters="label"))
-    AttnKNNClassifier(validation_fraction=0.2, settings=settings)
+    AttnKNNClassifier(cv=0.2, settings=settings)
 
 Such a head is trained from scratch, so that it needs rows that are held out. The classifier then
 fits and predicts like any other, and is not saved.

@@ -175,7 +175,7 @@ def test_a_table_leaves_out_what_needs_a_head_of_its_own_unless_rows_are_held_ou
     tmp_path, held_out
 ):
     config = {"sweep_k": [2, 70], "head": {"epochs": 2}, "train": {"epochs": 2}}
-    config |= {"validation_fraction": 0.3, "n_members": 1} if held_out else {"base": None}
+    config |= {"cv": 0.3} if held_out else {"base": None}
     config["ablations"] = ["full", "without=calibration", "without=null-neighbor"]
 
     def attention(name):

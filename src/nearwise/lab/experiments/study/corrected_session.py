@@ -50,7 +50,7 @@ class CorrectedSession(Session):
     @property
     def holds_rows_out(self) -> bool:
         """Whether a classifier of columns trains a head of its own, on rows held out once."""
-        return self.parameters.get("validation_fraction", "auto") not in ("auto", None)
+        return isinstance(self.parameters.get("cv"), float)
 
     @property
     def networks(self) -> Path:

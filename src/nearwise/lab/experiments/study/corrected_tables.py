@@ -2,7 +2,7 @@
 
 A table is cross-fitted around a head that comes trained. What needs a head of its own (a
 k-ensemble, adaptive k, more than 64 neighbors, half of the ablations) is left out, unless the
-settings hold rows out for it: ``--set validation_fraction=0.2``.
+settings hold rows out for it: ``--set cv=0.2``.
 """
 
 from collections.abc import Callable, Iterator, Sequence

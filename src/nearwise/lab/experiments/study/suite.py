@@ -286,7 +286,7 @@ def _small_parameters(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"train": {"epochs": 6}}
     if given.get("preset") == "instant":  # trains nothing
         return {}
-    return {"preset": "fast", "n_members": 2}
+    return {"preset": "fast", "cv": 2}
 
 
 def _load(name: str | PathLike[str], data_root: Any, small: bool) -> Dataset:

@@ -1,0 +1,62 @@
+"""The parameter `cv` as plain data: a number, or a splitter of scikit-learn by its parameters."""
+
+import inspect
+from typing import Any, Literal
+
+import numpy as np
+import sklearn.model_selection
+from pydantic import TypeAdapter
+
+from nearwise.classifier.fit.problem import is_splitter
+from nearwise.warn import warn_user
+
+_SPLITTERS = (
+    "KFold",
+    "StratifiedKFold",
+    "LeaveOneOut",
+    "ShuffleSplit",
+    "StratifiedShuffleSplit",
+    "PredefinedSplit",
+)
+_PLAIN: TypeAdapter[Any] = TypeAdapter(int | float | Literal["auto"] | None)
+
+
+def stored_cv(cv: Any) -> Any:
+    """Give `cv` as it is stored; what cannot be rebuilt becomes "auto", with a warning."""
+    if not is_splitter(cv):
+        return cv
+    kind = type(cv)
+    name = kind.__name__
+    if name not in _SPLITTERS or kind is not getattr(sklearn.model_selection, name):
+        warn_user(
+            f"cv={name} is not stored, as only splitters of sklearn.model_selection are: the "
+            'loaded model has cv="auto", which its refresh would take. Predictions are the same.'
+        )
+        return "auto"
+    params = {name: getattr(cv, name) for name in inspect.signature(kind).parameters}
+    if not isinstance(params.get("random_state"), int | np.integer | None):
+        params["random_state"] = None  # a generator moves on
+    return {"splitter": name} | params
+
+
+def read_cv(stored: Any) -> Any:
+    """Rebuild `cv`; ValueError if it is neither plain nor a splitter that is known."""
+    if not isinstance(stored, dict):
+        return _PLAIN.validate_python(stored, strict=True)
+    params = dict(stored)
+    if (name := params.pop("splitter", None)) not in _SPLITTERS:
+        raise ValueError(f"{name!r} is not a splitter of sklearn.model_selection")
+    return getattr(sklearn.model_selection, name)(**params)
+
+
+def join_old_cv(params: dict[str, Any], *, held_out: bool) -> None:
+    """Make `cv` of the two parameters that folders up to version 6 hold in its place."""
+    if not {"n_members", "validation_fraction"} <= params.keys():
+        return
+    n_folds = _PLAIN.validate_python(params.pop("n_members"), strict=True)
+    share = _PLAIN.validate_python(params.pop("validation_fraction"), strict=True)
+    if isinstance(share, float):
+        params["cv"] = share
+    else:
+        asked = isinstance(n_folds, int) and n_folds > 1 and not held_out
+        params["cv"] = n_folds if asked else "auto"

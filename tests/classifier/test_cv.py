@@ -1,0 +1,271 @@
+"""`cv`: folds, a share that is held out once, or a splitter of scikit-learn."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    LeaveOneOut,
+    PredefinedSplit,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
+from nearwise.classifier.fit.problem import given_folds
+from nearwise.classifier.storage.stored_cv import join_old_cv
+from nearwise.safe_files import plain
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fit_once, same, sums_to_one
+
+X, Y = blobs(60)
+ROWS = np.arange(60)
+FAST = {**CHEAP, "embedder": "identity"}
+
+
+def fitted(cv, **settings):
+    return attn_knn(**{**FAST, **settings, "cv": cv}).fit(X, Y)
+
+
+def settings_of(cv, n_rows=60, **parameters):
+    folds = given_folds(cv, X[:n_rows], Y[:n_rows])
+    return check_settings(AttnKNNClassifier(cv=cv, **parameters), n_rows, 3, 0, folds=folds)
+
+
+@pytest.mark.parametrize("cv", [None, "auto", np.int64(3), 100])
+def test_a_number_of_folds_is_cross_fitted(cv):
+    settings = settings_of(cv)
+    assert settings.cv == ("auto" if cv is None else cv) and not settings.holds_out_once
+
+
+@pytest.mark.parametrize("cv", [0.2, np.float32(0.2), np.float64(0.5)])
+def test_a_share_is_held_out_once(cv):
+    settings = settings_of(cv)
+    assert settings.cv == cv and settings.holds_out_once
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [1, 0, -3, 1.0, 1.5, 0.0, True, "5", "Auto", float("nan"), 101, KFold, b"ab", 1j],
+    ids=repr,
+)
+def test_other_values_are_refused_with_those_that_are_taken(cv):
+    with pytest.raises(ValueError, match=r'must be "auto", a number of folds from 2 to 100, a sh'):
+        AttnKNNClassifier(cv=cv).fit(X, Y)
+
+
+def test_splits_of_a_splitter_and_its_positions_fit_the_same_and_are_used_as_given():
+    splitter = StratifiedKFold(3, shuffle=True, random_state=7)
+    first, second = fitted(splitter), fitted(list(splitter.split(X, Y)))
+    assert same(first.predict_proba(X), second.predict_proba(X))
+    assert first._predictor.is_cross_fitted
+    other = fitted(StratifiedKFold(3, shuffle=True, random_state=8))
+    assert first.oof_nll_ != other.oof_nll_
+
+
+@pytest.mark.parametrize("cv", [ShuffleSplit(1, test_size=20, random_state=0), "pair"])
+def test_a_single_split_is_held_out_once(cv):
+    held_out = ROWS // 3 % 3 == 0
+    if isinstance(cv, str):
+        cv = [(ROWS[~held_out], ROWS[held_out])]
+    model = fitted(cv)
+    assert not model._predictor.is_cross_fitted
+    ((memory, _),) = given_folds(cv, X, Y)
+    assert same(model.memory_.ids, memory)
+    assert sums_to_one(model.predict_proba(X))
+
+
+def test_rows_in_neither_part_of_a_single_split_are_not_remembered():
+    model = fitted([(ROWS[:30], ROWS[40:])])
+    assert same(model.memory_.ids, ROWS[:30])
+
+
+@pytest.mark.parametrize("cv", [KFold(3, shuffle=True, random_state=0), LeaveOneOut()])
+def test_splitters_of_few_rows_are_learned_on(cv):
+    model = attn_knn(**{**FAST, "cv": cv}).fit(X[:30], Y[:30])
+    assert "head" in model.choice_  # what cv="auto" does not do with fewer than 32 rows
+    assert sums_to_one(model.predict_proba(None))
+
+
+@pytest.mark.filterwarnings("ignore:One class has a single row")
+@pytest.mark.parametrize("cv", [KFold(4, shuffle=True, random_state=0), LeaveOneOut()])
+def test_the_only_row_of_a_class_is_learned_from_in_every_split(cv):
+    labels = np.where(ROWS[:40] == 5, "alone", np.array(["a", "b"])[Y[:40] % 2])
+    folds = given_folds(cv, X[:40], labels)
+    assert all(5 in train and 5 not in held_out for train, held_out in folds)
+    assert sorted(np.concatenate([held_out for _, held_out in folds])) == [
+        row for row in range(40) if row != 5
+    ]
+    assert all(len(held_out) for _, held_out in folds)
+    if isinstance(cv, KFold):
+        model = attn_knn(**{**FAST, "cv": cv}).fit(X[:40], labels)
+        assert sums_to_one(model.predict_proba(X))
+
+
+HALF = ROWS[:30], ROWS[30:]
+WRONG = {
+    "overlapping tests": (ShuffleSplit(3, random_state=0), "several splits hold out row"),
+    "rows never held out": (TimeSeriesSplit(4), "no split holds out row 0 .12 such rows of 60"),
+    "a class missing": (KFold(3), r"split 1 of cv=KFold.*learns from no row of '0'"),
+    "too many splits": (LeaveOneOut(), "more than 100 splits of 120 rows"),
+    "groups": (GroupKFold(2), r"needs groups, .* cv=list\(splitter.split\(X, y, groups\)\)"),
+    "a generator": ((pair for pair in [HALF]), r"used up by one fit. Give a list"),
+    "no split": ([], "gives no split"),
+    "an empty part": ([(ROWS, [])], "split 1 of .* has an empty test part"),
+    "both parts": ([(ROWS, ROWS[5:8])], "has row 5 in both parts"),
+    "no pair": ([1, 2], "split 1 of .* is not a pair of row positions"),
+    "a dict": ({"n_splits": 3}, "is not a pair of row positions"),
+    "a mask": ([(Y < 2, Y == 2)], "is no list of row positions .* bool of shape"),
+    "too large": ([(ROWS[:30], [30, 60])], "holds row 60 in its test part, and there are 60 rows"),
+    "negative": ([(ROWS[:30], [-1])], "holds row -1 in its test part"),
+    "twice": ([(ROWS[:30], [40, 41, 41])], "has row 41 twice in its test part"),
+    "another table": (PredefinedSplit([0, 1] * 40), "holds row 79|holds row 78"),
+    "more folds than rows": (StratifiedKFold(30), "cannot split 60 rows: n_splits=30"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_splits_that_cannot_be_used_are_named_with_what_to_do(name):
+    cv, message = WRONG[name]
+    rows, labels = (X, Y)
+    if name == "a class missing":
+        labels = np.sort(Y)
+    if name == "too many splits":
+        rows, labels = blobs(120)
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(cv=cv).fit(rows, labels)
+
+
+def test_groups_stay_together_when_their_splits_are_given():
+    groups = ROWS // 6
+    folds = given_folds(list(GroupKFold(3).split(X, Y, groups)), X, Y)
+    assert all(not set(groups[train]) & set(groups[held]) for train, held in folds)
+
+
+def test_a_splitter_of_ones_own_gets_the_rows_and_labels_as_they_are():
+    frame, labels = pd.DataFrame(X, columns=list("abcd")), np.array(["x", "y", "z"])[Y]
+
+    class ByColumn:
+        def split(self, X, y):
+            assert list(X.columns) == list("abcd") and set(y) == {"x", "y", "z"}
+            first = (X["a"].rank() % 2 == 0).to_numpy()
+            return [(ROWS[first], ROWS[~first]), (ROWS[~first], ROWS[first])]
+
+    model = AttnKNNClassifier(cv=ByColumn(), **{k: v for k, v in FAST.items() if k == "base"})
+    assert model.fit(frame, labels).predict(frame).shape == (60,)
+    assert isinstance(clone(model).cv, ByColumn)
+
+
+@pytest.mark.parametrize(
+    ("cv", "message"),
+    [
+        (KFold(3, shuffle=True, random_state=0), "Rows with several views are not cross-fitted"),
+        ([(ROWS[:50], ROWS[50:])], r"0\.167 of 60 rows holds out 10 .*, or a share of 0\.34"),
+    ],
+    ids=["several splits", "few rows held out"],
+)
+def test_splits_that_do_not_fit_views_are_refused(cv, message):
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(cv=cv).fit(X, Y, views=[X])
+
+
+def test_images_take_a_single_split():
+    images = np.random.default_rng(0).integers(0, 255, (60, 8, 8, 1), dtype=np.uint8)
+    settings = {"embedder": "resnet-small", "train": {"epochs": 1}, "head": {"epochs": 1}}
+    cv = ShuffleSplit(1, test_size=20, random_state=0)
+    model = attn_knn(**settings, cv=cv, random_state=0).fit(images, Y)
+    assert same(model.memory_.ids, given_folds(cv, images, Y)[0][0])
+
+
+def test_instant_takes_no_folds():
+    for cv in (KFold(3, shuffle=True, random_state=0), 3, 0.2):
+        with pytest.raises(ValueError, match='does not fit preset="instant"'):
+            AttnKNNClassifier(preset="instant", cv=cv).fit(X, Y)
+
+
+def test_a_refresh_splits_the_rows_that_are_remembered_then():
+    model = fitted(StratifiedKFold(3, shuffle=True, random_state=0))
+    model.add(X[:5] + 0.1, Y[:5])
+    assert len(model.refresh().memory_) == 65
+
+
+@pytest.mark.parametrize(
+    "cv", [[HALF, HALF[::-1]], PredefinedSplit(ROWS % 2)], ids=["list", "class"]
+)
+def test_positions_of_the_first_fit_are_not_taken_for_those_of_a_refresh(cv):
+    model = fitted(cv)
+    model.remove([0])
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match=r"cv holds positions .*set_params\(cv=5\)"):
+        model.refresh()
+    with pytest.raises(ValueError, match="cv holds positions"):
+        model.partial_fit(X[:3], Y[:3])
+    assert same(model.predict_proba(X), before)
+    assert len(model.set_params(cv=2).refresh().memory_) == 59
+
+
+def test_other_splits_have_another_checkpoint_folder(tmp_path):
+    folders = set()
+    splitters = [KFold(3, shuffle=True, random_state=seed) for seed in (0, 0, 1)]
+    for cv in [*splitters, 3, 4, 0.2]:
+        settings = settings_of(cv, settings={"checkpoint_dir": tmp_path}, random_state=0)
+        model = AttnKNNClassifier(cv=cv, random_state=0)
+        folders.add(check_checkpoint(model, settings, [X], Y, None).checkpoint)
+    assert len(folders) == 5
+
+
+SAVED = [
+    4,
+    0.4,
+    None,
+    KFold(3, shuffle=True, random_state=np.int64(1)),
+    StratifiedKFold(3),
+    ShuffleSplit(1, test_size=0.4, random_state=0),
+    PredefinedSplit(ROWS % 3),
+]
+
+
+@pytest.mark.parametrize("cv", SAVED, ids=str)
+def test_what_scikit_learn_can_build_is_saved(cv, tmp_path):
+    model = fit_once(attn_knn(**FAST), X, Y).set_params(cv=cv)
+    model.save(tmp_path / "m")
+    loaded = AttnKNNClassifier.load(tmp_path / "m")
+    assert type(loaded.cv) is type(cv)
+    if hasattr(cv, "split"):
+        assert plain(vars(loaded.cv)) == plain(vars(cv))
+    else:
+        assert loaded.cv == cv
+    assert same(loaded.predict_proba(X), model.predict_proba(X))
+
+
+def test_other_splits_are_left_out_of_a_folder_with_a_warning(tmp_path):
+    model = fitted([HALF, HALF[::-1]])
+    with pytest.warns(UserWarning, match='cv=list is not stored.* the loaded model has cv="auto"'):
+        model.save(tmp_path / "m")
+    loaded = AttnKNNClassifier.load(tmp_path / "m")
+    assert loaded.cv == "auto" and same(loaded.predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize("name", ["n_members", "n_splits", "validation_fraction", "test_size"])
+def test_names_of_other_libraries_are_answered_with_cv(name):
+    with pytest.raises(TypeError, match=r"cv="):
+        AttnKNNClassifier(**{name: 3})
+
+
+@pytest.mark.parametrize(
+    ("n_members", "share", "held_out", "cv"),
+    [
+        (2, "auto", False, 2),
+        ("auto", None, False, "auto"),
+        (1, "auto", False, "auto"),
+        (3, 0.2, True, 0.2),
+        (2, "auto", True, "auto"),  # networks of images that shared one memory
+    ],
+)
+def test_older_folders_hold_cv_as_two_parameters(n_members, share, held_out, cv):
+    params = {"n_members": n_members, "validation_fraction": share, "base": None}
+    join_old_cv(params, held_out=held_out)
+    assert params == {"cv": cv, "base": None}

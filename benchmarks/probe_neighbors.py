@@ -18,10 +18,10 @@ import numpy as np
 
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.lab.data import load_dataset, load_images
+from nearwise.lab.nn.field import make_perceiver
 from nearwise.lab.probing import Patches, RandomInit
 from nearwise.lab.probing.data import probe_data
 from nearwise.metrics import accuracy, brier, nll
-from nearwise.nn.field import make_perceiver
 from nearwise.probes import KNNProbe, extract_features
 from nearwise.probes.knn import SIZES
 

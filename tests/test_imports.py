@@ -4,6 +4,7 @@ import ast
 import functools
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,13 @@ def test_every_name_of_the_package_resolves_and_stands_in_its_documentation(name
 def test_a_name_that_the_package_does_not_have_raises():
     with pytest.raises(AttributeError, match="no attribute 'KNNClassifier'"):
         nearwise.KNNClassifier  # noqa: B018
+
+
+@pytest.mark.parametrize("name", nearwise._IN_THE_LAB)
+def test_a_name_that_moved_to_the_lab_says_so_and_is_there(name):
+    with pytest.raises(AttributeError, match=f"`from nearwise.lab.nn import {name}`"):
+        getattr(nearwise, name)
+    assert getattr(import_module("nearwise.lab.nn"), name)
 
 
 @pytest.mark.parametrize("what", ["import nearwise.cli", "import nearwise.lab.cli", "help"])

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nearwise.nn import NeighborAttention as NeighborAttention
     from nearwise.nn import NeighborhoodAttention1D as NeighborhoodAttention1D
     from nearwise.nn import NeighborhoodAttention2D as NeighborhoodAttention2D
-    from nearwise.nn import PerceiverAutoencoder as PerceiverAutoencoder
     from nearwise.nn import VisionTransformer as VisionTransformer
     from nearwise.probes import AttentionProbe as AttentionProbe
     from nearwise.probes import KNNProbe as KNNProbe
@@ -57,14 +56,17 @@ _REPRESENTATIONS = {
     "LinearProbe": "nearwise.probes",
     "AttentionProbe": "nearwise.probes",
     "TransformerProbe": "nearwise.probes",
-    "PerceiverAutoencoder": "nearwise.nn",
 }
 _HOMES = _CLASSIFIER | _LAYERS | _REPRESENTATIONS
+
+_IN_THE_LAB = ("PerceiverAutoencoder",)
 
 __all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _IN_THE_LAB:
+        raise AttributeError(f"{name} is in the lab now: `from {__name__}.lab.nn import {name}`.")
     if name not in _HOMES:
         raise AttributeError(f"module 'nearwise' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

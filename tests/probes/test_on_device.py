@@ -13,7 +13,7 @@ _PROGRAM = """
 import numpy as np
 import torch
 from nearwise.data import Context
-from nearwise.nn.field import make_perceiver
+from nearwise.lab.nn.field import make_perceiver
 from nearwise.lab.probing import Pixels, RandomInit, SparsePoints
 from nearwise.probes import *
 from tests.probes.cases import blobs, images

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.nn.field import make_perceiver
+from nearwise.lab.nn.field import make_perceiver
 from nearwise.probes import TransformersEncoder, extract_features
 from tests.probes.cases import images
 

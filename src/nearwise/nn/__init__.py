@@ -8,7 +8,6 @@ from nearwise.nn.embedders import (
     TabularMLP,
 )
 from nearwise.nn.fast_cnn import FastCNN
-from nearwise.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
     contrastive,
@@ -80,7 +79,6 @@ __all__ = [
     "NetworkOutput",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
-    "PerceiverAutoencoder",
     "PiecewiseLinearEncoding",
     "PretrainedNeighborHead",
     "RememberedSpace",
@@ -90,12 +88,10 @@ __all__ = [
     "VisionTransformer",
     "build_network",
     "contrastive",
-    "coordinate_grid",
     "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",
     "leave_self_out",
-    "make_perceiver",
     "margin_contrastive",
     "neighbor_vote",
     "network_config",

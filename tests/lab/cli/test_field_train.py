@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nearwise.lab.field_training.files import find_models
-from nearwise.nn.field import PerceiverAutoencoder
+from nearwise.lab.nn.field import PerceiverAutoencoder
 
 TINY = (
     "--epochs", 1, "--finetune-epochs", 1, "--limit", 120, "--set", "n_anchors=4",

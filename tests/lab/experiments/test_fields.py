@@ -7,9 +7,9 @@ from nearwise.lab.data import load_images
 from nearwise.lab.data.trained_on import image_digests
 from nearwise.lab.experiments.fields import STAGES, FieldProgress, find_field, run_field
 from nearwise.lab.field_training.run import FieldConfig
+from nearwise.lab.nn.field import PRESETS, PerceiverAutoencoder
 from nearwise.lab.probing import open_encoder
 from nearwise.lab.probing.data import probe_data, without_seen
-from nearwise.nn.field import PRESETS, PerceiverAutoencoder
 
 TINY = {
     "model": {"latent_dims": (8,), "num_latents": 4, "head_dim": 4, "num_process_layers": 0},

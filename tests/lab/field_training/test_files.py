@@ -1,8 +1,8 @@
 """Trained neural fields are found again."""
 
 from nearwise.lab.field_training.files import find_models
-from nearwise.nn.field import make_perceiver
-from nearwise.nn.field.config import WEIGHTS
+from nearwise.lab.nn.field import make_perceiver
+from nearwise.lab.nn.field.config import WEIGHTS
 
 
 def test_models_are_found_by_what_they_say_and_not_by_their_names(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from nearwise.data import Context
 from nearwise.lab.field_training.learner import FieldLearner
 from nearwise.lab.field_training.run import FieldConfig, reconstruction_errors, train_field
-from nearwise.nn.field import PerceiverAutoencoder, make_perceiver
+from nearwise.lab.nn.field import PerceiverAutoencoder, make_perceiver
 
 OBJECTIVES = ["reconstruction", "sparse", "nce", "sparse-nce"]
 TINY = {

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise.lab.nn.field import make_perceiver
 from nearwise.lab.probing import (
     EmbedderEncoder,
     Patches,
@@ -15,7 +16,6 @@ from nearwise.lab.probing import (
     open_encoder,
 )
 from nearwise.nn import ImageEmbedder
-from nearwise.nn.field import make_perceiver
 from nearwise.probes import TransformersEncoder, extract_features
 from tests.probes.cases import Convolution, images
 from tests.probes.test_pretrained import saved_vit

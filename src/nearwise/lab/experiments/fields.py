@@ -14,8 +14,8 @@ from nearwise.lab.data.trained_on import keep_digests
 from nearwise.lab.experiments.artifacts import load_json, save_json
 from nearwise.lab.field_training.files import find_models
 from nearwise.lab.field_training.run import FieldConfig, Objective, train_field
+from nearwise.lab.nn.field import PerceiverAutoencoder
 from nearwise.lab.probing.data import ProbeData, digest_of_part
-from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.training.settings import FREE_SETTINGS
 
 HISTORY = "history.json"

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nearwise.nn.field import PRESETS, PerceiverConfig, perceiver_config
+from nearwise.lab.nn.field import PRESETS, PerceiverConfig, perceiver_config
 from nearwise.training.settings import EngineConfig, refuse_unknown
 
 Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]

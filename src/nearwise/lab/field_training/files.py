@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nearwise.nn.field.config import WEIGHTS, FieldFile, describe_model
+from nearwise.lab.nn.field.config import WEIGHTS, FieldFile, describe_model
 
 
 def find_models(folder: str | Path, wanted: Mapping[str, Any]) -> list[FieldFile]:

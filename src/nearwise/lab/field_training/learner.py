@@ -10,7 +10,7 @@ from nearwise.data.contexts import Context
 from nearwise.lab.field_training.config import FieldConfig
 from nearwise.lab.field_training.contrast import dense_info_nce
 from nearwise.lab.field_training.warp import AffineWarp, random_warps
-from nearwise.nn.field import PerceiverAutoencoder, coordinate_grid
+from nearwise.lab.nn.field import PerceiverAutoencoder, coordinate_grid
 
 
 class SecondView(NamedTuple):

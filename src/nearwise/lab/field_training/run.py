@@ -15,7 +15,7 @@ from nearwise.data.images.pixels import as_images, as_unit_floats
 from nearwise.functional.devices import choose_device
 from nearwise.lab.field_training.config import FieldConfig, Objective
 from nearwise.lab.field_training.learner import FieldLearner
-from nearwise.nn.field import PerceiverAutoencoder
+from nearwise.lab.nn.field import PerceiverAutoencoder
 from nearwise.training import BatchLoss, train_epochs
 from nearwise.training.rows import count_batches
 from nearwise.training.settings import FREE_SETTINGS

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from nearwise.nn.field.layers import coordinate_grid, sample_images
+from nearwise.lab.nn.field.layers import coordinate_grid, sample_images
 
 
 class AffineWarp(NamedTuple):

@@ -1,5 +1,6 @@
-"""Layers and estimates of the lab: the study's attention, published layers, counted FLOPs."""
+"""Layers of the lab: neural fields, the study's attention, published layers, counted FLOPs."""
 
+from nearwise.lab.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise.lab.nn.flops import FLOP_FORMULAS, FLOP_KINDS, FlopCount, count_flops
 from nearwise.lab.nn.head_variants import VariantConfig, VariantHead
 from nearwise.lab.nn.multi_head import (
@@ -20,11 +21,14 @@ __all__ = [
     "LazyGumbelOutput",
     "LearnedDistanceAttention",
     "MultiHeadNeighborAttention",
+    "PerceiverAutoencoder",
     "UniformAttention",
     "VariantConfig",
     "VariantHead",
+    "coordinate_grid",
     "count_flops",
     "lazy_gumbel_attention",
     "load_reference_layer",
     "load_reference_vit",
+    "make_perceiver",
 ]

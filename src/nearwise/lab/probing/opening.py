@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.lab.data.trained_on import kept_digests
+from nearwise.lab.nn.field import PRESETS, PerceiverAutoencoder, make_perceiver
 from nearwise.lab.probing.encoders import EmbedderEncoder, Patches, Pixels, RandomInit, SparsePoints
 from nearwise.lab.probing.stored import StoredFeatures
 from nearwise.memory.store import MANIFEST
-from nearwise.nn.field import PRESETS, PerceiverAutoencoder, make_perceiver
 from nearwise.probes import Encoder, FunctionEncoder, TransformersEncoder
 
 KNOWN = (

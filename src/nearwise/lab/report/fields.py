@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.data.contexts import Context
+from nearwise.lab.nn.field import PerceiverAutoencoder
 from nearwise.lab.report.drawing import ACCENT, FAINT, LINE_COLORS, canvas, page_style, recolor
-from nearwise.nn.field import PerceiverAutoencoder
 
 _MOST_SHOWN = 10
 _FINER = 4  # times the resolution of the last row

@@ -19,10 +19,10 @@ from nearwise.lab.experiments.representations.records import MAIN, POOLING, PROT
 from nearwise.lab.experiments.representations.settings import StudyConfig
 from nearwise.lab.experiments.side_by_side import Progress
 from nearwise.lab.field_training.run import Objective
+from nearwise.lab.nn.field import PerceiverAutoencoder
 from nearwise.lab.probing import Patches, RandomInit, SparsePoints, evaluate
 from nearwise.lab.probing.catalog import make_probe
 from nearwise.lab.probing.data import ProbeData, digest_of_part
-from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.probes import Encoder, TransformerProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.encoders import fingerprint_of

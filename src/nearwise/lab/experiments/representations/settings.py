@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from nearwise.data.contexts import Context
 from nearwise.lab.experiments.fields import stage_configs, usual_epochs
 from nearwise.lab.field_training.run import FieldConfig, Objective
+from nearwise.lab.nn.field import PRESETS
 from nearwise.lab.probing.catalog import check_probe_names
 from nearwise.names import did_you_mean
-from nearwise.nn.field import PRESETS
 from nearwise.probes import TransformerProbe
 from nearwise.training.settings import refuse_unknown
 

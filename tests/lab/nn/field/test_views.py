@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from nearwise.lab.field_training.contrast import dense_info_nce, soft_targets_by_distance
 from nearwise.lab.field_training.warp import AffineWarp, random_warps
-from nearwise.nn.field import coordinate_grid, sample_images, to_xy
+from nearwise.lab.nn.field import coordinate_grid, sample_images, to_xy
 
 
 @pytest.fixture

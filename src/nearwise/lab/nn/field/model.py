@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearwise.nn.field.config import PerceiverConfig, load_model, perceiver_config, save_model
-from nearwise.nn.field.layers import (
+from nearwise.lab.nn.field.config import PerceiverConfig, load_model, perceiver_config, save_model
+from nearwise.lab.nn.field.layers import (
     Attention,
     Decoder,
     GaussianFourierFeatures,

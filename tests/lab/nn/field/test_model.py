@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from nearwise.data import Context
-from nearwise.nn.field import PRESETS, PerceiverAutoencoder, coordinate_grid, make_perceiver
-from nearwise.nn.field.layers import Attention
+from nearwise.lab.nn.field import PRESETS, PerceiverAutoencoder, coordinate_grid, make_perceiver
+from nearwise.lab.nn.field.layers import Attention
 
 
 @pytest.fixture(scope="module")

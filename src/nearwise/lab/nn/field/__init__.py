@@ -1,14 +1,19 @@
 """Neural fields: Perceiver autoencoders of images."""
 
-from nearwise.nn.field.config import (
+from nearwise.lab.nn.field.config import (
     PRESETS,
     FieldFile,
     PerceiverConfig,
     describe_model,
     perceiver_config,
 )
-from nearwise.nn.field.layers import GaussianFourierFeatures, coordinate_grid, sample_images, to_xy
-from nearwise.nn.field.model import PerceiverAutoencoder, make_perceiver
+from nearwise.lab.nn.field.layers import (
+    GaussianFourierFeatures,
+    coordinate_grid,
+    sample_images,
+    to_xy,
+)
+from nearwise.lab.nn.field.model import PerceiverAutoencoder, make_perceiver
 
 __all__ = [
     "PRESETS",

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from nearwise.nn.field import PerceiverAutoencoder, make_perceiver, perceiver_config
-from nearwise.nn.field.config import CONFIG, WEIGHTS
+from nearwise.lab.nn.field import PerceiverAutoencoder, make_perceiver, perceiver_config
+from nearwise.lab.nn.field.config import CONFIG, WEIGHTS
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
+from nearwise.lab.nn.field.layers import default_scale
 from nearwise.names import did_you_mean
-from nearwise.nn.field.layers import default_scale
 from nearwise.safe_files import write_aside, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nearwise.nn.field.model import PerceiverAutoencoder
+    from nearwise.lab.nn.field.model import PerceiverAutoencoder
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,9 @@ class PretrainedNeighborHead(nn.Module):
         if self._learned is None:  # listing them takes longer than the layers do for one query
             self._learned = list(self.layers.parameters())
         versions = [(one.data_ptr(), one._version) for one in self._learned]
-        if self._packed is None or self._packed[0] != versions:
+        # A fused optimizer changes weights without counting their versions up.
+        learns = self._learned[0].requires_grad
+        if learns or self._packed is None or self._packed[0] != versions:
             pooling = (one for one in self.layers if isinstance(one, _ClassPooling))
             self._packed = versions, tuple(one.arrays() for one in pooling)
         return self._packed[1]

@@ -1,121 +1,104 @@
-"""The pretrained head where rows are held out once, beside the heads that are trained there.
+"""Fits with one fold (images, views): the classifier of one checkout, to compare with another's.
 
-Images and ready embeddings with `cv`: the classifier as it is, and in its own
-memory the pretrained head with a temperature, alone and pooled with the networks' heads. Both are
-fitted to the rows held out, as the classifier's own heads are.
+Run it once per checkout, under a name for each; both are kept side by side:
 
-    python benchmarks/held_out_head.py --data-root DATA
-    python benchmarks/held_out_head.py --sets digits-images --seeds 101
+    PYTHONPATH=FORMER/src python benchmarks/held_out_head.py --name before --data-root DATA
+    python benchmarks/held_out_head.py --name after --data-root DATA
+    python benchmarks/held_out_head.py --name after --sets digits-images --seeds 101
 
-Writes benchmarks/results/held_out_head.json; what it holds of other sets and seeds stays.
+Writes benchmarks/results/one_head.json: test NLL, AURC, accuracy and CPU seconds of the fit, and of
+the pairs the mean difference of the losses with its 95 % interval; what it holds of other names,
+sets and seeds stays.
 """
 
 import argparse
+import inspect
 import json
+import time
 import warnings
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier.model.log_linear_pool import fit_temperature
 from nearwise.conditions import hardware, versions
-from nearwise.functional import topk_neighbors
 from nearwise.lab.data import load_dataset
-from nearwise.nn import RememberedSpace, shared_head
 
-OUT = Path(__file__).parent / "results" / "held_out_head.json"
-POWERS = np.linspace(0, 2, 21)  # of head and base in their pool
+OUT = Path(__file__).parent / "results" / "one_head.json"
+TRAINED = {"digits-images": 1000, "digits-shift": 1000, "mnist": 3000, "cifar10-features": 8000}
+N_TEST = 2000
+SHARE = 0.15  # of the embeddings
+FLOOR = 1e-7
 
 
-def read(name: str, root: str | None) -> tuple[np.ndarray, np.ndarray, int, dict[str, Any]]:
-    """Rows, labels, number of training rows, and parameters."""
-    if name == "digits-images":
+def read(name: str, root: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict]:
+    """Rows, labels, a second view and parameters."""
+    if name.startswith("digits"):
         images, labels = load_digits(return_X_y=True)
-        return (images * 15).astype(np.uint8).reshape(-1, 8, 8, 1), labels, 1000, {}
-    dataset = load_dataset(name, data_root=root)
-    return np.asarray(dataset.X), dataset.y, 8000, {"cv": 0.15}
-
-
-def mean_nll(log_proba: Tensor, labels: Tensor) -> float:
-    """Mean NLL of normalized predictions (n, C)."""
-    normalized = torch.log_softmax(log_proba, dim=1)
-    return float(-normalized[torch.arange(len(labels)), labels].mean())
+        rows = (images * 15).astype(np.uint8).reshape(-1, 8, 8, 1)
+        return rows, labels, None, {"tta": ("shift",)} if name == "digits-shift" else {}
+    flips = name == "cifar10-features"
+    dataset = load_dataset(name, data_root=root, views=flips)
+    second = dataset.views["flip"] if flips else None
+    # What the share of rows that are held out once is called, before and after.
+    names = inspect.signature(AttnKNNClassifier).parameters
+    share = "cv" if "cv" in names else "validation_fraction"
+    return np.asarray(dataset.X), dataset.y, second, {share: SHARE} if flips else {}
 
 
 def measured(name: str, seed: int, root: str | None) -> dict[str, Any]:
-    """NLL on new rows."""
-    X, y, n_train, options = read(name, root)
+    """Losses and confidences on new rows."""
+    X, y, second, options = read(name, root)
     order = np.random.default_rng(seed).permutation(len(y))
-    train, test = order[:n_train], order[n_train : n_train + 2000]
-    model = AttnKNNClassifier(random_state=seed, **options).fit(X[train], y[train])
-    truth = torch.from_numpy(np.searchsorted(model.classes_, y[test]))
-    parts = model.query(X[test]).parts
-    found = {
-        key: round(mean_nll(torch.from_numpy(proba).clamp_min(1e-7).log(), truth), 4)
-        for key, proba in (
-            ("classifier", parts.proba),
-            ("base alone", parts.base_proba),
-            ("its neighbors alone", parts.neighbor_proba),
-        )
+    train, test = order[: TRAINED[name]], order[TRAINED[name] :][:N_TEST]
+    views = [] if second is None else [second]
+    start = time.process_time()
+    model = AttnKNNClassifier(random_state=seed, **options)
+    model.fit(X[train], y[train], views=[view[train] for view in views] or None)
+    fit = time.process_time() - start
+    proba = model.predict_proba(X[test], [view[test] for view in views] or None)
+    truth = np.searchsorted(model.classes_, y[test])
+    losses = -np.log(np.maximum(proba[np.arange(len(truth)), truth], FLOOR))
+    wrong = (proba.argmax(1) != truth)[np.argsort(-proba.max(1), kind="stable")]
+    return {
+        "nll": round(float(losses.mean()), 5),
+        "aurc": round(float((np.cumsum(wrong) / np.arange(1, len(wrong) + 1)).mean()), 5),
+        "accuracy": round(float(1 - wrong.mean()), 4),
+        "fit_cpu_s": round(fit, 1),
+        "losses": " ".join(f"{loss:.4f}" for loss in losses),  # of each row, in one line
     }
-    predictor = model._predictor
-    held, bank = predictor.held, predictor.views.bank
-    assert held is not None, "rows were held out by the settings above"
-    new = predictor.row_models(predictor.encoder.transform(X[test])).cpu()
-    names = [spec.name for spec in predictor.views.specs]
-    for kind, chosen in (("features", ["features"]), ("all spaces", names)):
-        spaces = [
-            RememberedSpace.of(
-                bank.keys[one],
-                bank.labels,
-                n_classes=len(model.classes_),
-                n_columns=bank.keys[one].shape[1],
-            )
-            for one in chosen
-        ]
-        seen, fresh = (
-            shared_head()
-            .predict(
-                [
-                    space.describe(topk_neighbors(rows.keys[one], bank.keys[one], 32))
-                    for one, space in zip(chosen, spaces, strict=True)
-                ]
-            )
-            .log_proba
-            for rows in (held.keyed[0], new)
-        )
-        temperature = fit_temperature(seen, held.labels, torch.ones(len(seen)))[0]
-        found[f"pretrained, {kind}"] = round(mean_nll(fresh / temperature, truth), 4)
-        base = held.keyed[0].base_log_proba
-        pair = product(POWERS, POWERS)
-        a, b = min(pair, key=lambda p: mean_nll(p[0] * seen + p[1] * base, held.labels))
-        whole = mean_nll(a * fresh + b * new.base_log_proba, truth)
-        found[f"pretrained, {kind}, pooled with the base"] = round(whole, 4)
-    return found
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Mean change of the losses of the same rows, with half its 95 % interval."""
+    gap = np.array(after["losses"].split(), float) - np.array(before["losses"].split(), float)
+    half = 1.96 * gap.std(ddof=1) / len(gap) ** 0.5
+    return {"nll": round(float(gap.mean()), 4), "half_interval": round(float(half), 4)}
 
 
 def main() -> None:
     """Measure what is asked for, and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", default="digits-images,cifar10-features")
+    parser.add_argument("--name", required=True, help="of this checkout: before, after, ...")
+    parser.add_argument("--sets", default=",".join(TRAINED))
     parser.add_argument("--seeds", default="101,102,103")
     parser.add_argument("--data-root", help="default: NEARWISE_DATA")
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)
-    about = {"command": "benchmarks/held_out_head.py", "hardware": hardware()}
-    about["versions"] = versions()
-    results = json.loads(OUT.read_text())["results"] if OUT.exists() else {}
+    found = json.loads(OUT.read_text()) if OUT.exists() else {"results": {}}
+    found |= {"command": "benchmarks/held_out_head.py", "hardware": hardware()}
+    found["versions"] = versions()
     for name, seed in product(options.sets.split(","), options.seeds.split(",")):
-        found = measured(name, int(seed), options.data_root)
-        results[f"{name}, seed {seed}"] = found
-        OUT.write_text(json.dumps(about | {"results": results}, indent=1) + "\n")
-        print(name, seed, found, flush=True)
+        runs = found["results"].setdefault(f"{name}, seed {seed}", {})
+        runs[options.name] = measured(name, int(seed), options.data_root)
+        if "before" in runs and "after" in runs:
+            runs["after - before"] = difference(runs["before"], runs["after"])
+        OUT.write_text(json.dumps(found, indent=1) + "\n")
+        shown = {key: value for key, value in runs[options.name].items() if key != "losses"}
+        print(name, seed, options.name, shown, runs.get("after - before"), flush=True)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def judge_split(
     out = {"class shares": prior.log().expand(len(truth), -1)}
     out["uniform"] = tuned(own, found, labels, prior, (0.0,))
     out["distance"] = tuned(own, found, labels, prior, (0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
-    sizes: dict[str, Any] = {"n_classes": n_classes, "n_columns": encoder.width}
+    sizes: dict[str, Any] = {"n_classes": n_classes, "n_columns": encoder.n_columns}
     remembered = RememberedSpace.of(keys, labels, **sizes)
     out["head"] = head.predict([remembered.describe(found)]).log_proba
     left_out = head.predict([remembered.describe(own, left_out=ids)]).log_proba

@@ -351,7 +351,7 @@ def make_task(
             old,
             torch.from_numpy(labels),
             n_classes=len(known),
-            n_columns=encoder.width,
+            n_columns=encoder.n_columns,
             supervised=name == "supervised",
             base_log_proba=base,
         )

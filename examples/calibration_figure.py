@@ -10,7 +10,6 @@ calibrated afterwards. Measured when this runs, on scikit-learn's digits (no dow
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -23,7 +22,7 @@ from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier import Settings
-from nearwise.lab.nn import VariantConfig
+from nearwise.lab.nn import CalibratedTraining
 from nearwise.lab.nn.calibration_losses import soft_binned_ece
 from nearwise.metrics import ece, nll
 
@@ -35,12 +34,10 @@ def main(out: Path = OUT) -> None:
     """Fit with and without the soft error in the loss, then draw."""
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
-    # Heads that are trained here, on rows held out for them; a cross-fit uses the pretrained one.
-    settings: dict[str, Any] = {"cv": 0.3, "random_state": 0}
-    rare = Settings(pooling="mixture", calibration=None)
-    variant = VariantConfig.model_validate({"ece_weight": 1.0, "temperature": True})
-    plain = AttnKNNClassifier(**settings, settings=rare).fit(X, y).predict_proba(X_test)
-    model = AttnKNNClassifier(**settings, settings=rare.changed(head=variant))
+    rare = Settings(calibration=None)
+    soft_error = CalibratedTraining(ece_weight=1.0)
+    plain = AttnKNNClassifier(random_state=0, settings=rare).fit(X, y).predict_proba(X_test)
+    model = AttnKNNClassifier(random_state=0, settings=rare.changed(head=soft_error))
     soft = model.fit(X, y).predict_proba(X_test)
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "text.color": DARK}):
         figure = Figure(figsize=(9.6, 3.2), layout="constrained")

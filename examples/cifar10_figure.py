@@ -75,7 +75,6 @@ def fitted(dataset: Dataset, folder: Path) -> tuple[AttnKNNClassifier, np.ndarra
     """Fit the classifier of seed 0, and give its training rows by their place."""
     rows = np.setdiff1d(np.arange(len(dataset)), np.asarray(dataset.test_index))
     settings = {
-        "pooling": "log-linear",
         "checkpoint_dir": folder / "checkpoints" / "attention",
     }
     model = AttnKNNClassifier(tta="flip", random_state=0, device="cpu", settings=settings)

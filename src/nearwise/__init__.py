@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nearwise.nn import KNNMultiheadAttention as KNNMultiheadAttention
     from nearwise.nn import KvtAttention as KvtAttention
     from nearwise.nn import MemoryAttention as MemoryAttention
-    from nearwise.nn import NeighborAttention as NeighborAttention
     from nearwise.nn import NeighborhoodAttention1D as NeighborhoodAttention1D
     from nearwise.nn import NeighborhoodAttention2D as NeighborhoodAttention2D
     from nearwise.nn import VisionTransformer as VisionTransformer
@@ -35,7 +34,6 @@ _CLASSIFIER = {
     "AttnKNNClassifier": "nearwise.classifier",
     "LiveModel": "nearwise.classifier",
     "MemoryBank": "nearwise.memory",
-    "NeighborAttention": "nearwise.nn",
 }
 _LAYERS = {
     "KNNAttention": "nearwise.nn",

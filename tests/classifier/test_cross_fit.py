@@ -139,8 +139,6 @@ def test_nothing_is_learned_on_few_rows_unless_it_is_asked_for():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"settings": {"num_heads": 2}}, "num_heads do not fit a cross-fit"),
-        ({"settings": {"null": None}}, "null do not fit a cross-fit"),
         ({"n_neighbors": 65}, "more than the 64 that the attention was trained with"),
     ],
 )

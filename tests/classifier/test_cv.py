@@ -256,16 +256,15 @@ def test_names_of_other_libraries_are_answered_with_cv(name):
 
 
 @pytest.mark.parametrize(
-    ("n_members", "share", "held_out", "cv"),
+    ("n_members", "share", "cv"),
     [
-        (2, "auto", False, 2),
-        ("auto", None, False, "auto"),
-        (1, "auto", False, "auto"),
-        (3, 0.2, True, 0.2),
-        (2, "auto", True, "auto"),  # networks of images that shared one memory
+        (2, "auto", 2),
+        ("auto", None, "auto"),
+        (1, "auto", "auto"),
+        (3, 0.2, 0.2),
     ],
 )
-def test_older_folders_hold_cv_as_two_parameters(n_members, share, held_out, cv):
+def test_older_folders_hold_cv_as_two_parameters(n_members, share, cv):
     params = {"n_members": n_members, "validation_fraction": share, "base": None}
-    join_old_cv(params, held_out=held_out)
+    join_old_cv(params)
     assert params == {"cv": cv, "base": None}

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from tests.classifier.cases import (
     CHEAP,
@@ -23,16 +22,13 @@ SETTINGS = [
     {"base": logistic()},
     {"base": "auto", "preset": "fast"},
     {"n_neighbors": 1},
-    {"base": "auto", "pooling": "mixture", **HELD},
-    {"null": None, **HELD},
+    {"base": "auto", **HELD},
 ]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("queries", ["new", None])
 def test_weights_and_the_null_share_all_the_attention(settings, queries):
-    if queries is None and isinstance(settings.get("cv"), float):
-        pytest.skip("remembered rows are not predicted where rows are held out once")
     with quietly():
         model = fitted(**settings)
     X = None if queries is None else blobs(12, seed=1)[0]
@@ -50,32 +46,6 @@ def test_weights_and_the_null_share_all_the_attention(settings, queries):
         assert same(explanation.neighbor_proba, parts.neighbor_proba[row])
         assert explanation.label == model.classes_[parts.proba[row].argmax()]
         assert all(sums_to_one(neighbor.proba_without) for neighbor in explanation.neighbors)
-
-
-@pytest.mark.parametrize("settings", SETTINGS[-2:], ids=str)
-def test_without_a_neighbor_is_what_a_weight_of_zero_predicts(settings):
-    with quietly():
-        model = fitted(**settings)
-    for head in model._predictor.heads:  # let nothing but distance and weight decide
-        for attention in head.attention:
-            torch.nn.init.zeros_(attention.score.weight)
-            torch.nn.init.zeros_(attention.null.weight)
-    X = blobs(3, seed=2)[0]
-    bank = model.memory_
-    for row, explanation in enumerate(model.explain(X, n_neighbors=3)):
-        for neighbor in explanation.neighbors:
-            (position,) = bank.positions([neighbor.id]).tolist()
-            bank.sample_weight[position] = 0.0
-            expected = model.predict_proba(X)[row]
-            bank.sample_weight[position] = 1.0
-            assert np.allclose(neighbor.proba_without, expected, atol=1e-5)
-
-
-def test_without_the_only_neighbor_the_shares_of_the_classes_answer():
-    X, y = blobs()
-    model = attn_knn(**CHEAP, **HELD, n_neighbors=1, null=None, calibration=None)
-    (explanation,) = model.fit(X, y).explain(X[:1])
-    assert np.allclose(explanation.neighbors[0].proba_without, 1 / 3, atol=1e-2)
 
 
 def test_the_rows_shown_are_the_training_rows():

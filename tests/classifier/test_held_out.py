@@ -1,4 +1,4 @@
-"""Rows held out once: a memory without them, heads fitted to them, and several views of a row."""
+"""Rows held out once: the cross-fit with one fold, and several views of a row."""
 
 import copy
 
@@ -8,7 +8,7 @@ import torch
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
-from tests.classifier.cases import attn_knn, blobs
+from tests.classifier.cases import attn_knn, blobs, logistic
 
 QUICK = {
     "cv": 0.25,
@@ -16,7 +16,7 @@ QUICK = {
     "train": {"epochs": 3},
     "random_state": 0,
 }
-BRIEF = {**QUICK, "head": {"epochs": 1}, "train": {"epochs": 1}, "pooling": "log-linear"}
+BRIEF = {**QUICK, "head": {"epochs": 1}, "train": {"epochs": 1}}
 
 
 def embeddings(n=200, seed=0):
@@ -36,21 +36,19 @@ def fitted(data):
     return attn_knn(**QUICK).fit(X, y, views=[view])
 
 
-def test_the_memory_holds_the_rows_that_were_not_held_out_under_their_own_numbers(data, fitted):
+def test_all_rows_are_remembered_and_those_held_out_are_judged(data, fitted):
     X, y, _ = data
-    assert len(fitted.memory_) == 150
-    ids = fitted.memory_.ids.numpy()
-    np.testing.assert_array_equal(fitted.classes_[fitted.memory_.labels.numpy()], y[ids])
+    assert len(fitted.memory_) == 200
+    assert int(fitted._predictor.judged.sum()) == 50
+    np.testing.assert_array_equal(fitted.classes_[fitted.memory_.labels.numpy()], y)
     neighbor = fitted.explain(X[:1])[0].neighbors[0]
     np.testing.assert_allclose(list(neighbor.row.values()), X[neighbor.id])
 
 
-@pytest.mark.parametrize("merge", ["auto", "probabilities", "logits", "embeddings"])
-def test_probabilities_sum_to_one_for_one_view_and_for_two(data, merge):
-    X, y, view = data
-    model = attn_knn(**BRIEF, tta_merge=merge).fit(X, y, views=[view])
+def test_probabilities_sum_to_one_for_one_view_and_for_two(data, fitted):
+    X, _, view = data
     for views in (None, [view[:9]]):
-        proba = model.predict_proba(X[:9], views)
+        proba = fitted.predict_proba(X[:9], views)
         assert proba.shape == (9, 3)
         np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-12)
 
@@ -88,16 +86,41 @@ def test_labels_that_mean_nothing_leave_no_confidence(data):
     X, y, view = data
     labels = np.random.default_rng(0).permutation(y)
     model = attn_knn(**QUICK).fit(X, labels, views=[view])
-    remembered = model.memory_.ids.numpy()
-    proba = model.predict_proba(X[remembered], [view[remembered]])
-    # the networks and the neighbors know these labels; the held-out rows said what that is worth
-    assert proba.max(axis=1).mean() < 0.5
+    new, _, another = embeddings(seed=5)
+    assert model.predict_proba(new, [another]).max(axis=1).mean() < 0.55
 
 
-def test_remembered_rows_cannot_be_predicted_as_if_unseen(fitted):
-    for method in (fitted.predict_proba, fitted.predict, fitted.explain):
-        with pytest.raises(ValueError, match="trained on the labels of all remembered rows"):
-            method(None)
+def test_remembered_rows_are_predicted_with_a_word_on_those_that_were_learned_from(data, fitted):
+    X, y, _ = data
+    told = "learned from 150 of the 200 remembered rows.*Only the other 50"
+    with pytest.warns(UserWarning, match=told):
+        proba = fitted.predict_proba(None)
+    assert proba.shape == (200, 3)
+    judged = fitted._predictor.judged.numpy()
+    with pytest.warns(UserWarning, match="labels of 150 of the 200 .* other 50 are ranked"):
+        issues = fitted.label_issues()
+    assert set(issues["id"]) == set(np.flatnonzero(judged))
+    rows, parts = fitted.predict_learned(fitted.learned_rows(X, y))
+    np.testing.assert_array_equal(rows, np.flatnonzero(judged))
+    np.testing.assert_allclose(parts.proba, proba[judged], atol=1e-6)
+
+
+def test_sets_and_refresh_work_after_it(data):
+    X, y, _ = data
+    model = attn_knn(**BRIEF).fit(X, y)
+    before = model.predict_set(X[:9])
+    far = np.full((30, 6), 30.0) + np.arange(30)[:, None]
+    model.add(far, np.full(30, 7))
+    assert model.predict_set(far[:1])[0, 3]  # rows of the new class are calibration rows
+    assert before.shape == (9, 3)
+    model.refresh()
+    assert model.predict(far[:1])[0] == 7
+    assert int(model._predictor.judged.sum()) == model.choice_["held_out"] == 58
+
+
+def test_given_views_are_not_remembered_so_that_a_refresh_is_refused(fitted):
+    with pytest.raises(ValueError, match="fitted to 2 views of every row, and remembers the first"):
+        copy.deepcopy(fitted).refresh()
 
 
 def test_a_saved_classifier_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
@@ -124,7 +147,7 @@ def test_the_memory_learns_forgets_and_changes_its_mind(fitted):
     model.relabel(ids, np.zeros(8, dtype=int), forget_classes=True)
     assert model.predict_proba(far[:1])[0, 0] >= before[0, 0] - 0.05
     model.remove(ids)
-    assert len(model.memory_) == 150
+    assert len(model.memory_) == 200
 
 
 def test_a_fit_repeats_for_the_same_seed(data, fitted):
@@ -135,12 +158,23 @@ def test_a_fit_repeats_for_the_same_seed(data, fitted):
 
 def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
     X, y, view = data
-    settings = {**QUICK, "embedder": "identity", "train": {}}
+    settings = {**QUICK, "embedder": "identity", "train": {}, "base": None}
     model = attn_knn(**settings).fit(X, y, views=[view])
     assert model.choice_["base"] is None
     base = model.predict_parts(X[:5]).base_proba
     np.testing.assert_allclose(base, base[:1].repeat(5, axis=0))
-    assert model.choice_["spaces"] == ["features"]
+    assert list(model.memory_.keys) == ["features"]
+
+
+def test_a_base_of_your_own_is_fitted_to_the_other_rows(data):
+    X, y, _ = data
+    model = attn_knn(**BRIEF, base=logistic()).fit(X, y)
+    judged, predictor = model._predictor.judged, model._predictor
+    train = ~judged.numpy()
+    own = logistic().fit(predictor.encoder.dense(predictor.encoder.transform(X[train])), y[train])
+    asked = predictor.encoder.dense(predictor.encoder.transform(X[judged.numpy()]))
+    given = predictor.views.bank.columns["base_log_proba"][judged]
+    assert (given.argmax(1).numpy() == own.predict_proba(asked).argmax(1)).mean() > 0.95
 
 
 @pytest.mark.parametrize(
@@ -182,7 +216,7 @@ def test_an_added_row_has_the_key_that_a_remembered_one_has(data, fitted):
     known = int(model.memory_.ids[0])
     ids = model.add(X[known : known + 1], y[known : known + 1], views=[view[known : known + 1]])
     place = int(model.memory_.positions(ids)[0])
-    for name in ("features", "trained"):
+    for name in ("features",):
         keys = model.memory_.keys[name]
         np.testing.assert_allclose(keys[place], keys[0], atol=1e-5)
 
@@ -192,8 +226,8 @@ def test_neighbors_are_asked_for_as_far_as_the_memory_goes():
     settings = {**BRIEF, "cv": 0.5}
     model = attn_knn(**settings).fit(X, y, views=[view])
     assert model.predict_proba(X).shape == (40, 3)
-    with pytest.raises(ValueError, match="n_neighbors=30 exceeds the 20 samples"):
-        attn_knn(**settings, n_neighbors=30).fit(X, y, views=[view])
+    with pytest.raises(ValueError, match="n_neighbors=40 exceeds the 40 samples"):
+        attn_knn(**settings, n_neighbors=40).fit(X, y, views=[view])
 
 
 def test_classes_with_one_held_out_row_each_are_fitted():
@@ -206,7 +240,6 @@ def test_classes_with_one_held_out_row_each_are_fitted():
 
 def test_held_out_rows_without_any_weight_are_refused(data, fitted):
     X, y, view = data
-    weight = np.zeros(len(y))
-    weight[fitted.memory_.ids.numpy()] = 1
+    weight = (~fitted._predictor.judged.numpy()).astype(float)
     with pytest.raises(ValueError, match="Every row that was held out has sample_weight 0"):
         attn_knn(**QUICK).fit(X, y, weight, views=[view])

@@ -39,8 +39,18 @@ def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, f
     explanation = fitted.explain(images[:1], 2)[0]
     neighbor = explanation.neighbors[0]
     np.testing.assert_array_equal(neighbor.row["image"], data[0][neighbor.id])
-    assert set(fitted.choice_["spaces"]) >= {"features", "trained", "stage1"}
+    assert set(fitted.memory_.keys) >= {"features", "trained", "stage1"}
     assert fitted.column_types_ == {"image": "8 x 8 x 1 uint8"}
+
+
+def test_images_are_fitted_again_to_what_is_remembered(data):
+    model = attn_knn(**BRIEF, tta=("flip",)).fit(*data)
+    assert {"features"} <= set(model.choice_["spaces"]) <= set(model.memory_.keys)
+    model.remove(model.memory_.ids[:20])
+    model.refresh()
+    assert len(model.memory_) == len(data[0]) - 20
+    assert int(model._predictor.judged.sum()) == model.choice_["held_out"] == 25
+    assert model.score(*data) > 0.8
 
 
 @pytest.mark.parametrize(
@@ -64,7 +74,7 @@ def test_small_photographs_train_the_fast_network_by_default(tmp_path):
     images, labels = patches(160, side=20, channels=3)
     model = attn_knn(random_state=0, train={"epochs": 6}).fit(images, labels)
     assert model.choice_["embedder"] == "fast-cnn"
-    assert set(model.choice_["spaces"]) == {"features", "block2", "block1", "trained"}
+    assert set(model.memory_.keys) == {"features", "block2", "block1", "trained"}
     new, truth = patches(seed=1, side=20, channels=3)
     assert model.score(new, truth) > 0.9
     model.save(tmp_path / "model")
@@ -179,7 +189,7 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
         part.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[..., 0]).save(part / f"{number:03}.png")
     model = attn_knn(**BRIEF).fit(tmp_path)
-    assert len(model.memory_) == 75  # three quarters of the 100 training images
+    assert len(model.memory_) == 100
     with pytest.raises(ValueError, match="is not a folder of images"):
         model.fit("cifar10")
 
@@ -187,7 +197,7 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
 def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
     settings = {**BRIEF, "cv": "auto"}
     model = attn_knn(**settings).fit(*patches(50))
-    assert len(model.memory_) == 30  # 20 are needed for heads and temperatures
+    assert model.choice_["held_out"] == 20  # as many are needed for head and temperatures
     with pytest.raises(ValueError, match=r'0\.5 of 38 rows holds out 19 .*"auto" needs 40\)\.$'):
         attn_knn(**settings).fit(*patches(38))
 
@@ -325,7 +335,7 @@ def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vi
     np.testing.assert_array_equal(kept.predict_proba(new), plain)
     assert not passes
     # Another projection over the same backbone takes what is there.
-    other = attn_knn(**{**settings, "random_state": 0, "num_heads": 2}, cache_dir=folder)
+    other = attn_knn(**{**settings, "random_state": 0, "calibration": None}, cache_dir=folder)
     other.fit(images, labels).predict_proba(new)
     assert len(list(folder.iterdir())) == n_kept
 
@@ -341,7 +351,7 @@ def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
 def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_path):
     images, labels = patches(seed=1)
     noise = np.random.default_rng(0).integers(0, 256, images[:8].shape, dtype=np.uint8)
-    held = len(fitted._predictor.held.labels)
+    held = int(fitted._predictor.judged.sum())
     for views in (None, []):
         chosen = fitted.predict_selective(images, coverage=0.9, views=views)
         assert chosen.n_calibration == held

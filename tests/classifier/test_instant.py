@@ -300,7 +300,7 @@ def test_the_class_prior_is_changed_as_in_other_presets():
         ({"cv": 3}, "cv=3"),
         ({"cv": 0.2}, "cv=0.2"),
         ({"label_noise": "auto"}, "label_noise='auto'"),
-        ({"settings": {"num_heads": 2}}, "settings num_heads"),
+        ({"settings": {"max_per_class": 5}}, "settings max_per_class"),
         ({"n_neighbors": 65}, "n_neighbors=65 is more than the 64"),
     ],
     ids=str,

@@ -80,7 +80,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
     held_out = {
-        "base": None, "embedder": "table", "train": {"fit_scale": True}, "cv": 0.3,
+        "embedder": "table", "train": {"fit_scale": True}, "cv": 0.3,
     }  # fmt: skip
     with quietly():
         model = attn_knn(**EMBEDDED | held_out).fit(X, y)

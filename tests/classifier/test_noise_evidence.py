@@ -224,7 +224,7 @@ def test_overlap_that_explains_labels_better_draws_the_rate_down(informative, mo
     with pytest.warns(UserWarning, match="60% of the estimated rate is taken"):
         part = attn_knn(label_noise="auto", **CHEAP).fit(X, given)
     assert part.noise_rate_ == pytest.approx(0.6 * whole.noise_rate_, rel=0.25)
-    assert part.can_find_label_issues and not part._predictor.label_model.as_given
+    assert not part._predictor.label_model.as_given
     assert part.predict_proba(X).max(axis=1).mean() < whole.predict_proba(X).max(axis=1).mean()
 
 

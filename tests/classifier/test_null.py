@@ -1,6 +1,5 @@
 """The null's share is given with every prediction, for tables, embeddings and images, and later."""
 
-import numpy as np
 import pytest
 
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic
@@ -36,31 +35,3 @@ def test_share_of_the_null_is_returned_and_shown_and_stays_after_a_change(kind):
             assert weights + explanation.null_mass == pytest.approx(1.0, abs=1e-4)
         model.add(X[:3], y[:3], views=None if views is None else [views[0][:3]])
         model.remove([int(model.memory_.ids[10])])
-
-
-@pytest.mark.parametrize("pooling", ["log-linear", "mixture"])
-def test_kinds_of_null_predict_differently(pooling):
-    X, y = blobs()
-    proba = {
-        null: fitted(
-            X,
-            y,
-            base="auto",
-            cv=0.3,
-            train={"epochs": 1},
-            pooling=pooling,
-            null=null,
-        ).predict_proba(X)
-        for null in ("prior", "parametric", None, "auto")
-    }
-    auto = "prior" if pooling == "log-linear" else "parametric"
-    assert np.array_equal(proba["auto"], proba[auto])
-    assert not np.array_equal(proba["prior"], proba["parametric"])
-    assert not np.array_equal(proba[None], proba[auto])
-
-
-def test_a_null_that_carries_a_base_needs_one():
-    with pytest.raises(ValueError, match='null="parametric" carries the prediction of a base'):
-        fitted(null="parametric")
-    with pytest.raises(ValueError, match="and there is none"):
-        fitted(null="parametric", base="auto", cv=0.3, embedder="identity")

@@ -33,19 +33,21 @@ def test_settings_a_dict_and_one_list_of_names_fit_the_same():
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match=r"Unknown classifier setting 'nul'\. Did you mean 'null'"):
-        Settings(nul="prior")
-    model = AttnKNNClassifier(settings={"pool": "mixture"})
-    with pytest.raises(ValueError, match=r"'pool'\. Did you mean 'pooling'\?"):
+    with pytest.raises(ValueError, match=r"setting 'indx'\. Did you mean 'index'"):
+        Settings(indx="exact")
+    model = AttnKNNClassifier(settings={"pooling": "mixture"})
+    with pytest.raises(ValueError, match=r"'pooling'\. Here the head weighs base and neighbors"):
         model.fit(*blobs())
-    with pytest.raises(ValueError, match=r"Did you mean 'num_heads'\?"):
+    with pytest.raises(ValueError, match=r"Did you mean 'head'\?"):
         AttnKNNClassifier().set_params(settings__heads=2)
     with pytest.raises(ValueError, match="settings=7 must be a Settings or a dict"):
         AttnKNNClassifier(settings=7).fit(*blobs())
 
 
 MOVED = {
-    "null": r"It is one of the settings: settings=Settings\(null=\.\.\.\)",
+    "index": r"It is one of the settings: settings=Settings\(index=\.\.\.\)",
+    "pooling": "the head weighs base and neighbors itself",
+    "num_heads": "the head comes trained",
     "checkpoint_dir": r"settings=Settings\(checkpoint_dir=\.\.\.\)",
     "head_params": r"settings=Settings\(head=\{\.\.\.\}\)",
     "train_params": r"settings=Settings\(train=\{\.\.\.\}\)",
@@ -67,20 +69,21 @@ def test_a_parameter_that_moved_says_where_it_is(name):
 
 def test_settings_do_not_change_and_show_what_differs_from_the_defaults():
     with pytest.raises(ValueError, match="frozen"):
-        RARE.null = None
+        RARE.calibration = None
     assert repr(Settings()) == "Settings()"
-    assert repr(Settings(null=None, num_heads=4)) == "Settings(null=None)"
-    assert "Settings(null=None)" in repr(AttnKNNClassifier(settings=Settings(null=None)))
+    assert repr(Settings(calibration=None, index="auto")) == "Settings(calibration=None)"
+    shown = repr(AttnKNNClassifier(settings=Settings(calibration=None)))
+    assert "Settings(calibration=None)" in shown
 
 
 def test_single_settings_are_parameters_by_name():
-    model = AttnKNNClassifier(settings=Settings(num_heads=2))
+    model = AttnKNNClassifier(settings=Settings(max_per_class=2))
     params = model.get_params()
-    assert params["settings__num_heads"] == 2 and params["settings__null"] == "auto"
-    assert "settings__null" not in model.get_params(deep=False)
+    assert params["settings__max_per_class"] == 2 and params["settings__calibration"] == "auto"
+    assert "settings__calibration" not in model.get_params(deep=False)
     assert clone(model).get_params() == params
-    model.set_params(settings__null="prior")
-    assert model.settings == Settings(num_heads=2, null="prior")
+    model.set_params(settings__calibration=None)
+    assert model.settings == Settings(max_per_class=2, calibration=None)
     model.set_params(settings=Settings(), settings__index="exact")
     assert model.settings == Settings(index="exact")
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nearwise.classifier.fit import cross_fitting
+from nearwise.classifier.fit import pipeline
 from tests.cli.conftest import make_table
 
 FIT = ("-t", "label", "--drop", "row", "-q")
@@ -25,10 +25,10 @@ def command_in(said):
 
 # where Ctrl-C is pressed, options, what the message says of it
 STAGES = {
-    "the forest": (cross_fitting, "_forest", (), "Stopped in neighbors of fold 1 of 5"),
-    "the memory": (cross_fitting, "_remember", ("--preset", "instant"), "Stopped in memory"),
-    "the feature map": (cross_fitting, "fit_features", (), "Stopped in "),
-    "a key space": (cross_fitting, "fit_keys", ("--embedder", "table"), "Stopped in "),
+    "the forest": (pipeline, "_forest", (), "Stopped in neighbors of fold 1 of 5"),
+    "the memory": (pipeline, "_remember", ("--preset", "instant"), "Stopped in memory"),
+    "the feature map": (pipeline, "fit_features", (), "Stopped in "),
+    "a key space": (pipeline, "fit_keys", ("--embedder", "table"), "Stopped in "),
 }
 
 

@@ -60,6 +60,18 @@ def given(request) -> tuple[list[NeighborSet], torch.Tensor | None]:
     return asked(keys, labels, query, base, query_base), query_base
 
 
+def test_weights_that_a_fused_optimizer_changed_are_the_ones_that_predict():
+    head = copy.deepcopy(shared_head()).requires_grad_(True)
+    keys, labels, _ = rows(80)
+    spaces = asked(keys, labels, rows(20, seed=1)[0])
+    head.predict(spaces)
+    head(spaces).log_proba[:, 0].sum().backward()
+    torch.optim.AdamW(head.parameters(), lr=0.1, fused=True).step()
+    fresh = PretrainedNeighborHead(**head.config)
+    fresh.load_state_dict(head.state_dict())
+    assert torch.equal(head.predict(spaces).log_proba, fresh.predict(spaces).log_proba)
+
+
 def test_weights_with_the_null_sum_to_one_and_probabilities_too(head, given):
     output = head.predict(*given)
     total = sum(weight.sum(1) for weight in output.weights) + output.null_mass

@@ -56,7 +56,7 @@ def answers(model):
     """What searches of all spaces decide: for new rows, and for remembered ones left out."""
     with quietly():
         parts = [model.predict_proba(NEW), model.kneighbors(NEW, 5)[1]]
-        if model._predictor.is_cross_fitted and model._fitted.holds_memory:
+        if model._fitted.holds_memory:
             parts.append(model.predict_proba(None))
     return np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
 

@@ -51,8 +51,8 @@ def small_bases(monkeypatch):
         return settings_of_forest(*args, **options) | {"n_estimators": 20}
 
     pooled, settings_of_forest = gates.pooled, base.forest_settings
-    monkeypatch.setattr("nearwise.classifier.fit.cross_fitting.auto_candidates", smaller)
-    monkeypatch.setattr("nearwise.classifier.fit.cross_fitting.forest_settings", fewer_trees)
+    monkeypatch.setattr("nearwise.classifier.fit.pipeline.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.classifier.fit.pipeline.forest_settings", fewer_trees)
     monkeypatch.setattr("nearwise.classifier.noise.true_labels.auto_candidates", smaller)
     monkeypatch.setattr(base, "lean_pool", everyone)
 

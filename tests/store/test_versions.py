@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.storage.persistence import VERSION
+from nearwise.classifier.storage.persistence import KIND, VERSION
+from nearwise.memory import StoreError, read_folder, write_folder
 from tests.store.versions import FOLDERS, stored_form
 
 KEPT = sorted(path.name for path in FOLDERS.iterdir())
@@ -24,6 +25,16 @@ def test_a_folder_of_every_version_opens_and_predicts_as_it_did(name):
     np.testing.assert_allclose(
         model.predict_proba(None), expected_of(name)["left out"], rtol=1e-4, atol=1e-6
     )
+
+
+def test_heads_that_were_trained_from_scratch_are_refused_with_what_to_do(tmp_path):
+    content = read_folder(FOLDERS / "v6" / "model", kind=KIND, newest_version=6)
+    options = {"n_spaces": 2, "has_base": True, "num_heads": 4, "hidden": 16, "null": "auto"}
+    meta = content.meta | {"head": options | {"pooling": "mixture"}}
+    parts = {"tensors": content.tensors, "meta": meta, "blobs": content.blobs}
+    write_folder(tmp_path / "m", kind=KIND, format_version=6, **parts)
+    with pytest.raises(StoreError, match=r"NeighborHead.* Fit the model again, or open it"):
+        AttnKNNClassifier.load(tmp_path / "m")
 
 
 def test_the_version_moves_with_the_stored_form():

@@ -56,7 +56,7 @@ def write(folder):
                 candidate.model.set_params(n_estimators=5)
         return candidates
 
-    import nearwise.classifier.fit.cross_fitting as fitting
+    import nearwise.classifier.fit.pipeline as fitting
 
     fitting.auto_candidates = smaller
     try:

@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.fit.held_out import fit_problem
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
+from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
 from nearwise.classifier.inputs import labels, validation
 from nearwise.classifier.inputs.columns import (
@@ -49,7 +49,6 @@ from nearwise.classifier.noise.fitting import label_fitter
 from nearwise.classifier.noise.label_issues import (
     JudgeName,
     LabelEvidence,
-    can_find_label_issues,
     label_evidence,
     label_issues,
 )
@@ -105,9 +104,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     embedder : str, default="auto"
         Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
         linear key, a key space. "deep" (an MLP with a linear head), "mlp" (the original study's):
-        their heads may join the base, and where rows are held out once their keys are a space.
-        "auto": "deep" for many ready embeddings and where rows are held out once; for other tables
-        from 2,000 rows "table" where it helps; else, and with preset="fast", none.
+        their heads may join the base. "auto": "deep" for many ready embeddings and for several
+        views; for other tables from 2,000 rows "table" where it helps; else, and with
+        preset="fast", none.
         Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a
         transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
         "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
@@ -307,8 +306,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight = bank.sample_weight.double().numpy()
         own = None if (weight == 1).all() else weight / weight.mean()
         codes = model.label_positions.numpy()
-        plans = self._plan_columns(model.rows, model.predictor.encoder)
+        images = validation.is_images(model.rows)
+        plans = [] if images else self._plan_columns(model.rows, model.predictor.encoder)
         problem = _problem(model.rows, plans, codes, own, model.n_classes)
+        problem.tta = model.predictor.tta
+        problem.views = _further_views(problem.encoder, problem.rows, [], problem.tta)
         before = model.predictor.encoder
         if isinstance(problem.encoder, TableEncoder) and isinstance(before, TableEncoder):
             problem.encoder.keep_gap_words(before)
@@ -499,7 +501,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def oof_nll_(self) -> float:
-        """Out-of-fold NLL of training rows (of those held out once), in nats."""
+        """Out-of-fold NLL of training rows, in nats."""
         return self._predictor.acceptance.nll
 
     @property
@@ -967,9 +969,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
         """Predict rows that were learned from as if they were new, as far as that is possible.
 
-        After a cross-fit that is every remembered row, without itself, as `predict_proba(None)`
-        gives it. Where rows were held out once, it is
-        these, by heads that were not fitted on them: the networks learned the labels of the others.
+        These are the remembered rows whose labels base and networks have not learned, each
+        without itself, as `predict_proba(None)` gives it.
 
         Parameters
         ----------
@@ -985,20 +986,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """
         return predict_learned(self._fitted, found)
 
-    @property
-    def can_find_label_issues(self) -> bool:
-        """Whether `label_issues` can rank the remembered rows.
-
-        Not where rows were held out once and `label_noise` was None or found no wrong labels.
-        """
-        return can_find_label_issues(self._predictor)
-
     def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
 
         Every row is predicted without itself, as by `predict_proba(None)`. With
         `label_noise`, Bayes' rule then weighs that prediction against how often such a label is
-        given.
+        given. Rows whose labels the networks of a fit with one fold have learned are left out of
+        the ranking, with a warning, unless `label_noise` found evidence on them.
 
         Parameters
         ----------
@@ -1018,8 +1012,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If the networks were trained on the labels of all remembered rows and `label_noise` was
-            None or found no wrong labels, or if `judge` is unknown.
+            If `judge` is unknown.
         ImportError
             If cleanlab is chosen and missing.
         """
@@ -1045,7 +1038,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         2; times the usual distance. "group": classes, the 50 most
         frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
         labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
-        accuracy. Without `can_find_label_issues` only copies and outliers.
+        accuracy.
         """
         return review(self._fitted)
 
@@ -1215,9 +1208,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Learn from the next batch: the first is fitted, later ones are added.
 
         After half as many new rows as the memory held, or some rows of a new class, all is fitted
-        again (`refresh`). Not where `refresh` would refuse: where wrong labels were found
-        (`label_noise`), and where rows were held out once (`cv`, images, views).
-        Rows are then added and no more.
+        again (`refresh`). Not where wrong labels were found (`label_noise`), nor with one fold
+        (images, views, a share in `cv`), whose networks take long. Rows are then added and no more.
 
         Parameters
         ----------
@@ -1282,8 +1274,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
                 n_classes = listed
         refuse_fixed_positions(self.cv)
-        folds = given_folds(self.cv, model.rows, model.classes[model.label_positions.numpy()])
-        return check_settings(self, n_rows, n_classes, model.stream.seed, folds=folds)
+        return check_settings(
+            self,
+            n_rows,
+            n_classes,
+            model.stream.seed,
+            n_views=model.predictor.n_views,
+            images=validation.is_images(model.rows),
+            folds=given_folds(self.cv, model.rows, model.classes[model.label_positions.numpy()]),
+        )
 
     def refresh(self) -> Self:
         """Fit again to what is remembered now, with the same seed.
@@ -1294,9 +1293,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If the fit held rows out once (its networks learned the remembered labels), took some
-            labels to be wrong (`label_noise`), or `cv` holds positions of rows. Nothing is then
-            changed.
+            If the fit was given views, which are not remembered, took some labels to be wrong
+            (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
         """
         self._change(self._refreshed)
         return self

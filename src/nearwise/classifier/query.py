@@ -12,7 +12,7 @@ from nearwise.cached import cached_property
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, joined, pool
-from nearwise.classifier.model.predictor import Retrieved
+from nearwise.classifier.model.predictor import Predictor, Retrieved
 from nearwise.classifier.model.row_models import row_blocks, view_blocks
 from nearwise.classifier.uncertainty.calibration_rows import (
     CalibrationRows,
@@ -55,6 +55,7 @@ from nearwise.classifier.uncertainty.selective import (
     guarantee,
 )
 from nearwise.functional.threads import one_thread
+from nearwise.warn import warn_user
 
 SET_CONFIDENCE = 0.9
 DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
@@ -145,15 +146,13 @@ class Query:
         predictor, n_classes = self.model.predictor, self._n_classes
         attended = []
         if "reasons" in self._extras:
-            attended = [predictor.attend(view) for view in retrieved.merged]
+            attended = [predictor.attend(view) for view in retrieved.each]
             answers = [predictor.answers_of(of_view, n_classes) for of_view in attended]
         else:
-            answers = [predictor.answers(view, n_classes) for view in retrieved.merged]
+            answers = [predictor.answers(view, n_classes) for view in retrieved.each]
         pooled = [pool(of_view) for of_view in answers]
         merged = predictor.merged(pooled)
         self._merged.append(merged)
-        if retrieved.each is not retrieved.merged:
-            pooled = [pool(predictor.answers(view, n_classes)) for view in retrieved.each]
         self._each.append(pooled)
         if "heads" in self._extras:
             self._heads.append([predictor.merged(list(one)) for one in zip(*answers, strict=True)])
@@ -177,6 +176,7 @@ class Query:
         """The merged answer and that to each view, under the given class prior."""
         corrected = self._calibration.corrected
         if self.views is None:
+            warn_of_learned(self.model.predictor)
             merged = corrected(self.model.predictor.predict_left_out(self._n_classes))
             return merged, [merged]
         self._pass()
@@ -350,6 +350,17 @@ class Query:
         everyone = [joined(list(blocks)) for blocks in columns] + [joined(self._merged)]
         for rows in row_blocks(torch.arange(len(everyone[0].log_proba))):
             yield np.stack([_finished(one, rows, calibration) for one in everyone])
+
+
+def warn_of_learned(predictor: Predictor) -> None:
+    """Warn where base and keys have learned the labels of remembered rows."""
+    judged = predictor.judged
+    if not bool(judged.all()):
+        warn_user(
+            f"The networks learned from {int((~judged).sum())} of the {len(judged)} remembered "
+            "rows, whose predictions are too sure of their labels. Only the other "
+            f"{int(judged.sum())} are predicted as new."
+        )
 
 
 def _finished(answer: Answer, rows: torch.Tensor, calibration: Calibration) -> np.ndarray:

@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from nearwise.functional import DEFAULT_MEMORY_BUDGET
 from nearwise.memory import IndexName
 from nearwise.names import did_you_mean
-from nearwise.nn.neighbor_head import Null
 from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import StrictSettings, plain_message
 
@@ -40,6 +39,10 @@ _OTHER_NAMES = {
     "embedder_params": "these are settings=Settings(embedder_options={...})",
     "train_params": "these are settings=Settings(train={...})",
     "head_params": "these are settings=Settings(head={...})",
+    "pooling": "the head weighs base and neighbors itself",
+    "null": "the head decides itself what attention that goes to no neighbor carries",
+    "num_heads": "the head comes trained",
+    "tta_merge": "fit chooses how views are merged, by the NLL of rows held out",
     "k_ensemble": "neighborhood sizes are not averaged: that showed no gain (docs/calibration.md)",
     "adaptive_k": "all n_neighbors are used: choosing fewer showed no gain (docs/calibration.md)",
     "spaces": "all key spaces take part: leaving some out showed no gain (docs/images.md)",
@@ -55,17 +58,6 @@ class Settings(StrictSettings):
     ----------
     embedder_options : dict
         Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
-    pooling : {"auto", "log-linear", "mixture"}, default="auto"
-        How neighbors and base are combined; "auto" tries both up to 5,000 rows, else takes
-        log-linear. This, `null` and `num_heads` only go with rows held out once
-        (cv=0.1, views, images); the head of a cross-fit comes trained.
-    null : {"auto", "prior", "parametric"} or None, default="auto"
-        What a prediction gets where attention goes to no neighbor: the class shares or the base's
-        prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.
-    num_heads : int, default=4
-        Attention heads, whose weights are averaged.
-    tta_merge : {"auto", "probabilities", "logits", "embeddings"}, default="auto"
-        How views of a query are merged; "auto" takes the first or second by held-out NLL.
     calibration : {"auto", "per-class"} or None, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
         the out-of-fold NLL; "per-class" tries biases and scales per class besides. None: neither.
@@ -78,7 +70,7 @@ class Settings(StrictSettings):
     train : dict
         Settings of `nearwise.training.TrainConfig` to change, for networks that make keys.
     head : HeadConfig or dict
-        Settings of the attention head's training; in a cross-fit, of its further training.
+        Settings of the attention head's further training.
     checkpoint_dir : path, optional
         Folder for training checkpoints; a fit that was killed goes on from them.
     cache_dir : path, optional
@@ -95,10 +87,6 @@ class Settings(StrictSettings):
     settings_of = "classifier"
 
     embedder_options: dict[str, Any] = Field(default={})
-    pooling: Literal["auto", "log-linear", "mixture"] = "auto"
-    null: Null | None = "auto"
-    num_heads: int = Field(default=4, ge=1, strict=True)
-    tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto"
     calibration: Literal["auto", "per-class"] | None = "auto"
     max_per_class: int | None = Field(default=None, ge=2, strict=True)
     index: IndexName = "auto"
@@ -113,6 +101,9 @@ class Settings(StrictSettings):
     def _without_numpy(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
+        for name in values:
+            if name in _OTHER_NAMES and name not in cls.model_fields:
+                raise ValueError(f"Unknown classifier setting {name!r}. Here {_OTHER_NAMES[name]}.")
         return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
 
     @field_validator("train")

@@ -19,15 +19,7 @@ from nearwise.nn.losses import (
     vote_nll,
     weight_entropy,
 )
-from nearwise.nn.neighbor_head import (
-    HeadOutput,
-    NeighborAttention,
-    NeighborHead,
-    Neighborhood,
-    describe_neighborhood,
-    pair_reliability,
-)
-from nearwise.nn.neighbor_set import NeighborSet, RememberedSpace
+from nearwise.nn.neighbor_set import NeighborSet, RememberedSpace, pair_reliability
 from nearwise.nn.network import (
     NeighborNetwork,
     NetworkOutput,
@@ -36,7 +28,7 @@ from nearwise.nn.network import (
     network_config,
 )
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
-from nearwise.nn.pretrained_head import PretrainedNeighborHead, shared_head
+from nearwise.nn.pretrained_head import HeadOutput, PretrainedNeighborHead, shared_head
 from nearwise.nn.tokens import (
     TOKEN_LAYERS,
     ConvNNAttention,
@@ -69,11 +61,8 @@ __all__ = [
     "KvtAttention",
     "MemoryAttention",
     "MultiHeadAttention",
-    "NeighborAttention",
-    "NeighborHead",
     "NeighborNetwork",
     "NeighborSet",
-    "Neighborhood",
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "NetworkOutput",
@@ -88,7 +77,6 @@ __all__ = [
     "VisionTransformer",
     "build_network",
     "contrastive",
-    "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",
     "leave_self_out",

@@ -15,7 +15,6 @@ from torch import Tensor
 from nearwise.cached import cached_property
 from nearwise.functional import Metric, Neighbors, topk_neighbors
 from nearwise.functional.set_attention import HAS_BASE, LEAST
-from nearwise.nn.neighbor_head import pair_reliability
 
 N_SUMMARY = 16
 OWN_NEIGHBORS = 17  # of which the last stands by for one that is left out
@@ -402,6 +401,42 @@ class RememberedSpace:
             change = _judge(distances[:, others], agrees[:, others]) - self._votes
             total.index_add_(0, self.own[judged, gone], change)
         return total / n_left.clamp_min(1)
+
+
+def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
+
+    The query's label must not reach its own prediction through its neighbors' reliability, so
+    where i is among j's nearest m, the next one replaces it; where there is no next one, the
+    reliability is unknown, 0.5.
+
+    Parameters
+    ----------
+    neighbors : int64 Tensor of shape (B, K)
+        Positions of each query's neighbors.
+    own : int64 Tensor of shape (n, m + 1)
+        Positions of each remembered row's own neighbors, itself left out; -1 where it has none.
+    labels : int64 Tensor of shape (n,)
+    query : int64 Tensor of shape (B,)
+        Positions of the queries among the remembered rows.
+
+    Returns
+    -------
+    reliability : Tensor of shape (B, K), in [0, 1].
+    """
+    m = max(own.shape[1] - 1, 1)
+    agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
+    plain = agrees[:, :m].sum(1)
+    shares = []
+    for rows in torch.arange(len(neighbors)).split(2048):
+        j, i = neighbors[rows], query[rows]
+        is_in = (own[:, :m][j] == i[:, None, None]).any(2)
+        if own.shape[1] > 1:
+            without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, m][j]
+        else:
+            without = torch.full_like(plain[j], 0.5)
+        shares.append(torch.where(is_in, without, plain[j]) / m)
+    return torch.cat(shares)
 
 
 def _judge(distances: Tensor, agrees: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -21,7 +22,6 @@ from nearwise.functional.set_attention import (
     pool_rows,
 )
 from nearwise.functional.threads import Threads
-from nearwise.nn.neighbor_head import HeadOutput, softmax_or_nothing
 from nearwise.nn.neighbor_set import NeighborSet
 
 WEIGHTS = Path(__file__).parent / "weights" / "neighbor_head.safetensors"
@@ -32,6 +32,40 @@ _CHUNK = 1024  # rows predicted at once
 _OUT = -1e4  # score of a neighbor that is left out
 _NO_MASS = 1e-3
 _FLOOR = 1e-9
+NEGLIGIBLE = -20.0  # log-probability of a class without evidence
+
+
+class HeadOutput(NamedTuple):
+    """Prediction of a head and what it is based on.
+
+    Attributes
+    ----------
+    log_proba : Tensor of shape (B, C)
+        Neighbors and base together.
+    neighbor_log_proba : Tensor of shape (B, C)
+        Neighbors alone, the null carrying the class prior.
+    weights : tuple of Tensor of shape (B, K)
+        For each space the neighbors' shares of the attention; with `null_mass` they sum to 1.
+    null_mass : Tensor of shape (B,)
+        Share of the null, in [0, 1].
+    """
+
+    log_proba: Tensor
+    neighbor_log_proba: Tensor
+    weights: tuple[Tensor, ...]
+    null_mass: Tensor
+
+    @classmethod
+    def joined(cls, parts: "list[HeadOutput]") -> "HeadOutput":
+        """Put the predictions of chunks of queries one below the other."""
+        # A class that no neighbor in a chunk carries is not named there: its share is nothing.
+        width = max(part.log_proba.shape[1] for part in parts)
+        return cls(
+            torch.cat([widen(part.log_proba, width) for part in parts]),
+            torch.cat([widen(part.neighbor_log_proba, width) for part in parts]),
+            tuple(map(torch.cat, zip(*(part.weights for part in parts), strict=True))),
+            torch.cat([part.null_mass for part in parts]),
+        )
 
 
 class Attention(NamedTuple):
@@ -181,11 +215,6 @@ class PretrainedNeighborHead(nn.Module):
         self.of_query = _two_layers(width, 3, 1.0, -2.0, 0.2)
         nn.init.zeros_(self.score.weight)
 
-    @property
-    def pool_parameters(self) -> list[nn.Parameter]:
-        """Weights that are trained at a rate of their own: none."""
-        return []
-
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
         """Load weights; by default those of the package."""
@@ -254,7 +283,9 @@ class PretrainedNeighborHead(nn.Module):
         if self._learned is None:  # listing them takes longer than the layers do for one query
             self._learned = list(self.layers.parameters())
         versions = [(one.data_ptr(), one._version) for one in self._learned]
-        if self._packed is None or self._packed[0] != versions:
+        # A fused optimizer changes weights without counting their versions up.
+        learns = self._learned[0].requires_grad
+        if learns or self._packed is None or self._packed[0] != versions:
             pooling = (one for one in self.layers if isinstance(one, _ClassPooling))
             self._packed = versions, tuple(one.arrays() for one in pooling)
         return self._packed[1]
@@ -303,7 +334,21 @@ class PretrainedNeighborHead(nn.Module):
     ) -> Tensor:
         """Predict queries without one of their neighbors, the others sharing out its weight.
 
-        `attention` as in `pool`; everything else as in `NeighborHead.predict_without`.
+        Parameters
+        ----------
+        attention, spaces, base_log_proba
+            As in `pool`, of B queries.
+        rows : int64 Tensor of shape (M,)
+            The queries to predict; any of them any number of times.
+        gone : int64 Tensor of shape (M,)
+            Number of the row that is left out, wherever it is among the neighbors.
+        found : list of int64 Tensor of shape (B, K)
+            Numbers of the neighbors in each space.
+
+        Returns
+        -------
+        log_proba : Tensor of shape (M, C)
+            As in `HeadOutput`.
         """
         labels = [one.labels[rows] for one in spaces]
         base = None if base_log_proba is None else base_log_proba[rows]
@@ -315,6 +360,19 @@ class PretrainedNeighborHead(nn.Module):
 def shared_head() -> PretrainedNeighborHead:
     """Return the head of the package, loaded once; its weights are not to be changed."""
     return PretrainedNeighborHead.load()
+
+
+def softmax_or_nothing(scores: Tensor) -> Tensor:
+    """Softmax over dim 1; zeros where every score is -inf, with gradients that stay finite."""
+    none = torch.isneginf(scores).all(dim=1, keepdim=True)
+    shares = torch.softmax(scores.masked_fill(none, 0.0), dim=1)
+    return shares.masked_fill(none, 0.0)
+
+
+def widen(log_proba: Tensor, n_classes: int) -> Tensor:
+    """Add classes that no neighbor carries to (B, C), at a negligible share."""
+    missing = n_classes - log_proba.shape[1]
+    return F.pad(log_proba, (0, missing), value=NEGLIGIBLE) if missing else log_proba
 
 
 def _of_linear(layer: nn.Linear) -> list[np.ndarray]:

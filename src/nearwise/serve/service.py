@@ -18,7 +18,7 @@ from nearwise.classifier import LiveModel
 from nearwise.classifier.live import Version
 from nearwise.classifier.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.noise.label_issues import can_find_label_issues, label_issues
+from nearwise.classifier.noise.label_issues import label_issues
 from nearwise.classifier.noise.review import held_out_losses, review
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows, own_distances
@@ -405,10 +405,7 @@ class Service:
         return version, found[~found["id"].isin(self.live.kept())]
 
     def _review(self, version: Version) -> Any:
-        issues = None
-        if can_find_label_issues(version.fitted.predictor):
-            issues = self._of(version, "issues", _label_issues)
-        return review(version.fitted, issues)
+        return review(version.fitted, self._of(version, "issues", _label_issues))
 
     def trust(self) -> tuple[Version, Trust]:
         """How far predictions can be trusted."""
@@ -476,7 +473,8 @@ class Service:
         touched = {
             row for one in self.live.history() for row in one.ids if one.version > start.number
         }
-        both = set(start.fitted.bank.ids.tolist()) & set(now.fitted.bank.ids.tolist())
+        each = [one.fitted.bank.ids[one.fitted.predictor.judged] for one in (start, now)]
+        both = set(each[0].tolist()) & set(each[1].tolist())
         rows = sorted(both - touched)
         if len(rows) > _MOST_JUDGED:
             rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_JUDGED, False)).tolist()

@@ -1,4 +1,4 @@
-"""Training of a neighbor head on rows whose neighborhoods are given."""
+"""Further training of the pretrained head, on rows whose neighbors are given."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from nearwise.functional.threads import one_thread
-from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
+from nearwise.nn import HeadOutput, NeighborSet, PretrainedNeighborHead
 from nearwise.training.engine import NotFiniteError, Progress, train_epochs
 from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.settings import EngineConfig, StrictSettings
@@ -27,38 +27,30 @@ class HeadConfig(StrictSettings):
 
     Parameters
     ----------
-    epochs : int, default=30
+    epochs : int, default=12
         Maximum number of evaluations.
-    batch_size : int or None, default=None
-        Rows per step; None takes an eighth of the rows, between 64 and 512.
+    batch_size : int, default=128
+        Rows per step.
     steps_per_epoch : int, default=40
         Maximum number of steps between evaluations; rows beyond that are redrawn every epoch.
     lr, weight_decay : float
         Of AdamW. The rate falls to nearly nothing over the epochs, as half a cosine.
-    gate_lr : float, default=0.1
-        Rate of the gates that pool the spaces and the base; they are few, have no decay, and at the
-        rate of the rest they would not converge.
-    neighbor_weight : float, default=0.1
+    neighbor_weight : float, default=0.2
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction. At 0
         attention goes to neighbors that contradict the base, and does not explain the answer.
-    patience : int, default=10
+    patience : int, default=3
         Evaluations without a better held-out NLL before stopping.
     """
 
     settings_of = "head"
 
-    epochs: int = Field(30, ge=1)
-    batch_size: int | None = Field(None, ge=1)
+    epochs: int = Field(12, ge=1)
+    batch_size: int = Field(128, ge=1)
     steps_per_epoch: int = Field(40, ge=1)
-    lr: float = Field(1e-2, gt=0)
-    gate_lr: float = Field(0.1, gt=0)
-    weight_decay: float = Field(1e-3, ge=0)
-    neighbor_weight: float = Field(0.1, ge=0)
-    patience: int = Field(10, ge=1)
-
-    def make_head(self, n_spaces: int, prior: Tensor, **options: Any) -> NeighborHead:
-        """Make the untrained head; variants with parts of their own override this."""
-        return NeighborHead(n_spaces, prior, **options)
+    lr: float = Field(2e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    neighbor_weight: float = Field(0.2, ge=0)
+    patience: int = Field(3, ge=1)
 
     def loss(self, output: HeadOutput, rows: "HeadRows") -> Tensor:
         """Weighted mean NLL of rows, of the whole prediction and of the neighbors alone."""
@@ -66,10 +58,6 @@ class HeadConfig(StrictSettings):
         if self.neighbor_weight:
             loss = loss + self.neighbor_weight * rows.loss(output.neighbor_log_proba)
         return (loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12)
-
-    def rows_per_step(self, n_rows: int) -> int:
-        """Batch size for this many training rows."""
-        return self.batch_size or min(512, max(64, n_rows // 8))
 
 
 def _unchanged(log_proba: Tensor) -> Tensor:
@@ -82,7 +70,7 @@ class HeadRows:
 
     Parameters
     ----------
-    spaces : list of Neighborhood
+    spaces : list of NeighborSet
         One per key space, each over the same n rows.
     base_log_proba : Tensor of shape (n, C)
     labels : int64 Tensor of shape (n,)
@@ -93,7 +81,7 @@ class HeadRows:
         `labels`, which the loss is of. By default the labels are these classes.
     """
 
-    spaces: list[Neighborhood]
+    spaces: list[NeighborSet]
     base_log_proba: Tensor
     labels: Tensor
     weight: Tensor
@@ -118,7 +106,7 @@ class HeadRows:
 
 
 def train_head(
-    head: NeighborHead,
+    head: PretrainedNeighborHead,
     train: HeadRows,
     held_out: HeadRows,
     config: HeadConfig,
@@ -128,12 +116,12 @@ def train_head(
 ) -> list[dict[str, Any]]:
     """Fit `head` in place; it ends in eval mode with the weights of the lowest held-out NLL.
 
-    The untrained head, which is distance weighting, counts as epoch 0.
+    The head as it comes counts as epoch 0.
 
     Parameters
     ----------
-    head : NeighborHead
-        On the device of the rows.
+    head : PretrainedNeighborHead
+        A copy whose weights may change.
     train, held_out : HeadRows
         Distinct rows.
     config : HeadConfig
@@ -175,11 +163,11 @@ class HeadObjective(Objective):
     starts_judged = True
 
     def __init__(
-        self, head: NeighborHead, train: HeadRows, held_out: HeadRows, config: HeadConfig
+        self, head: PretrainedNeighborHead, train: HeadRows, held_out: HeadRows, config: HeadConfig
     ) -> None:
         super().__init__(head, len(train))
         self.head, self.train, self.held_out, self.settings = head, train, held_out, config
-        self.batch_size = config.rows_per_step(len(train))
+        self.batch_size = config.batch_size
 
     def engine(self) -> EngineConfig:
         """Return the settings of the loop."""
@@ -193,16 +181,12 @@ class HeadObjective(Objective):
         )
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
-        """AdamW with a rate of its own for the gates."""
-        settings, gates = self.settings, self.head.pool_parameters
-        is_gate = {id(gate) for gate in gates}
-        others = [p for p in self.head.parameters() if id(p) not in is_gate]
-        decay = settings.weight_decay
+        """AdamW."""
+        settings = self.settings
         return torch.optim.AdamW(
-            [
-                {"params": others, "lr": settings.lr, "weight_decay": decay},
-                {"params": gates, "lr": settings.gate_lr, "weight_decay": 0.0},
-            ],
+            self.head.parameters(),
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
             fused=True,
         )
 
@@ -234,7 +218,7 @@ class HeadObjective(Objective):
         return {"epoch": epoch["epoch"], "train_loss": loss, **epoch["evaluation"]}
 
 
-def held_out_nll(head: NeighborHead, rows: HeadRows) -> float:
+def held_out_nll(head: PretrainedNeighborHead, rows: HeadRows) -> float:
     """Weighted NLL of the pooled prediction, in nats."""
     log_proba = head.predict(rows.spaces, rows.base_log_proba).log_proba
     loss = rows.loss(log_proba)

@@ -22,7 +22,7 @@ from sklearn.naive_bayes import GaussianNB
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, quietly, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put
 
 HUGE = 10**9
@@ -37,8 +37,6 @@ JSON = {
     "a space with a new entry": ("specs.0.new", 1, "specs.0.new"),
     "choice is missing": ("choice", DELETED, "choice"),
     "history is a number": ("history", 5, "history"),
-    "too many heads": ("n_heads", HUGE, "n_heads"),
-    "no heads": ("n_heads", 0, "n_heads"),
     "too many classes": ("bank.n_classes", HUGE, "bank.n_classes"),
     "two classes more": ("bank.n_classes", 5, "bank.n_classes"),
     "a class twice": ("classes", [0, 1, 1], "classes: one occurs twice"),
@@ -64,8 +62,8 @@ JSON = {
     "a temperature without end": ("acceptance.temperature", float("inf"), "temperature"),
     "a share of two": ("acceptance.share", 2.0, "acceptance.share"),
     "a temperature as text": ("acceptance.temperature", "1", "acceptance.temperature"),
-    "heads without number": ("head.num_heads", HUGE, "head/0"),
-    "hidden units without number": ("head.hidden", HUGE, "head/0"),
+    "heads without number": ("head.num_heads", HUGE, "head"),
+    "hidden units without number": ("head.hidden", HUGE, "head"),
     "a head without width": ("head.width", 0, "JSON: head"),
     "a head with a new entry": ("head.n_heads", HUGE, "JSON: head"),
     "columns that are missing": ("encoder.columns", ["x0"], "encoder"),
@@ -125,20 +123,22 @@ def test_an_entry_that_cannot_be_is_named(name, plain_folder, tmp_path):
 
 
 HELD_OUT = {
-    "heads without number": ("head.num_heads", HUGE, "head/0"),
-    "a head for five spaces": ("head.n_spaces", 5, "head.n_spaces"),
-    "a head too many": ("n_heads", 6, "heads"),
-    "views that are merged in no way": ("shared.merge", "tossed", "shared.merge"),
-    "temperatures of zero": ("shared.of_views", [0, 0, 0], "shared.of_views"),
+    "heads without number": ("head.num_heads", HUGE, "head"),
+    "a head of an older form": ("n_heads", 1, "n_heads"),
+    "views that are merged in no way": ("views.merge", "tossed", "views.merge"),
+    "temperatures of zero": ("views.temperatures", [0, 0, 0], "views.temperatures"),
+    "views that nothing merges": ("views", None, "views"),
+    "a view too many": ("n_views", 3, "views"),
 }
 
 
 @pytest.fixture(scope="module")
 def held_out_folder(tmp_path_factory):
-    """A saved classifier that held rows out once, with heads of its own."""
-    folder = tmp_path_factory.mktemp("held") / "m"
+    """A saved classifier that held rows out once, and has two views of each."""
+    folder, (X, y) = tmp_path_factory.mktemp("held") / "m", blobs()
     with quietly():
-        fitted(cv=0.3, embedder="identity").save(folder)
+        model = attn_knn(**CHEAP, cv=0.3, embedder="identity")
+        model.fit(X, y, views=[X + 0.1]).save(folder)
     return folder
 
 
@@ -232,10 +232,10 @@ TENSORS = {
     "keys with fewer columns": (replace("bank/keys.features", lambda t: t[:, :2]), "predictions"),
     "keys of fewer rows": (replace("bank/keys.features", lambda t: t[:5]), "bank"),
     "folds that are not there": (fill("bank/columns.fold", 99), "columns.fold"),
-    "head weights of NaN": (fill("head/0/space.bias", np.nan), "head/0/space.bias"),
-    "half a head": (drop("head/0/layers"), "head/0"),
-    "a head too few": (drop("head/0"), "heads"),
-    "head weights of another type": (replace("head/0/space.bias", torch.Tensor.double), "head/0"),
+    "head weights of NaN": (fill("head/space.bias", np.nan), "head/space.bias"),
+    "half a head": (drop("head/layers"), "head"),
+    "no head": (drop("head/"), "head"),
+    "head weights of another type": (replace("head/space.bias", torch.Tensor.double), "head"),
     "no tensors at all": (drop(""), "prior"),
     "no rows": (drop("rows"), "rows"),
     "fewer rows": (replace("rows", lambda t: t[:5]), "rows"),

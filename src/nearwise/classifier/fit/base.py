@@ -148,7 +148,7 @@ def auto_candidates(
     Wide tables without categories (ready embeddings) get linear models; trees would be slow and
     weak there. Large tables get smaller forests.
     """
-    width = encoder.width
+    width = encoder.n_columns
     large = n_rows > LARGE
     logistic = Candidate("logistic", LogisticRegression(C=0.3, max_iter=300), "dense", [])
     if large and ready_embeddings(encoder):
@@ -301,7 +301,8 @@ def cross_fit(
     `beside` is given, candidates must add to its log-probabilities, which take no part: the pool is
     of those that do and of `extra`, or empty. The label model gives what each fold's
     models are fitted to, and scores the pool on `labels`, except on a row alone in its class.
-    `progress` is called with a line before each fit.
+    `progress` is called with a line before each fit. Of one fold alone only the rows that it holds
+    out are predicted.
     """
     known = (extra or {}) | (beside or {})
     judging = judging_weight(labels, weight)
@@ -352,14 +353,18 @@ def cross_fit(
             if len(known) + len(done) > 1:
                 done = asked(pool_of(done, np.concatenate([at for _, at in folds[:_TRIED]])), done)
             done = fitted(done, range(_TRIED, len(folds)))
-    pool = pool_of(done, np.arange(len(labels)))
+    every = np.arange(len(labels)) if len(folds) > 1 else folds[0][1]
+    pool = pool_of(done, every)
     if beside is not None:
         hidden = {reading for name in beside for reading in label_model.reading_names(name)}
         added = {name: part for name, part in pool.parts.items() if name not in hidden}
-        parts = (extra or {}) | added
+        parts = {name: part[every] for name, part in (extra or {}).items()} | added
         if not parts:
             return Base([], {}, n_classes)
-        pool = pooled(parts, labels, judging, label_model, ridge=RIDGE / len(labels))
+        some = labels[every], None if judging is None else judging[every]
+        pool = pooled(parts, *some, label_model, ridge=RIDGE / len(every))
     base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
-    base.oof_log_proba, base.nll = pool.log_proba, nll | {"pool": pool.nll}
+    base.oof_log_proba = np.zeros((len(labels), n_classes))
+    base.oof_log_proba[every] = pool.log_proba
+    base.nll = nll | {"pool": pool.nll}
     return base

@@ -1,7 +1,8 @@
-"""The last stage of a fit: heads, pooling, acceptance and temperature."""
+"""The last stage of a fit: further training of the head, its acceptance and temperatures."""
 
+import copy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -9,29 +10,32 @@ from torch import Tensor
 
 from nearwise.classifier.fit.class_calibration import fit_class_correction
 from nearwise.classifier.fit.problem import FitSettings, Problem
-from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import ClassCorrection, log_ratio
+from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import (
     Acceptance,
+    Answer,
+    Calibration,
+    Merge,
     accept,
     fit_temperature,
     mean_nll,
+    merge_answers,
     shrink,
 )
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.progress import Progress
-from nearwise.nn import NeighborHead, Neighborhood
-from nearwise.nn.neighbor_head import Pooling
+from nearwise.nn import PretrainedNeighborHead, shared_head
 from nearwise.training import HeadRows, train_head
 
-TRIED = 2  # folds by which the pooling is chosen
-_FLAT = ("base_log_proba", "labels", "weight")
+_SURE_GAIN = 2.0  # standard errors by which a head has to be better
+Folds = list[tuple[np.ndarray, np.ndarray]]
 
 
 class CrossFit(NamedTuple):
     """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
 
-    heads: list[Any]
+    heads: list[PretrainedNeighborHead]
     log_proba: Tensor
     alone: Tensor
 
@@ -40,42 +44,47 @@ class CrossFit(NamedTuple):
         return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
 
 
-def choose_heads(
+def tuned_head(
     predictor: Predictor,
-    problem: Problem,
-    settings: FitSettings,
     data: HeadRows,
+    folds: Folds,
+    n_heads: int,
+    settings: FitSettings,
+    label_model: LabelModel,
     progress: Progress,
-) -> CrossFit:
-    """Fit one head per fold to rows whose neighborhoods are known, by the better pooling of two."""
-    poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
-    small = len(problem.labels) <= LARGE and not settings.fast
-    if settings.pooling == "auto" and predictor.has_base and small:
-        poolings.append("mixture")
-    tried = {
-        pooling: cross_fit_heads(predictor, problem, settings, data, pooling, TRIED, progress)
-        for pooling in poolings
-    }
-    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:TRIED]])
-    tried_nll = {
-        pooling: mean_nll(
-            fit.log_proba[judged],
-            problem.truth[judged],
-            problem.row_weight[judged],
-            problem.label_model,
-        )
-        for pooling, fit in tried.items()
-    }
-    best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
-    fit = cross_fit_heads(
-        predictor, problem, settings, data, best, len(problem.folds), progress, tried[best]
+) -> tuple[CrossFit, Tensor]:
+    """Train the head further, and keep that where other rows are predicted better.
+
+    For the first `n_heads` of the folds, which are positions in `data`. Also gives the rows on
+    which that was measured, predicted by heads that they neither trained nor stopped.
+    """
+    rows = torch.from_numpy(np.concatenate([held for _, held in folds[:n_heads]]))
+    some = data.take(rows)
+    plain = shared_head().predict(some.spaces, some.base_log_proba)
+    fit = _cross_fit_heads(predictor, data, folds, n_heads, settings, progress).take(rows)
+    before, after = (
+        mean_nll(one, some.labels, some.weight, label_model)
+        for one in (plain.log_proba, fit.log_proba)
     )
-    predictor.choice.update(
-        pooling=best,
-        pooling_nll=tried_nll,
-        spaces=[spec.name for spec in predictor.views.specs],
+    predictor.choice["head"] = {"nll_before": before, "nll_after": after}
+    least = 1 / len(rows)
+    if predictor.held_rows_out:  # few rows, which may all be right
+        gain = some.loss(plain.log_proba) - some.loss(fit.log_proba)
+        least = max(least, _SURE_GAIN * float(gain.std()) / len(rows) ** 0.5)
+    if before - after < least:
+        head = copy.deepcopy(shared_head())
+        return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows
+    return fit._replace(heads=[_mean_of(fit.heads)]), rows
+
+
+def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
+    """Mean of the weights; heads that start alike can be averaged."""
+    mean = copy.deepcopy(heads[0])
+    states = [head.state_dict() for head in heads]
+    mean.load_state_dict(
+        {name: torch.stack([s[name] for s in states]).mean(0) for name in states[0]}
     )
-    return fit
+    return mean.eval().requires_grad_(False)
 
 
 def accept_heads(
@@ -91,7 +100,6 @@ def accept_heads(
 
     `ridge` is that of `fit_temperature`.
     """
-    data = _flat_on_host(data)
     labelled = (data.labels, data.weight, problem.label_model)
     oof_nll = mean_nll(fit.log_proba, *labelled)
     part_temperatures = tuple(
@@ -122,9 +130,45 @@ def accept_heads(
     )
 
 
-def _flat_on_host(data: HeadRows) -> HeadRows:
-    """Bring all but the neighborhoods to the CPU."""
-    return replace(data, **{name: getattr(data, name).cpu() for name in _FLAT})
+def calibrated_views(
+    predictor: Predictor,
+    fit: CrossFit,
+    data: HeadRows,
+    problem: Problem,
+    settings: FitSettings,
+    *,
+    ridge: float,
+) -> Predictor:
+    """Choose how views are merged, and fit the temperatures of merged predictions.
+
+    `fit` and `data` hold the views of the same rows one after the other.
+    """
+    n_rows, n_classes = len(data) // predictor.n_views, len(predictor.prior)
+    each = [
+        Answer(
+            predictor.shrunk(fit.log_proba[at], data.base_log_proba[at], n_classes),
+            data.base_log_proba[at],
+            fit.alone[at],
+            torch.zeros(n_rows),
+        )
+        for at in torch.arange(len(data)).split(n_rows)
+    ]
+    first = data.take(torch.arange(n_rows))
+    labelled = first.labels, first.weight, problem.label_model
+    found: dict[Merge, tuple[float, Calibration, Tensor]] = {}
+    merges: tuple[Merge, ...] = get_args(Merge)
+    for merge in merges:
+        merged = merge_answers(each, merge)
+        fits = [fit_temperature(part, *labelled, ridge=ridge) for part in merged[:3]]
+        whole = fits[0][0] if settings.calibrate else 1.0
+        calibration = Calibration(whole, fits[1][0], fits[2][0])
+        found[merge] = fits[0][1], calibration, merged.log_proba
+    best = min(merges, key=lambda merge: found[merge][0])
+    _, of_views, log_proba = found[best]
+    predictor.choice.update(merge=best, merge_nll={merge: found[merge][0] for merge in merges})
+    scores = log_proba / of_views.whole
+    corrected = correct_classes(predictor, scores, first, problem, settings)
+    return replace(predictor, merge=best, of_views=of_views._replace(classes=corrected))
 
 
 def correct_classes(
@@ -135,7 +179,6 @@ def correct_classes(
     Where labels may differ from the classes, Bayes' rule takes the shares of the classes, and
     nothing is fitted beside it: how often a row counts depends on its class.
     """
-    data = _flat_on_host(data)
     listed = slice(None if settings.class_prior is None else len(settings.class_prior))
     there = problem.prior[listed] / problem.prior[listed].sum()  # classes may have come since
     shift = log_ratio(settings.class_prior, there)
@@ -159,35 +202,29 @@ def correct_classes(
     return correction
 
 
-def cross_fit_heads(
+def _cross_fit_heads(
     predictor: Predictor,
-    problem: Problem,
-    settings: FitSettings,
     data: HeadRows,
-    pooling: Pooling,
-    n_members: int,
+    folds: Folds,
+    n_heads: int,
+    settings: FitSettings,
     progress: Progress,
-    begun: CrossFit | None = None,
 ) -> CrossFit:
-    """Fit the first `n_members` heads; go on from those begun.
+    """Train one head further for each of the first `n_heads` folds.
 
     Each is stopped on another fold than its own, whose rows are then predicted by a head that they
     have neither trained nor stopped. Only where there are two folds do they stop it.
     """
-    empty = torch.zeros(len(problem.labels), problem.n_classes)
-    stage = f"{pooling} head" if settings.holds_out_once else "head"
-    fit = begun or CrossFit([], empty, empty.clone())
-    for member in range(len(fit.heads), min(n_members, len(problem.folds))):
-        train, held_out = problem.folds[member]
+    empty = torch.zeros(len(data), data.base_log_proba.shape[1])
+    fit = CrossFit([], empty, empty.clone())
+    for member, (train, held_out) in enumerate(folds[:n_heads]):
         rows = torch.from_numpy(held_out)
-        stop = problem.folds[member - 1][1] if len(problem.folds) > 2 else held_out
+        stop = folds[member - 1][1] if len(folds) > 2 else held_out
         train = np.setdiff1d(train, stop)
-        head = _make_head(predictor, settings, pooling, data.spaces, settings.seed + member)
-        head.to(data.labels.device)
-        epochs = settings.head.epochs
+        head = copy.deepcopy(shared_head()).requires_grad_(True)
 
-        def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
-            progress.epoch(f"{stage}, member {member + 1}", record, epochs)
+        def note(record: dict[str, Any], member: int = member) -> None:
+            progress.epoch(f"head, member {member + 1}", record, settings.head.epochs)
 
         held = data.take(rows)
         records = train_head(
@@ -198,28 +235,9 @@ def cross_fit_heads(
             seed=settings.seed + member,
             progress=note,
         )
-        predictor.history.extend({"stage": stage, "member": member} | record for record in records)
+        predictor.history.extend({"stage": "head", "member": member} | one for one in records)
         output = head.predict(held.spaces, held.base_log_proba)
-        fit.log_proba[rows] = output.log_proba.cpu()
-        fit.alone[rows] = output.neighbor_log_proba.cpu()
+        fit.log_proba[rows] = output.log_proba
+        fit.alone[rows] = output.neighbor_log_proba
         fit.heads.append(head)
     return fit
-
-
-def _make_head(
-    predictor: Predictor,
-    settings: FitSettings,
-    pooling: Pooling,
-    spaces: list[Neighborhood],
-    seed: int,
-) -> NeighborHead:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return settings.head.make_head(
-            len(spaces),
-            predictor.prior,
-            has_base=predictor.has_base,
-            pooling=pooling,
-            num_heads=settings.num_heads,
-            null=settings.null,
-        )

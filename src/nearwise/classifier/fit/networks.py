@@ -51,7 +51,7 @@ def fit_embedding(
     second: AnyRows | None = None,
     likelihood: Tensor | None = None,
 ) -> Embedding | None:
-    """Train one network per fold; `second` is another view of the rows, taken half the time.
+    """Train the networks of each fold; `second` is another view of the rows, taken half the time.
 
     With the `likelihood` (n, C) of the given labels networks correct their targets while they
     train, and their last epochs are kept.
@@ -62,14 +62,15 @@ def fit_embedding(
         return None
     trainer = _Trainer(kind, train, problem, settings, progress)
     networks, nlls = [], []
-    for member, fold in enumerate(problem.folds):
+    folds = problem.folds * problem.n_networks
+    for member, fold in enumerate(folds):
         target, name = problem.target(member), f"embedder {kind}, member {member + 1}"
         network, result = trainer.fit(fold, target, member, name, second, likelihood)
         networks.append(network)
         nlls.append(result.best_value)
-        if result.interrupted and settings.holds_out_once:
-            break  # the networks so far share the memory as well as all of them would
-        if result.interrupted and member + 1 < len(problem.folds):
+        if result.interrupted and problem.is_held_out:
+            break  # the networks so far predict as well as all of them would
+        if result.interrupted and member + 1 < len(folds):
             progress.say(
                 "Interrupted before every member had a network: networks are left out and the fit "
                 "goes on with what there is."
@@ -115,7 +116,7 @@ def fit_apart(
     progress: Progress,
 ) -> NeighborNetwork:
     """Train a network that is not a member, on rows of the memory and their present targets."""
-    apart, member = replace(problem, history=[]), len(problem.folds) + number
+    apart, member = replace(problem, history=[]), problem.n_networks + number
     fold, target = (rows, problem.folds[0][1]), problem.target(0)
     return _Trainer(kind, train, apart, settings, progress).fit(fold, target, member, name)[0]
 
@@ -171,7 +172,7 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
     """Decide what "auto" means for this table; None for no network."""
     if settings.embedder != "auto":
         return None if settings.embedder == "identity" else settings.embedder
-    if settings.holds_out_once:
+    if problem.views:
         return "deep"
     if settings.fast or len(problem.labels) < _LEAST_TRAINED:
         return None

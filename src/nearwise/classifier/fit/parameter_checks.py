@@ -12,13 +12,11 @@ from nearwise.classifier.fit.base import given_candidate
 from nearwise.classifier.fit.embedding import TABLE_EMBEDDERS
 from nearwise.classifier.fit.problem import MOST_FOLDS, FitSettings, Fold
 from nearwise.classifier.inputs.images import check_tta
-from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import check_class_prior
 from nearwise.classifier.settings import Preset, Settings, check_count
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
-from nearwise.training import HeadConfig
 
 _HELD_OUT = 0.1  # share held out where "auto" holds rows out once, more of few rows
 _MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
@@ -27,15 +25,14 @@ _FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 # What decides the networks of a fit, whose checkpoints may then serve it.
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "cv")
 
-# Parameters of a fit that trains nothing, and settings that have no use in a cross-fit.
+# Parameters of a fit that trains nothing, and settings that have no use in it.
 _OF_INSTANT: dict[str, tuple[Any, ...]] = {
     "base": ("auto", None),
     "embedder": ("auto", "identity"),
     "cv": ("auto", None),
 }
-_UNUSED = ("pooling", "null", "num_heads")
 _UNUSED_BY_INSTANT = ("head", "train", "max_per_class")
-_MOST_ASKED = 64
+_MOST_ASKED, _USUAL_NEIGHBORS = 64, 32
 
 _CHOICES: dict[str, tuple[Any, ...]] = {"preset": get_args(Preset), "metric": METRICS}
 
@@ -70,24 +67,13 @@ def check_settings(
         raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
     if base is not None and not isinstance(base, str):
         given_candidate(base)
-    if base is None and settings.null == "parametric":
-        raise ValueError(
-            'null="parametric" carries the prediction of a base, and base=None has none. Use '
-            'null="prior", or give a base.'
-        )
     _check_embedder(estimator, settings, images)
     _check_cache(settings, images)
     if estimator.preset == "instant":
         _check_instant(estimator, n_views, images)
     cv = _check_cv(estimator, folds, n_rows, n_classes, n_views, images)
-    once = isinstance(cv, float)
-    if not once:
-        _check_cross_fit(estimator, settings)
-    usual = 64 if once and n_rows > LARGE else 32
-    n_remembered = n_rows
-    if isinstance(cv, float):
-        n_remembered = len(folds[0][0]) if folds else n_rows - round(cv * n_rows)
-    k = _check_neighbors(estimator.n_neighbors, n_remembered, usual)
+    _check_unused(estimator, settings)
+    k = _check_neighbors(estimator.n_neighbors, n_rows)
     return FitSettings(
         **dict(settings),
         n_neighbors=k,
@@ -123,25 +109,20 @@ def _check_instant(estimator: Any, n_views: int, images: bool) -> None:
             )
 
 
-def _check_cross_fit(estimator: Any, settings: Settings) -> None:
-    """Refuse what a table that is cross-fitted around the pretrained head has no use for."""
-    instant = estimator.preset == "instant"
-    unused = _UNUSED + (_UNUSED_BY_INSTANT if instant else ())
-    usual = Settings()
+def _check_unused(estimator: Any, settings: Settings) -> None:
+    """Refuse what the pretrained head has no use for."""
+    usual, unused = Settings(), _UNUSED_BY_INSTANT if estimator.preset == "instant" else ()
     changed = [name for name in unused if getattr(settings, name) != getattr(usual, name)]
-    if type(settings.head) is not HeadConfig:
-        changed.append(f"head ({type(settings.head).__name__})")
     if changed:
         raise ValueError(
-            f"The settings {', '.join(changed)} do not fit "
-            f"{'preset=' + repr(estimator.preset) if instant else 'a cross-fit'}, whose attention "
-            "is already trained. Leave them out, or hold rows out: cv=0.1."
+            f'The settings {", ".join(changed)} do not fit preset="instant", which trains nothing. '
+            "Leave them out, or use another preset."
         )
     k = estimator.n_neighbors
     if isinstance(k, int | np.integer) and k > _MOST_ASKED:
         raise ValueError(
             f"n_neighbors={k} is more than the {_MOST_ASKED} that the attention was trained with. "
-            "Use fewer, or hold rows out: cv=0.1."
+            "Use fewer."
         )
 
 
@@ -218,11 +199,10 @@ def _check_cv(
     elif by_rows and (n_views > 1 or images):
         cv = _usual_fraction(n_rows, n_classes)
     if isinstance(cv, float | np.floating) and 0 < cv < 1:
-        if estimator.base is not None and not isinstance(estimator.base, str):
+        if images and estimator.base is not None and not isinstance(estimator.base, str):
             raise ValueError(
-                "Where rows are held out once (images, views, cv=0.1) the base is the network's "
-                'own head. Use base="auto" or None; a classifier of your own needs a cross-fit, '
-                "on a table without views."
+                'The base of images is the network\'s own head. Use base="auto" or None; a '
+                "classifier of your own needs a table."
             )
         return float(cv)
     whole = isinstance(cv, int | np.integer) and not isinstance(cv, bool)
@@ -241,9 +221,9 @@ def _check_cv(
     return "auto" if by_rows else int(cv)
 
 
-def _check_neighbors(k: Any, n_rows: int, usual: int) -> int:
+def _check_neighbors(k: Any, n_rows: int) -> int:
     if k == "auto":
-        return min(usual, n_rows - 2)
+        return min(_USUAL_NEIGHBORS, n_rows - 2)
     check_count("n_neighbors", k, 1)
     if k > n_rows - 1:
         raise ValueError(

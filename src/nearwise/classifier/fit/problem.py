@@ -66,8 +66,8 @@ class LabelFitter:
 class FitSettings(Settings):
     """Settings and parameters of the estimator, checked for the rows at hand.
 
-    What "auto" means is decided for all but `base`, `embedder`, `pooling` and `tta_merge`, and for
-    `cv` where rows are held out once. `folds` are those of a splitter, else empty.
+    What "auto" means is decided for all but `base` and `embedder`, and for `cv` where rows are held
+    out once. `folds` are those of a splitter, else empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -116,12 +116,23 @@ class Problem:
     weight: np.ndarray | None
     n_classes: int
     folds: list[Fold] = field(default_factory=list)
+    n_networks: int = 1  # per fold
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     ids: Tensor | None = None
     label_model: LabelModel = AS_GIVEN
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether there is one fold, whose rows are held out once."""
+        return len(self.folds) == 1
+
+    @property
+    def all_views(self) -> list[AnyRows]:
+        """The rows in all their views."""
+        return [self.rows, *self.views]
 
     def target(self, member: int) -> Target:
         """Labels and weights that a fold's models are fitted to."""

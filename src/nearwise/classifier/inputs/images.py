@@ -57,6 +57,11 @@ class ImageEncoder:
         return self.height, self.width
 
     @property
+    def n_columns(self) -> int:
+        """How many numbers a row is."""
+        return self.height * self.width * self.channels
+
+    @property
     def color(self) -> "Color":
         """What other images are turned into."""
         return "rgb" if self.channels == 3 else "grey"

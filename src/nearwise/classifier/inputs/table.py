@@ -110,7 +110,7 @@ class TableEncoder:
         return [name for name in self.columns if self.kinds[name] == "left out"]
 
     @property
-    def width(self) -> int:
+    def n_columns(self) -> int:
         """How many numbers and categories a row is."""
         return len(self.numeric) + len(self.categorical)
 

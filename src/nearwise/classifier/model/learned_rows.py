@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.inputs.by_text import as_read
@@ -17,7 +15,6 @@ from nearwise.classifier.inputs.columns import counts_rows
 from nearwise.classifier.inputs.images import EncodedImages
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.log_linear_pool import Answer
 from nearwise.classifier.uncertainty.explain import Parts, make_parts
 
 # Share of a column's spread by which numbers may differ and be the same: a file that keeps 6 digits
@@ -32,8 +29,6 @@ class LearnedRows(NamedTuple):
     ----------
     ids : int64 ndarray of shape (n,)
         Id in `memory_` of the remembered row that is equal; -1 where there is none.
-    held_out : int64 ndarray of shape (n,)
-        Position among the rows that `fit` held out once; -1 where the row is none of them.
     repeats : float
         Share of the remembered rows that equal another one, in [0, 1]. About as many new rows will
         equal a remembered one, and are then taken for it.
@@ -43,14 +38,13 @@ class LearnedRows(NamedTuple):
     """
 
     ids: np.ndarray
-    held_out: np.ndarray
     repeats: float
     compared: tuple[str, ...] = ()
 
     @property
     def new(self) -> np.ndarray:
         """Whether the classifier has not learned from the row, bool (n,)."""
-        fresh: np.ndarray = (self.ids < 0) & (self.held_out < 0)
+        fresh: np.ndarray = self.ids < 0
         return fresh
 
 
@@ -60,7 +54,7 @@ Cell = tuple[str | None, ...]  # what a row holds in the columns that tell equal
 def find_learned(
     model: FittedModel, rows: AnyRows, labels: np.ndarray | None, given: Any = None
 ) -> LearnedRows:
-    """Look rows up among those that a model remembers and those that it held out.
+    """Look rows up among those that a model remembers.
 
     Parameters
     ----------
@@ -81,39 +75,24 @@ def find_learned(
     digests = _digests_among(groups, predictor.encoder, known, rows)
     at = _assigned(groups, digests, own, labels, cells)
     ids = np.where(at < 0, -1, bank.ids.numpy()[at])
-    held_out = np.full(len(rows), -1)
-    if predictor.held is not None:
-        held = _grouped(predictor.held.digests.numpy())
-        found = _assigned(held, row_digests(rows), predictor.held.labels.numpy(), labels)
-        held_out = np.where(at < 0, found, -1)
     repeated = sum(len(group) for group in groups.values() if len(group) > 1)
-    return LearnedRows(ids, held_out, repeated / len(own), tuple(names))
+    return LearnedRows(ids, repeated / len(own), tuple(names))
 
 
 def n_forgotten(model: FittedModel) -> int:
     """How many rows were learned from and cannot be known again."""
-    held = model.predictor.held
-    known = 0 if held is None else len(held.digests)
-    return model.bank.next_id - len(model.bank) - known
+    return model.bank.next_id - len(model.bank)
 
 
 def predict_learned(model: FittedModel, found: LearnedRows) -> tuple[np.ndarray, Parts]:
     """Predict rows that were learned from; see `AttnKNNClassifier.predict_learned`."""
-    predictor = model.predictor
-    if predictor.held is not None:
-        rows = np.flatnonzero(found.held_out >= 0)
-        n_views = predictor.n_views if predictor.tta else 1
-        calibration = predictor.calibration(n_views)
-        at = torch.from_numpy(found.held_out[rows])
-        merged, each = predictor.predict_held_out(model.n_classes, n_views)
-        answers = [Answer(*(part[at] for part in one)) for one in (merged, *each)]
-    else:
-        rows = np.flatnonzero(found.ids >= 0)
-        calibration = predictor.calibration()
-        at = model.bank.positions(found.ids[rows])
-        answers = [predictor.predict_left_out(model.n_classes, at)] * 2
-    whole, *of_views = map(calibration.corrected, answers)
-    return rows, make_parts(whole, of_views, calibration)
+    predictor, bank = model.predictor, model.bank
+    rows = np.flatnonzero(found.ids >= 0)
+    at = bank.positions(found.ids[rows])
+    known = predictor.judged[at]
+    calibration = predictor.calibration()
+    answer = calibration.corrected(predictor.predict_left_out(model.n_classes, at[known]))
+    return rows[known.numpy()], make_parts(answer, [answer], calibration)
 
 
 def row_digests(rows: AnyRows) -> np.ndarray:
@@ -126,11 +105,6 @@ def row_digests(rows: AnyRows) -> np.ndarray:
         parts = (a.tobytes() + b.tobytes() for a, b in zip(numbers, rows.codes, strict=True))
     found = b"".join(hashlib.sha256(part).digest()[:8] for part in parts)
     return np.frombuffer(found, dtype="<i8").astype(np.int64)
-
-
-def held_digests(rows: AnyRows) -> Tensor:
-    """Digests of rows to be kept with those that were held out, int64 (n,)."""
-    return torch.from_numpy(row_digests(rows))
 
 
 def _digests_among(

@@ -17,7 +17,7 @@ from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 
 PROBABILITY_FLOOR = 1e-6
-Merge = Literal["probabilities", "logits", "embeddings"]
+Merge = Literal["probabilities", "logits"]
 _VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
 
 

@@ -1,4 +1,4 @@
-"""The memory as it is searched: key spaces, indexes, reliability and neighborhoods."""
+"""The memory: key spaces, indexes, and what the head is told of the neighbors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -9,25 +9,26 @@ from torch import Tensor
 
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels
 from nearwise.classifier.model.log_linear_pool import with_new_classes
-from nearwise.functional import Metric, Neighbors
+from nearwise.functional import Metric, Neighbors, pairwise_distances
 from nearwise.memory import IndexName, MemoryBank, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
 from nearwise.memory.index import BaseIndex, IndexState
 from nearwise.memory.ties import tie_order
-from nearwise.nn import describe_neighborhood, pair_reliability
-from nearwise.nn.neighbor_set import typical_distance
+from nearwise.nn import NeighborSet, RememberedSpace
+from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero, typical_distance
 
 # Columns of the bank.
-FOLD = "fold"  # int64 (n,): 0 for rows that the base predicted out of fold; -1 for all others
+FOLD = "fold"  # int64 (n,): -1 for rows whose label base or keys have learned; 0 for all others
 FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
 TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
 Searchable = BaseIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
-_OWN_NEIGHBORS = 16
+_FEW = 8  # new rows that are measured one by one
+_AT_ONCE = 2**24  # distances to new rows that are measured at once
 _LABELS = "labels"
-_DERIVED = ("_indexes", "_sealed", "_own", "_copies", "derived")
+_DERIVED = ("_indexes", "_sealed", "_own", "derived")
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,9 @@ class SpaceSpec:
     n_neighbors: int
 
     @property
-    def judged_in(self) -> str:
-        """Space whose neighbors give a row's reliability: its own, or the features'.
-
-        A trained space gathers its training rows around their labels, right or wrong, so there
-        the features' neighbors are taken.
-        """
-        return "features" if self.name == TRAINED else self.name
-
-    @property
     def reliability(self) -> str:
-        """Name of the bank's column with the rows' reliability."""
-        return f"reliability.{self.judged_in}"
+        """Name of a store's column with the rows' reliability."""
+        return f"reliability.{self.name}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `SpaceSpec(**data)` rebuilds it."""
@@ -104,13 +96,13 @@ class Retrieval(NamedTuple):
     base_log_proba : Tensor of shape (n, C)
     found : list of Neighbors
         One per key space that was searched.
-    spaces : list of Neighborhood or NeighborSet
+    spaces : list of NeighborSet
         For each of them: what the head is given of the neighbors found.
     """
 
     base_log_proba: Tensor
     found: list[Neighbors]
-    spaces: list[Any]
+    spaces: list[NeighborSet]
 
     def take(self, rows: Tensor) -> "Retrieval":
         """Return what was retrieved for some of the queries."""
@@ -119,7 +111,7 @@ class Retrieval(NamedTuple):
         return Retrieval(self.base_log_proba[rows], found, spaces)
 
 
-def below_each_other(views: list[Retrieval]) -> tuple[list[Any], Tensor]:
+def below_each_other(views: list[Retrieval]) -> tuple[list[NeighborSet], Tensor]:
     """Join neighborhoods and base log-probabilities of different queries, one below the other.
 
     Neighborhoods of a space are cut to the fewest neighbors that one of them has.
@@ -128,25 +120,31 @@ def below_each_other(views: list[Retrieval]) -> tuple[list[Any], Tensor]:
     for seen in zip(*(view.spaces for view in views), strict=True):
         k = min(space.labels.shape[1] for space in seen)
         parts = zip(*(space.nearest(k) for space in seen), strict=True)
-        spaces.append(type(seen[0])(*map(torch.cat, parts)))
+        spaces.append(NeighborSet(*map(torch.cat, parts)))
     return spaces, torch.cat([view.base_log_proba for view in views])
 
 
 class MemoryViews:
-    """Searches and describes neighborhoods in a bank.
+    """Searches a bank and describes what is found for `PretrainedNeighborHead`.
+
+    Two columns of the bank keep the nearest rows of each row, itself left out, in each space:
+    "own.SPACE", int64 (n, m), their ids, and "apart.SPACE", (n, m), their distances in the
+    space's unit. Rows that come or go change them where they matter, so that a folder holds what
+    the model in use relies on.
 
     Parameters
     ----------
+    n_columns : int
+        Numbers and categories that a row has.
     bank : MemoryBank
-        Keys of every spec, and the columns FOLD, BASE (with a base) and of reliability.
+        Keys of every spec, and the column FOLD; with a base BASE.
     specs : iterable of SpaceSpec
     index : IndexName
     memory_budget : int
         Bytes of working memory of a search.
     device : torch.device, optional
-        Accelerator that searches run on, with copies of what they need; the bank stays where it
-        is. None: the CPU. Queries on the device have their neighborhoods there, others have them
-        on the CPU.
+        Accelerator that searches run on; the bank stays where it is, and what is found comes to
+        the CPU. None: the CPU.
     label_model : LabelModel, optional
         Gives the classes that the rows are taken to have.
     states : mapping of str to IndexState, optional
@@ -155,6 +153,7 @@ class MemoryViews:
 
     def __init__(
         self,
+        n_columns: int,
         bank: MemoryBank,
         specs: Iterable[SpaceSpec],
         index: IndexName,
@@ -163,6 +162,7 @@ class MemoryViews:
         label_model: LabelModel = AS_GIVEN,
         states: Mapping[str, IndexState] | None = None,
     ) -> None:
+        self.n_columns = n_columns
         self.bank, self.specs, self.label_model = bank, list(specs), label_model
         self.index, self.memory_budget = index, memory_budget
         self.device = device
@@ -171,7 +171,6 @@ class MemoryViews:
         self._sealed: dict[str, BaseIndex] = {}  # fitted to former rows
         self._states = dict(states or {})  # of sealed indexes that are still to be made
         self._own: dict[str, Tensor] = {}
-        self._copies: dict[str, tuple[Tensor, Tensor]] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
 
     def __getstate__(self) -> dict[str, Any]:
@@ -196,28 +195,10 @@ class MemoryViews:
                 getattr(self, name).clear()
             self.device = chosen
 
-    def on_device(self, rows: Tensor) -> Tensor:
-        """Bring queries to where they are searched fastest."""
-        return rows if self.device is None else rows.to(self.device)
-
-    def _beside(self, name: str, column: Tensor, rows: Tensor) -> Tensor:
-        """Copy a column of the bank to the device of `rows`, once."""
-        if column.device == rows.device:
-            return column
-        source, copy = self._copies.get(name, (None, None))
-        if source is not column or copy is None or copy.device != rows.device:
-            copy = column.to(rows.device)
-            self._copies[name] = (column, copy)
-        return copy
-
     @property
     def labels(self) -> Tensor:
         """Class positions of the remembered rows, as they are taken to be."""
         return self.remembered_labels.labels
-
-    def labels_of(self, found: Tensor) -> Tensor:
-        """Class positions of what was found, as they are taken to be, on its device."""
-        return self._beside("labels", self.labels, found)[found]
 
     @property
     def remembered_labels(self) -> RememberedLabels:
@@ -250,7 +231,6 @@ class MemoryViews:
         self._indexes.clear()
         self._own.clear()
         self.derived.clear()
-        self._copies.clear()
         for spec in self.specs:
             if (spec.name in self._sealed or spec.name in self._states) and self.n_findable:
                 self._index(spec)
@@ -311,30 +291,26 @@ class MemoryViews:
             Of queries that are remembered themselves: each is left out by its id.
         """
         ids = None if positions is None else self.bank.ids[positions]
-        base = self.on_device(base_log_proba)
+        base = base_log_proba.cpu()
         found: list[Neighbors] = []
-        spaces: list[Any] = []
-        opinion = keys.get(OPINION, base)
+        spaces: list[NeighborSet] = []
+        opinion = keys.get(OPINION, base).cpu()
         for spec in self.specs:
             if spec.name not in keys:
                 continue
-            query = self.on_device(keys[spec.name])
-            result = self.search(spec, query, spec.n_neighbors, ids)
+            result = self.search(spec, keys[spec.name], spec.n_neighbors, ids)
             if not found and base.shape[1] < n_classes:
-                near = (result.distances, self.labels_of(result.indices), n_classes)
+                near = (result.distances, self.labels[result.indices], n_classes)
                 base, opinion = (with_new_classes(one, *near) for one in (base, opinion))
             found.append(result)
             spaces.append(self.neighborhood(spec, result, opinion, positions))
         return Retrieval(base, found, spaces)
 
     def retrieve_remembered(
-        self, positions: Tensor, base_log_proba: Tensor, n_classes: int
+        self, positions: Tensor, base_log_proba: Tensor, n_classes: int, *, trained: bool
     ) -> Retrieval:
-        """Do what `retrieve` does for rows of the bank.
-
-        Without the trained space, whose keys depend on the rows' labels.
-        """
-        names = [spec.name for spec in self.specs if spec.name != TRAINED]
+        """Do what `retrieve` does for rows of the bank; `trained`: in the trained space, too."""
+        names = [spec.name for spec in self.specs if trained or spec.name != TRAINED]
         keys = {name: self.bank.keys[name][positions] for name in names}
         if OPINION in self.bank.columns:
             keys[OPINION] = self.bank.columns[OPINION][positions]
@@ -345,14 +321,14 @@ class MemoryViews:
     ) -> Neighbors:
         """Nearest rows: distances in the space's unit, and bank positions; ties by `tie_order`."""
         index, positions = self._index(spec)
+        query = query.cpu() if self.device is None else query.to(self.device)
         spare = len(positions) - (query_ids is not None)
         if spare < 1:
             raise ValueError(
                 f"The memory holds {len(positions)} rows that may be found. Add rows first."
             )
-        found = index.search(query, min(k, spare), query_ids)
-        at = self._beside(f"positions {spec.name}", positions, found.indices)
-        return Neighbors(found.distances / spec.unit, at[found.indices])
+        distances, indices = index.search(query, min(k, spare), query_ids)
+        return Neighbors(distances.cpu() / spec.unit, positions[indices.cpu()])
 
     def _index(self, spec: SpaceSpec) -> tuple[Searchable, Tensor]:
         """Index over the rows that may be found, and their positions in the bank."""
@@ -396,110 +372,38 @@ class MemoryViews:
         chosen = _for_metric(name, spec.metric)
         return make_index(chosen, spec.metric, n_rows, memory_budget=budget, device=device)
 
-    def own_neighbors(self, spec: SpaceSpec) -> Tensor:
-        """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""
-        spec = self._judged(spec)
-        if spec.name not in self._own:
-            positions = self.rows()
-            found = self._nearest_others(spec, positions)
-            own = torch.full((len(self.bank), found.shape[1]), -1)
-            own[positions] = found
-            self._own[spec.name] = own
-        return self._own[spec.name]
-
-    def _judged(self, spec: SpaceSpec) -> SpaceSpec:
-        """Space whose neighbors give reliability."""
-        return next(other for other in self.specs if other.name == spec.judged_in)
-
-    def _nearest_others(self, spec: SpaceSpec, positions: Tensor) -> Tensor:
-        """Positions of the rows nearest to some findable ones, themselves left out."""
-        keys = self.bank.keys[spec.name][positions]
-        # One more than are counted, so that a query that is left out can be replaced.
-        wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 2), len(self.rows()) - 1)
-        return self.search(spec, keys, wanted, self.bank.ids[positions]).indices
-
-    def reliability(self, spec: SpaceSpec, positions: Tensor | None = None) -> Tensor:
-        """Share of each row's own neighbors that carry its label, (n,); 0.5 where unknown.
-
-        Of all rows, or of some findable ones, which alone are then searched for.
-        """
-        labels, spec = self.labels, self._judged(spec)
-        if positions is None:
-            own, mine = self.own_neighbors(spec), labels
-        elif spec.name in self._own:
-            own, mine = self._own[spec.name][positions], labels[positions]
-        else:
-            own, mine = self._nearest_others(spec, positions), labels[positions]
-        m = max(own.shape[1] - 1, 1)
-        same = (labels[own[:, :m].clamp_min(0)] == mine[:, None]).float().mean(1)
-        same[own[:, 0] < 0] = 0.5
-        return same
-
-    def reliability_of_new(self, spec: SpaceSpec, positions: Tensor, n_known: int) -> Tensor:
-        """Share of the neighbors of rows added after fitting that carry their labels, (n_new,).
-
-        Of a class that is new (at or beyond `n_known`) there may be few rows yet: the share is of
-        those there are, drawn towards the usual reliability as by four rows more.
-        """
-        keys = self.bank.keys[spec.name][positions]
-        found = self.search(spec, keys, _OWN_NEIGHBORS, self.bank.ids[positions])
-        everyone = self.labels
-        labels = everyone[positions]
-        same = (everyone[found.indices] == labels[:, None]).float().sum(1)
-        others = torch.bincount(everyone)[labels] - 1
-        k = float(found.indices.shape[1])
-        usual = self.bank.columns[spec.reliability].mean()
-        of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
-        return torch.where(labels < n_known, same / k, of_new_class)
-
     def measure(self, specs: Iterable[SpaceSpec]) -> Self:
-        """Take the units of some spaces and the rows' reliability from the filled bank."""
+        """Take the units of some spaces and each row's own neighbors from the filled bank."""
         for spec in specs:
             self.specs.append(measured(self, spec))
         self.judge()
         return self
 
-    def _judging(self) -> list[SpaceSpec]:
-        """Spaces whose own neighbors give reliability."""
-        return [spec for spec in self.specs if spec.judged_in == spec.name]
-
-    def judge(self) -> None:
-        """Store the prediction of each row by its own neighbors in the bank; after a fit."""
-        for spec in self._judging():
-            self.bank.columns[spec.reliability] = self.reliability(spec)
-
-    def columns_of_new(self, n_rows: int) -> dict[str, Tensor]:
-        """Columns that `judge_new` fills for rows that are added."""
-        return {spec.reliability: torch.zeros(n_rows) for spec in self._judging()}
-
-    def judge_new(self, positions: Tensor, n_known: int) -> None:
-        """Note the reliability of rows that were added; see `reliability_of_new`."""
-        for spec in self._judging():
-            column = self.bank.columns[spec.reliability].clone()
-            column[positions] = float("nan")
-            self.bank.columns[spec.reliability] = column.nan_to_num(float(column.nanmean()))
-            new = self.reliability_of_new(spec, positions, n_known)
-            self.bank.columns[spec.reliability][positions] = new
-
-    def judge_relabelled(self, positions: Tensor) -> None:
-        """Note the reliability of rows whose labels changed; no other row is searched for."""
-        allowed = positions[torch.isin(positions, self.rows())]
-        for spec in self._judging():
-            column = self.bank.columns[spec.reliability].clone()
-            column[allowed] = self.reliability(spec, allowed)
-            self.bank.columns[spec.reliability] = column
-
-    def judge_rest(self) -> None:
-        """Note what changes for rows whose neighbors were removed: here nothing."""
+    def keep(self, names: Iterable[str]) -> None:
+        """Search only some of the spaces from now on; the keys of all stay in the bank."""
+        kept = set(names)
+        for spec in (spec for spec in self.specs if spec.name not in kept):
+            for column in _columns(spec):
+                del self.bank.columns[column]
+            for derived in ("_states", *_DERIVED):
+                getattr(self, derived).pop(spec.name, None)
+        self.specs = [spec for spec in self.specs if spec.name in kept]
 
     def weight(self, positions: Tensor) -> Tensor:
         """Sample weights of rows, faded by their age where the memory forgets."""
-        weight = self._beside("weight", self.bank.sample_weight, positions)[positions]
+        weight = self.bank.sample_weight[positions]
         if self.forgetting is None:
             return weight
         came = self.forgetting.arrival(self.bank.ids)
         left = self.forgetting.share(int(came.max()) - came)
-        return weight * left.to(positions.device)[positions]
+        return weight * left[positions]
+
+    def own_neighbors(self, spec: SpaceSpec) -> Tensor:
+        """Positions of each row's own nearest rows, itself left out, (n, m)."""
+        if spec.name not in self._own:
+            ids = self.bank.columns[f"own.{spec.name}"]
+            self._own[spec.name] = self.bank.positions(ids.flatten()).view_as(ids)
+        return self._own[spec.name]
 
     def neighborhood(
         self,
@@ -507,31 +411,109 @@ class MemoryViews:
         found: Neighbors,
         base_log_proba: Tensor,
         query_positions: Tensor | None = None,
-    ) -> Any:
+    ) -> NeighborSet:
         """Describe what was found; `query_positions` where queries are rows of the bank."""
-        here = found.indices
-        labels, certainty = self.labels_of(here), self.remembered_labels.certainty
-        certainty = None if certainty is None else certainty.to(here.device)[here]
-        if query_positions is None:
-            column = self.bank.columns[spec.reliability]
-            reliability = self._beside(spec.reliability, column, here)[here]
-        else:
-            reliability = pair_reliability(
-                here,
-                self._beside(f"own {spec.name}", self.own_neighbors(spec), here),
-                self._beside("labels", self.labels, here),
-                query_positions.to(here.device),
-            )
-        weight = self.weight(here)
-        return describe_neighborhood(
-            found.distances,
+        base = base_log_proba if OPINION in self.bank.columns else None
+        log_weight = torch.log(self.weight(found.indices))
+        certainty = self.remembered_labels.certainty
+        if certainty is not None:
+            log_weight = log_weight + torch.log(certainty[found.indices])
+        return self.space(spec).describe(found, base, query_positions, log_weight)
+
+    def space(self, spec: SpaceSpec) -> RememberedSpace:
+        """Return what is known of the remembered rows of a space."""
+        if spec.name not in self.derived:
+            self.derived[spec.name] = self._described(spec)
+        space: RememberedSpace = self.derived[spec.name]
+        return space
+
+    def _described(self, spec: SpaceSpec) -> RememberedSpace:
+        bank, apart = self.bank, self.bank.columns[f"apart.{spec.name}"]
+        base = bank.columns.get(OPINION)
+        labels, certainty = self.remembered_labels
+        if base is not None and base.shape[1] < bank.n_classes:
+            first = self.specs[0]
+            near = bank.columns[f"apart.{first.name}"], labels[self.own_neighbors(first)]
+            base = with_new_classes(base, *near, bank.n_classes)
+        weight = bank.sample_weight
+        if certainty is not None:
+            weight = weight * certainty
+        if FINDABLE in bank.columns:  # the others are stood for
+            weight = weight * bank.columns[FINDABLE]
+        return RememberedSpace(
             labels,
-            reliability,
-            base_log_proba,
-            None if certainty is None else torch.log(certainty),
-            torch.log(weight),
-            certainty,
+            self.own_neighbors(spec),
+            apart,
+            typical_distance(from_zero(apart, spec.metric)),
+            bank.n_classes,
+            self.n_columns,
+            supervised=spec.name == "supervised",
+            base_log_proba=base,
+            weight=weight,
+            metric=spec.metric,
         )
+
+    # --- the columns ----------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        return min(OWN_NEIGHBORS, len(self.rows()) - 1)
+
+    def judge(self) -> None:
+        """Note each row's own neighbors."""
+        for spec in self.specs:
+            self._note(spec)
+
+    def columns_of_new(self, n_rows: int) -> dict[str, Tensor]:
+        """Columns that `judge_new` fills for rows that are added."""
+        kept = {name: self.bank.columns[name] for spec in self.specs for name in _columns(spec)}
+        return {name: column.new_zeros(n_rows, column.shape[1]) for name, column in kept.items()}
+
+    def judge_new(self, positions: Tensor, n_known: int) -> None:
+        """Note the neighbors of rows that were added, and where they are those of others."""
+        for spec in self.specs:
+            own, apart = (self.bank.columns[name] for name in _columns(spec))
+            if own.shape[1] < self._width:  # there were too few rows before
+                self._note(spec)
+                continue
+            n_old = len(self.bank) - len(positions)  # new rows are the last
+            keys, ids = self.bank.keys[spec.name], self.bank.ids
+            near, theirs, before = apart[:n_old], own[:n_old], keys[:n_old]
+            for new in positions.split(max(1, _AT_ONCE // len(before))):
+                to_new = _distances(before, keys[new], spec.metric) / spec.unit
+                near, order = torch.cat([near, to_new], 1).topk(self._width, largest=False)
+                theirs = torch.cat([theirs, ids[new].expand(len(before), -1)], 1).gather(1, order)
+            own, apart = torch.cat([theirs, own[n_old:]]), torch.cat([near, apart[n_old:]])
+            self.bank.columns |= dict(zip(_columns(spec), (own, apart), strict=True))
+            self._note(spec, positions)
+
+    def judge_relabelled(self, positions: Tensor) -> None:
+        """Do nothing: what depends on labels is worked out from them when it is needed."""
+
+    def judge_rest(self) -> None:
+        """Search again for rows whose neighbors were removed."""
+        for spec in self.specs:
+            own = self.bank.columns[f"own.{spec.name}"]
+            if own.shape[1] > self._width:
+                self._note(spec)
+                continue
+            lost = ~torch.isin(own, self.bank.ids).all(1)
+            self._note(spec, torch.nonzero(lost)[:, 0])
+
+    def _note(self, spec: SpaceSpec, positions: Tensor | None = None) -> None:
+        """Search for the neighbors of all rows, or of some, among all others, and keep them."""
+        self._own.pop(spec.name, None)
+        bank, names = self.bank, _columns(spec)
+        if positions is not None and not len(positions):
+            return
+        keys, ids = bank.keys[spec.name], bank.ids
+        if positions is not None:
+            keys, ids = keys[positions], ids[positions]
+        found = self.search(spec, keys, self._width, ids)
+        for name, values in zip(names, (bank.ids[found.indices], found.distances), strict=True):
+            if positions is not None:
+                values = bank.columns[name].index_copy(0, positions, values)
+            bank.columns[name] = values
 
 
 def measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:
@@ -548,3 +530,15 @@ def _for_metric(index: IndexName, metric: Metric) -> IndexName:
     if not index.startswith("faiss-flat") or metric == "manhattan":
         return index
     return "faiss-flat-l2" if metric in ("euclidean", "sqeuclidean") else "faiss-flat-ip"
+
+
+def _distances(rows: Tensor, new: Tensor, metric: Metric) -> Tensor:
+    """Distances of remembered rows to new ones; to a few without a product, which copies all."""
+    if metric == "euclidean" and len(new) <= _FEW:
+        direct = "donot_use_mm_for_euclid_dist"
+        return torch.cdist(rows.float(), new.float(), compute_mode=direct)
+    return pairwise_distances(rows, new, metric)
+
+
+def _columns(spec: SpaceSpec) -> tuple[str, str]:
+    return f"own.{spec.name}", f"apart.{spec.name}"

@@ -23,7 +23,7 @@ from nearwise.classifier.model.log_linear_pool import (
     pool,
     shrink,
 )
-from nearwise.classifier.model.memory_views import BASE, OPINION, MemoryViews, Retrieval
+from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, Retrieval
 from nearwise.classifier.model.row_models import (
     KeyedRows,
     RowModels,
@@ -33,7 +33,7 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.functional.threads import one_thread
 from nearwise.nn import HeadOutput
-from nearwise.nn.neighbor_head import widen
+from nearwise.nn.pretrained_head import widen
 
 
 class Attended(NamedTuple):
@@ -55,50 +55,39 @@ class Retrieved(NamedTuple):
     ----------
     features : Tensor of shape (n, width)
         Keys of the first view in the space "features".
-    merged : list of Retrieval
-        What the merged prediction is made from: one per view, or one of their mean.
     each : list of Retrieval
-        One per view; the very list of `merged` unless that is made from their mean.
+        One per view.
     """
 
     features: Tensor
-    merged: list[Retrieval]
     each: list[Retrieval]
 
 
-@dataclass
-class HeldOut:
-    """Rows that neither memory nor networks have seen, kept as calibration rows.
+class JudgedRows(NamedTuple):
+    """Calibration rows in each view of the fit; in the memory a row has one key, their mean.
 
     Attributes
     ----------
+    ids : int64 Tensor of shape (n,)
+        In the bank, which may have lost some of them since.
     keyed : list of KeyedRows
-        Their keys and base log-probabilities, one per view.
-    labels : int64 Tensor of shape (n,)
-    folds : int64 Tensor of shape (n,)
-        The head that was not fitted on the row.
-    weight : Tensor of shape (n,)
-    digests : int64 Tensor of shape (n,)
-        By which the rows are recognized (`row_digests`).
+        One per view.
     """
 
+    ids: Tensor
     keyed: list[KeyedRows]
-    labels: Tensor
-    folds: Tensor
-    weight: Tensor
-    digests: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything as named tensors; `from_tensors` rebuilds it."""
-        named = {"labels": self.labels, "folds": self.folds, "weight": self.weight}
+        named = {"ids": self.ids}
         for view, rows in enumerate(self.keyed):
             if rows.base_log_proba is not None:
                 named[f"{view}/base"] = rows.base_log_proba
             named |= {f"{view}/keys/{name}": keys for name, keys in rows.keys.items()}
-        return named | {"digests": self.digests}
+        return named
 
     @classmethod
-    def from_tensors(cls, named: dict[str, Tensor]) -> "HeldOut":
+    def from_tensors(cls, named: dict[str, Tensor]) -> "JudgedRows":
         """Rebuild the rows from what `tensors` returned."""
         keyed: list[KeyedRows] = []
         while f"{len(keyed)}/keys/features" in named:
@@ -106,7 +95,7 @@ class HeldOut:
             start = f"{view}/keys/"
             keys = {name[len(start) :]: t for name, t in named.items() if name.startswith(start)}
             keyed.append(KeyedRows(keys, named.get(f"{view}/base")))
-        return cls(keyed, *(named[part] for part in ("labels", "folds", "weight", "digests")))
+        return cls(named["ids"], keyed)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,22 +110,20 @@ class Predictor:
         Turn encoded rows into keys and base log-probabilities.
     views : MemoryViews
         The memory: key spaces, columns, indexes.
-    heads : tuple
-        A `PretrainedNeighborHead`; where rows were held out once, one `NeighborHead` per fold of
-        these rows, which answer together.
+    heads : tuple of PretrainedNeighborHead
     acceptance : Acceptance
-        Weight of the heads against the base, and the temperature.
+        Weight of the head against the base, and the temperature.
     prior : Tensor of shape (C,)
     part_temperatures : (float, float)
         Out-of-fold temperatures of the base alone and of the neighbors alone.
     classes : ClassCorrection or None
         Correction of predictions from one view for the class prior.
-    merge : {"probabilities", "logits", "embeddings"}
+    merge : {"probabilities", "logits"}
         How several views of a query are merged.
     of_views : Calibration or None
         For all views merged; None where there is one.
-    held : HeldOut or None
-        The rows held out once; None after a cross-fit.
+    judged_views : JudgedRows or None
+        The calibration rows in all views; None where there is one.
     choice : dict
         What was chosen, with the out-of-fold NLL it was chosen by.
     history : list of dict
@@ -156,7 +143,7 @@ class Predictor:
     classes: ClassCorrection | None = None
     merge: Merge = "probabilities"
     of_views: Calibration | None = None
-    held: HeldOut | None = None
+    judged_views: JudgedRows | None = None
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
@@ -175,57 +162,56 @@ class Predictor:
     @property
     def forgets_exactly(self) -> bool:
         """Whether a fit is a search, so that removed rows leave nothing behind."""
-        return self.is_cross_fitted and not self.has_base and "head" not in self.choice
+        return not self.has_base and "head" not in self.choice
+
+    @property
+    def held_rows_out(self) -> bool:
+        """Whether there was one fold: base and keys know the labels of all rows but its own."""
+        return "held_out" in self.choice
 
     @property
     def judged_on(self) -> str:
         """What calibration rows are: "held out", "cross-fitted", "left out" or "out of bag"."""
-        if not self.is_cross_fitted:
+        if self.held_rows_out:
             return "held out"
         if OPINION in self.views.bank.columns:
             return "out of bag"
         return "cross-fitted" if self.has_base else "left out"
 
     @property
-    def is_cross_fitted(self) -> bool:
-        """Whether remembered rows can be predicted as if they were new."""
-        return not self.row_models.knows_labels
+    def judged(self) -> Tensor:
+        """Whether neither base nor keys have learned a remembered row's label, bool (n,)."""
+        return self.views.bank.columns[FOLD] >= 0
 
     def fork(self) -> Self:
         """Copy for a change: what changes replace is the copy's own, all else is shared."""
         return replace(self, views=self.views.fork(), choice=dict(self.choice))
 
     def to(self, device: torch.device) -> None:
-        """Run networks, searches and heads on a device from now on; the bank stays on the CPU."""
+        """Run networks, and the searches of their keys, on a device; head and bank stay here."""
         for network in self.row_models.networks:
             network.to(device)
-        if self.is_cross_fitted:  # the pretrained head and its memory stay on the CPU
-            return
-        self.views.to(device)
-        for head in self.heads:
-            head.to(device)
+        if self.held_rows_out:
+            self.views.to(device)
 
     # --- retrieval ------------------------------------------------------------------------------
 
     def retrieve(self, views: list[Any]) -> Retrieved:
         """Retrieve for new rows, few enough to be encoded at once, in all their views."""
         keyed = [self.row_models(rows) for rows in views]
-        each = [self.retrieval(rows) for rows in keyed]
-        averaged = self.merge == "embeddings" and len(views) > 1
-        merged = [self.retrieval(average_views(keyed))] if averaged else each
-        return Retrieved(keyed[0].keys["features"].cpu(), merged, each)
+        return Retrieved(keyed[0].keys["features"].cpu(), [self.retrieval(one) for one in keyed])
 
-    def retrieval(self, rows: KeyedRows) -> Retrieval:
-        """Search all spaces."""
+    def retrieval(self, rows: KeyedRows, positions: Tensor | None = None) -> Retrieval:
+        """Search all spaces; `positions` (n,) of rows that are remembered, each then left out."""
         base = rows.base_log_proba
         base = self._prior_of(len(rows.keys["features"])) if base is None else base
-        return self.views.retrieve(rows.keys, base, len(self.prior))
+        return self.views.retrieve(rows.keys, base, len(self.prior), positions)
 
     def retrieve_remembered(self, positions: Tensor) -> Retrieval:
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
-        self._refuse_remembered()
-        base = self._stored_base(positions)
-        return self.views.retrieve_remembered(positions, base, len(self.prior))
+        base, n_known = self._stored_base(positions), len(self.prior)
+        trained = self.row_models.judges_trained
+        return self.views.retrieve_remembered(positions, base, n_known, trained=trained)
 
     def _stored_base(self, positions: Tensor) -> Tensor:
         """Out-of-fold base (or prior) log-probabilities of remembered rows."""
@@ -236,14 +222,6 @@ class Predictor:
     def _prior_of(self, n_rows: int) -> Tensor:
         """Give every row the class shares, which stand in for a base."""
         return torch.log(self.prior).expand(n_rows, -1)
-
-    def _refuse_remembered(self) -> None:
-        if not self.is_cross_fitted:
-            raise ValueError(
-                "This classifier held rows out once, so its networks were "
-                "trained on the labels of all remembered rows and cannot predict them as if "
-                "unseen. Give new rows."
-            )
 
     # --- rows to be remembered ------------------------------------------------------------------
 
@@ -278,8 +256,7 @@ class Predictor:
         """Predict from one or more views of the same rows, merged."""
         merged = []
         for block in view_blocks(views):
-            views_of_block = self.retrieve(block).merged
-            each = [pool(self.answers(view, n_classes)) for view in views_of_block]
+            each = [pool(self.answers(one, n_classes)) for one in self.retrieve(block).each]
             merged.append(self.merged(each))
         return joined(merged)
 
@@ -328,7 +305,6 @@ class Predictor:
     @one_thread(torch_only=True)
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""
-        self._refuse_remembered()
         wanted = torch.arange(len(self.views.bank)) if positions is None else positions
         if not len(wanted):
             none = torch.zeros(0, n_classes)
@@ -338,30 +314,23 @@ class Predictor:
             answers.append(pool(self.answers(self.retrieve_remembered(rows), n_classes)))
         return joined(answers)
 
-    def predict_held_out(self, n_classes: int, n_views: int) -> tuple[Answer, list[Answer]]:
-        """Predict the rows held out, in one or all views, each by a head that was not fitted on it.
-
-        Give the merged answer and that to each view. They search the memory as it is now, whatever
-        came or went since the fit.
-        """
-        assert self.held is not None  # the caller has looked
-        keyed = self.held.keyed[:n_views]
-        each = [self.out_of_fold(self.retrieval(rows), n_classes) for rows in keyed]
-        if n_views > 1 and self.merge == "embeddings":
-            view = self.retrieval(average_views(keyed))
-            return self.out_of_fold(view, n_classes), each
+    def predict_judged(
+        self, n_classes: int, n_views: int, positions: Tensor
+    ) -> tuple[Answer, list[Answer]]:
+        """Predict calibration rows, each left out, in one or all views: merged, and each."""
+        if self.judged_views is None:
+            answer = self.predict_left_out(n_classes, positions)
+            return answer, [answer]
+        ids, keyed = self.judged_views
+        among = torch.searchsorted(ids, self.views.bank.ids[positions])
+        each = []
+        for rows in keyed[:n_views]:
+            blocks = [
+                pool(self.answers(self.retrieval(rows.take(among[at]), positions[at]), n_classes))
+                for at in row_blocks(torch.arange(len(positions)))
+            ]
+            each.append(joined(blocks))
         return self.merged(each), each
-
-    def out_of_fold(self, view: Retrieval, n_classes: int) -> Answer:
-        """Answers to the rows held out, each by the head that was not fitted on it."""
-        assert self.held is not None  # the caller has looked
-        folds = self.held.folds
-        order = [torch.nonzero(folds == fold)[:, 0] for fold in range(int(folds.max()) + 1)]
-        answers = []
-        for head, at in zip(self.heads, order, strict=True):
-            answers.append(self.answer(head, view.take(at), n_classes))
-        back = torch.argsort(torch.cat(order))
-        return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))
 
     def calibration(self, n_views: int = 1) -> Calibration:
         """Temperatures and class shares that predictions from this many views are finished with."""

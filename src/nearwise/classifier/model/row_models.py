@@ -6,7 +6,7 @@ Also the blocks in which many rows are handled, so that memory does not grow wit
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from nearwise.classifier.fit.base import Base
-from nearwise.classifier.fit.embedding import HEAD, AnyRows, Depths, Embedding
+from nearwise.classifier.fit.embedding import HEAD, AnyEncoder, AnyRows, Depths, Embedding
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.memory_views import OPINION, TRAINED
@@ -45,6 +45,12 @@ class KeyedRows(NamedTuple):
 
     keys: dict[str, Tensor]
     base_log_proba: Tensor | None
+
+    def take(self, rows: Tensor) -> "KeyedRows":
+        """Return some of the rows."""
+        keys = {name: key[rows] for name, key in self.keys.items()}
+        base = self.base_log_proba
+        return KeyedRows(keys, None if base is None else base[rows])
 
     def cpu(self) -> "KeyedRows":
         """Bring everything to the CPU."""
@@ -145,12 +151,12 @@ class RowModels(Protocol):
 
     Attributes
     ----------
-    knows_labels : bool
-        Whether keys were trained on the labels of the remembered rows, which can then not be
-        predicted as if they were new.
+    judges_trained : bool
+        Whether calibration rows are searched for in the space "trained", whose networks did not
+        learn them; those of a table are trained again, on all rows.
     """
 
-    knows_labels: bool
+    judges_trained: ClassVar[bool]
 
     @property
     def embedding(self) -> Embedding | None:
@@ -186,19 +192,8 @@ class _WithEmbedding:
 
 
 @dataclass
-class _OfTable(_WithEmbedding):
-    encoder: TableEncoder
-    features: FeatureSpace
-    embedding: Embedding | None
-
-    def feature_keys(self, rows: Encoded) -> Tensor:
-        """Keys of encoded rows in the space "features" alone."""
-        return self.features(self.encoder, rows)
-
-
-@dataclass
-class TableModels(_OfTable):
-    """Models of a table that was cross-fitted.
+class TableModels(_WithEmbedding):
+    """Models of a table.
 
     Attributes
     ----------
@@ -206,21 +201,28 @@ class TableModels(_OfTable):
     features : FeatureSpace
         The label-free key space.
     embedding : Embedding or None
-        Networks with heads, one per fold, the mean of whose log-probabilities has a part in the
-        base; or one without, trained on all rows, whose keys are the space "trained".
+        Networks with heads, the mean of whose log-probabilities has a part in the base; or one
+        without, trained on all rows, whose keys are the space "trained".
     base : Base or None
     shows_opinion : bool
         Whether the forest's predictions come with the keys, and make the space "supervised".
     """
 
+    encoder: TableEncoder
+    features: FeatureSpace
+    embedding: Embedding | None
     base: Base | None
     shows_opinion: bool = False
-    knows_labels = False
+    judges_trained = False
 
     @property
     def has_base(self) -> bool:
         """Whether a base takes part; without, the class shares stand in for it."""
         return self.base is not None
+
+    def feature_keys(self, rows: Encoded) -> Tensor:
+        """Keys of encoded rows in the space "features" alone."""
+        return self.features(self.encoder, rows)
 
     def __call__(self, rows: Encoded) -> KeyedRows:
         """Make keys of rows."""
@@ -232,57 +234,11 @@ class TableModels(_OfTable):
             return KeyedRows(keys, None)
         parts = self.base.parts(self.encoder, rows)
         if self.embedding is not None and with_heads:
-            parts[HEAD] = self._of_networks(self.embedding, rows)
+            parts[HEAD] = head_of_all(self.embedding, self.encoder, rows)
         if self.shows_opinion:
             keys[OPINION] = torch.log_softmax(torch.from_numpy(parts[FOREST]).float(), dim=1)
             keys["supervised"] = supervised_keys(keys["features"], keys[OPINION])
         return KeyedRows(keys, torch.from_numpy(self.base.pooled(parts)).float())
-
-    def _of_networks(self, embedding: Embedding, rows: Encoded) -> np.ndarray:
-        each = range(len(embedding.networks))
-        heads = [embedding.head_log_proba(network, self.encoder, rows) for network in each]
-        of_all: np.ndarray = mean_log_proba(heads).double().numpy()
-        return of_all
-
-
-@dataclass
-class TableNetworks(_OfTable):
-    """The label-free feature space of a table or of ready embeddings, and networks over it.
-
-    Attributes
-    ----------
-    encoder : TableEncoder
-    features : FeatureSpace
-    embedding : Embedding or None
-        Their keys, side by side, are the space "trained"; the
-        mean of their heads' log-probabilities is the base.
-    use_head : bool
-        Whether the networks' heads may take part.
-    """
-
-    use_head: bool = True
-    knows_labels = True
-
-    @property
-    def has_base(self) -> bool:
-        """Whether network heads take part."""
-        return self.use_head and self.embedding is not None and self.embedding.has_head
-
-    def __call__(self, rows: Encoded) -> KeyedRows:
-        """Make keys of rows: the spaces "features" and, with networks, "trained"."""
-        keys = {"features": self.feature_keys(rows)}
-        if self.embedding is None:
-            return KeyedRows(keys, None)
-        networks = range(len(self.embedding.networks))
-        own = [self.embedding.keys(network, self.encoder, rows) for network in networks]
-        keys[TRAINED] = side_by_side(own)
-        if not self.has_base:
-            return KeyedRows(keys, None)
-        heads = [
-            self.embedding.head_log_proba(network, self.encoder, rows, keys=key)
-            for network, key in enumerate(own)
-        ]
-        return KeyedRows(keys, mean_log_proba(heads))
 
 
 @dataclass
@@ -348,7 +304,7 @@ class ImageNetworks(_WithEmbedding):
     stages: list[dict[str, StageSpace]]
     use_head: bool = True
     cache: Path | None = None
-    knows_labels = True
+    judges_trained = True
 
     @property
     def has_base(self) -> bool:
@@ -386,6 +342,14 @@ def supervised_keys(features: Tensor, base_log_proba: Tensor) -> Tensor:
     likeness = base_log_proba.to(features.device).clamp_min(-9.0)
     likeness = likeness - likeness.mean(dim=1, keepdim=True)
     return torch.cat([features, 0.5 * likeness / likeness.shape[1] ** 0.5], dim=1)
+
+
+def head_of_all(embedding: Embedding, encoder: AnyEncoder, rows: AnyRows) -> np.ndarray:
+    """Log-probabilities (n, C) by the heads of all networks: their geometric mean."""
+    each = range(len(embedding.networks))
+    heads = [embedding.head_log_proba(network, encoder, rows) for network in each]
+    of_all: np.ndarray = mean_log_proba(heads).double().numpy()
+    return of_all
 
 
 def mean_log_proba(parts: list[Tensor]) -> Tensor:

@@ -4,13 +4,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import finish
-from nearwise.classifier.model.predictor import Predictor
-from nearwise.classifier.noise.noisy_labels import NoisyLabels, transition_of
-from nearwise.classifier.query import kneighbors
+from nearwise.classifier.noise.noisy_labels import NoisyLabels
+from nearwise.classifier.query import kneighbors, warn_of_learned
+from nearwise.warn import warn_user
 
 JudgeName = Literal["nearwise", "cleanlab"]
 
@@ -29,32 +31,27 @@ class LabelEvidence(NamedTuple):
     knn_graph: csr_matrix
 
 
-def can_find_label_issues(predictor: Predictor) -> bool:
-    """Whether remembered rows can be ranked; see `AttnKNNClassifier.can_find_label_issues`."""
-    return predictor.is_cross_fitted or isinstance(predictor.label_model, NoisyLabels)
-
-
 def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
     """Rank the remembered rows; see `AttnKNNClassifier.label_issues`."""
     if judge not in ("nearwise", "cleanlab"):
         raise ValueError(f'judge={judge!r} is not known. Use "nearwise" or "cleanlab".')
-    bank = model.bank
-    given, true = bank.labels.numpy(), _true_proba(model)
+    bank, judged = model.bank, _predicted(model)
+    given, true = bank.labels[judged].numpy(), _true_proba(model, judged)
     rows = np.arange(len(given))
     suspicion = 1 - true[rows, given]
     if judge == "cleanlab":
-        suspicion = 1 - _cleanlab_scores(given, label_evidence(model, n_neighbors).pred_probs)
+        suspicion = 1 - _cleanlab_scores(given, _given_proba(model, judged))
     suggested = true.argmax(axis=1)
     _, near = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
     table = pd.DataFrame(
         {
-            "id": bank.ids.numpy(),
+            "id": bank.ids[judged].numpy(),
             "given": model.classes[given],
             "suggested": model.classes[suggested],
             "proba_given": true[rows, given],
             "proba_suggested": true[rows, suggested],
             "suspicion": suspicion,
-            "neighbors": [tuple(ids) for ids in near.tolist()],
+            "neighbors": [tuple(ids) for ids in near[judged.numpy()].tolist()],
         }
     )
     return table.sort_values("suspicion", ascending=False, kind="stable", ignore_index=True)
@@ -62,10 +59,9 @@ def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.D
 
 def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
     """Leave-one-out probabilities and a k-NN graph; see `AttnKNNClassifier.label_evidence`."""
-    bank, predictor = model.bank, model.predictor
-    proba = _unseen_proba(model)
-    if isinstance(predictor.label_model, NoisyLabels):
-        proba = predictor.label_model.given_proba(proba)
+    bank = model.bank
+    warn_of_learned(model.predictor)
+    proba = _given_proba(model, torch.arange(len(bank)))
     distances, found = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
     columns = bank.positions(found.ravel()).numpy()
     starts = np.arange(0, distances.size + 1, distances.shape[1])
@@ -79,37 +75,50 @@ def most_neighbors(model: FittedModel) -> int:
     return len(views.rows()) - 1
 
 
-def _unseen_proba(model: FittedModel) -> np.ndarray:
-    """Probabilities of the remembered rows' true labels, the given ones not seen; (n, C)."""
+def _predicted(model: FittedModel) -> Tensor:
+    """Positions of the rows whose labels can be judged (n,); a warning names the number of others.
+
+    All of them where a fit found predictions of the true labels.
+    """
     predictor = model.predictor
-    if predictor.is_cross_fitted:
-        left_out = predictor.predict_left_out(model.n_classes)
+    judged = torch.nonzero(predictor.judged)[:, 0]
+    n_rows = len(model.bank)
+    if isinstance(predictor.label_model, NoisyLabels) or len(judged) == n_rows:
+        return torch.arange(n_rows)
+    warn_user(
+        f"The networks learned the labels of {n_rows - len(judged)} of the {n_rows} remembered "
+        f"rows and cannot tell which are wrong: only the other {len(judged)} are ranked. To rank "
+        'all, fit with label_noise="auto".'
+    )
+    return judged
+
+
+def _unseen_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+    """Probabilities (n, C) of the true labels of rows at positions, the given ones not seen."""
+    predictor = model.predictor
+    if not (predictor.held_rows_out and isinstance(predictor.label_model, NoisyLabels)):
+        left_out = predictor.predict_left_out(model.n_classes, rows)
         # The rows come in the shares of the memory, whichever a class_prior wants elsewhere.
         calibration = predictor.calibration().in_memory_shares()
         return finish(calibration.corrected(left_out).log_proba, calibration.whole)
-    if not isinstance(predictor.label_model, NoisyLabels):
-        if transition_of(predictor.label_model) is not None:
-            raise ValueError(
-                "This classifier held rows out once, and label_noise took "
-                "the labels as they are, so it kept no evidence against any. Give the share of "
-                "wrong labels, such as label_noise=0.05, or cross-fit (cv=5)."
-            )
-        raise ValueError(
-            "This classifier held rows out once, so its networks were "
-            "trained on the labels of all remembered rows and cannot tell which are wrong. Fit "
-            'with label_noise="auto", or cross-fit (cv=5).'
-        )
-    likely = predictor.label_model.likely(model.bank)
+    likely = predictor.label_model.likely(model.bank)[rows.numpy()]
     wide = np.zeros((len(likely), model.n_classes))
     wide[:, : likely.shape[1]] = likely
     return wide / wide.sum(axis=1, keepdims=True)
 
 
-def _true_proba(model: FittedModel) -> np.ndarray:
+def _given_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+    """Probabilities (n, C) of the given labels of rows at positions, these not seen."""
+    proba, labels = _unseen_proba(model, rows), model.predictor.label_model
+    return labels.given_proba(proba) if isinstance(labels, NoisyLabels) else proba
+
+
+def _true_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
     """Probabilities of the true labels, once the given ones are known too."""
-    proba = _unseen_proba(model)
-    labels = model.predictor.label_model
-    return labels.posterior(proba, model.bank.labels) if isinstance(labels, NoisyLabels) else proba
+    proba, labels = _unseen_proba(model, rows), model.predictor.label_model
+    if not isinstance(labels, NoisyLabels):
+        return proba
+    return labels.posterior(proba, model.bank.labels[rows])
 
 
 def _cleanlab_scores(labels: np.ndarray, proba: np.ndarray) -> np.ndarray:

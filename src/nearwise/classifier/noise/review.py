@@ -13,7 +13,6 @@ from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import finish
 from nearwise.classifier.noise.label_issues import (
-    can_find_label_issues,
     label_issues,
     most_neighbors,
 )
@@ -42,11 +41,9 @@ def review(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFra
     `issues` are the model's label issues, where they are known already.
     """
     nearest = kneighbors(model, None, min(_N_NEIGHBORS, most_neighbors(model)))
-    parts = [_copies(model, *nearest), _outliers(model)]
-    if can_find_label_issues(model.predictor):
-        if issues is None:
-            issues = label_issues(model, _N_NEIGHBORS, "nearwise")
-        parts = [_labels(issues), *parts, _groups(model, issues)]
+    if issues is None:
+        issues = label_issues(model, _N_NEIGHBORS, "nearwise")
+    parts = [_labels(issues), _copies(model, *nearest), _outliers(model), _groups(model, issues)]
     columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
     rows = [row for part in parts for row in part]
     return pd.DataFrame(rows, columns=columns, dtype=object).astype({"id": "Int64", "score": float})
@@ -134,20 +131,21 @@ def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...
     So many errors, or more, would be in the group by chance in at most one of 20 memories (Fisher's
     exact test, one-sided; Bonferroni over the groups).
     """
-    by_id = issues.set_index("id").loc[model.bank.ids.tolist()]
-    correct = (by_id["given"] == by_id["suggested"]).to_numpy()
-    own, n_rows = model.bank.ids.numpy(), len(correct)
+    wrong = issues.loc[issues["given"] != issues["suggested"], "id"]
+    own = model.bank.ids.numpy()
+    ranked, correct = np.isin(own, issues["id"]), ~np.isin(own, wrong)
+    n_rows = int(ranked.sum())
     groups = [
-        (name, members)
+        (name, members & ranked)
         for name, members in _group_members(model)
-        if _FEWEST_IN_GROUP <= members.sum() <= n_rows - _FEWEST_IN_GROUP
+        if _FEWEST_IN_GROUP <= (members & ranked).sum() <= n_rows - _FEWEST_IN_GROUP
     ]
     found = []
     for name, members in groups:
         n_members, n_wrong = int(members.sum()), int((~correct[members]).sum())
-        chance = hypergeom.sf(n_wrong - 1, n_rows, int((~correct).sum()), n_members)
+        chance = hypergeom.sf(n_wrong - 1, n_rows, len(wrong), n_members)
         if n_wrong and chance * len(groups) < 1 - _LEVEL:
-            inside, rest = correct[members].mean(), correct[~members].mean()
+            inside, rest = correct[members].mean(), correct[ranked & ~members].mean()
             what = f"{name}: {inside:.3f} of {n_members} rows right, {rest:.3f} of the others"
             found.append((rest - inside, tuple(own[members][:100].tolist()), what))
     for gap, ids, what in sorted(found, key=lambda one: -one[0]):
@@ -174,22 +172,15 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
-    """Negative log-probabilities of the labels of rows that were predicted without them.
+    """Negative log-probabilities of the labels of remembered rows, each predicted without itself.
 
-    Of remembered rows by id after a cross-fit, otherwise of the rows held out (`ids` are
-    then ignored). What a change of other rows does to them is its effect.
+    What a change of other rows does to them is its effect.
     """
     predictor, n_classes = model.predictor, model.n_classes
-    if predictor.is_cross_fitted:
-        positions = model.bank.positions(ids)
-        calibration = predictor.calibration()
-        answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
-        labels = model.label_positions[positions]
-    else:
-        assert predictor.held is not None  # rows were held out
-        calibration = predictor.calibration(predictor.n_views)
-        merged, _ = predictor.predict_held_out(n_classes, predictor.n_views)
-        answer, labels = calibration.corrected(merged), predictor.held.labels
+    positions = model.bank.positions(ids)
+    calibration = predictor.calibration()
+    answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
+    labels = model.label_positions[positions]
     proba = finish(answer.log_proba, calibration.whole)
     found: np.ndarray = -np.log(np.maximum(proba[torch.arange(len(labels)), labels], NLL_CLIP))
     return found

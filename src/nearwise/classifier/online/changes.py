@@ -16,7 +16,7 @@ from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.inputs.labels import check_labels, label_values, positions_among
 from nearwise.classifier.inputs.table import as_frame
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.memory_views import FOLD, Forgetting
+from nearwise.classifier.model.memory_views import Forgetting
 from nearwise.classifier.online.capacity import rows_to_forget
 from nearwise.classifier.online.refreshing import can_refresh
 from nearwise.classifier.online.updates import (
@@ -95,9 +95,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
 
 
 def _settled(fork: FittedModel) -> FittedModel:
-    """Recompute the class shares where the head uses those of the memory."""
-    if not fork.predictor.is_cross_fitted:
-        return fork
+    """Recompute the class shares."""
     shares = fork.predictor.views.class_shares()
     return replace(fork, predictor=replace(fork.predictor, prior=shares))
 
@@ -162,12 +160,15 @@ def with_classes(model: FittedModel, fresh: list[Any]) -> FittedModel:
 
 
 def refresh_is_due(model: FittedModel) -> bool:
-    """Whether enough new rows, or rows of new classes, came since the last refresh."""
+    """Whether enough new rows, or rows of new classes, came since the last refresh.
+
+    Never where one fold was held out: its networks take long to train, so that is left to the user.
+    """
     bank, stream = model.bank, model.stream
-    if len(bank) < _FEWEST or not can_refresh(model.predictor):
+    if len(bank) < _FEWEST or model.predictor.held_rows_out or not can_refresh(model.predictor):
         return False
     arrived = int(bank.ids.max()) + 1 - stream.refreshed_at
-    labels, of_fit = model.label_positions, bank.columns[FOLD] >= 0
+    labels, of_fit = model.label_positions, bank.ids < stream.refreshed_at
     of_new_classes = int((~torch.isin(labels, labels[of_fit])).sum())
     return arrived >= _REFRESH_AFTER * stream.refreshed_size or (
         of_new_classes >= max(4, _REFRESH_NEW_CLASS * len(bank))

@@ -8,18 +8,22 @@ from nearwise.classifier.model.predictor import Predictor
 
 def can_refresh(predictor: Predictor) -> bool:
     """Whether what is remembered holds all that a fit needs."""
-    return predictor.is_cross_fitted and predictor.label_model.as_given
+    return predictor.label_model.as_given and not _lost_views(predictor)
 
 
 def refuse_refresh(predictor: Predictor) -> None:
     """Raise a ValueError with the reason if a fit cannot be refreshed."""
-    if not predictor.is_cross_fitted:
+    if _lost_views(predictor):
         raise ValueError(
-            "This classifier held rows out once, so its networks were "
-            "trained on the labels of all remembered rows, from which the attention can learn "
-            "nothing more. Fit again."
+            f"This classifier was fitted to {predictor.n_views} views of every row, and remembers "
+            "the first alone. Fit again."
         )
     predictor.label_model.refuse_refresh()
+
+
+def _lost_views(predictor: Predictor) -> bool:
+    """Whether there were views other than those that `fit` makes of images itself."""
+    return predictor.n_views > 1 and not predictor.tta
 
 
 def refuse_fixed_positions(cv: Any) -> None:

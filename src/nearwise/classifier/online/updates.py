@@ -21,12 +21,11 @@ def append_rows(
 ) -> Tensor:
     """Remember new rows, given in as many views as those of `fit`, and return their ids.
 
-    Every member may find them. They get a reliability of their own; the rows remembered before keep
-    theirs.
+    Neither base nor keys have learned their labels, so that they are calibration rows from now on.
     """
     bank, n_rows = predictor.views.bank, len(labels)
     keys, columns = predictor.keys_of_new(views)
-    columns[FOLD] = torch.full((n_rows,), -1)
+    columns[FOLD] = torch.zeros(n_rows, dtype=torch.int64)
     columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, views))
     if FINDABLE in bank.columns:
         columns[FINDABLE] = torch.ones(n_rows, dtype=torch.bool)

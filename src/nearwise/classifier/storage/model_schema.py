@@ -9,7 +9,6 @@ from nearwise.classifier.inputs.columns import Use
 from nearwise.data.tables.spellings import Decimal
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
-from nearwise.nn.neighbor_head import Null, Pooling
 
 _TABLE_SPACES = ("features", "supervised", "trained")
 _LARGEST = 2**53  # whole numbers beyond are not counts
@@ -146,17 +145,6 @@ class StoredLabelModel(Part):
 
 
 class StoredHead(Part):
-    """Of `NeighborHead`."""
-
-    n_spaces: Size
-    has_base: bool
-    pooling: Pooling
-    num_heads: Size
-    hidden: Size
-    null: Null | None
-
-
-class StoredPretrainedHead(Part):
     """Of `PretrainedNeighborHead`."""
 
     width: Size
@@ -213,11 +201,11 @@ class StoredBase(Part):
     candidates: list[StoredCandidate]
 
 
-class StoredShared(Part):
-    """Of a fit that held rows out once."""
+class StoredMerging(Part):
+    """Of how several views of a row are merged."""
 
-    merge: Literal["probabilities", "logits", "embeddings"]
-    of_views: Annotated[list[Positive], Field(min_length=3, max_length=3)] | None
+    merge: Literal["probabilities", "logits"]
+    temperatures: Annotated[list[Positive], Field(min_length=3, max_length=3)]
     classes: StoredCorrection | None
 
 
@@ -253,12 +241,11 @@ class StoredModel(Part):
     class_correction: StoredCorrection | None
     choice: dict[str, Any]
     history: list[dict[str, Any]]
-    head: StoredHead | StoredPretrainedHead
-    n_heads: Size
+    head: StoredHead
     tta: list[Literal["flip", "shift"]]
     n_views: Size
     label_model: StoredLabelModel | None
-    shared: StoredShared | None = None
+    views: StoredMerging | None = None
     use_head: bool = True
     stages: list[dict[str, StoredStage]] | None = None
     features: StoredFeatures | None = None
@@ -339,8 +326,6 @@ def _check_lengths(model: StoredModel) -> None:
         raise ValueError("feature_names_in: not one name per column")
     if isinstance(model.encoder, StoredTable):
         _check_table("encoder", model.encoder)
-    if isinstance(model.head, StoredHead) and model.head.n_spaces != len(model.specs):
-        raise ValueError(f"head.n_spaces: {model.head.n_spaces} for {len(model.specs)} specs")
     for spec in model.specs:
         if spec.n_neighbors > model.bank.next_id:
             raise ValueError(
@@ -359,10 +344,10 @@ def _check_lengths(model: StoredModel) -> None:
         raise ValueError("embedding: missing where specs have a trained space")
     if (model.stages is not None) != is_image or (model.features is None) != is_image:
         raise ValueError("stages, features: these do not fit the kind of rows")
-    if model.n_views > 1 and (model.shared is None or model.shared.of_views is None):
-        raise ValueError("shared.of_views: missing where rows have several views")
-    if is_image and (model.shared is None or model.embedding is None):
-        raise ValueError("shared, embedding: missing for images")
+    if (model.n_views > 1) != (model.views is not None):
+        raise ValueError("views: these do not fit the number of views of a row")
+    if is_image and model.embedding is None:
+        raise ValueError("embedding: missing for images")
     if model.stages is not None and model.embedding is not None:
         if len(model.stages) != len(model.embedding.networks):
             raise ValueError("stages: not one entry per network")
@@ -371,8 +356,8 @@ def _check_lengths(model: StoredModel) -> None:
                 _check_table(f"stages.{number}.{name}.encoder", stage.encoder)
     if model.base is not None and model.base.n_classes > n_classes:
         raise ValueError(f"base.n_classes: {model.base.n_classes} for {n_classes} classes")
-    if model.base is not None and model.shared is not None:
-        raise ValueError("base: not where rows are held out once")
+    if model.base is not None and is_image:
+        raise ValueError("base: not for images")
 
 
 def _check_square(where: str, matrix: list[list[float]]) -> None:

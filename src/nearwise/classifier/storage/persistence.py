@@ -6,7 +6,7 @@ import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,14 @@ from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration
-from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
-from nearwise.classifier.model.predictor import HeldOut, Predictor
-from nearwise.classifier.model.pretrained_views import PretrainedViews
+from nearwise.classifier.model.memory_views import FOLD, OPINION, MemoryViews, SpaceSpec
+from nearwise.classifier.model.predictor import JudgedRows, Predictor
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
     ImageNetworks,
     RowModels,
     StageSpace,
     TableModels,
-    TableNetworks,
 )
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
@@ -67,13 +65,14 @@ from nearwise.memory import (
     read_folder,
     write_folder,
 )
-from nearwise.nn import NeighborHead, PretrainedNeighborHead, build_network, network_config
+from nearwise.nn import PretrainedNeighborHead, build_network, network_config
 from nearwise.training.settings import plain_message
 from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION, _OLDEST = 7, 3
+VERSION, _OLDEST, _ONE_HEAD = 7, 3, 7
+_FORMER_SETTINGS = ("pooling", "null", "num_heads", "tta_merge")  # of folders before version 7
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -102,8 +101,7 @@ def pack_predictor(
     tensors["prior"] = predictor.prior
     label_meta, label_tensors = noisy_labels.label_model_state(predictor.label_model)
     tensors |= {f"label_model/{name}": tensor for name, tensor in label_tensors.items()}
-    for number, head in enumerate(predictor.heads):
-        tensors |= {f"head/{number}/{k}": v for k, v in head.state_dict().items()}
+    tensors |= {f"head/{k}": v for k, v in predictor.heads[0].state_dict().items()}
     meta: dict[str, Any] = {
         "bank": bank_meta,
         "encoder": predictor.encoder.to_json(),
@@ -116,20 +114,19 @@ def pack_predictor(
         "choice": predictor.choice,
         "history": predictor.history,
         "head": predictor.heads[0].config,
-        "n_heads": len(predictor.heads),
         "tta": list(predictor.tta),
         "n_views": predictor.n_views,
         "label_model": label_meta,
     }
     blobs: dict[str, bytes] = {}
-    if predictor.held is not None:
-        of_views = predictor.of_views
-        meta["shared"] = {
+    views, of_views = predictor.judged_views, predictor.of_views
+    if views is not None and of_views is not None:
+        meta["views"] = {
             "merge": predictor.merge,
-            "of_views": None if of_views is None else list(of_views[:3]),
-            "classes": None if of_views is None else _packed_classes(of_views.classes),
+            "temperatures": list(of_views[:3]),
+            "classes": _packed_classes(of_views.classes),
         }
-        tensors |= {f"held/{name}": tensor for name, tensor in predictor.held.tensors().items()}
+        tensors |= {f"views/{name}": tensor for name, tensor in views.tensors().items()}
     meta["indexes"], arrays = pack_indexes(predictor.views)
     tensors |= arrays
     _pack_row_models(predictor.row_models, tensors, meta, blobs)
@@ -145,7 +142,7 @@ def _pack_row_models(
 ) -> None:
     if models.embedding is not None:
         _pack_embedding(models.embedding, tensors, meta)
-    if isinstance(models, TableModels | TableNetworks):
+    if isinstance(models, TableModels):
         meta["features"], arrays = models.features.to_state()
         tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
     if isinstance(models, ImageNetworks):
@@ -154,7 +151,7 @@ def _pack_row_models(
         if models.base is not None:
             _pack_base(models.base, tensors, meta, blobs)
     else:
-        assert isinstance(models, TableNetworks | ImageNetworks)  # there is no fourth kind
+        assert isinstance(models, ImageNetworks)  # there is no third kind
         meta["use_head"] = models.use_head
 
 
@@ -208,14 +205,9 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
     with part_of_folder("prior and side columns"):
         check_tensors(meta, tensors)
     prior = tensors["prior"]
-    heads, pretrained = [], "width" in meta["head"]
-    for number in range(meta["n_heads"]):
-        with part_of_folder(f"head/{number}"):
-            kind: Any = partial(NeighborHead, prior=prior)
-            if pretrained:
-                kind = PretrainedNeighborHead
-            make = partial(kind, **meta["head"])
-            heads.append(filled(make, under(tensors, f"head/{number}/")))
+    with part_of_folder("head"):
+        make = partial(PretrainedNeighborHead, **meta["head"])
+        head = filled(make, under(tensors, "head/"))
     with part_of_folder("bank"):
         bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
     with part_of_folder("label_model"):
@@ -225,8 +217,8 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         )
     images = meta.get("stages") is not None
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
-    open_views: Any = partial(PretrainedViews, encoder.width) if pretrained else MemoryViews
-    views = open_views(
+    views = MemoryViews(
+        encoder.n_columns,
         bank,
         [SpaceSpec(**spec) for spec in meta["specs"]],
         meta["index"],
@@ -239,7 +231,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         row_models=_unpack_row_models(folder, encoder, trusted, label_model),
         views=views,
         prior=prior,
-        heads=tuple(heads),
+        heads=(head,),
         acceptance=Acceptance(**meta["acceptance"]),
         part_temperatures=tuple(meta["part_temperatures"]),
         classes=ClassCorrection.from_json(meta["class_correction"]),
@@ -247,7 +239,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         history=meta["history"],
         tta=tuple(meta["tta"]),
         n_views=meta["n_views"],
-        **_unpack_held_out(folder),
+        **_unpack_views(folder),
     )
 
 
@@ -264,8 +256,6 @@ def _unpack_row_models(
         return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
     with part_of_folder("features"):
         features = _unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
-    if meta.get("shared") is not None:
-        return TableNetworks(encoder, features, embedding, meta["use_head"])
     base = _unpack_base(folder, trusted, label_model)
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
     return TableModels(encoder, features, embedding, base, shows_opinion)
@@ -294,18 +284,19 @@ def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
     return stages
 
 
-def _unpack_held_out(folder: Folder) -> dict[str, Any]:
-    """Rebuild what a fit that held rows out once leaves behind; nothing after a cross-fit."""
-    shared = folder.meta.get("shared")
-    if shared is None:
+def _unpack_views(folder: Folder) -> dict[str, Any]:
+    """Rebuild how several views are merged; nothing where there is one."""
+    views = folder.meta.get("views")
+    if views is None:
         return {}
-    of_views = None
-    if shared["of_views"] is not None:
-        classes = ClassCorrection.from_json(shared["classes"])
-        of_views = Calibration(*shared["of_views"])._replace(classes=classes)
-    with part_of_folder("held"):
-        held = HeldOut.from_tensors(under(folder.tensors, "held/"))
-    return {"merge": shared["merge"], "of_views": of_views, "held": held}
+    of_views = Calibration(*views["temperatures"], ClassCorrection.from_json(views["classes"]))
+    with part_of_folder("views"):
+        judged = JudgedRows.from_tensors(under(folder.tensors, "views/"))
+        if len(judged.keyed) != folder.meta["n_views"]:
+            raise ValueError(f"{len(judged.keyed)} views of {folder.meta['n_views']}")
+        if any(len(keys) != len(judged.ids) for one in judged.keyed for keys in one.keys.values()):
+            raise ValueError("not one key per row")
+    return {"merge": views["merge"], "of_views": of_views, "judged_views": judged}
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:
@@ -589,13 +580,15 @@ def _invalid(path: Path, error: Exception) -> StoreError:
 
 def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
     """Rebuild a classifier from a folder's content; StoreError names the part that is not right."""
-    meta = content.meta
+    _refuse_former_heads(content, path)
     try:
         with part_of_folder("JSON"):
+            content = _upgraded(content)
+            meta = content.meta
             check_json(meta)
             params = dict(meta["params"])
             if "cv" in inspect.signature(kind).parameters:
-                join_old_cv(params, held_out=meta.get("shared") is not None)
+                join_old_cv(params)
             check_params(kind, params)
         with part_of_folder("params.cv"):
             if "cv" in params:
@@ -638,6 +631,42 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
     except InvalidPartError as error:
         raise _invalid(path, error) from error
     return model
+
+
+def _refuse_former_heads(content: Folder, path: Path) -> None:
+    """Raise a StoreError if a folder holds heads that were trained from scratch."""
+    head, made_by = content.meta.get("head"), content.meta.get("versions")
+    if content.version >= _ONE_HEAD or not (isinstance(head, dict) and "pooling" in head):
+        return
+    version = made_by.get("nearwise") if isinstance(made_by, dict) else None
+    raise StoreError(
+        "older",
+        f"{path} was fitted with rows held out once (images, views or a share of the rows) by "
+        f"nearwise {version or 'of an earlier version'}, whose heads were trained from scratch "
+        f"(NeighborHead). nearwise {versions()['nearwise']} has one pretrained head. Fit the model "
+        "again, or open it with the version that made it.",
+    )
+
+
+def _upgraded(content: Folder) -> Folder:
+    """Give a folder of an older version the present form."""
+    if content.version >= _ONE_HEAD:
+        return content
+    meta, tensors = dict(content.meta), dict(content.tensors)
+    for name in ("n_heads", "shared"):
+        meta.pop(name, None)
+    settings = meta["params"].get("settings")
+    if settings is not None:
+        kept = {name: value for name, value in settings.items() if name not in _FORMER_SETTINGS}
+        if isinstance(kept.get("head"), dict):
+            kept["head"] = {k: v for k, v in kept["head"].items() if k != "gate_lr"}
+        meta["params"] = meta["params"] | {"settings": kept}
+    for name in [name for name in tensors if name.startswith("head/0/")]:
+        tensors[name.replace("head/0/", "head/", 1)] = tensors.pop(name)
+    folds = tensors.get(f"bank/columns.{FOLD}")
+    if folds is not None:  # -1 was of rows that came after the fit
+        tensors[f"bank/columns.{FOLD}"] = torch.zeros_like(folds)
+    return replace(content, meta=meta, tensors=tensors)
 
 
 def try_predictions(model: Any) -> None:

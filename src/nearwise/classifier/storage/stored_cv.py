@@ -49,7 +49,7 @@ def read_cv(stored: Any) -> Any:
     return getattr(sklearn.model_selection, name)(**params)
 
 
-def join_old_cv(params: dict[str, Any], *, held_out: bool) -> None:
+def join_old_cv(params: dict[str, Any]) -> None:
     """Make `cv` of the two parameters that folders up to version 6 hold in its place."""
     if not {"n_members", "validation_fraction"} <= params.keys():
         return
@@ -58,5 +58,5 @@ def join_old_cv(params: dict[str, Any], *, held_out: bool) -> None:
     if isinstance(share, float):
         params["cv"] = share
     else:
-        asked = isinstance(n_folds, int) and n_folds > 1 and not held_out
+        asked = isinstance(n_folds, int) and n_folds > 1
         params["cv"] = n_folds if asked else "auto"

@@ -69,9 +69,6 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         # Classes that came later have none.
         if entries is not None and not 2 <= len(entries) <= len(prior):
             raise ValueError(f"{name} has {len(entries)} entries for {len(prior)} classes")
-    n_heads = len({name.split("/")[1] for name in tensors if name.startswith("head/")})
-    if n_heads != meta["n_heads"]:
-        raise ValueError(f"n_heads is {meta['n_heads']} and there are {n_heads} heads")
     ids = tensors["bank/ids"]
     if len(ids) and int(ids.min()) < 0:
         raise ValueError("bank/ids holds negative numbers")
@@ -86,8 +83,8 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
     """Give the lists of the JSON part that hold an entry per class of some fit."""
-    shared = meta.get("shared") or {"classes": None}
-    for where, found in (("", meta["class_correction"]), ("shared ", shared["classes"])):
+    views = meta.get("views") or {"classes": None}
+    for where, found in (("", meta["class_correction"]), ("views ", views["classes"])):
         for part in ("shift", "scale", "bias", "wanted") if found is not None else ():
             yield f"{where}class_correction.{part}", found[part]
 

@@ -20,7 +20,6 @@ from nearwise.classifier.model.memory_views import (
     SpaceSpec,
 )
 from nearwise.classifier.model.predictor import as_float
-from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.online.updates import predict_new
 from nearwise.classifier.storage.journaling import label_list
 from nearwise.classifier.stored.row_codec import RowCodec
@@ -58,13 +57,12 @@ def columns_of_fit(views: MemoryViews) -> dict[str, Tensor]:
         if name not in _NOT_KEPT and not name.startswith(("own.", "apart."))
     }
     kept[SPREAD] = own_distances(views)
-    if isinstance(views, PretrainedViews):
-        for spec in views.specs:
-            rows = views.space(spec).rows
-            kept[spec.reliability] = rows.reliability
-            kept[distance_column(spec)] = rows.own_distance
-            if rows.base_log_proba is not None:  # of all classes, those that came later included
-                kept[OPINION] = rows.base_log_proba
+    for spec in views.specs:
+        rows = views.space(spec).rows
+        kept[spec.reliability] = rows.reliability
+        kept[distance_column(spec)] = rows.own_distance
+        if rows.base_log_proba is not None:  # of all classes, those that came later included
+            kept[OPINION] = rows.base_log_proba
     return kept
 
 
@@ -77,13 +75,8 @@ def layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
     ]
     spaces = {}
     for spec in views.specs:
-        usual = float(columns[spec.reliability].mean())
-        spaces[spec.name] = SpaceFacts(1.0, [0.0] * 6, None, usual)
-        if isinstance(views, PretrainedViews):
-            known = views.space(spec).summary
-            spaces[spec.name] = SpaceFacts(
-                known.unit, known.votes.tolist(), known.own_opinion, usual
-            )
+        usual, known = float(columns[spec.reliability].mean()), views.space(spec).summary
+        spaces[spec.name] = SpaceFacts(known.unit, known.votes.tolist(), known.own_opinion, usual)
     calibration = {
         n_views: calibration_rows(predictor, model.n_classes, n_views)
         for n_views in {1, predictor.n_views}
@@ -222,8 +215,6 @@ def _by_neighbors(
     memory, columns = stored(model), dict[str, Tensor]()
     n_known = len(model.predictor.prior)
     for spec in memory.specs:
-        if spec.judged_in != spec.name:
-            continue
         k = min(OWN_NEIGHBORS, max(1, memory.summary.n_rows - 1))
         keys, ids = memory.bank.keys[spec.name][positions], memory.bank.ids[positions]
         near = memory.search(spec, keys, k, ids)

@@ -34,7 +34,7 @@ from nearwise.classifier.stored.working_set import (
     Layout,
     MemorySummary,
     SpaceFacts,
-    stored_views,
+    StoredViews,
 )
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
 from nearwise.classifier.uncertainty.explain import Parts
@@ -275,7 +275,7 @@ def _invalid(path: Path, error: Exception) -> StoreError:
 
 
 def _published(model: FittedModel, layout: Layout, store: RowStore, reader: Any) -> ChangeableModel:
-    views = stored_views(
+    views = StoredViews.over(
         model.predictor.views,
         reader=reader,
         layout=layout,

@@ -13,7 +13,6 @@ from torch import Tensor
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import Predictor
-from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.storage.model_schema import Count, Part, Size
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
@@ -150,7 +149,7 @@ class _Summary(Part):
 
 
 class StoredViews(MemoryViews):
-    """Searches a store, and keeps what a query needs of it, for heads trained with the model.
+    """Searches a store, and keeps what a query needs of it.
 
     A fork is empty and fetches what it needs; the views of a published model have no bank.
     """
@@ -174,6 +173,7 @@ class StoredViews(MemoryViews):
         made._states = {}  # the store searches
         made._empty = bank.fork()
         made._empty.remove(bank.ids)
+        made._empty.keys = {spec.name: made._empty.keys[spec.name] for spec in made.specs}
         made._empty.columns = made.layout.read(np.empty((0, made.layout.n_facts), np.float32))
         made.hidden, made.relabelled = np.empty(0, np.int64), {}
         made._bank = None
@@ -211,7 +211,7 @@ class StoredViews(MemoryViews):
         self.bank = self._empty.fork()
         self.bank.n_classes = len(self.summary.classes)
         self._new = torch.empty(0, dtype=torch.int64)
-        self._indexes, self._sealed, self._own, self._copies = {}, {}, {}, {}
+        self._indexes, self._sealed, self._own = {}, {}, {}
         self._renew()
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ class StoredViews(MemoryViews):
         """Weighted class shares of the whole memory, (C,)."""
         return log_shares(torch.tensor(self.summary.counts)).exp()
 
-    def retrieve_remembered(self, *args: Any) -> NoReturn:
+    def retrieve_remembered(self, *args: Any, **options: Any) -> NoReturn:
         """Refuse: remembered rows are predicted as a whole."""
         self.refuse("The remembered rows")
 
@@ -320,10 +320,6 @@ class StoredViews(MemoryViews):
         """How much rows count as the class that they are taken to be of, (n,)."""
         weight, certainty = self.bank.sample_weight, self.remembered_labels.certainty
         return weight[positions] if certainty is None else (weight * certainty)[positions]
-
-
-class StoredPretrainedViews(StoredViews, PretrainedViews):
-    """The same for the pretrained head."""
 
     def space(self, spec: SpaceSpec) -> Any:
         """Return what is known of the rows that were fetched."""
@@ -356,12 +352,6 @@ class _Described(NamedTuple):
     ) -> Any:
         assert left_out is None  # remembered rows are refused before
         return self.rows.describe(found, self.summary, base, log_weight)
-
-
-def stored_views(views: MemoryViews, **parts: Any) -> StoredViews:
-    """Give the views of a model a store; `parts` are the attributes of `StoredViews`."""
-    kind = StoredPretrainedViews if isinstance(views, PretrainedViews) else StoredViews
-    return kind.over(views, **parts)
 
 
 def with_classes(rows: CalibrationRows, n_classes: int) -> CalibrationRows:
@@ -464,8 +454,7 @@ class StoredFittedModel(FittedModel):
         views = self._views.fork()
         views.reader, views.summary, views._bank = reader, summary, None
         predictor: Predictor = replace(self.predictor, views=views)
-        if predictor.is_cross_fitted:
-            predictor = replace(predictor, prior=views.class_shares())
+        predictor = replace(predictor, prior=views.class_shares())
         classes = np.array(summary.classes[: len(self.classes)], dtype=self.classes.dtype)
         fresh = summary.classes[len(classes) :]
         if fresh:

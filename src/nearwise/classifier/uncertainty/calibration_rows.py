@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.model.log_linear_pool import Answer, Calibration
+from nearwise.classifier.model.log_linear_pool import Calibration
 from nearwise.classifier.model.memory_views import FOLD, MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.uncertainty.explain import Parts, make_parts
@@ -37,7 +37,7 @@ class Remoteness(NamedTuple):
 
 
 class CalibrationRows(NamedTuple):
-    """Rows with their labels, predicted as if new: cross-fitted, or held out once.
+    """Remembered rows with their labels, each predicted as if new.
 
     Attributes
     ----------
@@ -92,14 +92,13 @@ class CalibrationRows(NamedTuple):
 def calibration_rows(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     """Predict the calibration rows of later predictions; kept until the memory changes.
 
-    After a cross-fit these are the remembered rows, each without itself (a random 10,000 of more);
-    after a fit with rows held out, those rows, in one or in all views. Rows of weight 0 are left
-    out.
+    These are the remembered rows whose labels neither base nor keys have learned, each left out
+    (a random 10,000 of more); after a fit with several views, those of the fit, in one or in all
+    views. Rows of weight 0 are left out.
     """
     cache_key = ("calibration rows", n_classes, n_views)
     if cache_key not in predictor.views.derived:
-        make = _left_out if predictor.is_cross_fitted else _held_out
-        rows = make(predictor, n_classes, n_views)
+        rows = _left_out(predictor, n_classes, n_views)
         predictor.views.derived[cache_key] = _in_wanted_shares(rows, predictor.calibration(n_views))
     found: CalibrationRows = predictor.views.derived[cache_key]
     return found
@@ -136,40 +135,30 @@ def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> Calibr
     )
 
 
+def judged_positions(predictor: Predictor) -> Tensor:
+    """Bank positions of the rows that can be calibration rows, ascending, (n,)."""
+    bank, judged = predictor.views.bank, predictor.judged
+    if predictor.judged_views is not None:
+        judged = judged & torch.isin(bank.ids, predictor.judged_views.ids)
+    return torch.nonzero(judged & (bank.sample_weight > 0))[:, 0]
+
+
 def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     bank = predictor.views.bank
-    rows = np.flatnonzero(bank.sample_weight.numpy() > 0)
+    rows = judged_positions(predictor).numpy()
     if len(rows) > MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_ROWS, replace=False))
     positions = torch.from_numpy(rows)
     calibration = predictor.calibration(n_views)
-    answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
+    merged, each = predictor.predict_judged(n_classes, n_views, positions)
+    answer, *views = (calibration.corrected(one) for one in (merged, *each))
     keys, ids = bank.keys["features"][positions], bank.ids[positions]
     labels = bank.labels[positions].numpy()
     return CalibrationRows(
         labels,
         bank.columns[FOLD][positions].numpy(),
-        make_parts(answer, [answer], calibration),
-        remoteness(predictor.views, keys, ids),
-        predictor.label_model.class_weights(labels, n_classes),
-        predictor.label_model.caveat,
-    )
-
-
-def _held_out(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
-    assert predictor.held is not None  # rows were held out
-    kept = torch.nonzero(predictor.held.weight > 0)[:, 0]
-    merged, each = predictor.predict_held_out(n_classes, n_views)
-    calibration = predictor.calibration(n_views)
-    answer, *views = (
-        calibration.corrected(Answer(*(part[kept] for part in one))) for one in (merged, *each)
-    )
-    labels = predictor.held.labels[kept].numpy()
-    return CalibrationRows(
-        labels,
-        predictor.held.folds[kept].numpy(),
         make_parts(answer, views, calibration),
-        remoteness(predictor.views, predictor.held.keyed[0].keys["features"][kept], None),
+        remoteness(predictor.views, keys, ids),
         predictor.label_model.class_weights(labels, n_classes),
         predictor.label_model.caveat,
     )
@@ -178,13 +167,12 @@ def _held_out(predictor: Predictor, n_classes: int, n_views: int) -> Calibration
 def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None) -> Remoteness:
     """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
     spec = views.specs[0]
-    return remoteness_of(views, views.search(spec, views.on_device(keys), spec.n_neighbors, ids))
+    return remoteness_of(views, views.search(spec, keys, spec.n_neighbors, ids))
 
 
-def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:
+def remoteness_of(views: MemoryViews, found: Neighbors) -> Remoteness:
     """Distances to the memory of rows whose neighbors in the feature space are known."""
     spec = views.specs[0]
-    found = Neighbors(*(part.cpu() for part in searched))
     near, far = found.distances.mean(1), own_distances(views)[found.indices].mean(1)
     if spec.metric == "inner_product":  # its distances have no zero to divide by
         sparsity = near - far

@@ -16,7 +16,6 @@ from nearwise.classifier.model.log_linear_pool import (
     geometric_mean,
     merge_views,
 )
-from nearwise.classifier.model.memory_views import FOLD
 from nearwise.classifier.model.predictor import Attended, Predictor
 from nearwise.functional import paired_distances
 
@@ -387,8 +386,7 @@ def remembered_reasons(
     """Give what the predictions of the fitted rows are based on, each without itself."""
     bank, calibration = predictor.views.bank, predictor.calibration()
     found: dict[int, Reason] = {}
-    fitted = torch.nonzero(bank.columns[FOLD] >= 0)[:, 0]
-    for rows in fitted.split(CHUNK) if len(fitted) else ():  # all of them may be gone
+    for rows in torch.arange(len(bank)).split(CHUNK):
         attended = predictor.attend(predictor.retrieve_remembered(rows))
         keys = bank.keys["features"][rows]
         behind = reasons(predictor, keys, [attended], n_neighbors, n_classes, calibration)

@@ -145,22 +145,12 @@ def clean(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)  # the report has it
         model.fit(rows.source)
-    if rate == "auto" and rows.names is not None and not model.can_find_label_issues:
-        raise ValueError(
-            f"{data}: {model.choice_['label_noise']['decision']}; so no image was ranked. To rank "
-            "the images all the same, say how many labels may be wrong: --noise 0.05."
-        )
     issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         show(_suspects(issues.head(top), rows, title))
     if rate == "auto" and not quiet:
         say(wrong_labels_line(model))
-    if len(issues) < len(rows) and not quiet:
-        say(
-            f"note: {len(rows) - len(issues)} of {len(rows)} {rows.noun} were held out to fit the "
-            "attention to and not ranked. Another --seed holds others out."
-        )
     if out is not None:
         write_issues(issues, rows, out)
         if not quiet and out != "-":

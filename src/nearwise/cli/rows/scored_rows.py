@@ -211,7 +211,7 @@ def _by_chance(model: "AttnKNNClassifier", found: "LearnedRows", y: "np.ndarray"
     each_its_own = len(np.unique(found.ids[alike])) == alike.sum() and (own == y[alike]).all()
     deviation = math.sqrt(found.repeats * (1 - found.repeats) / len(y))
     usual = alike.mean() <= found.repeats + _DEVIATIONS * deviation
-    return bool(usual and not each_its_own and (found.held_out < 0).all())
+    return bool(usual and not each_its_own)
 
 
 def _columns_compared(

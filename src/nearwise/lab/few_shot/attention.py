@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nearwise.nn.neighbor_head import HeadOutput, NeighborHead, describe_neighborhood
+from nearwise.lab.nn.neighbor_head import NeighborHead, describe_neighborhood
+from nearwise.nn import HeadOutput
 
 _NEAREST = 64  # support rows that a query attends to at most
 

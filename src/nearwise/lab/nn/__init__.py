@@ -1,8 +1,8 @@
 """Layers of the lab: neural fields, the study's attention, published layers, counted FLOPs."""
 
+from nearwise.lab.nn.calibrated_training import CalibratedTraining
 from nearwise.lab.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise.lab.nn.flops import FLOP_FORMULAS, FLOP_KINDS, FlopCount, count_flops
-from nearwise.lab.nn.head_variants import VariantConfig, VariantHead
 from nearwise.lab.nn.multi_head import (
     DistanceAttention,
     LearnedDistanceAttention,
@@ -16,6 +16,7 @@ from nearwise.lab.nn.reference_vit import load_reference_vit
 __all__ = [
     "FLOP_FORMULAS",
     "FLOP_KINDS",
+    "CalibratedTraining",
     "DistanceAttention",
     "FlopCount",
     "LazyGumbelOutput",
@@ -23,8 +24,6 @@ __all__ = [
     "MultiHeadNeighborAttention",
     "PerceiverAutoencoder",
     "UniformAttention",
-    "VariantConfig",
-    "VariantHead",
     "coordinate_grid",
     "count_flops",
     "lazy_gumbel_attention",

@@ -17,7 +17,6 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from nearwise.classifier import LiveModel
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.memory_map import MapMethod
-from nearwise.classifier.noise.label_issues import can_find_label_issues
 from nearwise.classifier.noise.review import KINDS, IssueKind
 from nearwise.classifier.online.feedback import judged_rows
 from nearwise.html import STYLE, environment
@@ -216,7 +215,6 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
                 n_issues=len(of_kind),
                 classes=fitted.classes.tolist(),
                 may_decide=may_decide,
-                can_judge=can_find_label_issues(fitted.predictor),
                 is_image=_is_image(service),
                 left_out=fitted.predictor.encoder.left_out,
             )

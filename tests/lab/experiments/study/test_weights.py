@@ -17,9 +17,17 @@ from nearwise.lab.experiments.study.weightings import (
     own_weights,
     weigh,
 )
-from nearwise.nn import NeighborHead, Neighborhood
+from nearwise.nn import NeighborSet, shared_head
+from nearwise.nn.neighbor_set import N_SUMMARY
 
 C, K, WIDTH, N_MEMORY = 3, 12, 6, 80
+
+
+def neighbors(distances, labels):
+    n, nothing = len(labels), torch.zeros(labels.shape)
+    facts = (torch.ones(labels.shape), nothing + 0.7, nothing, nothing, nothing, nothing)
+    log_prior = torch.full((n, C), -math.log(C))
+    return NeighborSet(distances, labels, *facts, torch.zeros(n, N_SUMMARY), log_prior)
 
 
 def views(n, seed, n_views=2):
@@ -34,16 +42,7 @@ def views(n, seed, n_views=2):
             other = torch.randint(0, C, (n, K), generator=generator)
             distances = torch.rand(n, K, generator=generator).sort(dim=1).values
             distances[:, 0] = 0.0  # an exact copy
-            spaces.append(
-                Neighborhood(
-                    distances,
-                    torch.where(right, labels[:, None], other),
-                    torch.randn(n, K, 7, generator=generator),
-                    torch.randn(n, 8, generator=generator),
-                    torch.zeros(n, K),
-                    torch.zeros(n, 0),
-                )
-            )
+            spaces.append(neighbors(distances, torch.where(right, labels[:, None], other)))
             positions.append(torch.randint(0, N_MEMORY, (n, K), generator=generator))
             queries.append(torch.randn(n, WIDTH, generator=generator))
         logits = torch.randn(n, C, generator=generator)
@@ -114,14 +113,8 @@ def keys_that_tell():
     def part(n):
         labels = torch.randint(0, C, (n,), generator=generator)
         positions = torch.randint(0, N_MEMORY, (n, K), generator=generator)
-        space = Neighborhood(
-            torch.rand(n, K, generator=generator).sort(dim=1).values,
-            stored[positions],
-            torch.randn(n, K, 7, generator=generator),
-            torch.randn(n, 8, generator=generator),
-            torch.zeros(n, K),
-            torch.zeros(n, 0),
-        )
+        distances = torch.rand(n, K, generator=generator).sort(dim=1).values
+        space = neighbors(distances, stored[positions])
         queries = 2 * directions[labels] + 0.3 * torch.randn(n, WIDTH, generator=generator)
         return [View([space], [positions], [queries], torch.full((n, C), -math.log(C)))], labels
 
@@ -169,19 +162,17 @@ def test_the_pool_is_what_its_formula_says():
     np.testing.assert_allclose(found.proba[row], expected.numpy(), atol=1e-4)
 
 
-def test_the_weights_of_a_trained_head_are_those_of_its_output():
+def test_the_weights_of_the_head_are_those_of_its_output():
     view = views(30, 3)[0][0]
-    head = NeighborHead(2, torch.full((C,), 1 / C), has_base=True).eval()
-    torch.nn.init.normal_(head.space_gate)
-    torch.nn.init.normal_(head.attention[0].score.weight)
-    weights = own_weights(head, view.spaces, view.base_log_proba)
-    output = head(view.spaces, view.base_log_proba)
-    gates = torch.tensor(head.gates[1])
+    weights = own_weights(shared_head(), view.spaces)
+    output = shared_head().predict(view.spaces, view.base_log_proba)
+    among = shared_head().attend(view.spaces).shares[:, 2:]
     given = torch.zeros(30)
-    for weight, shown, share in zip(weights, output.weights, gates / gates.sum(), strict=True):
+    for at, (weight, shown) in enumerate(zip(weights, output.weights, strict=True)):
+        share = (among[:, at] / among.sum(1))[:, None]
         torch.testing.assert_close(weight * share, shown)
         assert (weight.sum(1) < 1 + 1e-5).all()
-        given += weight.sum(1) * share
+        given += (weight * share).sum(1)
     torch.testing.assert_close(1 - given, output.null_mass, atol=1e-5, rtol=0)
 
 

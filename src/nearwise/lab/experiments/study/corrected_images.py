@@ -40,21 +40,14 @@ from nearwise.lab.results.gallery import make_gallery
 from nearwise.lab.results.measures import Predictions
 
 NETWORK = upper_bound_names(True)
-# Images always have a trained space.
-IMAGE_ABLATIONS = {name: off for name, off in ABLATIONS.items() if "embedder" not in off}
 
 
 def main_jobs(session: CorrectedSession) -> list[Job]:
-    """CNN, plain neighbors of its keys, and attention: one view, views, k-ensemble, adaptive."""
+    """CNN, plain neighbors of its keys, and attention, of one view and of more."""
     frame = _Frame(session)
-    forms: dict[str, dict[str, Any]] = {
-        "attention+tta": {"tta": frame.tta},
-        "attention+k-ensemble": session.head(k_ensemble=session.preset.ensemble_k),
-        "attention+adaptive-k": session.head(adaptive_k="entropy"),
-    }
     return [
         frame.beside_network("main"),
-        *(frame.attention("main", name, **changes) for name, changes in forms.items()),
+        frame.attention("main", "attention+tta", tta=frame.tta),
     ]
 
 
@@ -156,7 +149,7 @@ def ablation_jobs(session: CorrectedSession) -> list[Job]:
     frame = _Frame(session)
     return [
         frame.attention("ablation", "attention", condition, **changes)
-        for condition, changes in chosen_ablations(IMAGE_ABLATIONS, session.preset).items()
+        for condition, changes in chosen_ablations(ABLATIONS, session.preset).items()
     ]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from nearwise.data import Dataset
 from nearwise.lab.experiments.study.session import CHECKPOINTS, Session
-from nearwise.lab.nn import VariantConfig
 from nearwise.names import did_you_mean
 from nearwise.training import TrainConfig
 
@@ -18,19 +17,12 @@ STUDY_FIELDS = (
 )  # fmt: skip
 
 
-# Parts of the method, each of which is switched off in an ablation. On tables those remain that a
-# cross-fit has: its head comes trained, without a choice of null, heads and pooling, and no network
-# makes keys. They all apply where the user's settings hold rows out (`holds_rows_out`).
+# Parts of the method, each of which is switched off in an ablation.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "full": {},
     "without=base": {"base": None},
-    "without=null-neighbor": {"null": None},
     "without=calibration": {"calibration": None},
-    "without=trained-space": {"embedder": "identity"},
-    "without=heads": {"num_heads": 1},
-    "without=log-linear-pooling": {"pooling": "mixture"},
 }
-OF_CROSS_FIT = ("full", "without=base", "without=calibration")
 NOISE_MODEL = "attention+noise-model"  # the classifier with label_noise="auto"
 MOST_NEIGHBORS = 64  # that the trained head may use
 
@@ -48,18 +40,9 @@ class CorrectedSession(Session):
     parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def holds_rows_out(self) -> bool:
-        """Whether a classifier of columns trains a head of its own, on rows held out once."""
-        return isinstance(self.parameters.get("cv"), float)
-
-    @property
     def networks(self) -> Path:
         """Where trained networks lie; fits that differ in views or heads alone share theirs."""
         return self.out / CHECKPOINTS / "attention"
-
-    def head(self, **variant: Any) -> dict[str, Any]:
-        """Arguments of the classifier for a variant of the head, with the user's head settings."""
-        return {"head": VariantConfig(**self.parameters.get("head", {}), **variant)}
 
     def classifier(self, **changes: Any) -> Any:
         """Make `AttnKNNClassifier` of this seed, with some parameters and settings changed."""

@@ -1,8 +1,7 @@
 """The corrected method on columns: methods of a comparison, run on the study's experiments.
 
-A table is cross-fitted around a head that comes trained. What needs a head of its own (a
-k-ensemble, adaptive k, more than 64 neighbors, half of the ablations) is left out, unless the
-settings hold rows out for it: ``--set cv=0.2``.
+The head comes trained: what needs another (a k-ensemble, adaptive k, more than 64 neighbors) is
+left out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,6 @@ from nearwise.lab.experiments.study.corrected_session import (
     ABLATIONS,
     MOST_NEIGHBORS,
     NOISE_MODEL,
-    OF_CROSS_FIT,
     CorrectedSession,
 )
 from nearwise.lab.experiments.study.findings import CURVE_SIZES, classifier_findings
@@ -43,18 +41,8 @@ _HUMAN = "human-"
 
 
 def main_jobs(session: CorrectedSession) -> list[Job]:
-    """Plain neighbors, the MLP bag with temperature, and attention in the forms that it has."""
+    """Plain neighbors, the MLP bag with temperature, and attention."""
     methods = [*map(_renamed, PLAIN), _attention(session, "attention")]
-    if session.holds_rows_out:
-        sizes = session.preset.ensemble_k
-        forms: dict[str, dict[str, Any]] = {
-            "k-ensemble": {"k_ensemble": sizes},
-            "adaptive-k": {"adaptive_k": "entropy"},
-        }
-        methods += [
-            _attention(session, f"attention+{name}", **session.head(**variant))
-            for name, variant in forms.items()
-        ]
     if session.dataset.views:
         methods.append(replace(_attention(session, "attention+tta"), takes_views=True))
     return [_job(session, "main", method) for method in methods]
@@ -65,7 +53,7 @@ def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
     jobs = []
     for k in session.preset.sweep_k:
         methods = [_plain(name, k) for name in ("uniform", "distance")]
-        if k <= MOST_NEIGHBORS or session.holds_rows_out:
+        if k <= MOST_NEIGHBORS:
             methods.append(_attention(session, "attention", n_neighbors=k))
         jobs += [_job(session, "k-sweep", method, f"k={k}") for method in methods]
     return jobs
@@ -103,12 +91,9 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
 
 def ablation_jobs(session: CorrectedSession) -> list[Job]:
     """Each part of the method off, one at a time, of those that the fit has."""
-    known = ABLATIONS
-    if not session.holds_rows_out:
-        known = {name: ABLATIONS[name] for name in OF_CROSS_FIT}
     return [
         _job(session, "ablation", _attention(session, "attention", **changes), condition)
-        for condition, changes in chosen_ablations(known, session.preset).items()
+        for condition, changes in chosen_ablations(ABLATIONS, session.preset).items()
     ]
 
 

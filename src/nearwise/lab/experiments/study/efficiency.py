@@ -19,8 +19,8 @@ from nearwise.functional import (
 from nearwise.lab.experiments.records import Record
 from nearwise.lab.experiments.study.jobs import Job
 from nearwise.lab.nn import MultiHeadNeighborAttention
+from nearwise.lab.nn.neighbor_head import NeighborHead, describe_neighborhood
 from nearwise.memory import IndexName, make_index
-from nearwise.nn.neighbor_head import NeighborHead, describe_neighborhood
 
 INDEXES: dict[str, tuple[IndexName, str]] = {
     "exact": ("exact", "euclidean"),

@@ -19,7 +19,7 @@ from nearwise.lab.experiments.study.neighbors import (
 )
 from nearwise.lab.experiments.study.replay import TrainedRun
 from nearwise.lab.experiments.study.views import study_views
-from nearwise.lab.nn.head_variants import entropy_adaptive_k, nearest_mask
+from nearwise.lab.nn.adaptive_k import entropy_adaptive_k, nearest_mask
 
 NEIGHBOR_METHODS = (
     "uniform", "distance", "attention", "attention+tta", "attention+k-ensemble",

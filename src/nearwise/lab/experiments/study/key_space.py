@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nearwise.classifier.model.memory_views import TRAINED
+from nearwise.classifier.model.memory_views import BASE, TRAINED
 from nearwise.functional import (
     Neighbors,
     aggregate_labels,
@@ -136,14 +136,15 @@ class NetworkView:
 def network_view(model: Any, images: Any) -> NetworkView:
     """View of a fitted classifier of images on test images (n, h, w, c)."""
     predictor = model._predictor
-    held, bank = predictor.held, predictor.views.bank
+    bank, judged = predictor.views.bank, predictor.judged
     rows = predictor.row_models(model._encoded(model._fitted, images)[0]).cpu()
-    of_held = held.keyed[0]
+    keys, labels = bank.keys[TRAINED], bank.labels
     space = KeySpace(
-        bank.keys[TRAINED], bank.labels, of_held.keys[TRAINED], held.labels, rows.keys[TRAINED],
+        keys[~judged], labels[~judged], keys[judged], labels[judged], rows.keys[TRAINED],
         len(model.classes_),
     )  # fmt: skip
-    held_out, test = (_numpy(keyed.base_log_proba) for keyed in (of_held, rows))
+    base = bank.columns.get(BASE)
+    held_out, test = _numpy(None if base is None else base[judged]), _numpy(rows.base_log_proba)
     return NetworkView(space, held_out, test, model.classes_)
 
 

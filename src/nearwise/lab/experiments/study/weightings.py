@@ -24,7 +24,7 @@ from nearwise.classifier.fit.problem import make_folds
 from nearwise.classifier.model.log_linear_pool import fit_temperature
 from nearwise.lab.nn import MultiHeadNeighborAttention
 from nearwise.nn import PretrainedNeighborHead
-from nearwise.nn.neighbor_head import softmax_or_nothing
+from nearwise.nn.pretrained_head import softmax_or_nothing
 from nearwise.training import BatchLoss, train_epochs
 from nearwise.training.engine import minimize
 from nearwise.training.settings import EngineConfig
@@ -49,7 +49,7 @@ class View:
 
     Attributes
     ----------
-    spaces : list of Neighborhood or NeighborSet
+    spaces : list of NeighborSet
         Inputs of the classifier's own head; all have distances, labels and log-weights (n, k).
     positions : list of int64 Tensor of shape (n, k)
         Where the neighbors are in the memory.
@@ -414,24 +414,16 @@ def _train_multi_head(
 
 
 @torch.no_grad()
-def own_weights(head: Any, spaces: list[Any], base_log_proba: Tensor) -> Weights:
-    """Weights (n, k) that a head of the classifier gives the neighbors in each space."""
-    rows = torch.arange(len(base_log_proba)).split(_CHUNK)
-    parts = [
-        _own_of_chunk(head, [space.take(some) for space in spaces], base_log_proba[some])
-        for some in rows
-    ]
+def own_weights(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
+    """Weights (n, k) that the head of the classifier gives the neighbors in each space."""
+    rows = torch.arange(len(spaces[0].labels)).split(_CHUNK)
+    parts = [_own_of_chunk(head, [space.take(some) for space in spaces]) for some in rows]
     return [torch.cat(of_space) for of_space in zip(*parts, strict=True)]
 
 
-def _own_of_chunk(head: Any, spaces: list[Any], base_log_proba: Tensor) -> Weights:
-    if isinstance(head, PretrainedNeighborHead):
-        attention = head.attend(spaces)
-        left = torch.sigmoid(-attention.null)
-        return [
-            softmax_or_nothing(scores) * left[:, [at]] for at, scores in enumerate(attention.scores)
-        ]
-    gates = torch.tensor(head.gates[1])
-    shares = gates / gates.sum()  # the output's weights are those of all spaces together
-    output = head(spaces, base_log_proba)
-    return [weight / share for weight, share in zip(output.weights, shares, strict=True)]
+def _own_of_chunk(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
+    attention = head.attend(spaces)
+    left = torch.sigmoid(-attention.null)
+    return [
+        softmax_or_nothing(scores) * left[:, [at]] for at, scores in enumerate(attention.scores)
+    ]

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.classifier.model import memory_views
+from nearwise.classifier.model.row_models import KeyedRows
 from nearwise.data import hold_out
 from nearwise.lab.experiments.records import Record
 from nearwise.lab.experiments.study.corrected_session import CorrectedSession
@@ -68,10 +70,7 @@ def _fitted(session: CorrectedSession, has_base: bool) -> tuple[Any, Exchange, A
     if inputs.is_images:
         if train.shape[3] == 3:  # a mirrored digit is another digit
             changes["tta"] = ("flip",)
-        # One pool for all weightings; a mixture of base and neighbors has another.
-        model = session.classifier(
-            **{"pooling": "log-linear", "checkpoint_dir": session.networks} | changes
-        ).fit(train, y)
+        model = session.classifier(**{"checkpoint_dir": session.networks} | changes).fit(train, y)
         return model, _of_held_out(model, test, session.seed), test
     memory, fitted = hold_out(inputs.y_train.numpy(), _HELD_OUT, session.seed)
     model = session.classifier(**changes).fit(_rows(train, memory), y[memory])
@@ -85,13 +84,21 @@ def _rows(X: Any, positions: np.ndarray) -> Any:
 
 
 def _of_held_out(model: Any, test: Any, seed: int) -> Exchange:
-    """Of a classifier that holds rows out: these have heads that have not seen them."""
+    """Of a classifier that holds rows out, which are remembered and left out of their neighbors."""
     predictor = model._predictor
-    held = predictor.held
-    fitted = [_view(predictor, keyed) for keyed in held.keyed]
-    views = [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, test)]
-    own = [_out_of_fold(predictor.heads, held.folds, view, predictor.prior) for view in fitted]
-    return _exchange(predictor, (fitted, views), held.labels, own, seed)
+    views, bank = predictor.judged_views, predictor.views.bank
+    positions = torch.nonzero(predictor.judged)[:, 0]
+    keyed = [_known(predictor, positions)] if views is None else views.keyed
+    fitted = [_view(predictor, one, positions) for one in keyed]
+    of_test = [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, test)]
+    own = [own_weights(predictor.heads[0], view.spaces) for view in fitted]
+    return _exchange(predictor, (fitted, of_test), bank.labels[positions], own, seed)
+
+
+def _known(predictor: Any, positions: Tensor) -> KeyedRows:
+    bank = predictor.views.bank
+    base = bank.columns[memory_views.BASE][positions] if predictor.has_base else None
+    return KeyedRows({name: keys[positions] for name, keys in bank.keys.items()}, base)
 
 
 def _of_rows(model: Any, X: Any, labels: Tensor, test: Any, seed: int) -> Exchange:
@@ -101,7 +108,7 @@ def _of_rows(model: Any, X: Any, labels: Tensor, test: Any, seed: int) -> Exchan
         [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, some)]
         for some in (X, test)
     )
-    own = [_mean_of_heads(predictor.heads, view, predictor.prior) for view in fitted]
+    own = [own_weights(predictor.heads[0], view.spaces) for view in fitted]
     return _exchange(predictor, (fitted, views), labels, own, seed)
 
 
@@ -119,13 +126,13 @@ def _exchange(
 ) -> Exchange:
     bank, n_spaces = predictor.views.bank, len(views[0][0].spaces)
     memory = [bank.keys[spec.name] for spec in predictor.views.specs][:n_spaces]
-    of_test = [_mean_of_heads(predictor.heads, view, predictor.prior) for view in views[1]]
+    of_test = [own_weights(predictor.heads[0], view.spaces) for view in views[1]]
     return Exchange(*views, labels, predictor.prior, memory, (own, of_test), seed)
 
 
-def _view(predictor: Any, keyed: Any) -> View:
+def _view(predictor: Any, keyed: Any, positions: Tensor | None = None) -> View:
     keyed = keyed.cpu()
-    seen = predictor.retrieval(keyed)
+    seen = predictor.retrieval(keyed, positions)
     names = [spec.name for spec in predictor.views.specs if spec.name in keyed.keys]
     return View(
         seen.spaces,
@@ -133,23 +140,3 @@ def _view(predictor: Any, keyed: Any) -> View:
         [keyed.keys[name] for name in names],
         torch.log_softmax(seen.base_log_proba, dim=1) if predictor.has_base else None,
     )
-
-
-def _mean_of_heads(heads: Sequence[Any], view: View, prior: Tensor) -> Weights:
-    each = [_weights_of(head, view, prior) for head in heads]
-    return [torch.stack(of_space).mean(0) for of_space in zip(*each, strict=True)]
-
-
-def _out_of_fold(heads: Sequence[Any], folds: Tensor, view: View, prior: Tensor) -> Weights:
-    found = [torch.zeros_like(space.distances) for space in view.spaces]
-    for number, head in enumerate(heads):
-        rows = torch.nonzero(folds == number)[:, 0]
-        for kept, weight in zip(found, _weights_of(head, view.take(rows), prior), strict=True):
-            kept[rows] = weight
-    return found
-
-
-def _weights_of(head: Any, view: View, prior: Tensor) -> Weights:
-    base = view.base_log_proba
-    n_rows = len(view.positions[0])
-    return own_weights(head, view.spaces, prior.log().expand(n_rows, -1) if base is None else base)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nearwise.nn import NeighborHead, describe_neighborhood
+from nearwise.lab.nn.neighbor_head import NeighborHead, describe_neighborhood
 from tests.reference.neighbor_head import slow_describe, slow_head
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}

@@ -1,21 +1,19 @@
-"""The head: attention over the neighbors of several key spaces, pooled with a base prediction.
+"""A head that is trained from scratch, as the study and few-shot classifier use it.
 
 Its inputs from the neighbors (`Neighborhood`), the attention within one space
-(`NeighborAttention`), and the head itself (`NeighborHead`).
+(`NeighborAttention`), and the head itself (`NeighborHead`). The library's head is
+`nearwise.nn.PretrainedNeighborHead`.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from nearwise.functional.kernels import vote_gradients, vote_rows
+from nearwise.nn.pretrained_head import NEGLIGIBLE, HeadOutput, softmax_or_nothing
 
 Pooling = Literal["log-linear", "mixture"]
 Null = Literal["auto", "prior", "parametric"]
@@ -23,7 +21,6 @@ Null = Literal["auto", "prior", "parametric"]
 N_NEIGHBOR_FEATURES = 7
 N_SUMMARY_FEATURES = 8
 _LOG_CLIP = -6.0  # log-probabilities below this look alike to the head
-NEGLIGIBLE = -20.0  # log-probability of a class without evidence
 _FLOOR = 1e-9
 _CHUNK = 4096  # rows predicted at once
 _LARGEST_NULL = 60.0  # logit of a null that leaves the neighbors nothing
@@ -150,49 +147,6 @@ def describe_neighborhood(
     return Neighborhood(distances, labels, features, summary, log_weight, sure)
 
 
-def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:
-    """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
-
-    The query's label must not reach its own prediction through its neighbors' reliability, so
-    where i is among j's nearest m, the next one replaces it; where there is no next one, the
-    reliability is unknown, 0.5.
-
-    Parameters
-    ----------
-    neighbors : int64 Tensor of shape (B, K)
-        Positions of each query's neighbors.
-    own : int64 Tensor of shape (n, m + 1)
-        Positions of each remembered row's own neighbors, itself left out; -1 where it has none.
-    labels : int64 Tensor of shape (n,)
-    query : int64 Tensor of shape (B,)
-        Positions of the queries among the remembered rows.
-
-    Returns
-    -------
-    reliability : Tensor of shape (B, K), in [0, 1].
-    """
-    m = max(own.shape[1] - 1, 1)
-    agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
-    plain = agrees[:, :m].sum(1)
-    shares = []
-    for rows in torch.arange(len(neighbors)).split(2048):
-        j, i = neighbors[rows], query[rows]
-        is_in = (own[:, :m][j] == i[:, None, None]).any(2)
-        if own.shape[1] > 1:
-            without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, m][j]
-        else:
-            without = torch.full_like(plain[j], 0.5)
-        shares.append(torch.where(is_in, without, plain[j]) / m)
-    return torch.cat(shares)
-
-
-def softmax_or_nothing(scores: Tensor) -> Tensor:
-    """Softmax over dim 1; zeros where every score is -inf, with gradients that stay finite."""
-    none = torch.isneginf(scores).all(dim=1, keepdim=True)
-    shares = torch.softmax(scores.masked_fill(none, 0.0), dim=1)
-    return shares.masked_fill(none, 0.0)
-
-
 def _log_unit(log_proba: Tensor) -> Tensor:
     return log_proba.clamp_min(_LOG_CLIP) / 3 + 1
 
@@ -248,39 +202,6 @@ class NeighborAttention(nn.Module):
         """Logits of the neighbors before their sample weights, (B, K, H)."""
         features: Tensor = self.score(F.gelu(self.features(space.features)))
         return features - space.distances[:, :, None] * self.log_scale.exp()
-
-
-class HeadOutput(NamedTuple):
-    """Prediction of a head and what it is based on.
-
-    Attributes
-    ----------
-    log_proba : Tensor of shape (B, C)
-        Neighbors and base together.
-    neighbor_log_proba : Tensor of shape (B, C)
-        Neighbors alone, the null carrying the class prior.
-    weights : tuple of Tensor of shape (B, K)
-        For each space the neighbors' shares of the attention; with `null_mass` they sum to 1.
-    null_mass : Tensor of shape (B,)
-        Share of the null, in [0, 1].
-    """
-
-    log_proba: Tensor
-    neighbor_log_proba: Tensor
-    weights: tuple[Tensor, ...]
-    null_mass: Tensor
-
-    @classmethod
-    def joined(cls, parts: "list[HeadOutput]") -> "HeadOutput":
-        """Put the predictions of chunks of queries one below the other."""
-        # A class that no neighbor in a chunk carries is not named there: its share is nothing.
-        width = max(part.log_proba.shape[1] for part in parts)
-        return cls(
-            torch.cat([widen(part.log_proba, width) for part in parts]),
-            torch.cat([widen(part.neighbor_log_proba, width) for part in parts]),
-            tuple(map(torch.cat, zip(*(part.weights for part in parts), strict=True))),
-            torch.cat([part.null_mass for part in parts]),
-        )
 
 
 class NeighborHead(nn.Module):
@@ -472,10 +393,6 @@ class NeighborHead(nn.Module):
         n_groups = 1 if self.pooling == "mixture" else len(spaces)
         shape = (n_groups, max(len(self.prior), int(labels.max()) + 1))
         sizes = [one.labels.shape[1] for one in spaces]
-        if scores.device.type == "cpu":
-            of_loops = (labels, certainty, np.cumsum(sizes), len(self.prior), shape)
-            votes, empty, alpha = _Votes.apply(scores, null, *of_loops)
-            return votes, empty, alpha
         null = null * (n_groups / len(sizes))
         mass = torch.cat([null[:, [s]].expand(-1, k) for s, k in enumerate(sizes)], dim=1)
         sure = certainty if certainty.shape[1] else torch.ones_like(mass)
@@ -488,7 +405,7 @@ class NeighborHead(nn.Module):
     def _attended_plainly(
         self, width: int, scores: Tensor, mass: Tensor, labels: Tensor, certainty: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Do what `vote_rows` does for spaces that share a null, on any device."""
+        """Votes, the null's attention and the neighbors', of spaces that share a null."""
         shares = softmax_or_nothing(scores)
         beside = (shares * mass[:, :, None]).sum(1)
         alpha = (shares / (1 + beside[:, None])).mean(2)
@@ -508,59 +425,14 @@ class NeighborHead(nn.Module):
         return (1 - eps) * votes + eps * votes.mean(-1, keepdim=True)
 
 
-class _Votes(torch.autograd.Function):
-    """What `vote_rows` writes, with gradients; `shape` is (G, C)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        scores: Tensor,
-        null: Tensor,
-        labels: Tensor,
-        certainty: Tensor,
-        ends: NDArray[np.int64],
-        n_known: int,
-        shape: tuple[int, int],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        of_rows = (_array(labels), _array(certainty), ends, _array(null), n_known)
-        shares, alpha = torch.empty_like(scores), scores.new_empty(labels.shape)
-        votes, empty = (
-            scores.new_zeros(len(scores), *shape),
-            scores.new_zeros(len(scores), shape[0]),
-        )
-        vote_rows(_array(scores), *of_rows, *map(_array, (shares, alpha, votes, empty)))
-        ctx.of_loops = (*of_rows, _array(shares))
-        ctx.mark_non_differentiable(alpha)
-        return votes, empty, alpha
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_votes: Tensor, d_empty: Tensor, _: Any) -> tuple[Any, ...]:
-        d_null, d_scores = np.zeros_like(ctx.of_loops[3]), np.empty_like(ctx.of_loops[5])
-        vote_gradients(*ctx.of_loops, _array(d_votes), _array(d_empty), d_null, d_scores)
-        return torch.from_numpy(d_scores), torch.from_numpy(d_null), *[None] * 5
-
-
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Put parts (B, K, ...) side by side."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
-def _array(values: Tensor) -> NDArray[Any]:
-    """Give values to compiled loops."""
-    array: NDArray[Any] = values.detach().contiguous().numpy()
-    return array
-
-
 def _shares(mass: Tensor) -> Tensor:
     mass = mass.clamp_min(_FLOOR)
     return mass / mass.sum(-1, keepdim=True)
-
-
-def widen(log_proba: Tensor, n_classes: int) -> Tensor:
-    """Add classes that no neighbor carries to (B, C), at a negligible share."""
-    missing = n_classes - log_proba.shape[1]
-    return F.pad(log_proba, (0, missing), value=NEGLIGIBLE) if missing else log_proba
 
 
 def _with_new_classes(log_proba: Tensor, fresh: Tensor) -> Tensor:

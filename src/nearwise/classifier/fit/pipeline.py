@@ -1,10 +1,12 @@
-"""The fit of a table, around the head that other tables have trained."""
+"""The fit: rows of one fold at a time are predicted as new, and decide on all that is learned.
+
+Tables are cross-fitted, or one fold is held out once, as it always is for images.
+"""
 
 import copy
 import math
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +25,14 @@ from nearwise.classifier.fit.base import (
     forest_settings,
     given_candidate,
 )
-from nearwise.classifier.fit.embedding import HEAD, Embedding
-from nearwise.classifier.fit.head_fitting import CrossFit, accept_heads, cross_fit_heads
+from nearwise.classifier.fit.embedding import HEAD, AnyRows, Embedding
+from nearwise.classifier.fit.head_fitting import (
+    CrossFit,
+    accept_heads,
+    calibrated_views,
+    tuned_head,
+)
+from nearwise.classifier.fit.image_networks import fit_image_networks
 from nearwise.classifier.fit.networks import (
     embedder_kind,
     fit_embedding,
@@ -32,83 +40,144 @@ from nearwise.classifier.fit.networks import (
     fit_keys,
     training_settings,
 )
+from nearwise.classifier.fit.parameter_checks import check_held_out
 from nearwise.classifier.fit.problem import (
     FitSettings,
     Problem,
     Unseen,
     auto_folds,
     cross_fit_folds,
+    make_folds,
 )
+from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.labels import judging_weight
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.gates import tempered_nll
 from nearwise.classifier.model.label_model import LabelModel
-from nearwise.classifier.model.log_linear_pool import mean_nll
+from nearwise.classifier.model.log_linear_pool import accept, mean_nll
 from nearwise.classifier.model.memory_views import (
     BASE,
     FINDABLE,
     FOLD,
     OPINION,
     TRAINED,
+    MemoryViews,
     Retrieval,
     SpaceSpec,
     below_each_other,
 )
-from nearwise.classifier.model.predictor import Predictor, as_float
-from nearwise.classifier.model.pretrained_views import PretrainedViews
-from nearwise.classifier.model.row_models import FOREST, TableModels, supervised_keys
+from nearwise.classifier.model.predictor import JudgedRows, Predictor, as_float
+from nearwise.classifier.model.row_models import (
+    FOREST,
+    KeyedRows,
+    RowModels,
+    TableModels,
+    average_views,
+    head_of_all,
+    supervised_keys,
+)
 from nearwise.classifier.progress import Progress
+from nearwise.data import hold_out
+from nearwise.functional.threads import one_thread, own_threads
 from nearwise.memory import MemoryBank
-from nearwise.nn import NeighborSet, PretrainedNeighborHead, shared_head
-from nearwise.training import HeadConfig, HeadRows
+from nearwise.nn import NeighborSet, shared_head
+from nearwise.training import HeadRows
 
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
 _FEW = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
-_TRAINING = {
-    "lr": 2e-3,
-    "weight_decay": 0.0,
-    "epochs": 12,
-    "patience": 3,
-    "batch_size": 128,
-    "neighbor_weight": 0.2,
-}
+_HEADS = 5  # folds of rows that are held out once
+_NETWORKS = 3  # of a table, where rows are held out once
+_EPOCHS_OF_VIEWS = 12
 _NEIGHBORS = "neighbors"
 _WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
 
 
-class _FromPretrained(HeadConfig):
-    """Short training that starts from the pretrained head."""
+def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    """Fit to the folds of the settings: cross-fitted, or one fold that is held out once."""
+    images = isinstance(problem.encoder, ImageEncoder)
+    if isinstance(share := settings.cv, float):
+        check_held_out(len(problem.labels), problem.n_classes, share)
+        problem.folds = settings.folds or [hold_out(problem.labels, share, settings.seed)]
+        held_out = problem.folds[0][1]
+        if problem.weight is not None and not problem.weight[held_out].any():
+            raise ValueError(
+                "Every row that was held out has sample_weight 0, so nothing can be fitted to "
+                "them. Drop the rows without weight, or change random_state."
+            )
+        problem.choice["held_out"] = len(held_out)
+        problem.n_networks = 1 if images else _NETWORKS
+    with own_threads() if images else one_thread(settings.n_jobs):
+        return (_fit_images if images else _fit_table)(problem, settings, progress)
 
-    def make_head(self, n_spaces: int, prior: Tensor, **options: Any) -> Any:
-        """Copy the pretrained head; it takes any number of spaces and any class shares."""
-        return copy.deepcopy(shared_head()).requires_grad_(True)
+
+def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    """Train networks on all rows but those of the fold, and remember all."""
+    models = fit_image_networks(problem, settings, progress)
+    problem.choice["base"] = "the networks' heads" if models.has_base else None
+    progress.stage("memory")
+    keyed = [models(rows).cpu() for rows in problem.all_views]
+    mean, every = average_views(keyed), np.arange(len(problem.labels))
+    base, known = mean.base_log_proba, problem.label_model
+    views = _remember(problem, settings, mean.keys, every, None, base, known)
+    views.to(torch.device(settings.device))
+    held_out = torch.from_numpy(problem.folds[0][1])
+    predictor = _predictor(problem, models, views)
+    looks = [predictor.retrieval(rows.take(held_out), held_out) for rows in keyed]
+    data = _searched(predictor, problem, _head_rows(problem, *below_each_other(looks)))
+    return _with_head(predictor, problem, settings, data, progress, keyed)
 
 
-def cross_fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+def _searched(predictor: Predictor, problem: Problem, data: HeadRows) -> HeadRows:
+    """Search the spaces by which the head as it comes, pooled with the base, predicts best.
+
+    One depth, all of them, or the trained space too: its rows lie around their labels, as no space
+    does that the head was trained on.
+    """
+    names = [spec.name for spec in predictor.views.specs]
+    sets = [["features"], [name for name in names if name != TRAINED], names]
+    base = data.base_log_proba if predictor.has_base else None
+
+    def nll(tried: list[str]) -> float:
+        spaces = [data.spaces[names.index(name)] for name in tried]
+        log_proba = shared_head().predict(spaces).log_proba
+        return accept(log_proba, base, data.labels, data.weight, problem.label_model).nll
+
+    best = min(sets, key=nll)
+    predictor.views.keep(best)
+    problem.choice["spaces"] = best
+    return replace(data, spaces=[data.spaces[names.index(name)] for name in best])
+
+
+def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Map the features, fit a forest, remember the rows, and take the pretrained head.
 
     Each row has the forest's out-of-bag prediction, by trees that did not see it. With the preset
     "instant", and for few rows, temperatures are fitted to remembered rows, each left out; without
     a base nothing then depends on a row's own label. Else the head is trained further, and a
     trained key space and other classifiers join, by rows of one fold at a time, which are found in
-    a memory and predicted by classifiers of the other folds, as new rows will be. Later the forest,
+    a memory and predicted by classifiers of the other rows, as new rows will be. Later the forest,
     the key space and the memory are of all rows, and of the other classifiers the mean over the
     folds predicts.
     """
     every = np.arange(len(problem.labels))
-    features = fit_features(problem, every, settings, progress)
-    spaces = {"features": features(*problem.table)}
+    chosen_on = problem.folds[0][0] if problem.is_held_out else every
+    features = fit_features(problem, chosen_on, settings, progress)
+    encoder, _ = problem.table
+    keyed = [KeyedRows({"features": features(encoder, rows)}, None) for rows in problem.all_views]
+    spaces = average_views(keyed).keys
     base: Base | None = None
     data = opinion = embedding = None
     if _learns(problem, settings):
-        auto = auto_folds(len(every), fast=settings.fast)
-        n_folds = auto if settings.cv == "auto" else int(settings.cv)
-        problem.folds = settings.folds or cross_fit_folds(problem.labels, n_folds, settings.seed)
+        if not problem.is_held_out:
+            auto = auto_folds(len(every), fast=settings.fast)
+            n_folds = auto if settings.cv == "auto" else int(settings.cv)
+            split = settings.folds or cross_fit_folds(problem.labels, n_folds, settings.seed)
+            problem.folds = split
         settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
         embedding = _networks(problem, settings, progress)
-        base, data = _cross_fitted(problem, settings, spaces["features"], embedding, progress)
+        base, data = _cross_fitted(problem, settings, spaces, keyed, embedding, progress)
     if embedding is not None and (base is None or not base.asks(HEAD)):
         embedding = None
     every_label = problem.label_model.of_all(problem.folds)
@@ -131,25 +200,94 @@ def cross_fit_table(problem: Problem, settings: FitSettings, progress: Progress)
         problem.choice["base_nll"] = base.nll
     progress.stage("memory")
     of_base = None if base is None else as_float(base.oof_log_proba)
-    predictor = Predictor(
-        encoder=problem.table[0],
-        row_models=TableModels(problem.table[0], features, embedding, base, opinion is not None),
-        views=_remember(problem, settings, spaces, every, opinion, of_base, every_label),
-        prior=problem.prior,
-        heads=(copy.deepcopy(shared_head()),),
-        choice=problem.choice,
-        history=problem.history,
+    predictor = _predictor(
+        problem,
+        TableModels(encoder, features, embedding, base, opinion is not None),
+        _remember(problem, settings, spaces, every, opinion, of_base, every_label),
     )
     if data is None:
         progress.stage("temperature")
         return _calibrated(predictor, problem, settings)
-    fit, rows = _tuned(predictor, problem, settings, data, progress)
-    ridge = RIDGE / len(rows)
-    return accept_heads(predictor, fit, data.take(rows), problem, settings, ridge=ridge)
+    return _with_head(predictor, problem, settings, data, progress, [])
+
+
+def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> Predictor:
+    """Put the parts together, with the head as it comes."""
+    return Predictor(
+        encoder=problem.encoder,
+        row_models=models,
+        views=views,
+        prior=problem.prior,
+        heads=(copy.deepcopy(shared_head()),),
+        choice=problem.choice,
+        history=problem.history,
+        tta=problem.tta,
+        n_views=len(problem.all_views),
+    )
+
+
+def _with_head(
+    predictor: Predictor,
+    problem: Problem,
+    settings: FitSettings,
+    data: HeadRows,
+    progress: Progress,
+    keyed: list[KeyedRows],
+) -> Predictor:
+    """Train the head further, and fit its share and the temperatures.
+
+    `data` are all rows, or those of the fold held out, in all views one after the other; `keyed`
+    are all rows in each view, where they are known.
+    """
+    folds, n_heads, n_rows = problem.folds, _TUNED, len(data)
+    held_out = problem.folds[0][1]
+    if problem.is_held_out:
+        n_rows, n_heads = len(held_out), _HEADS
+        split = make_folds(problem.labels[held_out], n_heads, settings.seed)
+        folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
+    model = problem.label_model
+    fit, rows = tuned_head(predictor, data, folds, n_heads, settings, model, progress)
+    first = rows < n_rows
+    ridge = RIDGE / int(first.sum())
+    some = data.take(rows[first])
+    tuned = accept_heads(predictor, fit.take(first), some, problem, settings, ridge=ridge)
+    if predictor.n_views == 1:
+        return tuned
+    progress.stage("views")
+    of_held = torch.from_numpy(held_out)
+    if keyed:
+        keyed = [one.take(of_held) for one in keyed]
+    else:
+        keyed = [predictor.row_models(rows.take(held_out)).cpu() for rows in problem.all_views]
+    ids = of_held if problem.ids is None else problem.ids[of_held]
+    order = torch.argsort(rows)  # the folds of one that is held out cover it
+    merged = calibrated_views(tuned, fit.take(order), data, problem, settings, ridge=ridge)
+    return replace(merged, judged_views=JudgedRows(ids, keyed))
+
+
+def _of_all_views(
+    fold: tuple[np.ndarray, np.ndarray], n_rows: int, n_views: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of a fold's rows in all views: a row's views stay on one side of the split."""
+    starts = n_rows * np.arange(n_views)[:, None]
+    train, held_out = ((starts + part).ravel() for part in fold)
+    return train, held_out
+
+
+def _head_rows(problem: Problem, spaces: list[NeighborSet], base_log_proba: Tensor) -> HeadRows:
+    """Rows for the head: all of them, or in all views those of the fold that is held out."""
+    labels, weight = problem.truth, problem.judging_weight
+    if problem.is_held_out:
+        at = torch.from_numpy(problem.folds[0][1]).repeat(len(problem.all_views))
+        labels, weight = labels[at], problem.row_weight[at]
+    given = problem.label_model.given_log_proba
+    return HeadRows(spaces, base_log_proba, labels, weight, given)
 
 
 def _learns(problem: Problem, settings: FitSettings) -> bool:
     """Whether anything but the forest is learned on the table; of few rows only on request."""
+    if problem.is_held_out:
+        return True
     if settings.preset == "instant" or len(problem.labels) >= _FEW:
         return settings.preset != "instant"
     own_base = settings.base is not None and not isinstance(settings.base, str)
@@ -160,7 +298,7 @@ def _learns(problem: Problem, settings: FitSettings) -> bool:
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
     """Whether a forest of the fit's own measures which rows are alike; it also joins the base."""
     large = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
-    return settings.base == "auto" and not large
+    return settings.base == "auto" and not large and not problem.views
 
 
 def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
@@ -170,7 +308,10 @@ def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Em
         problem.choice["embedder"] = "identity"
         return None
     train = training_settings(kind, problem, settings)
-    return fit_embedding(kind, train, problem, settings, progress)
+    second = problem.views[0] if problem.views else None
+    if problem.views and "epochs" not in settings.train:
+        train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
+    return fit_embedding(kind, train, problem, settings, progress, second)
 
 
 def _forest(
@@ -212,13 +353,15 @@ def _remember(
     opinion: Tensor | None,
     base_log_proba: Tensor | None,
     label_model: LabelModel,
-) -> PretrainedViews:
+) -> MemoryViews:
     """Fill a memory with some rows, their predictions out of bag and those of the whole base.
 
     `keys` (n, width) are those of all rows, by the names of the spaces.
     """
     at = torch.from_numpy(rows)
     columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
+    if problem.is_held_out and base_log_proba is not None:
+        columns[FOLD] -= torch.from_numpy(np.isin(rows, problem.folds[0][0])).long()
     spaces = {name: of_all[at] for name, of_all in keys.items()}
     weight, n_found = problem.row_weight[at], len(rows)
     if settings.max_per_class is not None:
@@ -243,9 +386,9 @@ def _remember(
     k = min(settings.n_neighbors, n_found - 1)
     metrics = {"features": settings.metric}
     specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]
-    width = problem.table[0].width
+    width = problem.encoder.n_columns
     options = (settings.index, settings.memory_budget, None, label_model.remembered())
-    return PretrainedViews(width, bank, [], *options).measure(specs)
+    return MemoryViews(width, bank, [], *options).measure(specs)
 
 
 class _LeftOut:
@@ -272,13 +415,16 @@ class _LeftOut:
             )
             self.opinion = as_float(log_softmax(log_proba, axis=1))
 
-    def retrieve(self, keys: dict[str, Tensor]) -> Retrieval:
-        """Find its rows' neighbors among the others; keys (n, width) are those of all rows."""
+    def retrieve(self, keys: dict[str, Tensor], view: dict[str, Tensor] | None = None) -> Retrieval:
+        """Find its rows' neighbors among the others.
+
+        Keys (n, width) are those of all rows, and of all rows in one view, by default the same.
+        """
         problem, settings = self.problem, self.settings
         views = _remember(
             problem, settings, keys, self.train, self.out_of_bag, None, self.label_model
         )
-        queries = {name: of_all[self.at] for name, of_all in keys.items()}
+        queries = {name: of_all[self.at] for name, of_all in (view or keys).items()}
         if self.opinion is not None:
             queries[OPINION] = self.opinion
             queries["supervised"] = supervised_keys(queries["features"], self.opinion)
@@ -309,13 +455,20 @@ class _LeftOut:
 
 
 def _as_new(
-    problem: Problem, settings: FitSettings, keys: Tensor, progress: Progress
+    problem: Problem,
+    settings: FitSettings,
+    keys: dict[str, Tensor],
+    keyed: list[KeyedRows],
+    progress: Progress,
 ) -> tuple[list[NeighborSet], Tensor | None]:
     """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out.
 
     Where neighbors of the first fold add to the forest, the trained key space is tried there, and
-    kept where it adds to these.
+    kept where it adds to these. Of a fold that is held out only its own rows, in all views.
     """
+    if len(keyed) > 1:
+        fold = _LeftOut(problem, settings, 0)
+        return below_each_other([fold.retrieve(keys, one.keys) for one in keyed])[0], None
     looks, opinions = [], []
     trains_keys = embedder_kind(problem, settings) == "table"
     for number in range(len(problem.folds)):
@@ -323,12 +476,12 @@ def _as_new(
         fold = _LeftOut(problem, settings, number)
         tries = trains_keys and not number and settings.embedder == "auto"
         if tries or not trains_keys:
-            found = fold.retrieve({"features": keys})
+            found = fold.retrieve(keys)
         if tries:
             nll = fold.nll(found)
             trains_keys = nll < (1 - _WORTH) * fold.nll_of_forest()
         if trains_keys:
-            trained = fold.retrieve({"features": keys, TRAINED: fold.trained_keys(progress)})
+            trained = fold.retrieve(keys | {TRAINED: fold.trained_keys(progress)})
             if tries:
                 trains_keys = nll - fold.nll(trained) > max(_WORTH * nll, 1 / len(fold.at))
             if trains_keys:
@@ -337,11 +490,13 @@ def _as_new(
         opinions.append(fold.opinion)
     if trains_keys:
         problem.choice["embedder"] = "table"
+    spaces, known = below_each_other(looks)[0], [one for one in opinions if one is not None]
+    if problem.is_held_out:
+        return spaces, known[0] if known else None
     held_out = np.concatenate([rows for _, rows in problem.folds])
     place = torch.zeros(len(problem.labels), dtype=torch.int64)  # rows never held out weigh nothing
     place[held_out] = torch.arange(len(held_out))
-    spaces = [space.take(place) for space in below_each_other(looks)[0]]
-    known = [one for one in opinions if one is not None]
+    spaces = [space.take(place) for space in spaces]
     if not known:
         return spaces, None
     opinion = problem.prior.log().repeat(len(place), 1)
@@ -352,21 +507,25 @@ def _as_new(
 def _cross_fitted(
     problem: Problem,
     settings: FitSettings,
-    keys: Tensor,
+    keys: dict[str, Tensor],
+    keyed: list[KeyedRows],
     embedding: Embedding | None,
     progress: Progress,
 ) -> tuple[Base | None, HeadRows]:
     """Cross-fit classifiers, and keep those that add to forest and neighbors.
 
-    Also gives every row as the head would see it, were it new. A classifier of the user's own is
-    taken in any case.
+    Also gives every row as the head would see it, were it new; of a fold that is held out only its
+    own, in all views. A classifier of the user's own is taken in any case.
     """
-    spaces, opinion = _as_new(problem, settings, keys, progress)
+    spaces, opinion = _as_new(problem, settings, keys, keyed, progress)
     base, n = None, len(problem.labels)
     if settings.base is not None:
         encoder, rows = problem.table
-        of_neighbors = shared_head().predict(spaces, opinion).log_proba.double().numpy()
-        extra = {} if opinion is None else {FOREST: opinion.double().numpy()}
+        of_head = shared_head().predict(spaces, opinion).log_proba
+        of_neighbors = _of_every(problem, of_head).double().numpy()
+        extra = {}
+        if opinion is not None:
+            extra[FOREST] = _of_every(problem, opinion).double().numpy()
         if embedding is not None:
             extra[HEAD] = _of_networks(embedding, problem)
         base = cross_fit(
@@ -385,19 +544,47 @@ def _cross_fitted(
         base = base if base.gates else None
     of_base = problem.prior.log().expand(n, -1)
     if base is not None:
+        if problem.is_held_out:
+            of_held = as_float(base.oof_log_proba[problem.folds[0][1]])
+            base.oof_log_proba = _of_every(problem, of_held).double().numpy()
         of_base = as_float(base.oof_log_proba)
-    return base, HeadRows(
-        spaces,  # type: ignore[arg-type]
-        of_base,
-        problem.truth,
-        problem.judging_weight,
-        problem.label_model.given_log_proba,
-    )
+    if problem.is_held_out:
+        _, held_out = problem.folds[0]
+        views = [of_base[held_out]]
+        for rows in problem.views:
+            views.append(_of_view(base, embedding, problem, rows.take(held_out)))
+        of_base = torch.cat(views)
+    return base, _head_rows(problem, spaces, of_base)
+
+
+def _of_every(problem: Problem, log_proba: Tensor) -> Tensor:
+    """Predictions (n, C) of all rows: the class shares of those that are not in the one fold."""
+    if not problem.is_held_out:
+        return log_proba
+    every, (_, held_out) = problem.prior.log().repeat(len(problem.labels), 1), problem.folds[0]
+    every[held_out] = log_proba[: len(held_out)]
+    return every
+
+
+def _of_view(
+    base: Base | None, embedding: Embedding | None, problem: Problem, rows: AnyRows
+) -> Tensor:
+    """Predictions (n, C) of rows by a base without a forest, or the class shares."""
+    if base is None:
+        return problem.prior.log().expand(len(rows), -1)
+    parts = base.parts(problem.table[0], rows)
+    if embedding is not None and base.asks(HEAD):
+        parts[HEAD] = head_of_all(embedding, problem.table[0], rows)
+    return as_float(base.pooled(parts))
 
 
 def _of_networks(embedding: Embedding, problem: Problem) -> np.ndarray:
     """Log-probabilities (n, C) of every row by the head of the network that left it out."""
     out = np.zeros((len(problem.labels), problem.n_classes))
+    if problem.is_held_out:
+        _, held_out = problem.folds[0]
+        out[held_out] = head_of_all(embedding, problem.encoder, problem.rows.take(held_out))
+        return out
     for member, (_, held_out) in enumerate(problem.folds):
         rows = problem.rows.take(held_out)
         out[held_out] = embedding.head_log_proba(member, problem.encoder, rows).numpy()
@@ -422,49 +609,6 @@ def _candidates(
         n_jobs=settings.n_jobs,
     )
     return [one for one in found if one.name != FOREST]
-
-
-def _tuned(
-    predictor: Predictor,
-    problem: Problem,
-    settings: FitSettings,
-    data: HeadRows,
-    progress: Progress,
-) -> tuple[CrossFit, Tensor]:
-    """Train the head further, and keep that where other rows are predicted better.
-
-    Also gives the rows on which that was measured, predicted by heads that they neither trained nor
-    stopped.
-    """
-    n_tuned = min(_TUNED, len(problem.folds))
-    rows = torch.from_numpy(np.concatenate([held for _, held in problem.folds[:n_tuned]]))
-    some = data.take(rows)
-    plain = shared_head().predict(some.spaces, some.base_log_proba)  # type: ignore[arg-type]
-    chosen = settings.head.model_dump(exclude_unset=True)
-    training = _FromPretrained.model_validate(_TRAINING | chosen)
-    settings = settings.model_copy(update={"head": training})
-    fit = cross_fit_heads(predictor, problem, settings, data, "log-linear", n_tuned, progress).take(
-        rows
-    )
-    before, after = (
-        mean_nll(one, some.labels, some.weight, problem.label_model)
-        for one in (plain.log_proba, fit.log_proba)
-    )
-    problem.choice["head"] = {"nll_before": before, "nll_after": after}
-    if before - after < 1 / len(rows):
-        head = copy.deepcopy(shared_head())
-        return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows
-    return fit._replace(heads=[_mean_of(fit.heads)]), rows
-
-
-def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
-    """Mean of the weights; heads that start alike can be averaged."""
-    mean = copy.deepcopy(heads[0])
-    states = [head.state_dict() for head in heads]
-    mean.load_state_dict(
-        {name: torch.stack([s[name] for s in states]).mean(0) for name in states[0]}
-    )
-    return mean.eval().requires_grad_(False)
 
 
 def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -> Predictor:

@@ -32,7 +32,7 @@ from nearwise.conditions import hardware, versions
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "few-rows"
-PRESETS = ("instant", "fast", "default")
+PRESETS = "instant,fast,default"
 _MOST = 500  # rows of a table
 _WORSE = 0.05  # nats by which a draw counts as lost
 
@@ -86,11 +86,12 @@ def measured(rows: tuple[Any, ...], preset: Any, seed: int) -> dict[str, Any]:
 def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over draws, and of "default" and "fast" minus "instant" also over tables."""
     found: dict[str, Any] = {"draws": len(draws), "tables": len({one["table"] for one in draws})}
-    for preset in PRESETS:
+    presets = [preset for preset in PRESETS.split(",") if preset in draws[0]]
+    for preset in presets:
         values = [one[preset] for one in draws]
         keys = ("nll", "accuracy", "fit_seconds")
         found[preset] = {k: round(float(np.mean([v[k] for v in values])), 4) for k in keys}
-    for preset in PRESETS[1:]:
+    for preset in presets[1:]:
         of_table = defaultdict(list)
         for one in draws:
             of_table[one["table"]].append(one[preset]["nll"] - one["instant"]["nll"])
@@ -114,9 +115,12 @@ def main() -> None:
     parser.add_argument("--part", choices=("choose", "report"), default="choose")
     parser.add_argument("--names", help="some tables, whatever their part and size")
     parser.add_argument("--seeds", default="101,102,103,104,105")
+    parser.add_argument("--presets", default=PRESETS, help='"instant" first')
     parser.add_argument("--name", default="now", help="of the code that is measured")
+    parser.add_argument("--only-sum", action="store_true", help="fit nothing")
     parser.add_argument("--write", metavar="TITLE", help="keep the summary under this title")
     options = parser.parse_args()
+    presets = options.presets.split(",")
     path = RUNS / f"{options.name}-{options.part}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -124,26 +128,25 @@ def main() -> None:
     names = tables_of(options.tables, options.part)
     names = options.names.split(",") if options.names else names
     wanted = [(name, seed) for seed in map(int, options.seeds.split(",")) for name in names]
-    for name, seed in wanted:
+    for name, seed in wanted if not options.only_sum else ():
         if (name, seed) in done:
             continue
         rows = draw(options.tables, name, seed)
         with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore")
-            found = {preset: measured(rows, preset, seed) for preset in PRESETS}
+            found = {preset: measured(rows, preset, seed) for preset in presets}
         one = {"table": name, "seed": seed, "rows": len(rows[1]), "tested": len(rows[3])} | found
         done[name, seed] = one
         with path.open("a") as file:
             file.write(json.dumps(one) + "\n")
-        print(name, seed, len(rows[1]), *(found[preset]["nll"] for preset in PRESETS), flush=True)
-    draws = [done[key] for key in wanted]
+        print(name, seed, len(rows[1]), *(found[preset]["nll"] for preset in presets), flush=True)
+    draws = [done[key] for key in wanted if key in done]
     about = {"part": options.part, "seeds": options.seeds, "summary": summary(draws)}
     print(json.dumps(about, indent=1))
     if options.write:
         target = HERE / "results" / "few_rows.json"
         everything = json.loads(target.read_text()) if target.exists() else {}
-        kept = [{k: v for k, v in one.items()} for one in draws]
-        about |= {"versions": versions(), "hardware": hardware(), "draws": kept}
+        about |= {"versions": versions(), "hardware": hardware(), "draws": draws}
         everything[options.write] = about
         target.write_text(json.dumps(everything, indent=1) + "\n")
 

@@ -44,7 +44,7 @@ from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.gates import tempered_nll
 from nearwise.classifier.model.label_model import LabelModel
-from nearwise.classifier.model.log_linear_pool import mean_nll, smoothed_losses
+from nearwise.classifier.model.log_linear_pool import clearly_better, mean_nll
 from nearwise.classifier.model.memory_views import (
     BASE,
     FINDABLE,
@@ -65,8 +65,8 @@ from nearwise.training import HeadConfig, HeadRows
 
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
 _FEW = 32  # rows below which learning on the table makes predictions too sure
-_TUNED = 3  # folds whose heads are trained further; all of
-_FEW_JUDGED = 500  # rows or fewer, which judge and calibrate better than three fifths of them
+_TUNED = 3  # folds whose heads are trained further
+_TUNED_OF_FEW = 500, 5  # up to so many rows as many folds: fewer rows would judge too little
 _TRAINING = {
     "lr": 2e-3,
     "weight_decay": 0.0,
@@ -439,8 +439,8 @@ def _tuned(
     Also gives the rows on which that was measured, predicted by heads that they neither trained nor
     stopped.
     """
-    n_tuned = _TUNED if len(data) > _FEW_JUDGED else len(problem.folds)
-    n_tuned = min(n_tuned, len(problem.folds))
+    few, folds_of_few = _TUNED_OF_FEW
+    n_tuned = min(folds_of_few if len(data) <= few else _TUNED, len(problem.folds))
     rows = torch.from_numpy(np.concatenate([held for _, held in problem.folds[:n_tuned]]))
     some = data.take(rows)
     plain = shared_head().predict(some.spaces, some.base_log_proba)  # type: ignore[arg-type]
@@ -450,29 +450,13 @@ def _tuned(
     fit = cross_fit_heads(predictor, problem, settings, data, "log-linear", n_tuned, progress).take(
         rows
     )
-    before, after = (
-        mean_nll(one, some.labels, some.weight, problem.label_model)
-        for one in (plain.log_proba, fit.log_proba)
-    )
+    labelled = (some.labels, some.weight, problem.label_model)
+    before, after = (mean_nll(one, *labelled) for one in (plain.log_proba, fit.log_proba))
     problem.choice["head"] = {"nll_before": before, "nll_after": after}
-    if not _clearly_better(fit.log_proba, plain.log_proba, some):
+    if not clearly_better(fit.log_proba, plain.log_proba, *labelled):
         head = copy.deepcopy(shared_head())
         return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows
     return fit._replace(heads=[_mean_of(fit.heads)]), rows
-
-
-def _clearly_better(log_proba: Tensor, other: Tensor, rows: HeadRows) -> bool:
-    """Whether predictions (n, C) lower the NLL of smoothed labels clearly.
-
-    The error alone does not see that rows which are all right say nothing of sure and wrong ones.
-    """
-    before, after = (
-        smoothed_losses(rows.given_log_proba(one), rows.labels) for one in (other, log_proba)
-    )
-    share = rows.weight / rows.weight.sum()
-    mean = ((before - after) * share).sum()
-    error = ((before - after - mean) * share).norm()
-    return bool(mean > max(1 / len(rows), float(error)))
 
 
 def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:

@@ -185,6 +185,27 @@ def accept(
     return min(tried, key=lambda found: found[0])[1]
 
 
+def clearly_better(
+    log_proba: Tensor,
+    other: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    label_model: LabelModel = AS_GIVEN,
+) -> bool:
+    """Whether predictions (n, C) of new rows are better than others by more than chance.
+
+    Their NLL of smoothed labels is lower by over 1 / n and by over the standard error of the
+    paired differences.
+    """
+    before, after = (
+        smoothed_losses(label_model.given_log_proba(one), labels) for one in (other, log_proba)
+    )
+    share = weight / weight.sum()
+    gain = ((before - after) * share).sum()
+    error = ((before - after - gain) * share).norm()
+    return bool(gain > max(1 / len(labels), float(error)))
+
+
 def fit_temperature(
     log_proba: Tensor,
     labels: Tensor,

@@ -1,8 +1,15 @@
 """Share and temperature of a pool, chosen by predictions of rows that nothing was fitted to."""
 
+import pytest
 import torch
 
-from nearwise.classifier.model.log_linear_pool import accept, mean_nll, shrink
+from nearwise.classifier.model.log_linear_pool import (
+    accept,
+    clearly_better,
+    fit_temperature,
+    mean_nll,
+    shrink,
+)
 
 N = 400
 
@@ -42,3 +49,71 @@ def test_what_is_calibrated_already_is_left_alone():
     truth, labels = drawn()
     found = accepted(truth, flattened(truth, 0.999), labels)
     assert (found.share, found.temperature) == (1.0, 1.0)
+
+
+def right_at(proba, n_rows):
+    """Log-probabilities (n_rows, 2) that give a label of 0 this probability, and such labels."""
+    rows = torch.tensor([[proba, 1 - proba]]).log().expand(n_rows, -1)
+    return rows, torch.zeros(n_rows, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("n_rows", [10, 30, 100, 300])
+def test_rows_that_are_all_right_never_make_one_wrong_row_cost_more_than_they_gain(n_rows):
+    log_proba, labels = right_at(0.9, n_rows)
+    ones = torch.ones(n_rows)
+    temperature, nll = fit_temperature(log_proba, labels, ones)
+    accepted = accept(log_proba, None, labels, ones).temperature
+    wrong = torch.ones(1, dtype=torch.int64)
+    for found in (temperature, accepted):
+        after, before = (
+            mean_nll(torch.log_softmax(log_proba / t, dim=1), labels, ones) for t in (found, 1.0)
+        )
+        lost = mean_nll(torch.log_softmax(log_proba[:1] / found, dim=1), wrong, ones[:1])
+        lost -= mean_nll(log_proba[:1], wrong, ones[:1])
+        assert after <= before
+        assert 0.5 * lost <= n_rows * (
+            before - after
+        )  # half of what is shared stays with the label
+    assert mean_nll(torch.log_softmax(log_proba / temperature, dim=1), labels, ones) == nll
+
+
+def test_of_many_rows_the_temperature_is_that_of_their_labels():
+    g = torch.Generator().manual_seed(0)
+    truth = torch.log_softmax(2 * torch.randn(20_000, 4, generator=g), dim=1)
+    labels = torch.multinomial(truth.exp(), 1, generator=g)[:, 0]
+    temperature, _ = fit_temperature(flattened(truth, 2.0), labels, torch.ones(20_000))
+    assert temperature == pytest.approx(2.0, rel=0.03)
+
+
+def better(log_proba, other, labels, weight=None):
+    weight = torch.ones(len(labels)) if weight is None else weight
+    return clearly_better(log_proba, other, labels, weight)
+
+
+def test_to_be_surer_of_few_rows_that_are_all_right_is_not_better():
+    (plain, labels), (surer, _) = right_at(0.975, 69), right_at(0.995, 69)
+    gain = mean_nll(plain, labels, torch.ones(69)) - mean_nll(surer, labels, torch.ones(69))
+    assert gain > 1 / 69
+    assert not better(surer, plain, labels)
+    assert better(surer.repeat(30, 1), plain.repeat(30, 1), labels.repeat(30))
+
+
+def test_a_gain_of_one_row_is_chance_where_others_lose_a_little():
+    plain, labels = right_at(0.6, 40)
+    ones, many, one = torch.ones(40), plain.clone(), plain.clone()
+    plain = plain.clone()
+    plain[0], one[1:4] = torch.tensor([[0.05, 0.95], [0.55, 0.45]]).log()
+    many[:], many[0] = torch.tensor([[0.64, 0.36], [0.05, 0.95]]).log()
+    gains = [mean_nll(plain, labels, ones) - mean_nll(found, labels, ones) for found in (one, many)]
+    assert min(gains) > 1 / 40
+    assert [better(found, plain, labels) for found in (one, many)] == [False, True]
+
+
+def test_what_is_right_more_often_is_better_unless_those_rows_weigh_nothing():
+    truth, labels = drawn(sharpness=3.0)
+    unsure = flattened(truth, 0.2)
+    assert better(truth, unsure, labels)
+    assert not better(unsure, truth, labels)
+    assert not better(unsure, unsure, labels)
+    right = truth.argmax(1) == labels
+    assert not better(truth, unsure, labels, (~right).float() + 1e-6)

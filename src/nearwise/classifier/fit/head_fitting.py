@@ -18,6 +18,7 @@ from nearwise.classifier.model.log_linear_pool import (
     Calibration,
     Merge,
     accept,
+    clearly_better,
     fit_temperature,
     mean_nll,
     merge_answers,
@@ -28,7 +29,6 @@ from nearwise.classifier.progress import Progress
 from nearwise.nn import PretrainedNeighborHead, shared_head
 from nearwise.training import HeadRows, train_head
 
-_SURE_GAIN = 2.0  # standard errors by which a head has to be better
 Folds = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -62,16 +62,10 @@ def tuned_head(
     some = data.take(rows)
     plain = shared_head().predict(some.spaces, some.base_log_proba)
     fit = _cross_fit_heads(predictor, data, folds, n_heads, settings, progress).take(rows)
-    before, after = (
-        mean_nll(one, some.labels, some.weight, label_model)
-        for one in (plain.log_proba, fit.log_proba)
-    )
+    labelled = (some.labels, some.weight, label_model)
+    before, after = (mean_nll(one, *labelled) for one in (plain.log_proba, fit.log_proba))
     predictor.choice["head"] = {"nll_before": before, "nll_after": after}
-    least = 1 / len(rows)
-    if predictor.held_rows_out:  # few rows, which may all be right
-        gain = some.loss(plain.log_proba) - some.loss(fit.log_proba)
-        least = max(least, _SURE_GAIN * float(gain.std()) / len(rows) ** 0.5)
-    if before - after < least:
+    if not clearly_better(fit.log_proba, plain.log_proba, *labelled):
         head = copy.deepcopy(shared_head())
         return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows
     return fit._replace(heads=[_mean_of(fit.heads)]), rows

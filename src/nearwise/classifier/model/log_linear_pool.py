@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -152,9 +153,9 @@ def accept(
 ) -> Acceptance:
     """Choose share and temperature together on out-of-fold rows.
 
-    Each is one parameter and is accepted only where it lowers the out-of-fold NLL by more than
-    one parameter does by chance (1 / n). Together, as a base that is right and unsure is worth
-    taking only at a temperature.
+    Each is one parameter and is accepted only where it lowers the out-of-fold NLL of smoothed
+    labels by more than one parameter does by chance (1 / n). Together, as a base that is right
+    and unsure is worth taking only at a temperature.
 
     Parameters
     ----------
@@ -169,18 +170,40 @@ def accept(
         Of the temperature; see `fit_temperature`.
     """
     worth = 1.0 / len(labels)
+    sources = "out-of-fold head (a temperature lowers no NLL)", "out-of-fold temperature"
     shares = [1.0] if base is None else [1.0, *np.linspace(0.0, 0.95, 20).tolist()]
     tried: list[tuple[float, Acceptance]] = []
     for share in shares:
         mixed = head if base is None else shrink(head, base, share)
-        plain = mean_nll(mixed, labels, weight, label_model)
-        temperature, nll = fit_temperature(mixed, labels, weight, label_model, ridge=ridge)
-        cost = worth * (share != 1.0)
-        source = "out-of-fold head (a temperature lowers no NLL)"
-        tried.append((plain + cost, Acceptance(share, 1.0, source, plain)))
-        source = "out-of-fold temperature"
-        tried.append((nll + cost + worth, Acceptance(share, temperature, source, nll)))
+        fitted = fit_temperature(mixed, labels, weight, label_model, ridge=ridge)
+        plain = 1.0, mean_nll(mixed, labels, weight, label_model)
+        for (temperature, nll), source in zip((plain, fitted), sources, strict=True):
+            tempered = torch.log_softmax(mixed / temperature, dim=1)
+            cost = worth * ((share != 1.0) + (source == sources[1]))
+            found = Acceptance(share, temperature, source, nll)
+            tried.append((smoothed_nll(tempered, labels, weight, label_model) + cost, found))
     return min(tried, key=lambda found: found[0])[1]
+
+
+def clearly_better(
+    log_proba: Tensor,
+    other: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    label_model: LabelModel = AS_GIVEN,
+) -> bool:
+    """Whether predictions (n, C) of new rows are better than others by more than chance.
+
+    Their NLL of smoothed labels is lower by over 1 / n and by over the standard error of the
+    paired differences.
+    """
+    before, after = (
+        smoothed_losses(label_model.given_log_proba(one), labels) for one in (other, log_proba)
+    )
+    share = weight / weight.sum()
+    gain = ((before - after) * share).sum()
+    error = ((before - after - gain) * share).norm()
+    return bool(gain > max(1 / len(labels), float(error)))
 
 
 def fit_temperature(
@@ -191,20 +214,20 @@ def fit_temperature(
     *,
     ridge: float = 0.0,
 ) -> tuple[float, float]:
-    """Temperature with the lowest NLL, searched as its logarithm in [-3, 3], and that NLL.
+    """Temperature with the lowest NLL of smoothed labels, and the NLL at it.
 
-    `ridge` times the square of the logarithm is added to what is minimised: where all of few rows
-    are right, the NLL alone has no minimum.
+    Searched as its logarithm in [-3, 3]; `ridge` times the square of that is added to what is
+    minimised.
     """
 
-    def nll_at(log_t: float) -> float:
-        tempered = torch.log_softmax(log_proba / float(np.exp(log_t)), dim=1)
-        return mean_nll(tempered, labels, weight, label_model)
+    def tempered(log_t: float) -> Tensor:
+        return torch.log_softmax(log_proba / float(np.exp(log_t)), dim=1)
 
-    found = minimize_scalar(
-        lambda log_t: nll_at(log_t) + ridge * log_t**2, bounds=(-3.0, 3.0), method="bounded"
-    )
-    return float(np.exp(found.x)), nll_at(float(found.x))
+    def objective(log_t: float) -> float:
+        return smoothed_nll(tempered(log_t), labels, weight, label_model) + ridge * log_t**2
+
+    log_t = float(minimize_scalar(objective, bounds=(-3.0, 3.0), method="bounded").x)
+    return float(np.exp(log_t)), mean_nll(tempered(log_t), labels, weight, label_model)
 
 
 def mean_nll(
@@ -213,6 +236,28 @@ def mean_nll(
     """Weighted NLL of the labels, in nats, from log-probabilities (n, C) of the classes."""
     given = label_model.given_log_proba(log_proba)
     losses = torch.nn.functional.nll_loss(given, labels, reduction="none")
+    return float((losses * weight).sum() / weight.sum())
+
+
+def smoothed_losses(given_log_proba: Tensor, labels: Tensor) -> Tensor:
+    """NLL of each label (n,) if all C classes share 1 / (n + 2) of it, in nats.
+
+    Where all of few rows are right, the plain NLL is lowest for predictions without any doubt; one
+    new row that is wrong then costs more than all of them gained.
+
+    References
+    ----------
+    Platt, "Probabilistic Outputs for Support Vector Machines", 1999, sec. 2.2.
+    """
+    shared = 1 / (len(labels) + 2)
+    return F.cross_entropy(given_log_proba, labels, reduction="none", label_smoothing=shared)
+
+
+def smoothed_nll(
+    log_proba: Tensor, labels: Tensor, weight: Tensor, label_model: LabelModel = AS_GIVEN
+) -> float:
+    """Weighted mean of `smoothed_losses`, from log-probabilities (n, C) of the classes."""
+    losses = smoothed_losses(label_model.given_log_proba(log_proba), labels)
     return float((losses * weight).sum() / weight.sum())
 
 

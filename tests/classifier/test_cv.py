@@ -61,7 +61,7 @@ def test_splits_of_a_splitter_and_its_positions_fit_the_same_and_are_used_as_giv
     splitter = StratifiedKFold(3, shuffle=True, random_state=7)
     first, second = fitted(splitter), fitted(list(splitter.split(X, Y)))
     assert same(first.predict_proba(X), second.predict_proba(X))
-    assert first._predictor.is_cross_fitted
+    assert "held_out" not in first.choice_
     other = fitted(StratifiedKFold(3, shuffle=True, random_state=8))
     assert first.oof_nll_ != other.oof_nll_
 
@@ -72,15 +72,9 @@ def test_a_single_split_is_held_out_once(cv):
     if isinstance(cv, str):
         cv = [(ROWS[~held_out], ROWS[held_out])]
     model = fitted(cv)
-    assert not model._predictor.is_cross_fitted
-    ((memory, _),) = given_folds(cv, X, Y)
-    assert same(model.memory_.ids, memory)
+    ((_, held_out),) = given_folds(cv, X, Y)
+    assert model.choice_["held_out"] == len(held_out)
     assert sums_to_one(model.predict_proba(X))
-
-
-def test_rows_in_neither_part_of_a_single_split_are_not_remembered():
-    model = fitted([(ROWS[:30], ROWS[40:])])
-    assert same(model.memory_.ids, ROWS[:30])
 
 
 @pytest.mark.parametrize("cv", [KFold(3, shuffle=True, random_state=0), LeaveOneOut()])
@@ -177,7 +171,8 @@ def test_images_take_a_single_split():
     settings = {"embedder": "resnet-small", "train": {"epochs": 1}, "head": {"epochs": 1}}
     cv = ShuffleSplit(1, test_size=20, random_state=0)
     model = attn_knn(**settings, cv=cv, random_state=0).fit(images, Y)
-    assert same(model.memory_.ids, given_folds(cv, images, Y)[0][0])
+    assert model.choice_["held_out"] == 20
+    assert sums_to_one(model.predict_proba(images))
 
 
 def test_instant_takes_no_folds():

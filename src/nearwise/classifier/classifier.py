@@ -120,7 +120,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     cv : "auto", int, float, splitter or list of (train, test) positions, default="auto"
-        Rows held out from memory and models, to which heads and calibration are fitted. An int:
+        Rows left out of what is fitted first, and then used for heads and calibration. An int:
         folds of a cross-fit, for tables in one view. A float: a share once; it also stops the
         networks. A splitter of scikit-learn: a cross-fit if it has several splits, else its test
         rows once; `groups` are not supported. "auto" and None: 5 folds, 3 with preset="fast" and

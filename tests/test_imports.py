@@ -21,8 +21,8 @@ LEVELS = (
     {"cli"},
     # the lab builds on all of the library
     {"lab.comparisons"},
+    {"lab.nn"},
     {
-        "lab.nn",
         "lab.corrupt",
         "lab.vit_files",
         "lab.interrupts",

@@ -57,7 +57,7 @@ _REPRESENTATIONS = {
 }
 _HOMES = _CLASSIFIER | _LAYERS | _REPRESENTATIONS
 
-_IN_THE_LAB = ("PerceiverAutoencoder",)
+_IN_THE_LAB = ("NeighborAttention", "PerceiverAutoencoder")
 
 __all__ = [*_HOMES, "__version__"]
 

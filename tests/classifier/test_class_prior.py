@@ -53,7 +53,8 @@ def test_wanting_the_training_shares_changes_nothing():
 
 def test_without_base_and_neighbors_the_wanted_prior_answers():
     X, y = tailed()
-    model = fitted(X, y, class_prior=[0.1, 0.2, 0.7], calibration=None, preset="instant")
+    wanted = {"class_prior": [0.1, 0.2, 0.7], "calibration": None}
+    model = attn_knn(preset="instant", base=None, random_state=0, **wanted).fit(X, y)
     (head,) = model._predictor.heads
     with torch.no_grad():  # all power to the class shares, as they are
         head.of_query[-1].weight.zero_()

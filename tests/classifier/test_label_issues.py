@@ -83,13 +83,6 @@ def test_cleanlab_ranks_the_same_probabilities(planted, model):
 
 def test_what_cannot_be_asked_is_said(planted):
     X, _, given = planted
-    shared = attn_knn(**{**CHEAP, "cv": 0.2, "embedder": "identity"})
-    shared.fit(X, given)
-    with pytest.raises(ValueError, match="label_noise"):
-        shared.label_issues()
-    shared.set_params(label_noise="auto").fit(*blobs(240, 3, spread=0.4))
-    with pytest.raises(ValueError, match="took the labels as they are"):
-        shared.label_evidence()
     model = attn_knn(**CHEAP).fit(X, given)
     with pytest.raises(ValueError, match="judge"):
         model.label_issues(judge="me")

@@ -92,8 +92,8 @@ def clean(
     Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
     row to check, not a verdict: rare cases look suspicious too. Rows count from 0.
 
-    For images DATA is a folder with one folder per class. A share of them is held out to fit the
-    attention, and is not ranked; another --seed holds others out.
+    For images DATA is a folder with one folder per class. With --noise none, or where few labels
+    are wrong, only the share that is held out of training is ranked.
 
     [bold]Examples[/bold]
       nearwise clean train.csv --target species

@@ -319,7 +319,7 @@ def _summarize(
         learned, judged = f"rows and {n_used} columns", "NLL out of fold"
     else:
         size = model.column_types_["image"].removesuffix(" uint8")
-        n_held = len(rows) - len(model.memory_)
+        n_held = model.choice_["held_out"]
         learned, judged = f"images of {size}", f"NLL of the {n_held} images held out"
     say(
         f"Learned {len(model.classes_)} classes from {len(rows)} {learned} in {seconds:.1f} s; "

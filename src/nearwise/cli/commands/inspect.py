@@ -90,7 +90,7 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
     if strange:
         named, n_rows = ", ".join(map(str, strange[:5])), model.n_remembered_
         last = fitted.next_id - 1
-        some_gone = " Others were held out in the fit, or forgotten." if n_rows <= last else ""
+        some_gone = " Others were forgotten." if n_rows <= last else ""
         raise ValueError(
             f"--rows: the model does not remember {named}. It remembers {n_rows} rows, with ids "
             f"up to {last}.{some_gone}"

@@ -9,6 +9,12 @@ from nearwise.lab.nn.multi_head import (
     MultiHeadNeighborAttention,
     UniformAttention,
 )
+from nearwise.lab.nn.neighbor_head import (
+    NeighborAttention,
+    NeighborHead,
+    Neighborhood,
+    describe_neighborhood,
+)
 from nearwise.lab.nn.race import LazyGumbelOutput, lazy_gumbel_attention
 from nearwise.lab.nn.reference import load_reference_layer
 from nearwise.lab.nn.reference_vit import load_reference_vit
@@ -22,10 +28,14 @@ __all__ = [
     "LazyGumbelOutput",
     "LearnedDistanceAttention",
     "MultiHeadNeighborAttention",
+    "NeighborAttention",
+    "NeighborHead",
+    "Neighborhood",
     "PerceiverAutoencoder",
     "UniformAttention",
     "coordinate_grid",
     "count_flops",
+    "describe_neighborhood",
     "lazy_gumbel_attention",
     "load_reference_layer",
     "load_reference_vit",

@@ -87,7 +87,6 @@ from nearwise.training import HeadRows
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
 _FEW = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
-_TUNED_OF_FEW = 500, 5  # up to so many rows as many folds: fewer rows would judge too little
 _HEADS = 5  # folds of rows that are held out once
 _NETWORKS = 3  # of a table, where rows are held out once
 _EPOCHS_OF_VIEWS = 12
@@ -240,9 +239,7 @@ def _with_head(
     `data` are all rows, or those of the fold held out, in all views one after the other; `keyed`
     are all rows in each view, where they are known.
     """
-    few, folds_of_few = _TUNED_OF_FEW
-    folds, n_rows = problem.folds, len(data)
-    n_heads = folds_of_few if n_rows <= few else _TUNED
+    folds, n_heads, n_rows = problem.folds, _TUNED, len(data)
     held_out = problem.folds[0][1]
     if problem.is_held_out:
         n_rows, n_heads = len(held_out), _HEADS

@@ -240,17 +240,19 @@ def mean_nll(
 
 
 def smoothed_losses(given_log_proba: Tensor, labels: Tensor) -> Tensor:
-    """NLL of each label (n,) if all C classes share 1 / (n + 2) of it, in nats.
+    """NLL (n,), in nats, of labels that are joined by half a row whose label may be any class.
 
-    Where all of few rows are right, the plain NLL is lowest for predictions without any doubt; one
-    new row that is wrong then costs more than all of them gained.
+    Of probabilities floored as predictions are. Where all of few rows are right, the plain NLL is
+    lowest for predictions without any doubt, and one new row that is wrong then costs more than
+    all of them gained; many rows outweigh the half.
 
     References
     ----------
     Platt, "Probabilistic Outputs for Support Vector Machines", 1999, sec. 2.2.
     """
-    shared = 1 / (len(labels) + 2)
-    return F.cross_entropy(given_log_proba, labels, reduction="none", label_smoothing=shared)
+    floored = given_log_proba.clamp_min(math.log(PROBABILITY_FLOOR))
+    half = 0.5 / (len(labels) + 0.5)
+    return F.cross_entropy(floored, labels, reduction="none", label_smoothing=half)
 
 
 def smoothed_nll(

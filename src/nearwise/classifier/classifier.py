@@ -36,7 +36,7 @@ from nearwise.classifier.inputs.images import (
 )
 from nearwise.classifier.inputs.table import TableEncoder, as_frame
 from nearwise.classifier.inputs.validation import KnownColumns
-from nearwise.classifier.model.class_prior import ClassPrior
+from nearwise.classifier.model.class_prior import ClassPrior, check_class_prior
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.learned_rows import (
     LearnedRows,
@@ -58,6 +58,7 @@ from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.online.changes import Bound, NewRows
+from nearwise.classifier.online.judging import judged_again
 from nearwise.classifier.online.refreshing import (
     can_refresh,
     refuse_fixed_positions,
@@ -323,7 +324,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             predictor.choice["label_noise"] = model.predictor.choice["label_noise"]
         predictor.views.bank.next_id = bank.next_id
         arrived = int(bank.ids.max()) + 1
-        stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank))
+        stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank), changed=0)
         return changes.fading(replace(model, predictor=predictor, stream=stream))
 
     def _plan_columns(
@@ -1146,7 +1147,20 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         everyone = self._with_views(model, model.predictor.encoder.transform(rows), views)
         weight = validation.check_weight(sample_weight, len(rows))
         new = NewRows(rows, everyone, y, weight, names)
-        return changes.with_rows(model, new, bound)
+        changed, ids = changes.with_rows(model, new, bound)
+        return self._judged_again(model, changed), ids
+
+    def _judged_again(self, before: FittedModel, after: FittedModel) -> FittedModel:
+        """Judge a changed model again where much has changed, by the settings as they are."""
+
+        def settings() -> FitSettings:
+            known = len(after.predictor.prior)
+            wanted = check_class_prior(self.class_prior, self._n_listed(after, known))
+            seed, own = after.stream.seed, dict(Settings.of(self.settings))
+            # The rest is for fits, and was checked against other rows.
+            return FitSettings.model_construct(**own, class_prior=wanted, seed=seed)
+
+        return judged_again(before, after, settings)
 
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
@@ -1193,8 +1207,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> FittedModel:
         """Change remembered rows, without any trace of the former ones where that is possible."""
         changed = change(model, *args, **options)
-        exactly = model.holds_memory and model.predictor.forgets_exactly
-        return self._fit_again(changed) if exactly else changed
+        if model.holds_memory and model.predictor.forgets_exactly:
+            return self._fit_again(changed)
+        return self._judged_again(model, changed)
 
     def partial_fit(
         self,
@@ -1268,11 +1283,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         n_rows = len(model.bank)
         if isinstance(self.n_neighbors, int | np.integer):
             n_rows = max(n_rows, int(self.n_neighbors) + 1)
-        n_classes, correction = model.n_classes, model.predictor.classes
-        if correction is not None and correction.wanted is not None:
-            listed = len(correction.wanted)  # shares that were given do not list later classes
-            if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
-                n_classes = listed
+        n_classes = self._n_listed(model, model.n_classes)
         refuse_fixed_positions(self.cv)
         return check_settings(
             self,
@@ -1283,6 +1294,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             images=validation.is_images(model.rows),
             folds=given_folds(self.cv, model.rows, model.classes[model.label_positions.numpy()]),
         )
+
+    def _n_listed(self, model: FittedModel, n_classes: int) -> int:
+        """Classes that a class prior lists: `n_classes`, or fewer where later ones have come."""
+        correction = model.predictor.classes
+        if correction is not None and correction.wanted is not None:
+            listed = len(correction.wanted)  # shares that were given do not list later classes
+            if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
+                return listed
+        return n_classes
 
     def refresh(self) -> Self:
         """Fit again to what is remembered now, with the same seed.

@@ -2,14 +2,14 @@
 
 import copy
 from dataclasses import replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.class_calibration import fit_class_correction
-from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.model.class_prior import ClassCorrection, log_ratio
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import (
@@ -42,6 +42,22 @@ class CrossFit(NamedTuple):
     def take(self, rows: Tensor) -> "CrossFit":
         """Return the predictions of some rows, with the same heads."""
         return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
+
+
+class Labelled(Protocol):
+    """What a decision on predictions of labelled rows has to know of these; as in `Problem`."""
+
+    @property
+    def label_model(self) -> LabelModel:
+        """How the given labels come about."""
+
+    @property
+    def prior(self) -> Tensor:
+        """Class shares, (C,)."""
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
 
 
 def tuned_head(
@@ -85,7 +101,7 @@ def accept_heads(
     predictor: Predictor,
     fit: CrossFit,
     data: HeadRows,
-    problem: Problem,
+    problem: Labelled,
     settings: FitSettings,
     *,
     ridge: float = 0.0,
@@ -128,7 +144,7 @@ def calibrated_views(
     predictor: Predictor,
     fit: CrossFit,
     data: HeadRows,
-    problem: Problem,
+    problem: Labelled,
     settings: FitSettings,
     *,
     ridge: float,
@@ -166,7 +182,7 @@ def calibrated_views(
 
 
 def correct_classes(
-    predictor: Predictor, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
+    predictor: Predictor, scores: Tensor, data: HeadRows, problem: Labelled, settings: FitSettings
 ) -> ClassCorrection | None:
     """Fit the correction of calibrated scores (n, C) for the class prior; None if none is set.
 

@@ -22,7 +22,8 @@ class StreamState:
     `seed` decides which rows a full memory gives up. At the last refresh, or the fit,
     `refreshed_at` rows had arrived and `refreshed_size` were remembered; `first` came in the first
     fit. `declared`: `partial_fit` got all classes. `half_life`: rows after which a vote counts
-    half; None where votes do not fade.
+    half; None where votes do not fade. `changed` counts the rows that came, went or got another
+    label since the model was last judged again.
     """
 
     seed: int
@@ -31,6 +32,7 @@ class StreamState:
     first: int
     declared: bool = False
     half_life: float | None = None
+    changed: int = 0
 
 
 class RememberedRow(NamedTuple):

@@ -22,6 +22,7 @@ FOLD = "fold"  # int64 (n,): -1 for rows whose label base or keys have learned; 
 FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
+FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; there once one was changed
 TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
 Searchable = BaseIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps

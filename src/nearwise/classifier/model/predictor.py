@@ -98,6 +98,20 @@ class JudgedRows(NamedTuple):
         return cls(named["ids"], keyed)
 
 
+class Judgement(NamedTuple):
+    """What is decided on calibration rows; the fields are those of `Predictor`.
+
+    `choice` has the entries of `Predictor.choice` that tell of it.
+    """
+
+    acceptance: Acceptance
+    part_temperatures: tuple[float, ...]
+    classes: ClassCorrection | None
+    merge: Merge
+    of_views: Calibration | None
+    choice: dict[str, Any]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Predictor:
     """The fitted parts of a classifier; never changed once it is part of a published model.
@@ -131,6 +145,8 @@ class Predictor:
         Views that `fit` made of images.
     n_views : int
         Views of every row in `fit`, the first included.
+    of_fit : Judgement or None
+        That of the fit, where the memory has changed so much that it was judged again; else None.
     """
 
     encoder: TableEncoder | ImageEncoder
@@ -148,6 +164,7 @@ class Predictor:
     history: list[dict[str, Any]] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     n_views: int = 1
+    of_fit: Judgement | None = None
 
     @property
     def label_model(self) -> LabelModel:

@@ -31,12 +31,15 @@ class Yardstick:
     ids, labels : int64 Tensor of shape (n_remembered,)
         Rows that the version remembered, and positions of their labels.
     classes : ndarray of shape (n_classes,)
+    judged : (float, float)
+        Share and temperature that the version's predictions were made with.
     rows : CalibrationRows
     """
 
     ids: Tensor
     labels: Tensor
     classes: np.ndarray
+    judged: tuple[float, float]
     rows: CalibrationRows
 
     @classmethod
@@ -44,11 +47,12 @@ class Yardstick:
         """Predict the calibration rows of a version."""
         predictor = model.predictor
         rows = calibration_rows(predictor, model.n_classes, predictor.n_views)
-        return cls(model.bank.ids, model.label_positions, model.classes, rows)
+        now = _judgement(model)
+        return cls(model.bank.ids, model.label_positions, model.classes, now, rows)
 
     def fits(self, later: FittedModel) -> bool:
-        """Whether a version has these classes, and nearly these rows and labels."""
-        if not np.array_equal(later.classes, self.classes):
+        """Whether a version has these classes, nearly these rows and labels, and the judgement."""
+        if not np.array_equal(later.classes, self.classes) or _judgement(later) != self.judged:
             return False
         ids = later.bank.ids
         now, then = (
@@ -57,6 +61,11 @@ class Yardstick:
         n_relabelled = int((later.label_positions[now] != self.labels[then]).sum())
         n_changed = int((~now).sum()) + int((~then).sum()) + n_relabelled
         return n_changed <= _CHANGED * len(ids)
+
+
+def _judgement(model: FittedModel) -> tuple[float, float]:
+    accepted = model.predictor.acceptance
+    return accepted.share, accepted.temperature
 
 
 def judge(query: Query, y: Any) -> Judged:

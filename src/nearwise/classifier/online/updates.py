@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.model.memory_views import FINDABLE, FOLD
+from nearwise.classifier.model.memory_views import FINDABLE, FITTED, FOLD
 from nearwise.classifier.model.predictor import Predictor, as_float
 from nearwise.memory import MemoryBank
 
@@ -29,6 +29,8 @@ def append_rows(
     columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, views))
     if FINDABLE in bank.columns:
         columns[FINDABLE] = torch.ones(n_rows, dtype=torch.bool)
+    if FITTED in bank.columns:
+        columns[FITTED] = labels
     columns = predictor.views.columns_of_new(n_rows) | columns
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes, columns=columns)
@@ -83,8 +85,14 @@ def refuse_emptied_classes(
 
 
 def give_labels(predictor: Predictor, ids: Any, labels: Tensor) -> None:
-    """Relabel rows by id, and recompute their reliability; no other row is searched for."""
+    """Relabel rows by id, and recompute their reliability; no other row is searched for.
+
+    The bank keeps what the labels were before.
+    """
     views = predictor.views
+    former = views.bank.columns.setdefault(FITTED, views.bank.labels)
     views.bank.relabel(ids, labels)
+    if torch.equal(former, views.bank.labels):
+        del views.bank.columns[FITTED]
     views.forget_labels()
     views.judge_relabelled(views.bank.positions(ids))

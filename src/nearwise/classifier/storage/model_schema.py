@@ -209,6 +209,16 @@ class StoredMerging(Part):
     classes: StoredCorrection | None
 
 
+class StoredJudgement(Part):
+    """Of `Judgement`."""
+
+    acceptance: StoredAcceptance
+    part_temperatures: Annotated[list[Positive], Field(min_length=2, max_length=2)]
+    class_correction: StoredCorrection | None
+    views: StoredMerging | None = None
+    choice: dict[str, Any]
+
+
 class StoredStream(Part):
     """Of `StreamState`."""
 
@@ -218,6 +228,7 @@ class StoredStream(Part):
     first: Count
     declared: bool
     half_life: Positive | None
+    changed: Count = 0  # models from before were not judged again
 
 
 class StoredJournal(Part):
@@ -246,6 +257,7 @@ class StoredModel(Part):
     n_views: Size
     label_model: StoredLabelModel | None
     views: StoredMerging | None = None
+    of_fit: StoredJudgement | None = None
     use_head: bool = True
     stages: list[dict[str, StoredStage]] | None = None
     features: StoredFeatures | None = None

@@ -27,7 +27,7 @@ from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration
 from nearwise.classifier.model.memory_views import FOLD, OPINION, MemoryViews, SpaceSpec
-from nearwise.classifier.model.predictor import JudgedRows, Predictor
+from nearwise.classifier.model.predictor import JudgedRows, Judgement, Predictor
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
     ImageNetworks,
@@ -108,25 +108,18 @@ def pack_predictor(
         "specs": [spec.to_json() for spec in predictor.views.specs],
         "index": predictor.views.index,
         "memory_budget": predictor.views.memory_budget,
-        "acceptance": asdict(predictor.acceptance),
-        "part_temperatures": list(predictor.part_temperatures),
-        "class_correction": _packed_classes(predictor.classes),
-        "choice": predictor.choice,
+        "of_fit": None if predictor.of_fit is None else _packed_judgement(predictor.of_fit),
         "history": predictor.history,
         "head": predictor.heads[0].config,
         "tta": list(predictor.tta),
         "n_views": predictor.n_views,
         "label_model": label_meta,
     }
+    meta |= _packed_judgement(predictor)
     blobs: dict[str, bytes] = {}
-    views, of_views = predictor.judged_views, predictor.of_views
-    if views is not None and of_views is not None:
-        meta["views"] = {
-            "merge": predictor.merge,
-            "temperatures": list(of_views[:3]),
-            "classes": _packed_classes(of_views.classes),
-        }
-        tensors |= {f"views/{name}": tensor for name, tensor in views.tensors().items()}
+    if predictor.judged_views is not None:
+        named = predictor.judged_views.tensors()
+        tensors |= {f"views/{name}": tensor for name, tensor in named.items()}
     meta["indexes"], arrays = pack_indexes(predictor.views)
     tensors |= arrays
     _pack_row_models(predictor.row_models, tensors, meta, blobs)
@@ -135,6 +128,38 @@ def pack_predictor(
 
 def _packed_classes(classes: ClassCorrection | None) -> dict[str, Any] | None:
     return None if classes is None else classes.to_json()
+
+
+def _packed_judgement(judged: Judgement | Predictor) -> dict[str, Any]:
+    of_views = judged.of_views
+    return {
+        "acceptance": asdict(judged.acceptance),
+        "part_temperatures": list(judged.part_temperatures),
+        "class_correction": _packed_classes(judged.classes),
+        "views": None
+        if of_views is None
+        else {
+            "merge": judged.merge,
+            "temperatures": list(of_views[:3]),
+            "classes": _packed_classes(of_views.classes),
+        },
+        "choice": judged.choice,
+    }
+
+
+def _unpack_judgement(meta: dict[str, Any]) -> Judgement:
+    views, merge, of_views = meta.get("views"), "probabilities", None
+    if views is not None:
+        merge, classes = views["merge"], ClassCorrection.from_json(views["classes"])
+        of_views = Calibration(*views["temperatures"], classes)
+    return Judgement(
+        Acceptance(**meta["acceptance"]),
+        tuple(meta["part_temperatures"]),
+        ClassCorrection.from_json(meta["class_correction"]),
+        merge,
+        of_views,
+        meta["choice"],
+    )
 
 
 def _pack_row_models(
@@ -232,14 +257,12 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         views=views,
         prior=prior,
         heads=(head,),
-        acceptance=Acceptance(**meta["acceptance"]),
-        part_temperatures=tuple(meta["part_temperatures"]),
-        classes=ClassCorrection.from_json(meta["class_correction"]),
-        choice=meta["choice"],
         history=meta["history"],
         tta=tuple(meta["tta"]),
         n_views=meta["n_views"],
-        **_unpack_views(folder),
+        judged_views=_unpack_views(folder),
+        of_fit=None if meta.get("of_fit") is None else _unpack_judgement(meta["of_fit"]),
+        **_unpack_judgement(meta)._asdict(),
     )
 
 
@@ -284,19 +307,17 @@ def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
     return stages
 
 
-def _unpack_views(folder: Folder) -> dict[str, Any]:
-    """Rebuild how several views are merged; nothing where there is one."""
-    views = folder.meta.get("views")
-    if views is None:
-        return {}
-    of_views = Calibration(*views["temperatures"], ClassCorrection.from_json(views["classes"]))
+def _unpack_views(folder: Folder) -> JudgedRows | None:
+    """Rebuild the calibration rows in all views; None where there is one."""
+    if folder.meta.get("views") is None:
+        return None
     with part_of_folder("views"):
         judged = JudgedRows.from_tensors(under(folder.tensors, "views/"))
         if len(judged.keyed) != folder.meta["n_views"]:
             raise ValueError(f"{len(judged.keyed)} views of {folder.meta['n_views']}")
         if any(len(keys) != len(judged.ids) for one in judged.keyed for keys in one.keys.values()):
             raise ValueError("not one key per row")
-    return {"merge": views["merge"], "of_views": of_views, "judged_views": judged}
+    return judged
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.array_models import Arrays
-from nearwise.classifier.model.memory_views import FINDABLE, FOLD
+from nearwise.classifier.model.memory_views import FINDABLE, FITTED, FOLD
 from nearwise.classifier.storage.stored_base import UntrustedTypesError
 
 # Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.
@@ -79,14 +79,25 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         raise ValueError(f"bank/columns.{FOLD} holds values other than -1 and 0")
     if findable is not None and (findable.dtype != torch.bool or findable.ndim != 1):
         raise ValueError(f"bank/columns.{FINDABLE} is not one truth value per row")
+    fitted = tensors.get(f"bank/columns.{FITTED}")
+    if fitted is not None:
+        whole = fitted.dtype == torch.int64 and fitted.ndim == 1
+        if not whole or bool(((fitted < 0) | (fitted >= n_classes)).any()):
+            raise ValueError(f"bank/columns.{FITTED} is not one class per row")
 
 
 def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
     """Give the lists of the JSON part that hold an entry per class of some fit."""
-    views = meta.get("views") or {"classes": None}
-    for where, found in (("", meta["class_correction"]), ("views ", views["classes"])):
-        for part in ("shift", "scale", "bias", "wanted") if found is not None else ():
-            yield f"{where}class_correction.{part}", found[part]
+    of_fit = meta.get("of_fit") or {"class_correction": None}
+    for where, part_of in (("", meta), ("of_fit ", of_fit)):
+        views = part_of.get("views") or {"classes": None}
+        yield from _entries(where, part_of["class_correction"])
+        yield from _entries(f"{where}views ", views["classes"])
+
+
+def _entries(where: str, found: dict[str, Any] | None) -> Iterator[tuple[str, list[Any] | None]]:
+    for part in ("shift", "scale", "bias", "wanted") if found is not None else ():
+        yield f"{where}class_correction.{part}", found[part]
 
 
 def _are_shares(values: Tensor) -> bool:

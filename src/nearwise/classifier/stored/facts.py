@@ -14,6 +14,7 @@ from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.classifier.model.memory_views import (
     BASE,
     FINDABLE,
+    FITTED,
     FOLD,
     OPINION,
     MemoryViews,
@@ -39,7 +40,7 @@ from nearwise.memory.stores import Schema, SpaceSchema, StoredRows
 from nearwise.memory.stores.protocol import BATCH
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero
 
-_NOT_KEPT = (FOLD, FINDABLE, BASE)  # columns that only predictions of remembered rows need
+_NOT_KEPT = (FOLD, FINDABLE, FITTED, BASE)  # columns that only predictions of remembered rows need
 _BATCH_BYTES = 2**28  # of rows that are written at once
 _AT_ONCE = 4_096  # rows whose neighbors are fetched at once
 _NEW_CLASS = 4  # rows by which the reliability of a class that came later is drawn to the usual

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from numbers import Number
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -141,8 +141,7 @@ class Problem:
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:
         """Encoder and rows, where they are a table's; images never come here."""
-        assert isinstance(self.encoder, TableEncoder) and isinstance(self.rows, Encoded)
-        return self.encoder, self.rows
+        return cast(TableEncoder, self.encoder), cast(Encoded, self.rows)
 
     @property
     def row_weight(self) -> Tensor:

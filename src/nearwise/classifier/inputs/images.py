@@ -2,15 +2,19 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 
+from nearwise.classifier.inputs.table import as_digests
 from nearwise.functional.devices import fast_bfloat16
+from nearwise.functional.threads import own_threads
+from nearwise.memory.checks import as_tensor
 
 if TYPE_CHECKING:
     from nearwise.data.images.decode import Color
@@ -37,6 +41,15 @@ class EncodedImages:
         """Return some of the images."""
         return EncodedImages(self.pixels[rows])
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """No numbers that a file could round, float64 (n, 0)."""
+        return np.zeros((len(self), 0))
+
+    def digests(self) -> np.ndarray:
+        """Give a number for every image that another one does not have, int64 (n,)."""
+        return as_digests(image.tobytes() for image in self.pixels)
+
     @classmethod
     def joined(cls, parts: Sequence["EncodedImages"]) -> "EncodedImages":
         """Return the images of several, one after another."""
@@ -46,6 +59,10 @@ class EncodedImages:
 @dataclass
 class ImageEncoder:
     """What is remembered of the training images: their size."""
+
+    kind: ClassVar[Literal["images"]] = "images"
+    n_networks: ClassVar[int] = 1
+    soft_targets: ClassVar[bool] = True  # networks learn from probabilities of the labels
 
     height: int = 0
     width: int = 0
@@ -100,6 +117,14 @@ class ImageEncoder:
                 f"{_by(size)} (height, width, channels). Resize or convert them."
             )
         return EncodedImages(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+
+    def network_inputs(self, rows: EncodedImages) -> tuple[torch.Tensor, None]:
+        """Make inputs of a network: the images as they are, uint8 (n, c, h, w)."""
+        return as_tensor(rows.pixels), None
+
+    def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
+        """Threads that a fit takes; those of a network are torch's."""
+        return own_threads()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""

@@ -1,12 +1,16 @@
 """TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from hashlib import sha256
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from nearwise.classifier.inputs.by_text import code_by_text, in_text
 from nearwise.classifier.inputs.columns import (
@@ -20,6 +24,7 @@ from nearwise.classifier.inputs.columns import (
 from nearwise.classifier.inputs.dates import ISO, TIME, DateColumn
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.data.tables.spellings import Decimal, Spelling
+from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
@@ -30,6 +35,8 @@ _WIDE = 64
 _NUMBER_TYPES = ("int", "uint", "float")
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
 _FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
+_CLIP = 5.0  # standard deviations that networks see
+_MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,13 @@ class Encoded:
     def take(self, rows: np.ndarray) -> "Encoded":
         """Return some of the rows."""
         return Encoded(self.numbers[rows], self.codes[rows])
+
+    def digests(self) -> np.ndarray:
+        """Give a number for every row that one with other content does not have, int64 (n,)."""
+        numbers = self.numbers + 0.0  # -0 is 0
+        numbers[np.isnan(numbers)] = np.nan  # of all its bit patterns one
+        pairs = zip(numbers, self.codes, strict=True)
+        return as_digests(a.tobytes() + b.tobytes() for a, b in pairs)
 
     @classmethod
     def joined(cls, parts: Sequence["Encoded"]) -> "Encoded":
@@ -72,6 +86,10 @@ class TableEncoder:
     durations, `dates` what `DateColumn` remembers, `report` what `ColumnReport` holds; empty where
     an array was given.
     """
+
+    kind: ClassVar[Literal["table"]] = "table"
+    n_networks: ClassVar[int] = 3  # that share the memory where rows are held out once
+    soft_targets: ClassVar[bool] = False  # scikit-learn's models take one label per row
 
     columns: list[str] = field(default_factory=list)
     kinds: dict[str, Use] = field(default_factory=dict)
@@ -398,6 +416,28 @@ class TableEncoder:
         filled = np.where(np.isnan(rows.numbers), self.median, rows.numbers)
         return np.concatenate([filled, rows.codes], axis=1)
 
+    def network_inputs(self, rows: Encoded) -> tuple[Tensor, Tensor | None]:
+        """Make inputs of a network: numbers, float32, gaps filled and marked, and category codes.
+
+        Numbers are standardised. Ready embeddings get half their spread back: their strong
+        components carry more, and the rest should not be raised to the same strength.
+        """
+        numbers = np.zeros((len(rows), 0))
+        if rows.numbers.shape[1]:
+            gaps = np.isnan(rows.numbers)
+            filled = np.where(gaps, self.median, rows.numbers)
+            scaled = np.clip((filled - self.mean) / self.scale, -_CLIP, _CLIP)
+            if ready_embeddings(self):
+                scaled *= _half_spread(np.asarray(self.scale, dtype=float))
+            marks = gaps[:, np.asarray(self.has_gaps, dtype=bool)]
+            numbers = np.concatenate([scaled, marks], axis=1)
+        codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
+        return torch.from_numpy(numbers.astype(np.float32)), codes
+
+    def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
+        """Threads that a fit takes."""
+        return one_thread(n_jobs)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
         return dict(vars(self))
@@ -408,11 +448,23 @@ class TableEncoder:
         return cls(**state)
 
 
+def as_digests(rows: Iterable[bytes]) -> np.ndarray:
+    """Eight bytes of a hash per row, int64 (n,)."""
+    found = b"".join(sha256(row).digest()[:8] for row in rows)
+    return np.frombuffer(found, dtype="<i8").astype(np.int64)
+
+
 def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
     """Return a copy of a table, or an array's columns named x0, x1, ..."""
     if isinstance(X, pd.DataFrame):
         return X.copy(deep=False)
     return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+
+
+def _half_spread(scale: np.ndarray) -> np.ndarray:
+    """Square root of each component's spread, in units of the middle one and within bounds."""
+    ratio: np.ndarray = np.clip(scale / np.median(scale), 1 / _MOST_UNLIKE, _MOST_UNLIKE)
+    return np.sqrt(ratio)
 
 
 def _without(column: pd.Series, words: Sequence[str]) -> pd.Series:

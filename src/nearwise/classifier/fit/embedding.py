@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
-from nearwise.classifier.inputs.table import LARGE, VERY_LARGE, Encoded, TableEncoder
+from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
+from nearwise.classifier.inputs.table import LARGE, VERY_LARGE, TableEncoder
 from nearwise.functional.threads import own_threads
 from nearwise.names import did_you_mean
 from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
@@ -34,10 +35,6 @@ TABLE_EMBEDDERS = ("auto", "identity", "table", "deep", "mlp")
 _CHECKPOINT_SECONDS = 10.0
 _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
 HEAD = "embedder-head"
-
-
-AnyEncoder = TableEncoder | ImageEncoder
-AnyRows = Encoded | EncodedImages
 
 
 def make_network(

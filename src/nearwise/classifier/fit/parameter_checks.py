@@ -87,6 +87,7 @@ def check_settings(
         cv=cv,
         folds=list(folds),
         n_jobs=estimator.n_jobs,
+        tta=check_tta(estimator.tta) if images else (),
     )
 
 
@@ -157,7 +158,6 @@ def _check_embedder(estimator: Any, settings: Settings, images: bool) -> None:
             "tta and embedder_options are for images. Leave them out, and give further views of "
             "ready embeddings to fit as views=[...]."
         )
-    check_tta(estimator.tta)
 
 
 def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:

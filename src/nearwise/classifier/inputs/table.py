@@ -1,7 +1,7 @@
 """TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -17,9 +17,11 @@ from nearwise.classifier.inputs.columns import (
     EMPTY,
     ColumnPlan,
     Use,
+    Wish,
     plan_columns,
     refuse_nothing_used,
     refuse_repeated,
+    warn_of_columns,
 )
 from nearwise.classifier.inputs.dates import ISO, TIME, DateColumn
 from nearwise.data.tables.numeric_columns import Written
@@ -136,6 +138,37 @@ class TableEncoder:
     def cardinalities(self) -> list[int]:
         """Codes of each category column, code 0 included."""
         return [len(self.categories[name]) + 1 for name in self.categorical]
+
+    def learn(
+        self,
+        X: pd.DataFrame | np.ndarray,
+        wishes: Mapping[str, Wish] | None = None,
+        before: "TableEncoder | None" = None,
+    ) -> Encoded:
+        """Decide what training columns are used as, learn them and return the rows encoded.
+
+        `wishes` are `columns` of the classifier. `before` is the encoder of an earlier fit to some
+        of the rows: what it left out, with a warning, stays left out, and what it read, as a date
+        of some layout, is read so again. All columns of an array are numbers.
+        """
+        if isinstance(X, pd.DataFrame):
+            frame = X.set_axis([str(name) for name in X.columns], axis=1)
+            if before is not None:
+                frame, wishes = before.written.attach(frame), {**(wishes or {})} | before.wishes
+            plans = plan_columns(frame, wishes)
+        elif wishes is not None:
+            raise ValueError(
+                "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
+                "give pd.DataFrame(X, columns=[...])."
+            )
+        else:
+            plans = plan_columns(as_frame(X), judge=False)
+        if before is None:
+            warn_of_columns(plans)
+        encoded = self.fit(X, plans)
+        if before is not None:
+            self.keep_gap_words(before)
+        return encoded
 
     def fit(
         self, X: pd.DataFrame | np.ndarray, plans: Sequence[ColumnPlan] | None = None
@@ -434,6 +467,32 @@ class TableEncoder:
         codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
         return torch.from_numpy(numbers.astype(np.float32)), codes
 
+    def open_files(self, X: Any) -> Any:
+        """Hand rows back: those of a table are not given as files."""
+        return X
+
+    def views(self, rows: Encoded, given: Sequence[Any], tta: Any) -> list[Encoded]:
+        """Encode further views of rows, those given."""
+        return [self.transform(view) for view in given]
+
+    def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
+        """Give rows as a table."""
+        return X if isinstance(X, pd.DataFrame) else pd.DataFrame(X, columns=self.columns)
+
+    def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
+        """Give each row as column name to value, in Python's types."""
+        columns = {str(name): _plain_values(column) for name, column in self.frame(X).items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def apart(self, X: Any) -> np.ndarray:
+        """Largest difference of each row but the first from that one, (n - 1,).
+
+        In standard deviations of a number; another category counts 1.
+        """
+        values = self.dense(self.transform(X))
+        largest: np.ndarray = np.abs(values[1:] - values[0]).max(axis=1, initial=0.0)
+        return largest
+
     def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
         """Threads that a fit takes."""
         return one_thread(n_jobs)
@@ -567,6 +626,13 @@ def plain_or_gap(value: Any) -> Any:
     return None if pd.isna(value) is True else plain(value)
 
 
+def _plain_values(column: pd.Series) -> list[Any]:
+    values = column.tolist()
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return values
+    return list(map(plain_or_gap, values))
+
+
 def _counted(pairs: Any) -> str:
     named = [f"{name} ({int(number)})" for name, number in pairs if number]
     return ", ".join(named[:5]) + (f" and {len(named) - 5} more columns" if len(named) > 5 else "")
@@ -583,6 +649,6 @@ def category_places(encoder: TableEncoder) -> Sequence[int]:
     return [position for position, size in sizes if size <= MAX_SPLIT_BY_VALUE]
 
 
-def ready_embeddings(encoder: TableEncoder) -> bool:
+def ready_embeddings(encoder: Any) -> bool:
     """Whether the columns look like a ready embedding: 64 or more numbers and no category."""
     return len(encoder.numeric) >= _WIDE and not encoder.categorical

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.inputs.by_text import as_read
 from nearwise.classifier.inputs.columns import counts_rows
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.uncertainty.explain import Parts, make_parts

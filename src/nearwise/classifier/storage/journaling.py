@@ -12,8 +12,8 @@ import pyarrow as pa
 import torch
 from pydantic import Field
 
-from nearwise.classifier.inputs.images import Source
 from nearwise.classifier.inputs.labels import label_values
+from nearwise.classifier.inputs.rows import Source
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.capacity import check_bound

@@ -14,7 +14,11 @@ from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
+from nearwise.classifier.fit.parameter_checks import (
+    check_bound,
+    check_checkpoint,
+    check_settings,
+)
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
 from nearwise.classifier.inputs import labels
@@ -41,7 +45,6 @@ from nearwise.classifier.noise.noisy_labels import transition_of
 from nearwise.classifier.noise.review import review
 from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import changes
-from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.online.changes import Bound, NewRows
 from nearwise.classifier.online.refreshing import (
     can_refresh,
@@ -255,8 +258,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             images=rows.encoder.kind == "images",
             folds=given_folds(self.cv, rows.X, classes[codes]),
         )
-        fitter = label_fitter(self.label_noise, classes, settings)
-        settings = settings.model_copy(update={"label_fitter": fitter})
+        if self.label_noise is not None:
+            fitter = label_fitter(self.label_noise, classes, settings)
+            settings = settings.model_copy(update={"label_fitter": fitter})
         settings = check_checkpoint(self, settings, [rows.X, *rows.further], codes, weight)
         encoder: Any = rows.encoder
         encoded = encoder.learn(rows.X, self.columns)
@@ -279,6 +283,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             target_name=str(getattr(y, "name", None) or "target"),
             stream=StreamState(seed, first, len(bank), first),
         )
+        if self.capacity is None:
+            return model
         model = changes.bounded(model, self._bound)
         stream = replace(model.stream, refreshed_size=len(model.bank))
         return replace(model, stream=stream)

@@ -57,8 +57,6 @@ def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -
     take wrong labels for true ones.
     """
     transition = check_label_noise(label_noise, classes)
-    if transition is None:
-        return LabelFitter()
     if settings.preset == "instant":
         raise ValueError(
             f'label_noise={label_noise!r} does not fit preset="instant", which takes labels as '

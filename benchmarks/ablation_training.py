@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
-from nearwise.classifier.fit.embedding import default_config, make_network, network_inputs
+from nearwise.classifier.fit.embedding import default_config, make_network
 from nearwise.classifier.inputs.table import TableEncoder, as_frame
 from nearwise.conditions import hardware, versions
 from nearwise.data import split_dataset
@@ -64,7 +64,7 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
     encoder = TableEncoder()
     fitted, seen = encoder.fit(table.iloc[train]), encoder.transform(table.iloc[test])
     classes, codes = np.unique(dataset.y, return_inverse=True)
-    numbers, categories = network_inputs(encoder, fitted)
+    numbers, categories = encoder.network_inputs(fitted)
     rows = TrainingRows(numbers, torch.from_numpy(codes[train]), x_cat=categories)
     inner, held_out = train_test_split(
         np.arange(len(train)), test_size=0.2, random_state=seed, stratify=codes[train]
@@ -78,7 +78,7 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
         network, taught, rows.take(torch.from_numpy(held_out)), TrainConfig(**settings), seed=seed
     )
     seconds = time.perf_counter() - start
-    numbers, categories = network_inputs(encoder, seen)
+    numbers, categories = encoder.network_inputs(seen)
     novel = torch.full((len(test),), -1)
     queries = TrainingRows(numbers, torch.from_numpy(codes[test]), x_cat=categories, ids=novel)
     proba = predict_neighbors(network, queries, memory).numpy().astype(float)

@@ -8,7 +8,6 @@ from sklearn.linear_model import LogisticRegression
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import auto_candidates, cross_fit, given_candidate
-from nearwise.classifier.fit.embedding import network_inputs
 from nearwise.classifier.fit.problem import auto_folds, make_folds
 from nearwise.classifier.inputs.table import TableEncoder
 from tests.classifier.cases import QUICK, attn_knn, same
@@ -121,14 +120,16 @@ def embedding_table(scale, n_rows=2_000):
 
 def test_ready_embeddings_keep_half_of_the_spread_of_their_components():
     spread = np.linspace(0.4, 4.0, 64)
-    inputs = network_inputs(*embedding_table(spread))[0].numpy()
+    encoder, rows = embedding_table(spread)
+    inputs = encoder.network_inputs(rows)[0].numpy()
     np.testing.assert_allclose(inputs.std(axis=0), np.sqrt(spread / np.median(spread)), rtol=0.1)
 
 
 def test_a_column_in_other_units_drowns_no_other():
     spread = np.ones(64)
     spread[0], spread[1] = 5e4, 0.0
-    inputs = network_inputs(*embedding_table(spread))[0].numpy()
+    encoder, rows = embedding_table(spread)
+    inputs = encoder.network_inputs(rows)[0].numpy()
     np.testing.assert_allclose(inputs[:, 2:].std(axis=0), 1, rtol=0.1)
     assert 1 < inputs[:, 0].std() < 6
     assert (inputs[:, 1] == 0).all()
@@ -137,7 +138,7 @@ def test_a_column_in_other_units_drowns_no_other():
 def test_a_table_of_fewer_columns_is_standardised():
     X = np.random.default_rng(0).normal(size=(2_000, 63)) * np.linspace(0.4, 4, 63)
     encoder = TableEncoder()
-    inputs = network_inputs(encoder, encoder.fit(X))[0].numpy()
+    inputs = encoder.network_inputs(encoder.fit(X))[0].numpy()
     np.testing.assert_allclose(inputs.std(axis=0), 1, rtol=0.05)
 
 

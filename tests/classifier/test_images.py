@@ -17,7 +17,7 @@ from nearwise.classifier.inputs.images import (
     image_config,
     image_views,
 )
-from nearwise.classifier.inputs.validation import is_images
+from nearwise.classifier.inputs.rows import KnownColumns, Rows
 from nearwise.training import Augmentation
 from tests.classifier.cases import CHEAP, attn_knn
 from tests.classifier.image_cases import BRIEF, QUICK, patches
@@ -291,8 +291,10 @@ def test_images_of_another_size_are_refused(data, fitted):
 
 
 def test_only_arrays_of_three_or_four_axes_are_images():
-    assert is_images(np.zeros((2, 3, 4, 1))) and is_images(torch.zeros(2, 3, 4))
-    assert not is_images(np.zeros((2, 3))) and not is_images([[[1, 2]]])
+    images = np.zeros((2, 3, 4, 1), dtype=np.uint8)
+    given = [images, torch.from_numpy(images[..., 0]), np.zeros((2, 3)), [[1, 2]]]
+    kinds = [Rows.given(one, KnownColumns()).encoder.kind for one in given]
+    assert kinds == ["images", "images", "table", "table"]
 
 
 def test_one_pass_of_the_backbone_gives_keys_and_depths(data, fitted, monkeypatch):

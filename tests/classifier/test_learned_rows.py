@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.model.learned_rows import row_digests
 from tests.classifier.cases import blobs, fitted, quietly, same, table
 
 
@@ -142,7 +141,7 @@ def test_a_gap_and_a_negative_zero_have_one_form():
 
     codes = np.zeros((2, 1), dtype=np.int64)
     signed = np.array([[np.nan, -0.0], [-np.nan, 0.0]])
-    assert len(np.unique(row_digests(Encoded(signed, codes)))) == 1
+    assert len(np.unique(Encoded(signed, codes).digests())) == 1
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from nearwise.classifier.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs.columns import ColumnReport, ColumnWarning
-from nearwise.classifier.inputs.validation import report_columns
+from nearwise.classifier.inputs.sources import report_columns
 from nearwise.classifier.live import LiveModel
 from nearwise.classifier.model.learned_rows import LearnedRows
 from nearwise.classifier.noise.transition import audited_transition

@@ -14,28 +14,17 @@ from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
+from nearwise.classifier.fit.parameter_checks import (
+    check_bound,
+    check_checkpoint,
+    check_settings,
+)
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
-from nearwise.classifier.inputs import labels, validation
-from nearwise.classifier.inputs.columns import (
-    ColumnPlan,
-    ColumnReport,
-    Wish,
-    plan_columns,
-    warn_of_columns,
-)
-from nearwise.classifier.inputs.images import (
-    ImageEncoder,
-    Source,
-    TTAView,
-    check_tta,
-    from_source,
-    views_by_tta,
-)
-from nearwise.classifier.inputs.table import TableEncoder, as_frame
-from nearwise.classifier.inputs.validation import KnownColumns
+from nearwise.classifier.inputs import labels
+from nearwise.classifier.inputs.columns import ColumnReport, Wish
+from nearwise.classifier.inputs.images import TTAView
+from nearwise.classifier.inputs.rows import AnyRows, KnownColumns, Rows, Source
 from nearwise.classifier.model.class_prior import ClassPrior, check_class_prior
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.learned_rows import (
@@ -56,7 +45,6 @@ from nearwise.classifier.noise.noisy_labels import transition_of
 from nearwise.classifier.noise.review import review
 from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import changes
-from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.online.changes import Bound, NewRows
 from nearwise.classifier.online.judging import judged_again
 from nearwise.classifier.online.refreshing import (
@@ -241,7 +229,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             are trained on the first as well, keys are averaged over all, and predictions from as
             many views are calibrated as such. Images have theirs from `tta`.
         """
-        model = self._fit_model(from_source(X, y, training=True), sample_weight, views)
+        source, columns = Source.of(X, y), KnownColumns()
+        rows = Rows.given(source.X, columns, views=views)
+        model = self._fit_model(source, rows, columns, sample_weight)
         with self._lock:
             self._publish(model)
             folders = self.__dict__.get("_folders", {})
@@ -249,16 +239,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _fit_model(
-        self, source: Source, sample_weight: Any, views: Sequence[Any] | None
+        self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
     ) -> FittedModel:
-        X, y, names = source
-        columns = KnownColumns()
-        rows = validation.check_rows(columns, X, reset=True)
-        others = validation.check_views(columns, views, len(rows))
+        _, y, names = source
         classes, codes = labels.check_labels(y, len(rows))
         labels.check_class_sizes(classes, codes)
         labels.warn_of_lone_rows(classes, codes)
-        weight = validation.check_weight(sample_weight, len(rows))
+        weight = labels.check_weight(sample_weight, len(rows))
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -268,19 +255,21 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             len(rows),
             len(classes),
             seed,
-            n_views=1 + len(others),
-            images=validation.is_images(rows),
-            folds=given_folds(self.cv, rows, classes[codes]),
+            n_views=1 + len(rows.further),
+            images=rows.encoder.kind == "images",
+            folds=given_folds(self.cv, rows.X, classes[codes]),
         )
-        fitter = label_fitter(self.label_noise, classes, settings)
-        settings = settings.model_copy(update={"label_fitter": fitter})
-        settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
-        plans = [] if validation.is_images(rows) else self._plan_columns(rows)
-        problem = _problem(rows, plans, codes, weight, len(classes))
+        if self.label_noise is not None:
+            fitter = label_fitter(self.label_noise, classes, settings)
+            settings = settings.model_copy(update={"label_fitter": fitter})
+        settings = check_checkpoint(self, settings, [rows.X, *rows.further], codes, weight)
+        encoder: Any = rows.encoder
+        encoded = encoder.learn(rows.X, self.columns)
+        problem = Problem(encoder, encoded, codes, weight, len(classes))
         if self.capacity is not None:
             check_capacity(self.capacity, len(classes))
-        problem.views = _further_views(problem.encoder, problem.rows, others, self.tta)
-        problem.tta = check_tta(self.tta)
+        problem.tta = settings.tta
+        problem.views = rows.views(encoded, settings.tta)
         with Progress(self.verbose) as progress:
             predictor = fit_problem(problem, settings, progress)
         bank = predictor.views.bank
@@ -289,14 +278,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             predictor=predictor,
             columns=columns,
             classes=classes,
-            rows=_read(rows, problem.encoder).iloc[remembered].reset_index(drop=True)
-            if isinstance(rows, pd.DataFrame)
-            else rows[remembered],
+            rows=rows.take(remembered),
             row_names=None if names is None else names[remembered],
             weight_unit=weight_unit,
             target_name=str(getattr(y, "name", None) or "target"),
             stream=StreamState(seed, first, len(bank), first),
         )
+        if self.capacity is None:
+            return model
         model = changes.bounded(model, self._bound)
         stream = replace(model.stream, refreshed_size=len(model.bank))
         return replace(model, stream=stream)
@@ -307,15 +296,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight = bank.sample_weight.double().numpy()
         own = None if (weight == 1).all() else weight / weight.mean()
         codes = model.label_positions.numpy()
-        images = validation.is_images(model.rows)
-        plans = [] if images else self._plan_columns(model.rows, model.predictor.encoder)
-        problem = _problem(model.rows, plans, codes, own, model.n_classes)
+        before: Any = model.predictor.encoder
+        encoder = type(before)()
+        encoded = encoder.learn(model.rows, self.columns, before)
+        problem = Problem(encoder, encoded, codes, own, model.n_classes, ids=bank.ids)
         problem.tta = model.predictor.tta
-        problem.views = _further_views(problem.encoder, problem.rows, [], problem.tta)
-        before = model.predictor.encoder
-        if isinstance(problem.encoder, TableEncoder) and isinstance(before, TableEncoder):
-            problem.encoder.keep_gap_words(before)
-        problem.ids = bank.ids
+        problem.views = encoder.views(encoded, [], problem.tta)
         with Progress(self.verbose) as progress:
             settings = self._settings_of_refresh(model)
             predictor = fit_problem(problem, settings, progress)
@@ -326,32 +312,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         arrived = int(bank.ids.max()) + 1
         stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank), changed=0)
         return changes.fading(replace(model, predictor=predictor, stream=stream))
-
-    def _plan_columns(
-        self, rows: pd.DataFrame | np.ndarray, before: Any = None
-    ) -> list[ColumnPlan]:
-        """Decide what the columns are used as; those of an array are numbers, all of them.
-
-        `before` is the encoder of an earlier fit to some of the rows. What this left out, with a
-        warning, stays left out, and what it read, as a date of some layout, is read so again.
-        """
-        if isinstance(rows, pd.DataFrame):
-            frame = rows.set_axis([str(name) for name in rows.columns], axis=1)
-            if before is not None:
-                frame = before.written.attach(frame)
-                return plan_columns(frame, {**(self.columns or {})} | before.wishes)
-            plans = plan_columns(frame, self.columns)
-            warn_of_columns(plans)
-            return plans
-        if self.columns is not None:
-            raise ValueError(
-                "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
-                "give pd.DataFrame(X, columns=[...])."
-            )
-        plans = plan_columns(as_frame(rows), judge=False)
-        if before is None:
-            warn_of_columns(plans)
-        return plans
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
@@ -508,8 +468,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def written_(self) -> Written:
         """How the numbers of the training table were written, for `read_table(like=...)`."""
-        encoder = self._fitted.predictor.encoder
-        return encoder.written if isinstance(encoder, TableEncoder) else Written()
+        return self._predictor.encoder.written
 
     @property
     def column_types_(self) -> dict[str, str]:
@@ -552,17 +511,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self, model: FittedModel, X: Any, views: Sequence[Any] | None = None
     ) -> list[AnyRows]:
         """Check and encode new rows and their further views: those given, or such as `fit` made."""
-        encoder = model.predictor.encoder
-        rows = encoder.transform(validation.check_new_rows(model.columns, X, encoder))
-        return self._with_views(model, rows, views)
-
-    def _with_views(
-        self, model: FittedModel, rows: AnyRows, views: Sequence[Any] | None
-    ) -> list[AnyRows]:
-        encoder = model.predictor.encoder
-        checked = validation.check_views(model.columns, views, len(rows), encoder.left_out)
-        tta = model.predictor.tta if views is None else None
-        return [rows, *_further_views(encoder, rows, checked, tta)]
+        rows = Rows.given(X, model.columns, model.predictor.encoder, views)
+        return rows.encode(model.predictor.tta if views is None else None)
 
     def query(
         self,
@@ -960,12 +910,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         if X is None:
             raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
         model = self._fitted
-        encoder = model.predictor.encoder
-        rows = validation.check_new_rows(model.columns, X, encoder)
+        rows = Rows.given(X, model.columns, model.predictor.encoder)
         codes = None
         if y is not None:
             codes, _ = labels.positions_among(model.classes, labels.label_values(y))
-        return find_learned(model, encoder.transform(rows), codes, rows)
+        return find_learned(model, rows.encode()[0], codes, rows.X)
 
     def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
         """Predict rows that were learned from as if they were new, as far as that is possible.
@@ -1062,12 +1011,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Remembered rows: id, label by the target's name, weight, and columns (no pixels)."""
         model = self._fitted
         bank, target = model.bank, model.target_name
-        if isinstance(model.rows, pd.DataFrame):
-            columns = model.rows.reset_index(drop=True)
-        elif isinstance(model.predictor.encoder, TableEncoder):
-            columns = pd.DataFrame(model.rows, columns=model.predictor.encoder.columns)
-        else:
-            columns = pd.DataFrame({} if model.row_names is None else {"file": model.row_names})
+        columns = model.predictor.encoder.frame(model.rows, model.row_names)
+        columns = columns.reset_index(drop=True)
         own = pd.DataFrame(
             {
                 "id": bank.ids.numpy(),
@@ -1126,7 +1071,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             Ids go on from the largest ever given, so they show the order of arrival.
         """
         check_is_fitted(self)
-        source = from_source(X, y, training=True)
+        source = Source.of(X, y)
         with self._lock:
             self._model.check_changeable()
             self._model, ids = self._added(self._model, source, sample_weight, views, self._bound)
@@ -1143,10 +1088,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[FittedModel, Tensor]:
         check_bound(self)
         X, y, names = source
-        rows = validation.check_new_rows(model.columns, X, model.predictor.encoder)
-        everyone = self._with_views(model, model.predictor.encoder.transform(rows), views)
-        weight = validation.check_weight(sample_weight, len(rows))
-        new = NewRows(rows, everyone, y, weight, names)
+        rows = Rows.given(X, model.columns, model.predictor.encoder, views)
+        everyone = rows.encode(model.predictor.tta if views is None else None)
+        weight = labels.check_weight(sample_weight, len(rows))
+        new = NewRows(rows.X, everyone, y, weight, names)
         changed, ids = changes.with_rows(model, new, bound)
         return self._judged_again(model, changed), ids
 
@@ -1240,7 +1185,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If the first batch cannot be fitted, or a label is not among the declared classes.
         """
-        source = from_source(X, y, training=True)
+        source = Source.of(X, y)
         with self._lock:
             if not hasattr(self, "_model"):
                 self._fit_first(source, classes, sample_weight, views)
@@ -1259,8 +1204,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None
     ) -> None:
         declared = None if classes is None else labels.check_labels(classes, len(classes))[0]
-        n_rows = len(validation.check_rows(KnownColumns(), source.X, reset=True))
-        present, codes = labels.check_labels(source.y, n_rows)
+        columns = KnownColumns()
+        rows = Rows.given(source.X, columns, views=views)
+        present, codes = labels.check_labels(source.y, len(rows))
         unknown = [] if declared is None else labels.positions_among(declared, present)[1]
         if unknown:
             raise ValueError(f"y holds {unknown[:5]}, which classes={classes!r} does not list.")
@@ -1271,7 +1217,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 f"The first batch of a stream must be one that can be fitted. {error} Collect "
                 "more rows before the first call of partial_fit."
             ) from error
-        model = self._fit_model(source, sample_weight, views)
+        model = self._fit_model(source, rows, columns, sample_weight)
         if declared is not None:
             later = [c for c in declared.tolist() if c not in set(present.tolist())]
             model = changes.with_classes(model, later)
@@ -1291,7 +1237,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             n_classes,
             model.stream.seed,
             n_views=model.predictor.n_views,
-            images=validation.is_images(model.rows),
+            images=model.predictor.encoder.kind == "images",
             folds=given_folds(self.cv, model.rows, model.classes[model.label_positions.numpy()]),
         )
 
@@ -1381,32 +1327,3 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             return open_stored(cls, folder, trusted, trusted_store)
         refuse_trusted_store(folder, trusted_store)
         return load_model_folder(cls, folder, trusted)
-
-
-def _further_views(encoder: Any, rows: Any, given: Sequence[Any], tta: Any) -> list[AnyRows]:
-    """Encode further views of encoded rows: those given, or of images those that `tta` names."""
-    if isinstance(encoder, TableEncoder):
-        return [encoder.transform(view) for view in given]
-    return [*views_by_tta(rows, given, tta)]
-
-
-def _read(rows: pd.DataFrame, encoder: Any) -> pd.DataFrame:
-    """Turn text into the numbers that it writes, as `check_new_rows` does for later rows."""
-    read: pd.DataFrame = encoder.in_numbers(rows).copy(deep=False)
-    read.attrs = {}
-    return read
-
-
-def _problem(
-    rows: Any,
-    plans: list[ColumnPlan],
-    codes: np.ndarray,
-    weight: np.ndarray | None,
-    n_classes: int,
-) -> Problem:
-    """Encode training rows; `plans` are of the columns of a table."""
-    if validation.is_images(rows):
-        images = ImageEncoder()
-        return Problem(images, images.fit(rows), codes, weight, n_classes)
-    table = TableEncoder()
-    return Problem(table, table.fit(rows, plans), codes, weight, n_classes)

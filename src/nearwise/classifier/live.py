@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from nearwise.classifier.classifier import AttnKNNClassifier
-from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.inputs import validation
-from nearwise.classifier.inputs.images import from_source
-from nearwise.classifier.inputs.labels import check_labels, label_values
+from nearwise.classifier.inputs.labels import check_labels, check_weight, label_values
+from nearwise.classifier.inputs.rows import AnyRows, Rows, Source
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.feedback import Yardstick, feedback_summary, judge
@@ -318,14 +316,11 @@ class LiveModel:
         *,
         feedback: bool,
     ) -> Change:
-        source, known = from_source(X, y, training=True), self.model._fitted
-        encoder = known.predictor.encoder
-        rows = validation.check_new_rows(known.columns, source.X, encoder)
+        source, known = Source.of(X, y), self.model._fitted
+        rows = Rows.given(source.X, known.columns, known.predictor.encoder, views)
         check_labels(source.y, len(rows))
-        weight = validation.check_weight(sample_weight, len(rows))
-        if views is not None:
-            views = validation.check_views(known.columns, views, len(rows), encoder.left_out)
-        parts = pack_rows_to_add(source._replace(X=rows), weight, views)
+        weight = check_weight(sample_weight, len(rows))
+        parts = pack_rows_to_add(source._replace(X=rows.X), weight, rows.further)
         request = [
             "feedback" if feedback else "add",
             sorted((name, sha256(part).hexdigest()) for name, part in parts.items()),
@@ -335,7 +330,8 @@ class LiveModel:
             if not feedback:
                 return draft_add(self.model, parts)
             extras = {"sets": True, "novelty": True, "judged_by": self._judged_by(fitted)}
-            query = self.model._query_of(fitted, rows, views, **extras)
+            further = None if views is None else rows.further
+            query = self.model._query_of(fitted, rows.X, further, **extras)
             return draft_add(self.model, parts, judge(query, source.y))
 
         return self._commit(draft, request, key)

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from nearwise.cached import cached_property
-from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, joined, pool
 from nearwise.classifier.model.predictor import Predictor, Retrieved

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.live import ReusedKeyError, Version
 from nearwise.classifier.query import Query
 from nearwise.memory import StoreError, UnknownIdError

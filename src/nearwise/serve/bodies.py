@@ -240,16 +240,51 @@ def rows_for(version: Version, body: Rows) -> Any:
         be read; 501 where no reader of images is installed.
     """
     encoder = version.fitted.predictor.encoder
-    if isinstance(encoder, ImageEncoder):
-        if body.images is None:
-            raise ProblemError(422, "The model takes images; give them as images, in base64.")
-        return _decoded(body.images, encoder, resize=body.resize)
+    return _ROWS_FOR[encoder.kind](encoder, body)
+
+
+def _images_for(encoder: ImageEncoder, body: Rows) -> Any:
+    from nearwise.data.images.decode import Encoded, decode_images
+
+    if body.images is None:
+        raise ProblemError(422, "The model takes images; give them as images, in base64.")
+    files = []
+    for number, text in enumerate(body.images):
+        try:
+            files.append(Encoded(f"image {number}", base64.b64decode(text, validate=True)))
+        except (binascii.Error, ValueError):
+            raise ProblemError(422, f"Image {number} is not a file in base64.") from None
+    size = encoder.size if body.resize else None
+    try:
+        found = decode_images(files, len(files), image_size=size, color=encoder.color)
+    except (ValueError, MemoryError) as error:
+        raise ProblemError(422, str(error)) from None
+    except ImportError as error:
+        raise ProblemError(501, str(error)) from None
+    if found.shape[1:3] != encoder.size:
+        height, width = encoder.size
+        raise ProblemError(
+            422,
+            f"The images have {found.shape[1]} x {found.shape[2]} pixels, the model takes {height} "
+            f"x {width}. Resize them, or set resize: true.",
+        )
+    return found
+
+
+def _table_for(encoder: TableEncoder, body: Rows) -> Any:
     if body.images is not None or body.resize:
         raise ProblemError(422, "The model does not take images; give rows or features, no resize.")
     if body.features is not None:
         return _matrix(body.features)
     assert body.rows is not None  # checked
-    return _table(body.rows, encoder)
+    known = set(encoder.columns)
+    for number, row in enumerate(body.rows):
+        if row.keys() != known:
+            check_columns(row.keys(), encoder, f"Row {number}")
+    return pd.DataFrame(body.rows, columns=encoder.columns)
+
+
+_ROWS_FOR: dict[str, Callable[[Any, Rows], Any]] = {"images": _images_for, "table": _table_for}
 
 
 def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> np.ndarray:
@@ -301,40 +336,6 @@ def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> 
         f"{where} {what}; {why}.{hint} The model needs the columns "
         f"{_listed(needed)}. null stands for a missing value.",
     )
-
-
-def _table(rows: list[dict[str, Any]], encoder: TableEncoder) -> pd.DataFrame:
-    known = set(encoder.columns)
-    for number, row in enumerate(rows):
-        if row.keys() != known:
-            check_columns(row.keys(), encoder, f"Row {number}")
-    return pd.DataFrame(rows, columns=encoder.columns)
-
-
-def _decoded(images: list[str], encoder: ImageEncoder, *, resize: bool) -> Any:
-    from nearwise.data.images.decode import Encoded, decode_images
-
-    files = []
-    for number, text in enumerate(images):
-        try:
-            files.append(Encoded(f"image {number}", base64.b64decode(text, validate=True)))
-        except (binascii.Error, ValueError):
-            raise ProblemError(422, f"Image {number} is not a file in base64.") from None
-    size = encoder.size if resize else None
-    try:
-        found = decode_images(files, len(files), image_size=size, color=encoder.color)
-    except (ValueError, MemoryError) as error:
-        raise ProblemError(422, str(error)) from None
-    except ImportError as error:
-        raise ProblemError(501, str(error)) from None
-    if found.shape[1:3] != encoder.size:
-        height, width = encoder.size
-        raise ProblemError(
-            422,
-            f"The images have {found.shape[1]} x {found.shape[2]} pixels, the model takes {height} "
-            f"x {width}. Resize them, or set resize: true.",
-        )
-    return found
 
 
 def _listed(names: list[Any]) -> str:

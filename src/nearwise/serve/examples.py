@@ -1,16 +1,17 @@
 """Requests made of the columns of the model that is served: /docs sends them as they are."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.live import Version
 from nearwise.html import picture
 from nearwise.safe_files import plain
 from nearwise.serve.protocol import model_metadata
 
 _DIGITS = 6
+Row = tuple[dict[str, Any], list[dict[str, Any]]]  # in a body, and as tensors
 
 
 def examples(version: Version, name: str) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def examples(version: Version, name: str) -> dict[str, Any]:
     row.
     """
     label = version.fitted.classes.tolist()[0]
-    row, tensors = _row(version, name)
+    make = _ROWS[version.fitted.predictor.encoder.kind]
+    row, tensors = make(version, model_metadata(name, version)["inputs"])
     found: dict[str, Any] = plain(
         {
             "Question": row,
@@ -34,15 +36,16 @@ def examples(version: Version, name: str) -> dict[str, Any]:
     return found
 
 
-def _row(version: Version, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """One row, as `rows`, `features` or `images`, and as tensors."""
+def _image_row(version: Version, inputs: list[dict[str, Any]]) -> Row:
+    pixels = np.asarray(_remembered(version)["image"])
+    data = pixels.ravel().tolist()
+    image = picture(pixels).partition(",")[2]
+    return {"images": [image]}, [inputs[0] | {"shape": [1, *pixels.shape], "data": data}]
+
+
+def _table_row(version: Version, inputs: list[dict[str, Any]]) -> Row:
     fitted = version.fitted
-    encoder, inputs = fitted.predictor.encoder, model_metadata(name, version)["inputs"]
-    if isinstance(encoder, ImageEncoder):
-        pixels = np.asarray(_remembered(version)["image"])
-        data = pixels.ravel().tolist()
-        image = picture(pixels).partition(",")[2]
-        return {"images": [image]}, [inputs[0] | {"shape": [1, *pixels.shape], "data": data}]
+    encoder = cast(TableEncoder, fitted.predictor.encoder)
     medians = dict(zip(encoder.numeric, encoder.median, strict=True))
     remembered = _remembered(version) if encoder.dates else {}
     types = {report["name"]: report["type"].lower() for report in encoder.report}
@@ -63,6 +66,9 @@ def _row(version: Version, name: str) -> tuple[dict[str, Any], list[dict[str, An
         one | {"shape": [1], "data": [row[one["name"]]]} for one in inputs if one["name"] in row
     ]
     return {"rows": [row]}, tensors
+
+
+_ROWS = {"images": _image_row, "table": _table_row}
 
 
 def _remembered(version: Version) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Open Inference Protocol v2: tensors of a request become rows, and answers become tensors."""
 
+from collections.abc import Callable
 from types import NoneType
 from typing import Annotated, Any, Literal
 
@@ -8,6 +9,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.rows import KnownColumns
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.live import Version
 from nearwise.serve.asked_rows import Answers, Ask
@@ -118,13 +120,20 @@ def rows_of_tensors(version: Version, inputs: list[InputTensor]) -> Any:
     tensors = {tensor.name: _array(tensor) for tensor in inputs}
     if len(tensors) < len(inputs):
         raise ProblemError(422, "Two inputs have the same name.")
-    if isinstance(encoder, ImageEncoder):
-        if list(tensors) != ["image"]:
-            raise ProblemError(422, f"The model takes one input, image; got {', '.join(tensors)}.")
-        image = tensors["image"]
-        if image.ndim != 4 or image.dtype != np.uint8:
-            raise ProblemError(422, "image must be UINT8 of shape [n, height, width, channels].")
-        return image
+    rows_of, _ = _KINDS[encoder.kind]
+    return rows_of(encoder, tensors)
+
+
+def _images_of(encoder: ImageEncoder, tensors: dict[str, np.ndarray]) -> np.ndarray:
+    if list(tensors) != ["image"]:
+        raise ProblemError(422, f"The model takes one input, image; got {', '.join(tensors)}.")
+    image = tensors["image"]
+    if image.ndim != 4 or image.dtype != np.uint8:
+        raise ProblemError(422, "image must be UINT8 of shape [n, height, width, channels].")
+    return image
+
+
+def _table_of(encoder: TableEncoder, tensors: dict[str, np.ndarray]) -> np.ndarray | pd.DataFrame:
     if list(tensors) == ["features"] and "features" not in encoder.columns:
         features = tensors["features"]
         if features.ndim != 2 or features.dtype.kind not in "fiu":
@@ -238,21 +247,32 @@ def _datatype_of_column(encoder: TableEncoder, name: str) -> str:
     return "FP64" if encoder.kinds[name] == "number" else "BYTES"
 
 
+def _inputs_of_images(encoder: ImageEncoder, columns: KnownColumns) -> list[dict[str, Any]]:
+    shape = [-1, encoder.height, encoder.width, encoder.channels]
+    return [{"name": "image", "datatype": "UINT8", "shape": shape}]
+
+
+def _inputs_of_table(encoder: TableEncoder, columns: KnownColumns) -> list[dict[str, Any]]:
+    if columns.names is None:
+        shape = [-1, columns.n_features_in_]
+        return [{"name": "features", "datatype": "FP64", "shape": shape}]
+    return [
+        {"name": one, "datatype": _datatype_of_column(encoder, one), "shape": [-1]}
+        for one in encoder.columns
+    ]
+
+
+# Of each kind of rows: what tensors become, and the tensors that a model takes.
+_KINDS: dict[str, tuple[Callable[..., Any], Callable[..., list[dict[str, Any]]]]] = {
+    "images": (_images_of, _inputs_of_images),
+    "table": (_table_of, _inputs_of_table),
+}
+
+
 def model_metadata(name: str, version: Version) -> dict[str, Any]:
     """Describe a model's inputs and outputs."""
     encoder, classes = version.fitted.predictor.encoder, version.fitted.classes
-    inputs: list[dict[str, Any]]
-    if isinstance(encoder, ImageEncoder):
-        shape = [-1, encoder.height, encoder.width, encoder.channels]
-        inputs = [{"name": "image", "datatype": "UINT8", "shape": shape}]
-    elif version.fitted.columns.names is None:
-        shape = [-1, version.fitted.columns.n_features_in_]
-        inputs = [{"name": "features", "datatype": "FP64", "shape": shape}]
-    else:
-        inputs = [
-            {"name": one, "datatype": _datatype_of_column(encoder, one), "shape": [-1]}
-            for one in encoder.columns
-        ]
+    _, inputs_of = _KINDS[encoder.kind]
     per_class, per_neighbor = [-1, len(classes)], [-1, -1]
     shapes = dict.fromkeys(("proba", "base_proba", "neighbor_proba", "prediction_set"), per_class)
     shapes |= dict.fromkeys(_NEIGHBOR, per_neighbor)
@@ -260,7 +280,7 @@ def model_metadata(name: str, version: Version) -> dict[str, Any]:
         "name": name,
         "versions": [str(version.number)],
         "platform": "nearwise",
-        "inputs": inputs,
+        "inputs": inputs_of(encoder, version.fitted.columns),
         "outputs": [
             {
                 "name": output,

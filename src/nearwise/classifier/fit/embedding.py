@@ -4,22 +4,16 @@ import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
-from nearwise.classifier.inputs.table import (
-    LARGE,
-    VERY_LARGE,
-    Encoded,
-    TableEncoder,
-    ready_embeddings,
-)
+from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
+from nearwise.classifier.inputs.table import LARGE, VERY_LARGE, TableEncoder
 from nearwise.functional.threads import own_threads
-from nearwise.memory.checks import as_tensor
 from nearwise.names import did_you_mean
 from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
 from nearwise.nn.embedders import NumericEmbedding
@@ -39,44 +33,8 @@ from nearwise.training import (
 
 TABLE_EMBEDDERS = ("auto", "identity", "table", "deep", "mlp")
 _CHECKPOINT_SECONDS = 10.0
-_CLIP = 5.0
-_MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
 _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
 HEAD = "embedder-head"
-
-
-AnyEncoder = TableEncoder | ImageEncoder
-AnyRows = Encoded | EncodedImages
-
-
-def network_inputs(encoder: AnyEncoder, rows: AnyRows) -> tuple[Tensor, Tensor | None]:
-    """Make the inputs of a network: numbers with gaps filled and marked, and category codes.
-
-    Images are handed on as they are, uint8 (n, c, h, w).
-
-    Numbers are standardised. Ready embeddings get half their spread back: their strong components
-    carry more, and the rest should not be raised to the same strength.
-    """
-    if isinstance(rows, EncodedImages):
-        return as_tensor(rows.pixels), None
-    assert isinstance(encoder, TableEncoder)  # rows come from their own encoder
-    numbers = np.zeros((len(rows), 0))
-    if rows.numbers.shape[1]:
-        gaps = np.isnan(rows.numbers)
-        filled = np.where(gaps, encoder.median, rows.numbers)
-        scaled = np.clip((filled - encoder.mean) / encoder.scale, -_CLIP, _CLIP)
-        if ready_embeddings(encoder):
-            scaled *= _half_spread(np.asarray(encoder.scale, dtype=float))
-        marks = gaps[:, np.asarray(encoder.has_gaps, dtype=bool)]
-        numbers = np.concatenate([scaled, marks], axis=1)
-    codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
-    return torch.from_numpy(numbers.astype(np.float32)), codes
-
-
-def _half_spread(scale: np.ndarray) -> np.ndarray:
-    """Square root of each component's spread, in units of the middle one and within bounds."""
-    ratio: np.ndarray = np.clip(scale / np.median(scale), 1 / _MOST_UNLIKE, _MOST_UNLIKE)
-    return np.sqrt(ratio)
 
 
 def make_network(
@@ -95,8 +53,9 @@ def make_network(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if isinstance(encoder, ImageEncoder):
-            return _image_network(kind, encoder, n_classes, options or {})
+        if kind not in TABLE_EMBEDDERS:
+            return _image_network(kind, cast(ImageEncoder, encoder), n_classes, options or {})
+        encoder = cast(TableEncoder, encoder)
         if kind == "mlp":
             return NeighborNetwork(TabularMLP(n_numeric), n_classes, head=True, similarity="cosine")
         embedded: NumericEmbedding | None = "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
@@ -221,7 +180,7 @@ class Embedding:
         return Depths(keys, features.stages, predict_head(network, images, keys=keys))
 
     def _rows(self, member: int, encoder: AnyEncoder, rows: AnyRows) -> TrainingRows:
-        numbers, codes = network_inputs(encoder, rows)
+        numbers, codes = encoder.network_inputs(cast(Any, rows))
         device = next(iter(self.networks[member].parameters())).device
         unused = torch.zeros(len(rows), dtype=torch.int64)
         return TrainingRows(numbers, unused, x_cat=codes).to(device)
@@ -251,13 +210,14 @@ def train_member(
     of an `ImageEmbedder`. With the `likelihood` (n, C) of the given labels, the labels of the
     training rows are corrected while the network trains.
     """
-    numbers, codes = network_inputs(encoder, rows)
+    inputs: Callable[[Any], tuple[Tensor, Tensor | None]] = encoder.network_inputs
+    numbers, codes = inputs(rows)
     everything = TrainingRows(
         numbers,
         torch.from_numpy(labels),
         x_cat=codes,
         sample_weight=None if weight is None else torch.from_numpy(weight).float(),
-        second_x_num=None if second is None else network_inputs(encoder, second)[0],
+        second_x_num=None if second is None else inputs(second)[0],
     )
     network = make_network(kind, encoder, numbers.shape[1], n_classes, seed, options)
     with own_threads() if len(rows) > LARGE else nullcontext():  # of small steps more costs time

@@ -1,7 +1,7 @@
 """The networks of images: trained for keys and predictions, and to look for wrong labels."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -120,8 +120,7 @@ class _LabelNetworks:
 
 
 def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:
-    assert isinstance(problem.encoder, ImageEncoder) and isinstance(problem.rows, EncodedImages)
-    return problem.encoder, problem.rows
+    return cast(ImageEncoder, problem.encoder), cast(EncodedImages, problem.rows)
 
 
 def _training(

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nearwise.classifier.fit.embedding import AnyRows, Embedding, default_config, train_member
+from nearwise.classifier.fit.embedding import Embedding, default_config, train_member
 from nearwise.classifier.fit.feature_space import choose_feature_space
 from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.row_models import FeatureSpace

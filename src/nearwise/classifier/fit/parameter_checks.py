@@ -16,6 +16,7 @@ from nearwise.classifier.model.class_prior import check_class_prior
 from nearwise.classifier.settings import Preset, Settings, check_count
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
+from nearwise.memory.eviction import EVICTION_NAMES
 from nearwise.names import did_you_mean
 
 _HELD_OUT = 0.1  # share held out where "auto" holds rows out once, more of few rows
@@ -87,6 +88,7 @@ def check_settings(
         cv=cv,
         folds=list(folds),
         n_jobs=estimator.n_jobs,
+        tta=check_tta(estimator.tta) if images else (),
     )
 
 
@@ -157,7 +159,17 @@ def _check_embedder(estimator: Any, settings: Settings, images: bool) -> None:
             "tta and embedder_options are for images. Leave them out, and give further views of "
             "ready embeddings to fit as views=[...]."
         )
-    check_tta(estimator.tta)
+
+
+def check_bound(estimator: Any) -> None:
+    """Refuse a capacity or an eviction that is not known."""
+    capacity, eviction = estimator.capacity, estimator.eviction
+    if not isinstance(eviction, str) or eviction not in EVICTION_NAMES:
+        options = ", ".join(map(repr, EVICTION_NAMES))
+        raise ValueError(f"eviction={eviction!r} is not known. Use one of {options}.")
+    whole = isinstance(capacity, int | np.integer) and not isinstance(capacity, bool)
+    if capacity is not None and not (whole and capacity >= 2):
+        raise ValueError(f"capacity={capacity!r} must be None or a whole number of at least 2.")
 
 
 def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:

@@ -25,7 +25,7 @@ from nearwise.classifier.fit.base import (
     forest_settings,
     given_candidate,
 )
-from nearwise.classifier.fit.embedding import HEAD, AnyRows, Embedding
+from nearwise.classifier.fit.embedding import HEAD, Embedding
 from nearwise.classifier.fit.head_fitting import (
     CrossFit,
     accept_heads,
@@ -49,8 +49,8 @@ from nearwise.classifier.fit.problem import (
     cross_fit_folds,
     make_folds,
 )
-from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.labels import judging_weight
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.gates import tempered_nll
@@ -79,7 +79,6 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.classifier.progress import Progress
 from nearwise.data import hold_out
-from nearwise.functional.threads import one_thread, own_threads
 from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.training import HeadRows
@@ -88,7 +87,6 @@ _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left ou
 _FEW = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
 _HEADS = 5  # folds of rows that are held out once
-_NETWORKS = 3  # of a table, where rows are held out once
 _EPOCHS_OF_VIEWS = 12
 _NEIGHBORS = "neighbors"
 _WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
@@ -96,7 +94,6 @@ _WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, h
 
 def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Fit to the folds of the settings: cross-fitted, or one fold that is held out once."""
-    images = isinstance(problem.encoder, ImageEncoder)
     if isinstance(share := settings.cv, float):
         check_held_out(len(problem.labels), problem.n_classes, share)
         problem.folds = settings.folds or [hold_out(problem.labels, share, settings.seed)]
@@ -107,9 +104,10 @@ def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> 
                 "them. Drop the rows without weight, or change random_state."
             )
         problem.choice["held_out"] = len(held_out)
-        problem.n_networks = 1 if images else _NETWORKS
-    with own_threads() if images else one_thread(settings.n_jobs):
-        return (_fit_images if images else _fit_table)(problem, settings, progress)
+        problem.n_networks = problem.encoder.n_networks
+    fits = {"images": _fit_images, "table": _fit_table}
+    with problem.encoder.threads(settings.n_jobs):
+        return fits[problem.encoder.kind](problem, settings, progress)
 
 
 def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from numbers import Number
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from pydantic import ConfigDict, Field
 from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
 from torch import Tensor
 
-from nearwise.classifier.fit.embedding import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.labels import judging_weight, lone_rows
+from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.table import LARGE, Encoded, TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.predictor import as_float
@@ -83,6 +83,7 @@ class FitSettings(Settings):
     cv: int | float | Literal["auto"]
     folds: list[Any] = Field(default=[])
     n_jobs: int | None
+    tta: tuple[TTAView, ...] = ()
     checkpoint: Path | None = None
     label_fitter: LabelFitter = Field(default_factory=LabelFitter)
 
@@ -141,8 +142,7 @@ class Problem:
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:
         """Encoder and rows, where they are a table's; images never come here."""
-        assert isinstance(self.encoder, TableEncoder) and isinstance(self.rows, Encoded)
-        return self.encoder, self.rows
+        return cast(TableEncoder, self.encoder), cast(Encoded, self.rows)
 
     @property
     def row_weight(self) -> Tensor:

@@ -1,16 +1,21 @@
 """Images as rows of a classifier: checked, encoded, and seen in several views."""
 
-import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 
+from nearwise.classifier.inputs.sources import are_files
+from nearwise.classifier.inputs.table import as_digests
+from nearwise.data.tables.numeric_columns import Written
 from nearwise.functional.devices import fast_bfloat16
+from nearwise.functional.threads import own_threads
+from nearwise.memory.checks import as_tensor
 
 if TYPE_CHECKING:
     from nearwise.data.images.decode import Color
@@ -37,6 +42,15 @@ class EncodedImages:
         """Return some of the images."""
         return EncodedImages(self.pixels[rows])
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """No numbers that a file could round, float64 (n, 0)."""
+        return np.zeros((len(self), 0))
+
+    def digests(self) -> np.ndarray:
+        """Give a number for every image that another one does not have, int64 (n,)."""
+        return as_digests(image.tobytes() for image in self.pixels)
+
     @classmethod
     def joined(cls, parts: Sequence["EncodedImages"]) -> "EncodedImages":
         """Return the images of several, one after another."""
@@ -46,6 +60,16 @@ class EncodedImages:
 @dataclass
 class ImageEncoder:
     """What is remembered of the training images: their size."""
+
+    kind: ClassVar[Literal["images"]] = "images"
+    n_networks: ClassVar[int] = 1
+    soft_targets: ClassVar[bool] = True  # networks learn from probabilities of the labels
+    columns: ClassVar[list[str]] = ["image"]
+    numeric: ClassVar[list[str]] = []
+    categorical: ClassVar[list[str]] = []
+    left_out: ClassVar[list[str]] = []
+    report: ClassVar[list[dict[str, Any]]] = []
+    written: ClassVar[Written] = Written()
 
     height: int = 0
     width: int = 0
@@ -71,22 +95,7 @@ class ImageEncoder:
         """One column, the image, with its size."""
         return {"image": f"{self.height} x {self.width} x {self.channels} uint8"}
 
-    @property
-    def columns(self) -> list[str]:
-        """Name of the one column."""
-        return ["image"]
-
-    @property
-    def left_out(self) -> list[str]:
-        """No column is left out."""
-        return []
-
-    @property
-    def report(self) -> list[dict[str, Any]]:
-        """Nothing to report on columns."""
-        return []
-
-    def fit(self, images: Any) -> EncodedImages:
+    def learn(self, images: Any, wishes: Any = None, before: Any = None) -> EncodedImages:
         """Remember the size of training images (n, h, w, c) and return them encoded."""
         _, self.height, self.width, self.channels = images.shape
         return self.transform(images)
@@ -100,6 +109,64 @@ class ImageEncoder:
                 f"{_by(size)} (height, width, channels). Resize or convert them."
             )
         return EncodedImages(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+
+    def network_inputs(self, rows: EncodedImages) -> tuple[torch.Tensor, None]:
+        """Make inputs of a network: the images as they are, uint8 (n, c, h, w)."""
+        return as_tensor(rows.pixels), None
+
+    def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
+        """Threads that a fit takes; those of a network are torch's."""
+        return own_threads()
+
+    def open_files(self, X: Any) -> Any:
+        """Read image files, or those of a folder; other rows are handed back.
+
+        They become grey or colour as in training; their size must be that of training.
+        """
+        from nearwise.data.images.folder import image_files, read_images
+
+        is_folder = isinstance(X, str | Path) and Path(X).is_dir()
+        if not (is_folder or are_files(X)):
+            return X
+        files = image_files(Path(X) if isinstance(X, str | Path) else X)
+        images = read_images(files, color=self.color)
+        if images.shape[1:3] != self.size:
+            raise ValueError(
+                f"{files[0]} is {_by(images.shape[1:3])}, the classifier was fitted on "
+                f"{_by(self.size)} (height, width). Resize: nearwise.data.read_images(..., "
+                f"image_size={self.size}, color={self.color!r})."
+            )
+        return images
+
+    def views(
+        self,
+        rows: EncodedImages,
+        given: Sequence[Any],
+        tta: TTAView | Sequence[TTAView] | None,
+    ) -> list[EncodedImages]:
+        """Make further views of images as `tta` names them; ValueError if some were given."""
+        if given:
+            raise ValueError("Images get further views from tta. Leave views out.")
+        return image_views(rows, check_tta(tta))
+
+    def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
+        """Give the images' files as a table, without pixels."""
+        return pd.DataFrame({} if names is None else {"file": names})
+
+    def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
+        """Give each image, with its file where that is known."""
+        files = [""] * len(X) if names is None else names.tolist()
+        pairs = zip(files, X, strict=True)
+        return [({"file": file} if file else {}) | {"image": image} for file, image in pairs]
+
+    def apart(self, X: Any) -> np.ndarray:
+        """Mean difference of each image's pixels but the first's from that one's, (n - 1,).
+
+        In shares of the range of a pixel.
+        """
+        pixels = np.asarray(X, dtype=np.float64) / 255
+        mean: np.ndarray = np.abs(pixels[1:] - pixels[0]).mean(axis=(1, 2, 3))
+        return mean
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
@@ -135,87 +202,6 @@ def check_images(X: Any) -> np.ndarray:
     return images
 
 
-def are_files(X: Any) -> bool:
-    """Whether rows are named image files: one path of a file, or a list of paths."""
-    if isinstance(X, list | tuple):
-        return bool(X) and all(isinstance(path, str | os.PathLike) for path in X)
-    return isinstance(X, str | Path) and Path(X).is_file()
-
-
-def from_files(X: Any, encoder: Any) -> Any:
-    """Read image files, or those of a folder, for a classifier; other rows are handed back.
-
-    They become grey or colour as in training; their size must be that of training.
-    """
-    from nearwise.data.images.folder import image_files, read_images
-
-    is_folder = isinstance(X, str | Path) and Path(X).is_dir()
-    if not isinstance(encoder, ImageEncoder) or not (is_folder or are_files(X)):
-        return X
-    files = image_files(Path(X) if isinstance(X, str | Path) else X)
-    images = read_images(files, color=encoder.color)
-    if images.shape[1:3] != encoder.size:
-        raise ValueError(
-            f"{files[0]} is {_by(images.shape[1:3])}, the classifier was fitted on "
-            f"{_by(encoder.size)} (height, width). Resize: nearwise.data.read_images(..., "
-            f"image_size={encoder.size}, color={encoder.color!r})."
-        )
-    return images
-
-
-class Source(NamedTuple):
-    """Rows and labels as `fit` takes them, and names of the rows (files of images), if any."""
-
-    X: Any
-    y: Any
-    names: np.ndarray | None = None
-
-
-def from_source(X: Any, y: Any, *, training: bool) -> Source:
-    """Read a folder of class folders, a `Dataset` or a `datasets` data set into rows and labels.
-
-    For training the official test part of a source is left out. What is none of these is handed
-    back as it is.
-    """
-    from nearwise.data import Dataset, image_dataset, load_image_folder
-    from nearwise.data.images.folder import Split, has_test_part
-
-    if isinstance(X, Source):
-        return X
-    if training and are_files(X):
-        raise ValueError(
-            "Image files alone have no labels. Give a folder with one folder per class, or "
-            "images = nearwise.data.read_images(files) with y."
-        )
-    if isinstance(X, str | Path):
-        if not Path(X).is_dir():
-            raise ValueError(
-                f"X={str(X)!r} is not a folder of images. Give a folder with one folder per class, "
-                "an array, or what nearwise.data.load_image_folder or read_table returns."
-            )
-        part: Split = "train" if training and has_test_part(Path(X)) else "all"
-        dataset = load_image_folder(X, split=part)
-    elif isinstance(X, Dataset):
-        dataset = X
-    elif type(X).__module__.split(".")[0] == "datasets":
-        dataset = image_dataset(X)
-    else:
-        return Source(X, y)
-    if y is not None:
-        raise ValueError("A folder or a data set has its own labels. Leave y out.")
-    if dataset.views:
-        raise ValueError(
-            f"The data set {dataset.name!r} has further views ({', '.join(dataset.views)}), whose "
-            "rows would be left out. Give its X and y, and the views as views=[...]."
-        )
-    chosen = np.arange(len(dataset))
-    if training and dataset.test_index is not None:
-        chosen = np.setdiff1d(chosen, dataset.test_index)
-    rows, labels = dataset.rows(chosen)
-    names = None if dataset.row_names is None else np.array(dataset.row_names)[chosen]
-    return Source(rows, pd.Series(labels, name=dataset.target_name), names)
-
-
 def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[EncodedImages]:
     """Further views of images for test-time augmentation.
 
@@ -229,15 +215,6 @@ def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[En
         else:
             views += [EncodedImages(_shifted(images.pixels, *way)) for way in _DIAGONALS]
     return views
-
-
-def views_by_tta(
-    images: EncodedImages, given: Sequence[Any], tta: TTAView | Sequence[TTAView] | None
-) -> list[EncodedImages]:
-    """Further views of images as `tta` names them; ValueError if some were given as well."""
-    if given:
-        raise ValueError("Images get further views from tta. Leave views out.")
-    return image_views(images, check_tta(tta))
 
 
 _DIAGONALS = ((-1, -1), (-1, 1), (1, -1), (1, 1))

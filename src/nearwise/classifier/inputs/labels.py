@@ -165,3 +165,23 @@ def warn_of_lone_rows(classes: np.ndarray, codes: np.ndarray) -> None:
             f"{many} a single row ({listed(single.tolist())}). It is remembered and found as a "
             "neighbor, but never left out: heads and calibration are fitted to the other classes."
         )
+
+
+def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
+    """Return sample weights as float64 (n,), or None."""
+    if sample_weight is None:
+        return None
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (n_rows,):
+        raise ValueError(
+            f"sample_weight has shape {weight.shape} but X has {n_rows} rows. Give one weight "
+            "per row."
+        )
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise ValueError(
+            "sample_weight holds negative, infinite or missing values. Give finite weights of at "
+            "least 0."
+        )
+    if not weight.any():
+        raise ValueError("Every sample_weight is zero. Give a positive weight to some rows.")
+    return weight

@@ -1,25 +1,32 @@
 """TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from hashlib import sha256
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from nearwise.classifier.inputs.by_text import code_by_text, in_text
 from nearwise.classifier.inputs.columns import (
     EMPTY,
     ColumnPlan,
     Use,
+    Wish,
     plan_columns,
     refuse_nothing_used,
     refuse_repeated,
+    warn_of_columns,
 )
 from nearwise.classifier.inputs.dates import ISO, TIME, DateColumn
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.data.tables.spellings import Decimal, Spelling
+from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
@@ -30,6 +37,8 @@ _WIDE = 64
 _NUMBER_TYPES = ("int", "uint", "float")
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
 _FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
+_CLIP = 5.0  # standard deviations that networks see
+_MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,13 @@ class Encoded:
     def take(self, rows: np.ndarray) -> "Encoded":
         """Return some of the rows."""
         return Encoded(self.numbers[rows], self.codes[rows])
+
+    def digests(self) -> np.ndarray:
+        """Give a number for every row that one with other content does not have, int64 (n,)."""
+        numbers = self.numbers + 0.0  # -0 is 0
+        numbers[np.isnan(numbers)] = np.nan  # of all its bit patterns one
+        pairs = zip(numbers, self.codes, strict=True)
+        return as_digests(a.tobytes() + b.tobytes() for a, b in pairs)
 
     @classmethod
     def joined(cls, parts: Sequence["Encoded"]) -> "Encoded":
@@ -72,6 +88,10 @@ class TableEncoder:
     durations, `dates` what `DateColumn` remembers, `report` what `ColumnReport` holds; empty where
     an array was given.
     """
+
+    kind: ClassVar[Literal["table"]] = "table"
+    n_networks: ClassVar[int] = 3  # that share the memory where rows are held out once
+    soft_targets: ClassVar[bool] = False  # scikit-learn's models take one label per row
 
     columns: list[str] = field(default_factory=list)
     kinds: dict[str, Use] = field(default_factory=dict)
@@ -118,6 +138,37 @@ class TableEncoder:
     def cardinalities(self) -> list[int]:
         """Codes of each category column, code 0 included."""
         return [len(self.categories[name]) + 1 for name in self.categorical]
+
+    def learn(
+        self,
+        X: pd.DataFrame | np.ndarray,
+        wishes: Mapping[str, Wish] | None = None,
+        before: "TableEncoder | None" = None,
+    ) -> Encoded:
+        """Decide what training columns are used as, learn them and return the rows encoded.
+
+        `wishes` are `columns` of the classifier. `before` is the encoder of an earlier fit to some
+        of the rows: what it left out, with a warning, stays left out, and what it read, as a date
+        of some layout, is read so again. All columns of an array are numbers.
+        """
+        if isinstance(X, pd.DataFrame):
+            frame = X.set_axis([str(name) for name in X.columns], axis=1)
+            if before is not None:
+                frame, wishes = before.written.attach(frame), {**(wishes or {})} | before.wishes
+            plans = plan_columns(frame, wishes)
+        elif wishes is not None:
+            raise ValueError(
+                "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
+                "give pd.DataFrame(X, columns=[...])."
+            )
+        else:
+            plans = plan_columns(as_frame(X), judge=False)
+        if before is None:
+            warn_of_columns(plans)
+        encoded = self.fit(X, plans)
+        if before is not None:
+            self.keep_gap_words(before)
+        return encoded
 
     def fit(
         self, X: pd.DataFrame | np.ndarray, plans: Sequence[ColumnPlan] | None = None
@@ -398,6 +449,54 @@ class TableEncoder:
         filled = np.where(np.isnan(rows.numbers), self.median, rows.numbers)
         return np.concatenate([filled, rows.codes], axis=1)
 
+    def network_inputs(self, rows: Encoded) -> tuple[Tensor, Tensor | None]:
+        """Make inputs of a network: numbers, float32, gaps filled and marked, and category codes.
+
+        Numbers are standardised. Ready embeddings get half their spread back: their strong
+        components carry more, and the rest should not be raised to the same strength.
+        """
+        numbers = np.zeros((len(rows), 0))
+        if rows.numbers.shape[1]:
+            gaps = np.isnan(rows.numbers)
+            filled = np.where(gaps, self.median, rows.numbers)
+            scaled = np.clip((filled - self.mean) / self.scale, -_CLIP, _CLIP)
+            if ready_embeddings(self):
+                scaled *= _half_spread(np.asarray(self.scale, dtype=float))
+            marks = gaps[:, np.asarray(self.has_gaps, dtype=bool)]
+            numbers = np.concatenate([scaled, marks], axis=1)
+        codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
+        return torch.from_numpy(numbers.astype(np.float32)), codes
+
+    def open_files(self, X: Any) -> Any:
+        """Hand rows back: those of a table are not given as files."""
+        return X
+
+    def views(self, rows: Encoded, given: Sequence[Any], tta: Any) -> list[Encoded]:
+        """Encode further views of rows, those given."""
+        return [self.transform(view) for view in given]
+
+    def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
+        """Give rows as a table."""
+        return X if isinstance(X, pd.DataFrame) else pd.DataFrame(X, columns=self.columns)
+
+    def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
+        """Give each row as column name to value, in Python's types."""
+        columns = {str(name): _plain_values(column) for name, column in self.frame(X).items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def apart(self, X: Any) -> np.ndarray:
+        """Largest difference of each row but the first from that one, (n - 1,).
+
+        In standard deviations of a number; another category counts 1.
+        """
+        values = self.dense(self.transform(X))
+        largest: np.ndarray = np.abs(values[1:] - values[0]).max(axis=1, initial=0.0)
+        return largest
+
+    def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
+        """Threads that a fit takes."""
+        return one_thread(n_jobs)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
         return dict(vars(self))
@@ -408,11 +507,23 @@ class TableEncoder:
         return cls(**state)
 
 
+def as_digests(rows: Iterable[bytes]) -> np.ndarray:
+    """Eight bytes of a hash per row, int64 (n,)."""
+    found = b"".join(sha256(row).digest()[:8] for row in rows)
+    return np.frombuffer(found, dtype="<i8").astype(np.int64)
+
+
 def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
     """Return a copy of a table, or an array's columns named x0, x1, ..."""
     if isinstance(X, pd.DataFrame):
         return X.copy(deep=False)
     return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+
+
+def _half_spread(scale: np.ndarray) -> np.ndarray:
+    """Square root of each component's spread, in units of the middle one and within bounds."""
+    ratio: np.ndarray = np.clip(scale / np.median(scale), 1 / _MOST_UNLIKE, _MOST_UNLIKE)
+    return np.sqrt(ratio)
 
 
 def _without(column: pd.Series, words: Sequence[str]) -> pd.Series:
@@ -515,6 +626,13 @@ def plain_or_gap(value: Any) -> Any:
     return None if pd.isna(value) is True else plain(value)
 
 
+def _plain_values(column: pd.Series) -> list[Any]:
+    values = column.tolist()
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return values
+    return list(map(plain_or_gap, values))
+
+
 def _counted(pairs: Any) -> str:
     named = [f"{name} ({int(number)})" for name, number in pairs if number]
     return ", ".join(named[:5]) + (f" and {len(named) - 5} more columns" if len(named) > 5 else "")
@@ -531,6 +649,6 @@ def category_places(encoder: TableEncoder) -> Sequence[int]:
     return [position for position, size in sizes if size <= MAX_SPLIT_BY_VALUE]
 
 
-def ready_embeddings(encoder: TableEncoder) -> bool:
+def ready_embeddings(encoder: Any) -> bool:
     """Whether the columns look like a ready embedding: 64 or more numbers and no category."""
     return len(encoder.numeric) >= _WIDE and not encoder.categorical

@@ -8,9 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from nearwise.classifier.inputs.images import ImageEncoder
-from nearwise.classifier.inputs.table import plain_or_gap
-from nearwise.classifier.inputs.validation import KnownColumns
+from nearwise.classifier.inputs.rows import KnownColumns
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory import MemoryBank
 
@@ -160,23 +158,5 @@ class FittedModel:
 
     def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
         """Give the training rows at bank positions, column name to value."""
-        if isinstance(self.predictor.encoder, ImageEncoder):
-            return [self._image(position) for position in positions]
-        if isinstance(self.rows, pd.DataFrame):
-            rows = self.rows.iloc[positions]
-            columns = [_plain_values(column) for _, column in rows.items()]
-            names = list(map(str, rows.columns))
-            return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        names = self.predictor.encoder.columns
-        return [dict(zip(names, row, strict=True)) for row in self.rows[positions].tolist()]
-
-    def _image(self, position: int) -> dict[str, Any]:
-        name = "" if self.row_names is None else str(self.row_names[position])
-        return ({"file": name} if name else {}) | {"image": self.rows[position]}
-
-
-def _plain_values(column: pd.Series) -> list[Any]:
-    values = column.tolist()
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
-        return values
-    return list(map(plain_or_gap, values))
+        names = None if self.row_names is None else self.row_names[positions]
+        return self.predictor.encoder.described(self.rows_at(positions), names)

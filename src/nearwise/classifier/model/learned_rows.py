@@ -1,6 +1,5 @@
 """Rows that a classifier has learned from, distinguished from new ones by content."""
 
-import hashlib
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.inputs.by_text import as_read
 from nearwise.classifier.inputs.columns import counts_rows
-from nearwise.classifier.inputs.images import EncodedImages
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.uncertainty.explain import Parts, make_parts
@@ -70,7 +68,7 @@ def find_learned(
         warnings.simplefilter("ignore")  # fit and add have given the warnings
         known = predictor.encoder.transform(model.rows)
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
-    groups = _grouped(row_digests(known))
+    groups = _grouped(known.digests())
     names, cells = _told_apart(predictor.encoder, model.rows, given)
     digests = _digests_among(groups, predictor.encoder, known, rows)
     at = _assigned(groups, digests, own, labels, cells)
@@ -95,29 +93,16 @@ def predict_learned(model: FittedModel, found: LearnedRows) -> tuple[np.ndarray,
     return rows[known.numpy()], make_parts(answer, [answer], calibration)
 
 
-def row_digests(rows: AnyRows) -> np.ndarray:
-    """Give a number for every row that a row with other content does not have, int64 (n,)."""
-    if isinstance(rows, EncodedImages):
-        parts = (image.tobytes() for image in rows.pixels)
-    else:
-        numbers = rows.numbers + 0.0  # -0 is 0
-        numbers[np.isnan(numbers)] = np.nan  # of all its bit patterns one
-        parts = (a.tobytes() + b.tobytes() for a, b in zip(numbers, rows.codes, strict=True))
-    found = b"".join(hashlib.sha256(part).digest()[:8] for part in parts)
-    return np.frombuffer(found, dtype="<i8").astype(np.int64)
-
-
-def _digests_among(
-    groups: dict[int, list[int]], encoder: Any, known: AnyRows, rows: AnyRows
-) -> np.ndarray:
+def _digests_among(groups: dict[int, list[int]], encoder: Any, known: Any, rows: Any) -> np.ndarray:
     """Digests of the given rows; where these equal known rows up to rounding, theirs."""
-    digests = row_digests(rows)
-    if isinstance(known, Encoded) and isinstance(rows, Encoded):
-        strange = np.flatnonzero([digest not in groups for digest in digests.tolist()])
-        first = np.array([positions[0] for positions in groups.values()])
-        near = _nearly_equal(encoder, known.take(first), rows.take(strange))
-        names = np.array(list(groups))
-        digests[strange[near >= 0]] = names[near[near >= 0]]
+    digests = rows.digests()
+    strange = np.flatnonzero([digest not in groups for digest in digests.tolist()])
+    if not rows.numbers.shape[1] or not len(strange):
+        return digests
+    first = np.array([positions[0] for positions in groups.values()])
+    near = _nearly_equal(encoder, known.take(first), rows.take(strange))
+    names = np.array(list(groups))
+    digests[strange[near >= 0]] = names[near[near >= 0]]
     return digests
 
 
@@ -221,8 +206,6 @@ def _nearly_equal(encoder: TableEncoder, known: Encoded, queries: Encoded) -> np
     Rows are laid along a random line, on which equal ones are close; only those are compared.
     """
     found = np.full(len(queries), -1)
-    if not queries.numbers.size:
-        return found
     middle = np.array(encoder.median)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a column may be all gaps by now

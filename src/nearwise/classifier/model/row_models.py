@@ -15,8 +15,9 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from nearwise.classifier.fit.base import Base
-from nearwise.classifier.fit.embedding import HEAD, AnyEncoder, AnyRows, Depths, Embedding
+from nearwise.classifier.fit.embedding import HEAD, Depths, Embedding
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
+from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.memory_views import OPINION, TRAINED
 from nearwise.functional.threads import own_threads

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from nearwise.classifier.fit.base import cross_fit
 from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem, Unseen
-from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.predictor import as_float
@@ -58,8 +57,6 @@ def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -
     take wrong labels for true ones.
     """
     transition = check_label_noise(label_noise, classes)
-    if transition is None:
-        return LabelFitter()
     if settings.preset == "instant":
         raise ValueError(
             f'label_noise={label_noise!r} does not fit preset="instant", which takes labels as '
@@ -237,7 +234,7 @@ def _targets(posteriors: list[np.ndarray], problem: Problem) -> list[Target]:
     """
     targets: list[Target] = []
     for proba in posteriors:
-        if not isinstance(problem.encoder, TableEncoder):
+        if problem.encoder.soft_targets:
             targets.append((proba.astype(np.float32), problem.weight))
             continue
         weight = proba.max(axis=1)
@@ -258,7 +255,7 @@ def _worth_fitting(
     By two standard errors of the difference, row by row: where the posterior is unsure, its most
     probable labels look surer than the rows are.
     """
-    if not isinstance(problem.encoder, TableEncoder) or settings.base is None:
+    if problem.encoder.soft_targets or settings.base is None:
         return True
     shared = settings.holds_out_once
     folds = problem.folds[:1] if shared else problem.folds

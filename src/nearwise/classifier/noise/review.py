@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -85,18 +85,8 @@ def _copies(
 
 
 def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
-    """How far a row's values are from others', (n_others,): the largest difference.
-
-    Of a table in standard deviations of its numbers, another category counting 1; of images in
-    shares of the range of a pixel, the mean one.
-    """
-    encoder = model.predictor.encoder
-    if not isinstance(encoder, TableEncoder):
-        pixels = np.asarray(model.rows[[row, *others]], dtype=np.float64) / 255
-        return np.abs(pixels[1:] - pixels[0]).mean(axis=(1, 2, 3))
-    values = encoder.dense(encoder.transform(model.rows_at([row, *others.tolist()])))
-    apart: np.ndarray = np.abs(values[1:] - values[0]).max(axis=1, initial=0.0)
-    return apart
+    """How far a row's values are from others', (n_others,), as its encoder measures it."""
+    return model.predictor.encoder.apart(model.rows_at([row, *others.tolist()]))
 
 
 def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
@@ -153,10 +143,10 @@ def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...
 
 
 def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
-    given, encoder = model.labels_at(), model.predictor.encoder
+    given, encoder = model.labels_at(), cast(TableEncoder, model.predictor.encoder)
     for label in model.classes:
         yield f"label {label}", np.asarray(given == label)
-    if not isinstance(encoder, TableEncoder) or len(encoder.columns) > _MOST_COLUMNS:
+    if len(encoder.columns) > _MOST_COLUMNS or not (encoder.categorical or encoder.numeric):
         return
     encoded = encoder.transform(model.rows)
     for at, name in enumerate(encoder.categorical):

@@ -51,15 +51,13 @@ class Transition:
         return cls(**(data | arrays | {"interval": tuple(data["interval"])}))
 
 
-def check_label_noise(label_noise: Any, classes: np.ndarray) -> Literal["auto"] | np.ndarray | None:
+def check_label_noise(label_noise: Any, classes: np.ndarray) -> Literal["auto"] | np.ndarray:
     """Check the parameter `label_noise`; a rate becomes the transition that spreads it evenly.
 
     ValueError if a rate is outside [0, 1), a matrix is not square, not of this many classes, not
     stochastic, or if given labels would be no evidence of true ones.
     """
     n = len(classes)
-    if label_noise is None:
-        return None
     if isinstance(label_noise, str):
         if label_noise != "auto":
             raise ValueError(_unusable(label_noise))

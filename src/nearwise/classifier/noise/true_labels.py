@@ -14,7 +14,6 @@ from nearwise.classifier.fit.base import (
     silent_on_early_stops,
 )
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
-from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_log_proba
@@ -199,7 +198,7 @@ class TrueLabelPredictor:
 
 def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
     """Give light classifiers, or the user's own; none stops early on the rows it predicts."""
-    if settings.base is None or not isinstance(problem.encoder, TableEncoder):
+    if settings.base is None or problem.encoder.soft_targets:
         return []
     if not isinstance(settings.base, str):
         return [given_candidate(settings.base)]

@@ -1,25 +1,11 @@
 """A memory of bounded size: what its capacity must hold, and which rows go."""
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
 
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.memory import choose_evicted, neighbor_usefulness
-from nearwise.memory.eviction import EVICTION_NAMES, EvictionName, arrival_draws
-
-
-def check_bound(estimator: Any) -> None:
-    """Refuse a capacity or an eviction that is not known."""
-    capacity, eviction = estimator.capacity, estimator.eviction
-    if not isinstance(eviction, str) or eviction not in EVICTION_NAMES:
-        options = ", ".join(map(repr, EVICTION_NAMES))
-        raise ValueError(f"eviction={eviction!r} is not known. Use one of {options}.")
-    whole = isinstance(capacity, int | np.integer) and not isinstance(capacity, bool)
-    if capacity is not None and not (whole and capacity >= 2):
-        raise ValueError(f"capacity={capacity!r} must be None or a whole number of at least 2.")
+from nearwise.memory.eviction import EvictionName, arrival_draws
 
 
 def rows_to_forget(

@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.inputs.labels import check_labels, label_values, positions_among
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import as_frame
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import Forgetting

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.model.memory_views import FINDABLE, FITTED, FOLD
 from nearwise.classifier.model.predictor import Predictor, as_float
 from nearwise.memory import MemoryBank

@@ -12,11 +12,11 @@ import pyarrow as pa
 import torch
 from pydantic import Field
 
-from nearwise.classifier.inputs.images import Source
+from nearwise.classifier.fit.parameter_checks import check_bound
 from nearwise.classifier.inputs.labels import label_values
+from nearwise.classifier.inputs.rows import Source
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online import changes
-from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError

@@ -331,12 +331,9 @@ def _check_lengths(model: StoredModel) -> None:
     if model.label_model is not None:
         for name in ("matrix", "low", "high"):
             _check_square(f"label_model.{name}", getattr(model.label_model, name))
-    if isinstance(model.encoder, StoredTable) and len(model.feature_names_in) not in (
-        0,
-        model.n_features_in,
-    ):
-        raise ValueError("feature_names_in: not one name per column")
     if isinstance(model.encoder, StoredTable):
+        if len(model.feature_names_in) not in (0, model.n_features_in):
+            raise ValueError("feature_names_in: not one name per column")
         _check_table("encoder", model.encoder)
     for spec in model.specs:
         if spec.n_neighbors > model.bank.next_id:

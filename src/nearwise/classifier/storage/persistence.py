@@ -19,8 +19,8 @@ from torch import Tensor
 from nearwise.classifier.fit.base import Base, Candidate
 from nearwise.classifier.fit.embedding import Embedding
 from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.rows import KnownColumns
 from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.inputs.validation import KnownColumns
 from nearwise.classifier.model.array_models import from_arrays, kind_of
 from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
@@ -268,13 +268,13 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
 
 def _unpack_row_models(
     folder: Folder,
-    encoder: TableEncoder | ImageEncoder,
+    encoder: Any,
     trusted: Sequence[str],
     label_model: LabelModel,
 ) -> RowModels:
     meta = folder.meta
     embedding = _unpack_embedding(folder)
-    if isinstance(encoder, ImageEncoder):
+    if meta.get("stages") is not None:
         assert embedding is not None  # check_json saw to it
         return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
     with part_of_folder("features"):

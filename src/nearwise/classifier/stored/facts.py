@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.classifier.model.memory_views import (

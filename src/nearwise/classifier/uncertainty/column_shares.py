@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from nearwise.classifier.inputs.rows import Rows
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
-from nearwise.classifier.inputs.validation import check_new_rows
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.functional import Metric, paired_distances
 
@@ -40,14 +40,14 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
         If the model is one of images, which have no columns.
     """
     model = model.holding(ids)
-    encoder, bank = model.predictor.encoder, model.bank
-    if not isinstance(encoder, TableEncoder):
+    encoder: Any = model.predictor.encoder
+    if not encoder.numeric and not encoder.categorical:
         raise ValueError("Images have no columns to split a distance by.")
-    positions = bank.positions(ids).tolist()
-    query = encoder.transform(check_new_rows(model.columns, row, encoder))
+    positions = model.bank.positions(ids).tolist()
+    query: Any = Rows.given(row, model.columns, encoder).encode()[0]
     near = encoder.transform(model.rows_at(positions))
     names, metric = encoder.columns, model.predictor.views.specs[0].metric
-    keys = bank.keys["features"][positions]
+    keys = model.bank.keys["features"][positions]
     gained = np.zeros((len(positions), len(names)))
     whole = _apart(model.predictor.feature_keys(query), keys[None], metric)[0]
     step = max(1, _MOST // max(1, len(names)))

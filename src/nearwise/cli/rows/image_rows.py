@@ -66,10 +66,8 @@ class ImageOptions:
 
 def encoder_of_images(model: "AttnKNNClassifier") -> "ImageEncoder | None":
     """Size and channels of the images that a model was fitted on; None for a table."""
-    from nearwise.classifier.inputs.images import ImageEncoder
-
     encoder = model._predictor.encoder
-    return encoder if isinstance(encoder, ImageEncoder) else None
+    return encoder if encoder.kind == "images" else None
 
 
 def _check_size(images: "np.ndarray", known: "ImageEncoder", first: Path) -> None:

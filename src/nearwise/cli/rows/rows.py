@@ -60,7 +60,7 @@ class Rows:
     @property
     def source(self) -> Any:
         """What `fit` and `add` take for X."""
-        from nearwise.classifier.inputs.images import Source
+        from nearwise.classifier.inputs.rows import Source
 
         return Source(self.X, self.y, self.names)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from nearwise.classifier.inputs.by_text import in_text
-from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder, ready_embeddings
 from nearwise.classifier.live import Version
 from nearwise.classifier.query import Query
@@ -58,30 +57,89 @@ class FormContent:
 
 def empty_form(version: Version, remembered: int | None) -> FormContent:
     """Make the form, filled with a remembered row if there is one."""
-    fitted = version.fitted
-    encoder = fitted.predictor.encoder
     values: dict[str, Any] = {}
     if remembered is not None:
-        values = fitted.look_up([remembered])[0].row  # UnknownIdError becomes 404
-    if isinstance(encoder, ImageEncoder):
-        return FormContent("image", [], "", remembered, values.get("image"))
-    if _is_embedding(version):
-        text = ", ".join(repr(values[name]) for name in encoder.columns) if values else ""
+        values = version.fitted.look_up([remembered])[0].row  # UnknownIdError becomes 404
+    return _form_of(version).content(remembered, values)
+
+
+class _TableForm:
+    """A form with a field for each column that the model uses."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.encoder: Any = version.fitted.predictor.encoder
+
+    def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
+        """Make the form, filled with the values of a remembered row if there are some."""
+        fields = [
+            _field(self.version, self.encoder, name, values.get(name))
+            for name in self.encoder.columns
+            if name not in self.encoder.left_out
+        ]
+        return FormContent("table", fields, "", remembered, None)
+
+    def rows(self, form: Form, remembered: int | None) -> Any:
+        """Read the row of a form, as the model takes rows: one of them."""
+        used = (name for name in self.encoder.columns if name not in self.encoder.left_out)
+        row = {
+            name: _cell(self.encoder, name, str(form.get(f"c{at}", "")))
+            for at, name in enumerate(used)
+        }
+        if isinstance(self.version.fitted.rows, np.ndarray):
+            return rows_for(self.version, Rows(resize=False, features=[list(row.values())]))
+        return rows_for(self.version, Rows(resize=False, rows=[row]))
+
+    def shown(self, known: Version, rows: Any, before: Explanation) -> dict[str, Any]:
+        """Give what an answer shows of the row."""
+        ids = [one.id for one in before.neighbors]
+        shares = column_shares(known.fitted, rows, ids) if ids else None
+        return {"row": before.row, "pixels": None, "shares": shares}
+
+
+class _EmbeddingForm(_TableForm):
+    """A form for many numbers without names, as a list."""
+
+    def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
+        text = ", ".join(repr(values[name]) for name in self.encoder.columns) if values else ""
         return FormContent("embedding", [], text, remembered, None)
-    fields = [
-        _field(version, encoder, name, values.get(name))
-        for name in encoder.columns
-        if name not in encoder.left_out
-    ]
-    return FormContent("table", fields, "", remembered, None)
+
+    def rows(self, form: Form, remembered: int | None) -> Any:
+        words = str(form.get("features", "")).replace(",", " ").split()
+        if not words:
+            raise ProblemError(422, "There are no numbers yet. Paste some, or choose a row.")
+        numbers: list[float | None] = [
+            None if word == "nan" else _number(word, "features") for word in words
+        ]
+        return rows_for(self.version, Rows(resize=False, features=[numbers]))
 
 
-def _is_embedding(version: Version) -> bool:
-    """Whether a row is a list of many numbers without names."""
-    encoder, rows = version.fitted.predictor.encoder, version.fitted.rows
-    if not isinstance(encoder, TableEncoder) or not isinstance(rows, np.ndarray):
-        return False
-    return ready_embeddings(encoder)
+class _ImageForm(_TableForm):
+    """A form for an image."""
+
+    def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
+        return FormContent("image", [], "", remembered, values.get("image"))
+
+    def rows(self, form: Form, remembered: int | None) -> Any:
+        text = str(form.get("image", ""))
+        if not text and remembered is not None:
+            return self.version.fitted.look_up([remembered])[0].row["image"][None]
+        if not text:
+            raise ProblemError(422, "There is no image yet. Choose one, or a remembered row.")
+        return rows_for(self.version, Rows(images=[text.rpartition(",")[2]], resize=True))
+
+    def shown(self, known: Version, rows: Any, before: Explanation) -> dict[str, Any]:
+        return {"row": None, "pixels": rows[0], "shares": None}
+
+
+_FORMS = {"images": _ImageForm, "table": _TableForm}
+
+
+def _form_of(version: Version) -> _TableForm:
+    """Form for the rows of a model; many numbers without names are one list."""
+    encoder = version.fitted.predictor.encoder
+    nameless = isinstance(version.fitted.rows, np.ndarray) and ready_embeddings(encoder)
+    return (_EmbeddingForm if nameless else _FORMS[encoder.kind])(version)
 
 
 def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Field:
@@ -159,16 +217,13 @@ def _answer(version: Version, form: Form) -> Answered:
     given = None
     if remembered is not None:
         given = version.fitted.look_up([remembered])[0].label
-    rows = _row(version, form, remembered)
+    asked = _form_of(version)
+    rows = asked.rows(form, remembered)
     known = version.if_changed(itself)
     before = _explained(version, known, rows)
     now, changed = before, {at: classes[label] for at, label in labels.items()}
     if off or changed:
         now = _explained(version, version.if_changed([*itself, *off], changed), rows)
-    is_image = isinstance(version.fitted.predictor.encoder, ImageEncoder)
-    shares = None
-    if before.neighbors and not is_image:
-        shares = column_shares(known.fitted, rows, [one.id for one in before.neighbors])
     return Answered(
         explanation=now,
         before=before,
@@ -178,17 +233,15 @@ def _answer(version: Version, form: Form) -> Answered:
         remembered=remembered,
         given=given,
         rows=rows,
-        row=None if is_image else before.row,
-        pixels=rows[0] if is_image else None,
-        shares=shares,
         warnings=[],
+        **asked.shown(known, rows, before),
     )
 
 
 def predicted(version: Version, form: Form) -> tuple[Any, Any]:
     """Give the row of a form, and its most probable class."""
     remembered = _id(str(form["remembered"])) if form.get("remembered") else None
-    rows = _row(version, form, remembered)
+    rows = _form_of(version).rows(form, remembered)
     known = version.if_changed([] if remembered is None else [remembered])
     proba = Query(known.fitted, known.encoded(rows)).proba()
     return rows, version.fitted.classes[proba[0].argmax()]
@@ -204,33 +257,6 @@ def _explained(version: Version, changed: Version, rows: Any) -> Explanation:
     )
     (found,) = query.explanations(trust=query.can_judge())
     return replace(found, source=(rows, 0))
-
-
-def _row(version: Version, form: Form, remembered: int | None) -> Any:
-    """Read the row of a form, as the model takes rows: one of them."""
-    encoder = version.fitted.predictor.encoder
-    if isinstance(encoder, ImageEncoder):
-        text = str(form.get("image", ""))
-        if not text and remembered is not None:
-            return version.fitted.look_up([remembered])[0].row["image"][None]
-        if not text:
-            raise ProblemError(422, "There is no image yet. Choose one, or a remembered row.")
-        return rows_for(version, Rows(images=[text.rpartition(",")[2]], resize=True))
-    if _is_embedding(version):
-        words = str(form.get("features", "")).replace(",", " ").split()
-        if not words:
-            raise ProblemError(422, "There are no numbers yet. Paste some, or choose a row.")
-        numbers: list[float | None] = [
-            None if word == "nan" else _number(word, "features") for word in words
-        ]
-        return rows_for(version, Rows(resize=False, features=[numbers]))
-    row = {
-        name: _cell(encoder, name, str(form.get(f"c{at}", "")))
-        for at, name in enumerate(name for name in encoder.columns if name not in encoder.left_out)
-    }
-    if isinstance(version.fitted.rows, np.ndarray):
-        return rows_for(version, Rows(resize=False, features=[list(row.values())]))
-    return rows_for(version, Rows(resize=False, rows=[row]))
 
 
 def _cell(encoder: TableEncoder, name: str, typed: str) -> Any:

@@ -15,7 +15,6 @@ from pydantic import RootModel
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from nearwise.classifier import LiveModel
-from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.memory_map import MapMethod
 from nearwise.classifier.noise.review import KINDS, IssueKind
 from nearwise.classifier.online.feedback import judged_rows
@@ -188,7 +187,7 @@ def _listed(service: Service, ids: list[int]) -> dict[str, Any]:
 
 
 def _is_image(service: Service) -> bool:
-    return isinstance(service.live.now.fitted.predictor.encoder, ImageEncoder)
+    return service.live.now.fitted.predictor.encoder.kind == "images"
 
 
 # --- review -------------------------------------------------------------------------------------

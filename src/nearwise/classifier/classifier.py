@@ -100,12 +100,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
         "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
     base : "auto", None or classifier, default="auto"
-        "auto" takes a forest, and classifiers that add to it and the neighbors (or the heads of
-        "deep" networks); None: the class shares stand in. One of your own is always taken.
+        "auto" takes a forest (Gaussian classes for ready embeddings where these are better), and
+        classifiers that add to it and the neighbors (or the heads of "deep" networks); None: the
+        class shares stand in. One of your own is always taken.
     preset : {"default", "fast", "instant"}, default="default"
-        "fast": 3 folds, fewer candidates, no networks. "instant": one forest (none with base=None)
-        and the head as it is; for tables and ready embeddings without `label_noise`. With fewer
-        than 32 rows all are this one, unless more is asked for.
+        "fast": 3 folds, fewer candidates, no networks. "instant": what the base
+        begins with (nothing with base=None) and the head as it is; for tables and ready embeddings
+        without `label_noise`. With fewer than 32 rows all are this one, unless more is asked for.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     cv : "auto", int, float, splitter or list of (train, test) positions, default="auto"
@@ -1110,9 +1111,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
 
-        With preset="instant" and base=None they leave nothing behind: the model is the one that a
-        fit without them gives, to the bit without sample weights, in the time of such a fit. (Of
-        equally near rows it may find others: such a fit numbers rows anew.)
+        With preset="instant" and no forest (base=None, or `choice_["base"]` names "gaussian" alone)
+        they leave nothing behind: the model is the one that a fit without them gives, to the bit
+        without sample weights, in the time of such a fit. (Of equally near rows it may find
+        others: such a fit numbers rows anew.)
         Elsewhere feature map, base and head keep what they learned from them until `refresh`.
 
         Parameters

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nearwise.classifier.fit.as_arrays import as_arrays
 from nearwise.classifier.fit.base import (
+    FEW,
     RIDGE,
     Base,
     Candidate,
@@ -26,6 +27,7 @@ from nearwise.classifier.fit.base import (
     given_candidate,
 )
 from nearwise.classifier.fit.embedding import HEAD, Embedding
+from nearwise.classifier.fit.gaussian import fit_gaussian
 from nearwise.classifier.fit.head_fitting import (
     CrossFit,
     accept_heads,
@@ -52,8 +54,9 @@ from nearwise.classifier.fit.problem import (
 from nearwise.classifier.inputs.labels import judging_weight
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
+from nearwise.classifier.model.array_models import Gaussian
 from nearwise.classifier.model.class_prior import capped_rows
-from nearwise.classifier.model.gates import tempered_nll
+from nearwise.classifier.model.gates import pooled, tempered_nll
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import accept, mean_nll
 from nearwise.classifier.model.memory_views import (
@@ -70,6 +73,7 @@ from nearwise.classifier.model.memory_views import (
 from nearwise.classifier.model.predictor import JudgedRows, Predictor, as_float
 from nearwise.classifier.model.row_models import (
     FOREST,
+    GAUSSIAN,
     KeyedRows,
     RowModels,
     TableModels,
@@ -89,6 +93,7 @@ _TUNED = 3  # folds whose heads are trained further
 _HEADS = 5  # folds of rows that are held out once
 _EPOCHS_OF_VIEWS = 12
 _NEIGHBORS = "neighbors"
+_LEAST = -1e4  # log-probability of what cannot be
 _WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
 
 
@@ -149,15 +154,16 @@ def _searched(predictor: Predictor, problem: Problem, data: HeadRows) -> HeadRow
 
 
 def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
-    """Map the features, fit a forest, remember the rows, and take the pretrained head.
+    """Map the features, fit a base, remember the rows, and take the pretrained head.
 
-    Each row has the forest's out-of-bag prediction, by trees that did not see it. With the preset
-    "instant", and for few rows, temperatures are fitted to remembered rows, each left out; without
-    a base nothing then depends on a row's own label. Else the head is trained further, and a
-    trained key space and other classifiers join, by rows of one fold at a time, which are found in
-    a memory and predicted by classifiers of the other rows, as new rows will be. Later the forest,
-    the key space and the memory are of all rows, and of the other classifiers the mean over the
-    folds predicts.
+    The base begins with a forest, whose out-of-bag predictions the head compares; where that is
+    better for ready embeddings, with Gaussian classes, which leave each row out exactly. With the
+    preset "instant", and for few rows, temperatures are fitted to remembered rows, each left out;
+    without a forest nothing then depends on a row's own label. Else the head is trained further,
+    and a trained key space and other classifiers join, by rows of one fold at a time, which are
+    found in a memory and predicted by classifiers of the other rows, as new rows will be. Later
+    the forest, the key space and the memory are of all rows, and of the other classifiers the mean
+    over the folds predicts.
     """
     every = np.arange(len(problem.labels))
     chosen_on = problem.folds[0][0] if problem.is_held_out else every
@@ -166,19 +172,27 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     keyed = [KeyedRows({"features": features(encoder, rows)}, None) for rows in problem.all_views]
     spaces = average_views(keyed).keys
     base: Base | None = None
+    own: tuple[Candidate, Tensor] | None = None
     data = opinion = embedding = None
-    if _learns(problem, settings):
+    learns = _learns(problem, settings)
+    if learns:
         if not problem.is_held_out:
             auto = auto_folds(len(every), fast=settings.fast)
             n_folds = auto if settings.cv == "auto" else int(settings.cv)
             split = settings.folds or cross_fit_folds(problem.labels, n_folds, settings.seed)
             problem.folds = split
         settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
+    every_label = problem.label_model.of_all(problem.folds)
+    if _may_be_gaussian(problem, settings):
+        progress.stage(GAUSSIAN)
+        own = _better_gaussian(problem, settings, every_label)
+        problem.is_gaussian = own is not None
+    if learns:
         embedding = _networks(problem, settings, progress)
-        base, data = _cross_fitted(problem, settings, spaces, keyed, embedding, progress)
+        of_own = None if own is None else own[1]
+        base, data = _cross_fitted(problem, settings, spaces, keyed, of_own, embedding, progress)
     if embedding is not None and (base is None or not base.asks(HEAD)):
         embedding = None
-    every_label = problem.label_model.of_all(problem.folds)
     if problem.choice.get("embedder") == "table":
         target = every_label.target(0, problem.labels, problem.weight)
         n_folds = len(problem.folds)
@@ -186,13 +200,11 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
         spaces[TRAINED] = embedding.keys(0, *problem.table)
     if _takes_forest(problem, settings):
         progress.stage("forest")
-        forest, opinion = _forest(problem, settings, every, every_label)
-        if base is None:
-            base = Base([], {FOREST: 1.0}, problem.n_classes)
-            base.oof_log_proba = opinion.double().numpy()
-            weight = judging_weight(problem.labels, problem.weight)
-            base.nll = {FOREST: tempered_nll(base.oof_log_proba, problem.labels, weight)}
-        base.candidates.insert(0, forest)
+        own = _forest(problem, settings, every, every_label)
+        opinion = own[1]
+    if own is not None:
+        base = base or _alone(problem, *own)
+        base.candidates.insert(0, own[0])
     problem.choice["base"] = None if base is None else base.gates
     if base is not None:
         problem.choice["base_nll"] = base.nll
@@ -283,7 +295,7 @@ def _head_rows(problem: Problem, spaces: list[NeighborSet], base_log_proba: Tens
 
 
 def _learns(problem: Problem, settings: FitSettings) -> bool:
-    """Whether anything but the forest is learned on the table; of few rows only on request."""
+    """Whether more than one classifier is learned on the table; of few rows only on request."""
     if problem.is_held_out:
         return True
     if settings.preset == "instant" or len(problem.labels) >= _FEW:
@@ -296,7 +308,63 @@ def _learns(problem: Problem, settings: FitSettings) -> bool:
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
     """Whether a forest of the fit's own measures which rows are alike; it also joins the base."""
     large = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
-    return settings.base == "auto" and not large and not problem.views
+    return settings.base == "auto" and not large and not problem.views and not problem.is_gaussian
+
+
+def _may_be_gaussian(problem: Problem, settings: FitSettings) -> bool:
+    """Whether to try Gaussian classes; rows that are held out must not be learned by them."""
+    ready = ready_embeddings(problem.table[0])
+    return settings.base == "auto" and ready and not problem.is_held_out
+
+
+def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
+    """Make a base of one classifier, which predicts each row by `left_out` (n, C)."""
+    base = Base([], {candidate.name: 1.0}, problem.n_classes)
+    base.oof_log_proba = left_out.double().numpy()
+    weight = judging_weight(problem.labels, problem.weight)
+    base.nll = {candidate.name: tempered_nll(base.oof_log_proba, problem.labels, weight)}
+    return base
+
+
+def _better_gaussian(
+    problem: Problem, settings: FitSettings, label_model: LabelModel
+) -> tuple[Candidate, Tensor] | None:
+    """Give what `_gaussian` does if it predicts left-out rows better than votes, else None.
+
+    Of few rows a forest is tried as well. Many columns of numbers need not be an embedding.
+    """
+
+    def nll(left_out: Tensor) -> float:
+        judging = judging_weight(problem.labels, problem.weight)
+        judged = (problem.labels, judging, problem.label_model)
+        return tempered_nll(left_out.double().numpy(), *judged)
+
+    gaussian = _gaussian(problem, label_model)
+    least = min(problem.choice["feature_nll"].values())
+    if len(problem.labels) <= FEW:
+        every = np.arange(len(problem.labels))
+        least = min(least, nll(_forest(problem, settings, every, label_model, smaller=2)[1]))
+    return gaussian if nll(gaussian[1]) < least else None
+
+
+def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Tensor]:
+    """Fit Gaussian classes, with a temperature fitted to the rows, each left out.
+
+    Gives the left-out log-probabilities (n, C).
+    """
+    labels, weight = label_model.target(0, problem.labels, problem.weight)
+    arrays, scores = fit_gaussian(*problem.table, labels, weight)
+    parts = np.full((len(labels), problem.n_classes), _LEAST)
+    parts[:, arrays["classes"]] = np.maximum(log_softmax(scores, axis=1), _LEAST)
+    judging = judging_weight(problem.labels, problem.weight)
+    judged = (problem.labels, judging, problem.label_model)
+    pool = pooled({GAUSSIAN: parts}, *judged, ridge=RIDGE / len(labels))
+    power = pool.powers[GAUSSIAN]
+    arrays |= {name: arrays[name] * power**0.5 for name in ("factor", "offset")}
+    arrays["bias"] = arrays["bias"] * power
+    left_out = floored_log(np.exp(pool.log_proba))
+    candidate = Candidate(GAUSSIAN, None, "dense", [Gaussian(arrays)])
+    return candidate, as_float(log_softmax(left_out, axis=1))
 
 
 def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
@@ -507,10 +575,11 @@ def _cross_fitted(
     settings: FitSettings,
     keys: dict[str, Tensor],
     keyed: list[KeyedRows],
+    gaussian: Tensor | None,
     embedding: Embedding | None,
     progress: Progress,
 ) -> tuple[Base | None, HeadRows]:
-    """Cross-fit classifiers, and keep those that add to forest and neighbors.
+    """Cross-fit classifiers, and keep those that add to what the base begins with and neighbors.
 
     Also gives every row as the head would see it, were it new; of a fold that is held out only its
     own, in all views. A classifier of the user's own is taken in any case.
@@ -522,8 +591,9 @@ def _cross_fitted(
         of_head = shared_head().predict(spaces, opinion).log_proba
         of_neighbors = _of_every(problem, of_head).double().numpy()
         extra = {}
-        if opinion is not None:
-            extra[FOREST] = _of_every(problem, opinion).double().numpy()
+        for name, part in ((FOREST, opinion), (GAUSSIAN, gaussian)):
+            if part is not None:
+                extra[name] = _of_every(problem, part).double().numpy()
         if embedding is not None:
             extra[HEAD] = _of_networks(embedding, problem)
         base = cross_fit(
@@ -592,7 +662,7 @@ def _of_networks(embedding: Embedding, problem: Problem) -> np.ndarray:
 def _candidates(
     problem: Problem, settings: FitSettings, embedding: Embedding | None
 ) -> list[Candidate]:
-    """Classifiers to cross-fit beside the forest."""
+    """Classifiers to cross-fit beside what the base begins with."""
     if not isinstance(settings.base, str):
         return [given_candidate(settings.base)]
     encoder, n_rows = problem.table[0], len(problem.labels)
@@ -606,6 +676,8 @@ def _candidates(
         seed=settings.seed,
         n_jobs=settings.n_jobs,
     )
+    if problem.is_gaussian:  # trees would be slow and weak there
+        return [one for one in found if one.name == "logistic"]
     return [one for one in found if one.name != FOREST]
 
 

@@ -108,7 +108,8 @@ class FitSettings(Settings):
 class Problem:
     """The training rows of one fit, and what it notes: its choices and training curves.
 
-    `views` are further views of the same rows; `ids` those of rows that were remembered before.
+    `views` are further views of the same rows; `ids` those of rows that were remembered before;
+    `is_gaussian`: Gaussian classes and not a forest begin the base.
     """
 
     encoder: AnyEncoder
@@ -122,6 +123,7 @@ class Problem:
     tta: tuple[TTAView, ...] = ()
     ids: Tensor | None = None
     label_model: LabelModel = AS_GIVEN
+    is_gaussian: bool = False
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 

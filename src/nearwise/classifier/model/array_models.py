@@ -18,6 +18,7 @@ from nearwise.functional.threads import SMALL_WORK, Threads
 
 CODES = 256  # category codes that a split by value can distinguish: 0 to 255
 Arrays = dict[str, NDArray[Any]]
+_BLOCK = 4_096  # rows of which distances are measured at a time
 _STEPS = 64  # multiplications that a walk through one tree takes the time of
 _FLOATS = (np.float32, np.float64)
 
@@ -92,6 +93,34 @@ class KernelLogistic(_Model):
         squared = np.maximum(squared + self._norms, 0).astype(self._components.dtype)
         kernel = np.exp(squared * -self._gamma)
         return self._logistic.predict_proba(kernel @ self._normalization.T)
+
+
+class Gaussian(_Model):
+    """Gaussian classes on principal components: squared distances to means, each in its metric."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        n = len(self.classes_)
+        self._rotation = _floats(arrays, "rotation", (None, None))
+        self.n_features_in_, width = self._rotation.shape
+        self._center = _floats(arrays, "center", (self.n_features_in_,))
+        self._factor = _floats(arrays, "factor", (None, width, width))
+        self._offset = _floats(arrays, "offset", (n, width))
+        self._bias = _floats(arrays, "bias", (n,))
+        if len(self._factor) not in (1, n):
+            raise ValueError(f"factor has {len(self._factor)} matrices for {n} classes")
+
+    def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Class probabilities of rows."""
+        scores = np.empty((len(X), len(self.classes_)))
+        for start in range(0, len(X), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            keys = unit_components(X[block], self._center, self._rotation)
+            for at, (offset, bias) in enumerate(zip(self._offset, self._bias, strict=True)):
+                if at < len(self._factor):
+                    turned = keys @ self._factor[at]
+                scores[block, at] = bias - np.square(turned - offset).sum(1)
+        return _proba(scores) if scores.shape[1] > 1 else np.ones_like(scores)
 
 
 class MultilayerPerceptron(_Model):
@@ -218,6 +247,7 @@ class Boosting(_Trees):
 KINDS: dict[str, Any] = {
     "logistic": Logistic,
     "kernel-logistic": KernelLogistic,
+    "gaussian": Gaussian,
     "mlp": MultilayerPerceptron,
     "forest": Forest,
     "boosting": Boosting,
@@ -318,6 +348,16 @@ def add_leaf_values(  # type: ignore[no-untyped-def]
                     go_left = value <= threshold[node]
                 node = left[node] if go_left else right[node]
             out[i, tree % n_columns] += values[right[node]]
+
+
+def unit_components(
+    X: NDArray[Any], center: NDArray[Any], rotation: NDArray[Any]
+) -> NDArray[np.float64]:
+    """Components (n, p) of rows (n, d), at unit length; `rotation` (d, p)."""
+    keys = (X.astype(np.float64) - center) @ rotation
+    keys /= np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-12)
+    found: NDArray[np.float64] = keys
+    return found
 
 
 def _proba(scores: NDArray[Any]) -> NDArray[np.float64]:

@@ -25,6 +25,7 @@ from nearwise.classifier.model.log_linear_pool import (
 )
 from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, Retrieval
 from nearwise.classifier.model.row_models import (
+    GAUSSIAN,
     KeyedRows,
     RowModels,
     average_views,
@@ -178,8 +179,13 @@ class Predictor:
 
     @property
     def forgets_exactly(self) -> bool:
-        """Whether a fit is a search, so that removed rows leave nothing behind."""
-        return not self.has_base and "head" not in self.choice
+        """Whether a fit is a search and a closed form: `remove` fits again, nothing stays."""
+        return self._base_is_closed and "head" not in self.choice
+
+    @property
+    def _base_is_closed(self) -> bool:
+        """Whether the base, if any, is a closed form that leaves each row out."""
+        return not self.has_base or {*self.choice["base"]} == {GAUSSIAN}
 
     @property
     def held_rows_out(self) -> bool:
@@ -193,7 +199,7 @@ class Predictor:
             return "held out"
         if OPINION in self.views.bank.columns:
             return "out of bag"
-        return "cross-fitted" if self.has_base else "left out"
+        return "left out" if self._base_is_closed else "cross-fitted"
 
     @property
     def judged(self) -> Tensor:

@@ -29,6 +29,7 @@ _N_QUANTILES = 256
 _CLIP = 3.0
 _CATEGORY_SCALE = 0.7  # two different categories lie one standard deviation apart
 FOREST = "extra-trees"  # the candidate whose predictions a pretrained head compares
+GAUSSIAN = "gaussian"  # the candidate that takes its place for ready embeddings
 BLOCK = 16_384  # rows; a whole number of the chunks that heads take
 
 
@@ -83,7 +84,7 @@ class FeatureSpace:
             scale = np.asarray(encoder.scale)
             self.state["scale"] = scale / np.sqrt((scale**2).mean()) if len(scale) else scale
         if self.kind == "whitened":
-            raw = dense * self._width_scale(encoder, dense.shape[1])
+            raw = dense * self.width_scale(encoder, dense.shape[1])
             self.state["mean"] = raw.mean(axis=0)
             covariance = np.atleast_2d(np.cov(raw - self.state["mean"], rowvar=False))
             values, vectors = np.linalg.eigh(covariance)
@@ -94,8 +95,8 @@ class FeatureSpace:
         return self
 
     @staticmethod
-    def _width_scale(encoder: TableEncoder, width: int) -> np.ndarray:
-        # Undo the standardisation: the data's own variances decide, as principal components do.
+    def width_scale(encoder: TableEncoder, width: int) -> np.ndarray:
+        """Undo the standardisation: the data's own variances decide, as in principal components."""
         scale = np.ones(width)
         scale[: len(encoder.scale)] = np.asarray(encoder.scale)
         return scale
@@ -110,7 +111,7 @@ class FeatureSpace:
         n_numbers = len(encoder.scale)
         numbers, rest = dense[:, :n_numbers], dense[:, n_numbers:] * _CATEGORY_SCALE
         if self.kind == "whitened":
-            raw = dense * self._width_scale(encoder, dense.shape[1])
+            raw = dense * self.width_scale(encoder, dense.shape[1])
             keys = (raw - self.state["mean"]) @ self.state["rotation"]
             keys /= np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-12)
             return torch.from_numpy(keys.astype(np.float32))

@@ -188,7 +188,7 @@ class StoredCandidate(Part):
 
     name: str
     view: Literal["dense", "ordinal", "ordinal_filled"]
-    kind: Literal["logistic", "kernel-logistic", "mlp", "forest", "boosting", "skops"]
+    kind: Literal["logistic", "kernel-logistic", "gaussian", "mlp", "forest", "boosting", "skops"]
     n_models: Size
 
 

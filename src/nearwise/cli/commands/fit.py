@@ -72,7 +72,7 @@ def fit(
         typer.Option(
             help="default: attention trained on other tables, then further on this one, "
             "and a base. fast: fewer folds and candidates, for a first look. instant: "
-            "one forest and the same attention without further training; for tables only."
+            "one classifier and the same attention without further training; for tables only."
         ),
     ] = None,
     base: Annotated[

@@ -23,8 +23,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from nearwise.lab.nn.vit import VisionTransformer
 from nearwise.lab.report.token_layers import draw_curve
-from nearwise.nn import VisionTransformer
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "token-attention.png"

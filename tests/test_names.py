@@ -5,8 +5,8 @@ import doctest
 import pytest
 
 from nearwise import names
+from nearwise.lab.nn.registry import TOKEN_LAYERS
 from nearwise.names import did_you_mean, nearest_names
-from nearwise.nn.tokens.registry import TOKEN_LAYERS
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     from nearwise.functional import set_attention_implementation as set_attention_implementation
     from nearwise.memory import MemoryBank as MemoryBank
     from nearwise.memory import TokenMemory as TokenMemory
-    from nearwise.nn import ConvNNAttention as ConvNNAttention
     from nearwise.nn import KNNAttention as KNNAttention
     from nearwise.nn import KNNMultiheadAttention as KNNMultiheadAttention
-    from nearwise.nn import KvtAttention as KvtAttention
     from nearwise.nn import MemoryAttention as MemoryAttention
-    from nearwise.nn import NeighborhoodAttention1D as NeighborhoodAttention1D
-    from nearwise.nn import NeighborhoodAttention2D as NeighborhoodAttention2D
-    from nearwise.nn import VisionTransformer as VisionTransformer
     from nearwise.probes import AttentionProbe as AttentionProbe
     from nearwise.probes import KNNProbe as KNNProbe
     from nearwise.probes import LinearProbe as LinearProbe
@@ -38,13 +33,8 @@ _CLASSIFIER = {
 _LAYERS = {
     "KNNAttention": "nearwise.nn",
     "KNNMultiheadAttention": "nearwise.nn",
-    "KvtAttention": "nearwise.nn",
-    "ConvNNAttention": "nearwise.nn",
-    "NeighborhoodAttention1D": "nearwise.nn",
-    "NeighborhoodAttention2D": "nearwise.nn",
     "MemoryAttention": "nearwise.nn",
     "TokenMemory": "nearwise.memory",
-    "VisionTransformer": "nearwise.nn",
     "knn_attention": "nearwise.functional",
     "set_attention_implementation": "nearwise.functional",
 }
@@ -57,7 +47,15 @@ _REPRESENTATIONS = {
 }
 _HOMES = _CLASSIFIER | _LAYERS | _REPRESENTATIONS
 
-_IN_THE_LAB = ("NeighborAttention", "PerceiverAutoencoder")
+_IN_THE_LAB = (
+    "ConvNNAttention",
+    "KvtAttention",
+    "NeighborAttention",
+    "NeighborhoodAttention1D",
+    "NeighborhoodAttention2D",
+    "PerceiverAutoencoder",
+    "VisionTransformer",
+)
 
 __all__ = [*_HOMES, "__version__"]
 

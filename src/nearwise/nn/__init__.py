@@ -30,27 +30,17 @@ from nearwise.nn.network import (
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
 from nearwise.nn.pretrained_head import HeadOutput, PretrainedNeighborHead, shared_head
 from nearwise.nn.tokens import (
-    TOKEN_LAYERS,
-    ConvNNAttention,
     KNNAttention,
     KNNMultiheadAttention,
-    KvtAttention,
     MemoryAttention,
-    MultiHeadAttention,
-    NeighborhoodAttention1D,
-    NeighborhoodAttention2D,
     Sampling,
     restore_transformers_attention,
-    token_layer,
     transformers_attention,
 )
 from nearwise.nn.vision import ImageEmbedder
-from nearwise.nn.vit import VisionTransformer
 
 __all__ = [
-    "TOKEN_LAYERS",
     "CategoricalEmbedding",
-    "ConvNNAttention",
     "Embedder",
     "FastCNN",
     "HeadOutput",
@@ -58,13 +48,9 @@ __all__ = [
     "ImageEmbedder",
     "KNNAttention",
     "KNNMultiheadAttention",
-    "KvtAttention",
     "MemoryAttention",
-    "MultiHeadAttention",
     "NeighborNetwork",
     "NeighborSet",
-    "NeighborhoodAttention1D",
-    "NeighborhoodAttention2D",
     "NetworkOutput",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
@@ -74,7 +60,6 @@ __all__ = [
     "Sampling",
     "TableEmbedder",
     "TabularMLP",
-    "VisionTransformer",
     "build_network",
     "contrastive",
     "euclidean",
@@ -89,7 +74,6 @@ __all__ = [
     "soft_cross_entropy",
     "soft_targets",
     "supervised_contrastive",
-    "token_layer",
     "transformers_attention",
     "vote_nll",
     "weight_entropy",

@@ -8,7 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from nearwise.functional import attention_implementation
 from nearwise.lab.nn import FLOP_FORMULAS, count_flops
-from nearwise.nn import ConvNNAttention, KNNAttention, MultiHeadAttention, VisionTransformer
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.lab.nn.dense import MultiHeadAttention
+from nearwise.lab.nn.vit import VisionTransformer
+from nearwise.nn import KNNAttention
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens
 
 N, D, K = N_TOKENS, DIM, 5

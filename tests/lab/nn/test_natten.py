@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nearwise.lab.nn.natten import NattenAttention1D, NattenAttention2D, natten_function
-from nearwise.nn import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import neighborhood
 

@@ -5,8 +5,8 @@ import torch
 
 from nearwise.lab.nn import count_flops
 from nearwise.lab.nn.layers import token_layer
+from nearwise.lab.nn.vit import VisionTransformer
 from nearwise.lab.nn.vit_summary import summarize
-from nearwise.nn import VisionTransformer
 
 SIZE = {"image_size": 32, "patch_size": 8, "n_classes": 10, "dim": 24, "depth": 2, "num_heads": 3}
 LAYERS = {

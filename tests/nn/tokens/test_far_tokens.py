@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from nearwise.functional import attention_implementation
+from nearwise.lab.nn.convnn import ConvNNAttention
 from nearwise.memory import TokenMemory
-from nearwise.nn import ConvNNAttention, KNNAttention, KNNMultiheadAttention, MemoryAttention
+from nearwise.nn import KNNAttention, KNNMultiheadAttention, MemoryAttention
 from tests.nn.tokens.cases import DIM, HEADS, tokens
 
 each_implementation = pytest.mark.parametrize("implementation", ["plain", "cpu"])

@@ -14,19 +14,13 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nearwise.functional import attention_implementation, knn_attention
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.lab.nn.dense import MultiHeadAttention
+from nearwise.lab.nn.kvt import KvtAttention
+from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.memory import TokenMemory
-from nearwise.nn import (
-    ConvNNAttention,
-    KNNAttention,
-    KNNMultiheadAttention,
-    KvtAttention,
-    MemoryAttention,
-    MultiHeadAttention,
-    NeighborhoodAttention1D,
-    NeighborhoodAttention2D,
-    Sampling,
-)
+from nearwise.nn import KNNAttention, KNNMultiheadAttention, MemoryAttention, Sampling
 
 DIM, HEADS = 12, 3
 MANY = 50  # neighbors: more than there are tokens

@@ -4,13 +4,10 @@ import pytest
 import torch
 
 from nearwise.lab.nn import local as local_module
+from nearwise.lab.nn.dense import MultiHeadAttention
 from nearwise.lab.nn.local import LocalAttention
+from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise.lab.nn.sparse import SparseAttention
-from nearwise.nn import (
-    MultiHeadAttention,
-    NeighborhoodAttention1D,
-    NeighborhoodAttention2D,
-)
 from nearwise.nn.tokens import neighborhood as neighborhood_module
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import masked_attention, neighborhood

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from nearwise.nn import ConvNNAttention, KNNAttention, Sampling
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.nn import KNNAttention, Sampling
 from nearwise.nn.tokens import configured
 from tests.nn.tokens.cases import CASES, DIM, HEADS, tokens
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nearwise.functional import knn_attention
-from nearwise.nn import ConvNNAttention, KNNAttention, KNNMultiheadAttention
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.nn import KNNAttention, KNNMultiheadAttention
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS
 
 ON = {"device": "meta"}

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.problem import KeyPositions, checked_padding
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.lab.nn.dense import MultiHeadAttention
 from nearwise.nn.dropout import Dropout
 from nearwise.nn.tokens.base import BlockOptions, check_heads, check_masks, check_tokens
-from nearwise.nn.tokens.convnn import ConvNNAttention
-from nearwise.nn.tokens.dense import MultiHeadAttention
 
 
 class TokenConvolution(nn.Module):

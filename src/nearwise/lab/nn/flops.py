@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 # slots defines operators that have formulas here.
-from nearwise.functional.tokens import attention_implementation, slots  # noqa: F401
+from nearwise.functional.tokens import attention_implementation
+from nearwise.lab.nn import slots  # noqa: F401
 
 FlopKind = Literal["linear", "attention", "convolution"]
 FLOP_KINDS: tuple[FlopKind, ...] = get_args(FlopKind)

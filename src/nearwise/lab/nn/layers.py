@@ -2,10 +2,9 @@
 
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.lab.nn.local import LocalAttention
+from nearwise.lab.nn.registry import TOKEN_LAYERS, LayerFactory
+from nearwise.lab.nn.registry import token_layer as layer_among
 from nearwise.lab.nn.sparse import SparseAttention
-from nearwise.nn import TOKEN_LAYERS
-from nearwise.nn import token_layer as layer_among
-from nearwise.nn.tokens.registry import LayerFactory
 
 ALL_LAYERS: dict[str, LayerFactory] = {
     **TOKEN_LAYERS,

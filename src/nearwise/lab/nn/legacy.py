@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nearwise.functional.tokens.problem import as_positions, check_positions
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
+from nearwise.lab.nn.convnn import ConvNNAttention
 from nearwise.nn.tokens.base import Masks
-from nearwise.nn.tokens.convnn import ConvNNAttention
 
 _MASKED_SIMILARITY, _MASKED_DISTANCE = -0.1, 1.1
 _OWN_SCORE = 1.0

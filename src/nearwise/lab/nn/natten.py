@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.tokens.implementation import is_exported
-from nearwise.nn import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise.lab.nn.neighborhood import (
+    NeighborhoodAttention,
+    NeighborhoodAttention1D,
+    NeighborhoodAttention2D,
+    check_window,
+)
 from nearwise.nn.tokens.base import Masks
-from nearwise.nn.tokens.neighborhood import NeighborhoodAttention, check_window
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of its kernels
 

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.lab.nn.dense import MultiHeadAttention
+from nearwise.lab.nn.kvt import KvtAttention
 from nearwise.lab.nn.legacy import (
     LegacyBranchingAttention,
     LegacyBranchingConv,
@@ -19,11 +22,8 @@ from nearwise.lab.nn.legacy import (
     LegacyTokenConvolution,
 )
 from nearwise.lab.nn.local import LocalAttention
+from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise.lab.nn.sparse import SparseAttention
-from nearwise.nn.tokens.convnn import ConvNNAttention
-from nearwise.nn.tokens.dense import MultiHeadAttention
-from nearwise.nn.tokens.knn import KvtAttention
-from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 
 Arguments = dict[str, Any]
 State = dict[str, Tensor]

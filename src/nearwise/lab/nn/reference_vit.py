@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.lab.nn.reference import build_reference_layer, load_weights, reference_state
-from nearwise.nn.vit import VisionTransformer
+from nearwise.lab.nn.vit import VisionTransformer
 
 # Arguments of its command line that its layers take, by layer.
 _CONVNN = (

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nearwise.lab.nn.flops import FlopCount, count_flops
-from nearwise.nn.vit import VisionTransformer
+from nearwise.lab.nn.vit import VisionTransformer
 
 
 @dataclass(frozen=True)

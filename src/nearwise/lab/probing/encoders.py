@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.lab.nn.pixel_scale import PixelScale
-from nearwise.nn import ImageEmbedder, VisionTransformer
+from nearwise.lab.nn.vit import VisionTransformer
+from nearwise.nn import ImageEmbedder
 from nearwise.probes.encoders import Encoder, in_channels, module_fingerprint, seen_only
 
 

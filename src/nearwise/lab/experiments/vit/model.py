@@ -10,7 +10,8 @@ from nearwise.lab.experiments.vit.learner import PixelScale
 from nearwise.lab.experiments.vit.settings import RECIPES, VitSettings
 from nearwise.lab.nn import count_flops
 from nearwise.lab.nn.layers import token_layer
-from nearwise.nn import Sampling, VisionTransformer
+from nearwise.lab.nn.vit import VisionTransformer
+from nearwise.nn import Sampling
 
 
 def build_vit(

@@ -33,7 +33,7 @@ from nearwise.lab.experiments.vit.outputs import (
 )
 from nearwise.lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.lab.experiments.vit.settings import HOW, VitSettings
-from nearwise.nn import VisionTransformer
+from nearwise.lab.nn.vit import VisionTransformer
 from nearwise.training import BatchLoss, TrainingResult, train_epochs
 from nearwise.warn import warn_user
 

@@ -16,7 +16,7 @@ from nearwise.lab.nn.field.layers import (
     check_coords,
     coordinate_grid,
 )
-from nearwise.nn.vit import waves
+from nearwise.lab.nn.vit import waves
 
 
 class PerceiverAutoencoder(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nearwise.functional import attention_implementation
-from nearwise.functional.tokens import slots
+from nearwise.lab.nn import slots
 from tests.functional.tokens.cases import IMPLEMENTATIONS
 
 SHAPE = (2, 3, 7, 5)  # batch, heads, queries, channels

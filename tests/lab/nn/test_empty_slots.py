@@ -7,7 +7,7 @@ import torch
 
 from nearwise.functional import attention_implementation
 from nearwise.functional.tokens import attend
-from nearwise.functional.tokens.slots import slot_mix, slot_sum
+from nearwise.lab.nn.slots import slot_mix, slot_sum
 from tests.functional.tokens.cases import IMPLEMENTATIONS, METRICS, random_tokens
 
 N, FIRST = 9, 4  # tokens of both sequences, and of the first

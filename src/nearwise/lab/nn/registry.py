@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.lab.nn.dense import MultiHeadAttention
+from nearwise.lab.nn.kvt import KvtAttention
+from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise.names import did_you_mean
-from nearwise.nn.tokens.convnn import ConvNNAttention
-from nearwise.nn.tokens.dense import MultiHeadAttention
-from nearwise.nn.tokens.knn import KNNAttention, KvtAttention
-from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise.nn.tokens.knn import KNNAttention
 
 LayerFactory = Callable[..., nn.Module]
 

@@ -4,7 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nearwise.nn import ConvNNAttention, KNNAttention, KvtAttention, MultiHeadAttention, Sampling
+from nearwise.lab.nn.convnn import ConvNNAttention
+from nearwise.lab.nn.dense import MultiHeadAttention
+from nearwise.lab.nn.kvt import KvtAttention
+from nearwise.nn import KNNAttention, Sampling
 from nearwise.nn.tokens.base import Masks
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import convnn as slow

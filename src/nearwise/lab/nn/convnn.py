@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_n_neighbors
-from nearwise.functional.tokens.slots import slot_mix, slot_sum
+from nearwise.lab.nn.slots import slot_mix, slot_sum
 from nearwise.nn.dropout import dropout
 from nearwise.nn.tokens.base import (
     BlockOptions,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nearwise.functional import attention_implementation
-from nearwise.functional.tokens.slots import _mix, slot_mix
+from nearwise.lab.nn.slots import _mix, slot_mix
 
 B, H, M, N, K, C, D = 2, 3, 11, 7, 4, 5, 6
 

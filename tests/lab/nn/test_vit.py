@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from nearwise.lab.nn.dense import MultiHeadAttention
 from nearwise.lab.nn.layers import ALL_LAYERS
-from nearwise.nn import TOKEN_LAYERS, KNNAttention, MultiHeadAttention, VisionTransformer
-from nearwise.nn.vit import DropPath
+from nearwise.lab.nn.registry import TOKEN_LAYERS
+from nearwise.lab.nn.vit import DropPath, VisionTransformer
+from nearwise.nn import KNNAttention
 from tests.reference.vision_transformer import positions
 
 SMALL = {"image_size": 32, "patch_size": 8, "n_classes": 5, "dim": 24, "depth": 2}

@@ -10,8 +10,8 @@ from torch import Tensor
 from nearwise.functional.operators import operator
 from nearwise.functional.threads import Threads
 from nearwise.functional.tokens.implementation import implementation_for, only_plain
-from nearwise.functional.tokens.kernels import slots as kernels
 from nearwise.functional.tokens.pairs import at_least_single, gather_slots, gather_tokens, rows_of
+from nearwise.lab.nn import slot_kernels as kernels
 
 
 def differentiate(name: str, undo: Any, plain: Callable[..., Tensor]) -> None:

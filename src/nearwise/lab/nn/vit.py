@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from nearwise.lab.nn.registry import LayerFactory, token_layer
 from nearwise.nn.dropout import Dropout
-from nearwise.nn.tokens.registry import LayerFactory, token_layer
 
 Positions = Literal["learned", "sincos", "sincos-2d", "none"]
 

@@ -1,14 +1,7 @@
 """``--store``: where a model's memory is opened is the user's word, in every command."""
 
-import json
-
-import pandas as pd
 import pytest
 
-from nearwise.cli.batches.worker import Job, Worker
-from nearwise.cli.commands.embed import Keys
-from nearwise.cli.models import open_model, pin_of
-from nearwise.cli.rows.image_rows import ImageOptions
 from tests.classifier.stored.folders import placed
 from tests.memory.stores.listeners import listener
 
@@ -16,7 +9,6 @@ pytest.importorskip("lance")
 
 COMMANDS = {
     "predict": ("predict", "MODEL", "NEW"),
-    "predict with Ray": ("predict", "MODEL", "NEW", "--engine", "ray", "--out", "OUT"),
     "embed": ("embed", "MODEL", "NEW", "--out", "OUT.csv"),
     "evaluate": ("evaluate", "MODEL", "MORE"),
     "inspect": ("inspect", "MODEL"),
@@ -29,7 +21,7 @@ COMMANDS = {
     "compact": ("compact", "MODEL"),
     "serve": ("serve", "MODEL", "--port", "0"),
 }
-ALSO_RUN = [name for name in COMMANDS if name not in ("evaluate", "serve", "predict with Ray")]
+ALSO_RUN = [name for name in COMMANDS if name not in ("evaluate", "serve")]
 
 
 @pytest.fixture
@@ -59,8 +51,6 @@ def test_no_command_reaches_a_server_that_the_folder_names(
     asked, nearwise, model, tmp_path, monkeypatch, command
 ):
     pytest.importorskip("psycopg")
-    if "Ray" in command:
-        pytest.importorskip("ray")
     monkeypatch.setenv("PGPASSWORD", "hunter2")
     assert nearwise("move", model, "--out", tmp_path / "own").exit_code == 0
     with listener("clear") as heard:
@@ -97,15 +87,3 @@ def test_a_model_in_a_store_is_refused_by_move_before_its_store_is_opened(nearwi
     place.rename(place.with_name("hidden"))
     result = nearwise("move", folder, "--out", folder.parent / "other", "--store", place)
     assert result.exit_code == 2 and "in a store already" in result.err
-
-
-def test_the_place_travels_with_a_job_to_its_workers(moved, tables, tmp_path):
-    folder, place = moved
-    pin = pin_of(open_model(folder, str(place)), folder)
-    new = {"name": "0.parquet", "files": [str(tables / "new.csv")], "piece": 0, "n_pieces": 1}
-    job = Job(Keys("features"), folder, pin, tmp_path, ("row",), ImageOptions(), None, tmp_path)
-    for store, problem in ((None, "--store"), (str(place), "")):
-        worker = Worker(Job(**vars(job) | {"store": store}))
-        (error,) = worker({"part": [json.dumps(new)]})["error"]
-        assert problem in error and bool(problem) == bool(error)
-    assert len(pd.read_parquet(tmp_path / "0.parquet")) == len(pd.read_csv(tables / "new.csv"))

@@ -30,14 +30,12 @@ def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
     return pd.concat([copied.reset_index(drop=True), answers], axis=1)
 
 
-def neighbor_columns(
-    explanations: Sequence["Explanation"], n_neighbors: int | None = None
-) -> dict[str, list[Any]]:
+def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[Any]]:
     """Lay the neighbors out as columns, one value for each explained row.
 
     null_mass, then neighbor_1_id, neighbor_1_label, neighbor_1_weight, neighbor_1_distance, for
     images from files neighbor_1_file, neighbor_2_id, ...; None where a row has fewer neighbors.
-    There are columns for `n_neighbors`, by default for as many as a row has at most.
+    There are columns for as many as a row has at most.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
     fields: dict[str, Callable[[Neighbor], Any]] = {
@@ -45,9 +43,7 @@ def neighbor_columns(
     }
     if any({"file", "image"} <= n.row.keys() for e in explanations for n in e.neighbors):
         fields["file"] = lambda neighbor: neighbor.row.get("file")
-    if n_neighbors is None:
-        n_neighbors = max((len(e.neighbors) for e in explanations), default=0)
-    for i in range(n_neighbors):
+    for i in range(max((len(e.neighbors) for e in explanations), default=0)):
         for name, value in fields.items():
             columns[f"neighbor_{i + 1}_{name}"] = [
                 value(e.neighbors[i]) if i < len(e.neighbors) else None for e in explanations

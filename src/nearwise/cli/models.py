@@ -6,11 +6,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearwise import __version__
 from nearwise.cli.outputs import refuse_inside_model
 from nearwise.safe_files import is_own_lock, open_lock
 
@@ -27,25 +25,6 @@ def open_model(folder: Path, store: str | None = None) -> "AttnKNNClassifier":
     from nearwise.classifier import AttnKNNClassifier
 
     return AttnKNNClassifier.load(folder, trusted_store=store)
-
-
-@dataclass(frozen=True)
-class Pin:
-    """What of a saved model does not change while its answers stay the same."""
-
-    lineage: str
-    version: int
-    nearwise: str
-
-    def __str__(self) -> str:
-        """In words."""
-        return f"version {self.version} of model {self.lineage} with nearwise {self.nearwise}"
-
-
-def pin_of(model: "AttnKNNClassifier", folder: Path) -> Pin:
-    """Return which version of the model in a folder was opened."""
-    state = model._folders[os.path.realpath(folder)]
-    return Pin(state.lineage, state.version, __version__)
 
 
 def require_model(folder: Path) -> None:

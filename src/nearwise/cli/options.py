@@ -1,7 +1,7 @@
 """Arguments and options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -51,28 +51,6 @@ StoreOption = Annotated[
         metavar="URI",
         help="Where MODEL's memory is, if it is in a store outside its folder. No other place is "
         "opened than the one you name, with your user name and settings.",
-    ),
-]
-EngineOption = Annotated[
-    Literal["local", "ray"],
-    typer.Option(
-        "--engine",
-        help="local: this process. ray: several processes or machines (Ray Data), which "
-        "write parts, and resume after a stop.",
-    ),
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="N", help="With --engine ray: processes; by default one per processor core."
-    ),
-]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="With --engine ray: a running Ray cluster ('auto', 'ray-head:6379'); by "
-        "default one is started here and ends with the command.",
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]

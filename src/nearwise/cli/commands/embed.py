@@ -1,33 +1,25 @@
 """``nearwise embed``: the keys of rows, by which their neighbors are found."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nearwise.cli.answer_columns import beside
-from nearwise.cli.batches.ray_engine import Cluster, run_batch
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
 from nearwise.cli.options import (
-    AddressOption,
-    EngineOption,
     HeaderOption,
     ModelArgument,
     QuietOption,
     RowsArgument,
     StoreOption,
-    WorkersOption,
 )
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.rows import read_to_predict
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from nearwise.classifier import AttnKNNClassifier
+    pass
 
 
 @reported
@@ -40,8 +32,7 @@ def embed(
             "--out",
             "-o",
             metavar="FILE",
-            help="CSV, TSV, Parquet or npz, by the suffix. With --engine ray a folder of "
-            "Parquet files.",
+            help="CSV, TSV, Parquet or npz, by the suffix.",
         ),
     ],
     space: Annotated[
@@ -58,9 +49,6 @@ def embed(
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
     header: HeaderOption = None,
-    engine: EngineOption = "local",
-    workers: WorkersOption = None,
-    address: AddressOption = None,
     store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -70,32 +58,16 @@ def embed(
     'file'), then the key in columns 'e0', 'e1', ...; in an npz the keys are one array X. Rows with
     keys close to each other are neighbors.
 
-    --engine ray writes parts, as in 'nearwise predict'.
-
     [bold]Examples[/bold]
       nearwise embed iris.model new.csv --out keys.parquet
       nearwise embed iris.model new.csv --out keys.npz --keep id
-      nearwise embed flowers.model photos/ --engine ray --out keys/
+      nearwise embed flowers.model photos/ --out keys.parquet
     """
+    import pandas as pd
+
     from nearwise.data.tables.files import table_format, write_table
 
-    keys, cluster = Keys(space), Cluster(address, workers)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
-    if engine == "ray":
-        run_batch(
-            keys,
-            model,
-            data,
-            out,
-            store=store,
-            keep=keep or [],
-            images=images,
-            header=header,
-            cluster=cluster,
-            quiet=quiet,
-        )
-        return
-    cluster.refuse()
     check_output("--out", out, data)
     form = "csv" if out == "-" else table_format(out)
     if form is None:
@@ -104,34 +76,9 @@ def embed(
     copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
-    table = keys.table(learned, copied, features)
-    n_numbers = table.shape[1] - copied.shape[1]
-    if form == "npz":  # which holds columns f0, f1, ... as one array
-        table = table.rename(columns={f"e{i}": f"f{i}" for i in range(n_numbers)})
-    write_table(table, out, format=form)
+    keys = learned.keys(features, space).numpy()
+    letter = "f" if form == "npz" else "e"  # an npz holds columns f0, f1, ... as one array
+    columns = [f"{letter}{i}" for i in range(keys.shape[1])]
+    write_table(beside(copied, pd.DataFrame(keys, columns=columns)), out, format=form)
     if not quiet and out != "-":
-        say(f"Wrote {len(table)} keys of {n_numbers} numbers to {out}.")
-
-
-@dataclass(frozen=True)
-class Keys:
-    """The keys of rows in a space."""
-
-    space: str
-
-    def settings(self) -> dict[str, Any]:
-        """Return all options."""
-        return {"command": "embed"} | asdict(self)
-
-    def table(
-        self,
-        model: "AttnKNNClassifier",
-        copied: "pd.DataFrame",
-        features: "pd.DataFrame | np.ndarray",
-    ) -> "pd.DataFrame":
-        """Lay keys out as columns after those that are passed on."""
-        import pandas as pd
-
-        keys = model.keys(features, self.space).numpy()
-        columns = [f"e{i}" for i in range(keys.shape[1])]
-        return beside(copied, pd.DataFrame(keys, columns=columns))
+        say(f"Wrote {len(keys)} keys of {keys.shape[1]} numbers to {out}.")

@@ -1,7 +1,6 @@
 """``nearwise predict``: labels, probabilities and the neighbors behind them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,33 +13,27 @@ from nearwise.cli.answer_columns import (
     TrustOptions,
     beside,
     neighbor_columns,
-    promised,
     spoken,
     trust_columns,
     write_json_lines,
 )
-from nearwise.cli.batches.ray_engine import Cluster, run_batch
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
 from nearwise.cli.options import (
-    AddressOption,
-    EngineOption,
     HeaderOption,
     ModelArgument,
     QuietOption,
     RowsArgument,
     StoreOption,
-    WorkersOption,
 )
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.rows import read_to_predict
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
-    from nearwise.classifier import AttnKNNClassifier, Explanation, Selection
+    from nearwise.classifier import Explanation
     from nearwise.classifier.query import Query
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
@@ -57,7 +50,7 @@ def predict(
             "-o",
             metavar="FILE",
             help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), by the suffix; - is "
-            "standard output. With --engine ray a folder of Parquet files.",
+            "standard output.",
         ),
     ] = "-",
     proba: Annotated[
@@ -95,9 +88,6 @@ def predict(
         typer.Option("--format", help="Format of the output, if the suffix does not show it."),
     ] = None,
     header: HeaderOption = None,
-    engine: EngineOption = "local",
-    workers: WorkersOption = None,
-    address: AddressOption = None,
     store: StoreOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -119,10 +109,6 @@ def predict(
     With a MODEL of images DATA is images, and folders that hold images at any depth; the output
     begins with their 'file'. They are converted to grey or colour as the model needs.
 
-    With --engine ray DATA may be a folder of tables. --out then is a folder of Parquet files with
-    the same columns, whose names sort in the order of the rows. After a stop at any moment, the
-    same command makes the parts that are missing.
-
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
@@ -130,38 +116,24 @@ def predict(
       nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head
-      nearwise predict iris.model tables/ --engine ray --out predictions/
     """
     options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
     options.check()
-    answers = Answers(proba, (neighbors or None) if explain else False, options)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
-    cluster = Cluster(address, workers)
-    if engine == "ray":
-        if form not in (None, "parquet"):
-            raise ValueError(f"--format {form}: --engine ray writes Parquet. Leave it out.")
-        answers.check_columns()
-        run_batch(
-            answers,
-            model,
-            data,
-            out,
-            store=store,
-            keep=keep or [],
-            images=images,
-            header=header,
-            cluster=cluster,
-            quiet=quiet,
-        )
-        return
-    cluster.refuse()
     check_output("--out", out, data)
     form = form or _format_of(out)
     learned = open_model(model, store)
     copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
-    query, chosen, explanations = answers.found(learned, features)
+    query = learned.query(
+        features,
+        sets=sets,
+        novelty=novelty or options.selective,
+        explain=(neighbors or None) if explain else False,
+    )
+    chosen = options.select(query)  # first: it may be refused
+    explanations = query.explanations() if explain else None
     trust = trust_columns(query, options, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
         # without columns, pandas 2 gives no records at all
@@ -183,55 +155,6 @@ def predict(
         say(spoken(chosen))
     if not quiet and out != "-":
         say(f"Wrote {len(copied)} rows to {out}.")
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Options of a query; `neighbors`: how many are shown, None shows all, False none."""
-
-    proba: bool
-    neighbors: int | Literal[False] | None
-    trust: TrustOptions
-
-    def settings(self) -> dict[str, Any]:
-        """Return all options."""
-        own = {"command": "predict", "proba": self.proba, "neighbors": self.neighbors}
-        return own | asdict(self.trust)
-
-    def check_columns(self) -> None:
-        """Refuse with ValueError what does not give every part the same columns."""
-        if self.neighbors is None:
-            raise ValueError(
-                "--neighbors 0 gives as many columns as a row has neighbors, and parts would "
-                "differ. Say how many."
-            )
-
-    def found(
-        self, model: "AttnKNNClassifier", features: "pd.DataFrame | np.ndarray"
-    ) -> "tuple[Query, Selection | None, list[Explanation] | None]":
-        """Query rows: the query, which rows to answer, and the neighbors, on request."""
-        query = model.query(
-            features,
-            sets=self.trust.sets,
-            novelty=self.trust.novelty or self.trust.selective,
-            explain=self.neighbors,
-        )
-        chosen = self.trust.select(query)  # first: it may be refused
-        return query, chosen, None if self.neighbors is False else query.explanations()
-
-    def table(
-        self,
-        model: "AttnKNNClassifier",
-        copied: "pd.DataFrame",
-        features: "pd.DataFrame | np.ndarray",
-    ) -> "pd.DataFrame":
-        """Lay answers out as columns after those that are passed on."""
-        query, chosen, explanations = self.found(model, features)
-        if chosen is not None:
-            say(f"Rows are accepted by one rule {promised(chosen)}")
-        trust = trust_columns(query, self.trust, chosen, as_text=True)
-        n_shown = self.neighbors or None
-        return _table(query, copied, explanations, trust, proba=self.proba, n_shown=n_shown)
 
 
 def _format_of(out: str) -> Format:
@@ -257,7 +180,6 @@ def _table(
     trust: dict[str, list[Any]],
     *,
     proba: bool,
-    n_shown: int | None = None,
 ) -> "pd.DataFrame":
     """Lay predictions out as columns, with the neighbors behind them where they are given."""
     import pandas as pd
@@ -268,5 +190,5 @@ def _table(
         columns |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(classes)}
     columns |= trust
     if explanations is not None:
-        columns |= neighbor_columns(explanations, n_shown)
+        columns |= neighbor_columns(explanations)
     return beside(copied, pd.DataFrame(columns))

@@ -18,11 +18,10 @@ _LONG = 15  # digits that a float holds, whatever they are
 
 
 class Frame(NamedTuple):
-    """A table, what gives its columns as the file holds them, and which of its rows are meant."""
+    """A table, and what gives its columns as the file holds them."""
 
     table: "pd.DataFrame"
     cells: "Cells"
-    rows: slice = slice(None)
 
     def as_written(self, names: Sequence[str]) -> "pd.DataFrame":
         """Give columns that are written as the file writes them."""

@@ -1,7 +1,7 @@
 """The rows that a command is given, whether they lie in a table or are images in folders."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -219,12 +219,11 @@ def read_to_predict(
     *,
     header: bool | None = None,
     quiet: bool = False,
-    read: Callable[..., Frame] = read_frame,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels, of the kind that a model takes: columns to pass on, and features.
 
     `data` is one table, or files and folders of images; of images "file" is passed on, as it was
-    given. `read` reads a table, or a piece of it.
+    given.
     """
     import pandas as pd
 
@@ -242,7 +241,7 @@ def read_to_predict(
     (table,) = data
     names, target = list(model.feature_names_in_), model.target_name_
     spare = _left_out(model)
-    whole = read(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
+    whole = read_frame(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
     require_columns(whole.table, keep, table)
     copied = whole.as_written(list(dict.fromkeys(keep)))
     in_place = header is not False or set(names) <= set(whole.table)
@@ -251,8 +250,7 @@ def read_to_predict(
         frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
     expected = [*copied.columns, target]
     features = match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
-    both = (part.iloc[whole.rows].reset_index(drop=True) for part in (copied, features))
-    return next(both), next(both)
+    return copied.reset_index(drop=True), features.reset_index(drop=True)
 
 
 def _values(model: "AttnKNNClassifier") -> "dict[str, list[object]]":

@@ -3,13 +3,11 @@
 import io
 import json
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,26 +29,20 @@ _TEXT_BYTES = 16  # what a text value takes at least
 _CELL_BYTES = 64  # what a cell of a workbook takes in memory
 
 
-def parse_parquet(
-    source: bytes | Path, where: str, groups: Sequence[int] | None = None
-) -> pd.DataFrame:
-    """Read a Parquet file, or row groups of it, whose declared size is in proportion to it.
+def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
+    """Read a Parquet file whose declared size is in proportion to its content.
 
-    `source` is the file's content or path. Decimals become float64; a named index becomes a column.
-    Row groups have the column types that the whole file would have, if `rows_of_groups` gives
-    some. ValueError if it cannot be read, declares far more rows than it holds bytes (see
-    `check_expansion`), or has columns of lists, structures or bytes.
+    Decimals become float64; a named index becomes a column. ValueError if it cannot be read,
+    declares far more rows than it holds bytes (see `check_expansion`), or has columns of lists,
+    structures or bytes.
     """
     with _explained(where, "Parquet", "Write it again, or rename it to .csv if it is text."):
-        file = pq.ParquetFile(_opened(source))
-        schema, found = file.schema_arrow, file.metadata
-        taken = range(found.num_row_groups) if groups is None else groups
-        n_rows = sum(found.row_group(i).num_rows for i in taken)
-        n_stored = len(source) if isinstance(source, bytes) else source.stat().st_size
+        file = pq.ParquetFile(io.BytesIO(content))
+        schema, n_rows = file.schema_arrow, file.metadata.num_rows
         n_bytes = n_rows * sum(_n_bytes(field.type) for field in schema)
-        check_expansion(n_bytes, n_stored, where, ratio=_PARQUET_RATIO)
-        n_bytes = _text_bytes(source, [f.name for f in schema if _is_text(f.type)], taken)
-        check_expansion(n_bytes, n_stored, where, ratio=_PARQUET_RATIO)
+        check_expansion(n_bytes, len(content), where, ratio=_PARQUET_RATIO)
+        n_bytes = _text_bytes(content, [f.name for f in schema if _is_text(f.type)])
+        check_expansion(n_bytes, len(content), where, ratio=_PARQUET_RATIO)
     odd = [f"{f.name!r} ({f.type})" for f in schema if _is_nested(f.type)]
     if odd:
         raise ValueError(
@@ -58,36 +50,14 @@ def parse_parquet(
             "number or text per cell."
         )
     with _explained(where, "Parquet", "Write it again."):
-        if groups is None:
-            table = pd.read_parquet(_opened(source))
-            gaps = {f.name for f in schema if pa.types.is_integer(f.type)}
-            gaps = {name for name in gaps if name in table and table[name].dtype.kind == "f"}
-            if gaps:
-                wholes = pq.read_table(_opened(source), columns=sorted(gaps))
-                table = table.assign(**{name: _with_gaps(wholes[name], table) for name in gaps})
-        else:
-            wholes = file.read_row_groups(groups)
-            table = _typed_as_whole(wholes.to_pandas(), wholes, found)
+        table = pd.read_parquet(io.BytesIO(content))
+        gaps = {f.name for f in schema if pa.types.is_integer(f.type)}
+        gaps = {name for name in gaps if name in table and table[name].dtype.kind == "f"}
+        if gaps:
+            wholes = pq.read_table(io.BytesIO(content), columns=sorted(gaps))
+            table = table.assign(**{name: _with_gaps(wholes[name], table) for name in gaps})
     named = [name is not None for name in table.index.names]
     return _with_plain_cells(table.reset_index(drop=not all(named)), where)
-
-
-def rows_of_groups(path: Path, where: str) -> list[int] | None:
-    """Count the rows of each row group of a Parquet file; None if it has to be read as a whole.
-
-    pandas makes other types of whole numbers and truth values where there is a gap, so the file
-    must say which columns have some. A named range as index stands in no row group.
-    """
-    with _explained(where, "Parquet", "Write it again, or rename it to .csv if it is text."):
-        file = pq.ParquetFile(path)
-        found, stored = file.metadata, (file.schema_arrow.pandas_metadata or {})
-    if any(isinstance(i, dict) and i.get("name") for i in stored.get("index_columns", [])):
-        return None
-    groups = [found.row_group(i) for i in range(found.num_row_groups)]
-    chunks = (group.column(i) for group in groups for i in range(found.num_columns))
-    if not all(c.is_stats_set and c.statistics.has_null_count for c in chunks):
-        return None
-    return [group.num_rows for group in groups]
 
 
 def _with_gaps(wholes: pa.ChunkedArray, table: pd.DataFrame) -> pd.Series:
@@ -95,23 +65,6 @@ def _with_gaps(wholes: pa.ChunkedArray, table: pd.DataFrame) -> pd.Series:
     kind = pd.UInt64Dtype() if pa.types.is_unsigned_integer(wholes.type) else pd.Int64Dtype()
     values = wholes.to_pandas(types_mapper=lambda _: kind)
     return values.astype(kind).set_axis(table.index)
-
-
-def _typed_as_whole(table: pd.DataFrame, wholes: pa.Table, found: pq.FileMetaData) -> pd.DataFrame:
-    """Give columns of some row groups the types that gaps in any row group give them."""
-    groups = [found.row_group(i) for i in range(found.num_row_groups)]
-    chunks = [group.column(i) for group in groups for i in range(found.num_columns)]
-    for name in {c.path_in_schema for c in chunks if c.statistics.null_count}:
-        kind = table[name].dtype if name in table else None
-        if isinstance(kind, np.dtype) and kind.kind == "b":
-            table[name] = table[name].astype(object)
-        elif isinstance(kind, np.dtype) and pa.types.is_integer(wholes.schema.field(name).type):
-            table[name] = _with_gaps(wholes[name], table)
-    return table
-
-
-def _opened(source: bytes | Path) -> io.BytesIO | Path:
-    return io.BytesIO(source) if isinstance(source, bytes) else source
 
 
 @contextmanager
@@ -133,12 +86,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _text_bytes(source: bytes | Path, names: list[str], groups: Sequence[int]) -> int:
+def _text_bytes(content: bytes, names: list[str]) -> int:
     """Count what columns of text take, without making text of what is stored once."""
     n_bytes = 0
     if names:
-        file = pq.ParquetFile(_opened(source), read_dictionary=names)
-        for batch in file.iter_batches(columns=names, row_groups=groups):
+        file = pq.ParquetFile(io.BytesIO(content), read_dictionary=names)
+        for batch in file.iter_batches(columns=names):
             for column in batch.columns:
                 lengths = pc.cast(pc.binary_length(column.dictionary), pa.int64())
                 n_bytes += pc.sum(lengths.take(column.indices)).as_py() or 0

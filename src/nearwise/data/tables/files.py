@@ -50,13 +50,6 @@ def table_format(path: str | os.PathLike[str]) -> Format | None:
     return _SUFFIXES.get(Path(path).suffix.lower())
 
 
-def is_table(path: Path) -> bool:
-    """Whether the suffix, that of a compression aside, is one of a table that can be read."""
-    if path.suffix.lower() in COMPRESSED_SUFFIXES:
-        path = path.with_suffix("")
-    return path.suffix.lower() in _SUFFIXES | _READ_ONLY_SUFFIXES
-
-
 def read_table(
     path: str | os.PathLike[str],
     *,

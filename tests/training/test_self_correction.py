@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from nearwise.training import SelfCorrection, TrainingRows, predict_head, train_embedder
-from nearwise.training.processes import Processes
 from nearwise.training.self_correction import FollowedPredictions
 from tests.training.cases import N_CLASSES, blobs, quick, same_weights, small_network, weights_of
 
@@ -52,7 +51,7 @@ def test_wrong_labels_are_not_learned():
 def test_labels_are_powers_of_averages_times_likelihoods():
     likelihood = torch.tensor([[0.7, 0.3], [0.2, 0.8], [0.5, 0.1]])
     settings = SelfCorrection(likelihood, momentum=0.6, power=3.0)
-    followed = FollowedPredictions(settings, 0.2, torch.device("cpu"), Processes())
+    followed = FollowedPredictions(settings, 0.2, torch.device("cpu"))
     smoothed = [[0.82, 0.18], [0.58, 0.42], [0.26, 0.74]]  # of .9, .6 and .2
     followed.note(torch.tensor([0]), torch.tensor(smoothed[:1]).log())
     followed.note(torch.tensor([0, 1]), torch.tensor(smoothed[1:]).log())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nearwise.nn import NeighborNetwork, network_config, vote_nll
 from nearwise.training.checkpoint import content_hash
 from nearwise.training.encoding import (
+    encode,
     is_out_of_memory,
     predict_head,
     predict_neighbors,
@@ -19,13 +20,11 @@ from nearwise.training.encoding import (
 )
 from nearwise.training.engine import Progress, TrainingResult, train_epochs
 from nearwise.training.objective import Objective, Parts, Record
-from nearwise.training.processes import Processes, join_processes
 from nearwise.training.rows import (
     Batch,
     TrainingRows,
     class_balance,
     combined,
-    count_batches,
     epoch_batches,
     hard_row_weights,
     neighbor_disagreement,
@@ -34,7 +33,7 @@ from nearwise.training.rows import (
 from nearwise.training.schedule import make_optimizer
 from nearwise.training.self_correction import FollowedPredictions, SelfCorrection
 from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig
-from nearwise.training.steps import KeyCache, encode_shared, fit_start_scale, step_losses
+from nearwise.training.steps import KeyCache, fit_start_scale, step_losses
 from nearwise.warn import warn_user
 
 
@@ -55,10 +54,6 @@ def train_embedder(
     Every query is left out of its own neighbors by id, in training and in scoring. With
     `held_out` rows the best epoch is the one with the lowest NLL on them, scored against the
     training rows, the untrained network being epoch 0; without, the last.
-
-    Under `torchrun`, or where torch.distributed is initialised, each process takes its share of
-    every batch and all end with the same weights; each needs the same rows, settings and seed, and
-    the first one writes checkpoints.
 
     Parameters
     ----------
@@ -100,8 +95,6 @@ def train_embedder(
         batches go on in smaller pieces.
     """
     check_training(network, train, held_out, config, correction)
-    processes, device = join_processes(torch.device(device))
-    check_shares(len(train), config.batch_size, processes.size)
     network.to(device)
     with _channels_last(network, config):
         objective = EmbedderObjective(
@@ -110,7 +103,6 @@ def train_embedder(
             None if held_out is None else held_out.to(device),
             config,
             seed=seed,
-            processes=processes,
             correction=correction,
         )
         settings: list[Any] = [network_config(network), config.decides()]
@@ -132,7 +124,6 @@ def train_embedder(
             monitor=None if held_out is None or correction is not None else "nll",
             checkpoint=checkpoint,
             fingerprint="" if checkpoint is None else content_hash(settings, tensors),
-            processes=processes,
             progress=progress,
         )
 
@@ -168,14 +159,12 @@ class EmbedderObjective(Objective):
         config: TrainConfig,
         *,
         seed: int = 0,
-        processes: Processes | None = None,
         correction: SelfCorrection | None = None,
     ) -> None:
         super().__init__(network, len(rows))
         network.embedder.fit_inputs(rows.x_num)
         self.network, self.rows, self.held_out = network, rows, held_out
         self.settings, self.seed = config, seed
-        self.processes = processes = processes or Processes()
         self.scored_against = self._scored_against()
         self.row_weights: Tensor | None = None
         self.mirrored: Tensor | None = None
@@ -184,11 +173,11 @@ class EmbedderObjective(Objective):
         self.cache: KeyCache | None = None
         if config.candidate_keys == "cached" and config.knn_weight:
             momentum, precision = config.cache_momentum, config.precision
-            self.cache = KeyCache(network, rows, momentum, precision=precision, processes=processes)
+            self.cache = KeyCache(network, rows, momentum, precision=precision)
         self.followed: FollowedPredictions | None = None
         if correction is not None:
             smoothing, device = config.label_smoothing, rows.x_num.device
-            self.followed = FollowedPredictions(correction, smoothing, device, processes)
+            self.followed = FollowedPredictions(correction, smoothing, device)
             self.corrects_after = max(1, round(correction.warmup * config.epochs))
         self.n_pieces = 1
 
@@ -225,9 +214,6 @@ class EmbedderObjective(Objective):
         self._select_hard_rows(epoch)
         if self.cache is not None and (epoch - 1) % settings.refresh_every == 0:
             self.cache.refresh_all()
-        if self.processes.several:  # dropout: of its own in each, and the same after resuming
-            here = (epoch - 1) * self.processes.size + self.processes.rank
-            torch.manual_seed(self.seed * 1_000_003 + here)
         yield from epoch_batches(
             len(self.rows),
             settings.batch_size,
@@ -259,12 +245,11 @@ class EmbedderObjective(Objective):
             self.network.n_classes,
             config.hard_negative_neighbors,
         )
-        weights = hard_row_weights(
+        self.row_weights = hard_row_weights(
             disagreement,
             fraction=config.hard_negative_fraction,
             weight=config.hard_negative_weight,
         )
-        self.row_weights = self.processes.from_first(weights)
 
     def gradients(
         self,
@@ -273,33 +258,11 @@ class EmbedderObjective(Objective):
         step: int,
         backward: Callable[[Tensor], None],
     ) -> Parts:
-        """Compute the terms of the loss, and the whole as "loss".
-
-        With several processes each returns the part of its own rows; their sum is the whole.
-        """
-        processes = self.processes
-        if not processes.several:
-            return self._gradients_in_pieces(batch, batch, generator, backward)
-        # Views and MixUp are drawn by each for itself. The main generator stays as it is, so that
-        # the batches are the same everywhere.
-        local = torch.Generator()
-        local.set_state(generator.get_state())
-        seed = int(torch.randint(2**31 - 1, (), generator=local))
-        local.manual_seed(seed + step * processes.size + processes.rank)
-        share = split_batch(batch, processes.size)[processes.rank]
-        return self._gradients_in_pieces(share, batch, local, backward)
-
-    def _gradients_in_pieces(
-        self,
-        batch: Batch,
-        whole: Batch,
-        generator: torch.Generator,
-        backward: Callable[[Tensor], None],
-    ) -> Parts:
+        """Compute the terms of the loss, and the whole as "loss"."""
         while True:
             state = generator.get_state()
             try:
-                return self._add_pieces(batch, whole, generator, backward)
+                return self._add_pieces(batch, generator, backward)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or not self._can_split(len(batch.queries)):
                     raise
@@ -313,17 +276,14 @@ class EmbedderObjective(Objective):
             )
 
     def _can_split(self, n_queries: int) -> bool:
-        # Normalisation layers need two rows; other processes would wait for us at the cache or the
-        # predictions; and without a cache every piece encodes all candidates, which saves nothing.
-        shares = self.cache is not None or self.followed is not None
-        waits = self.processes.several and shares
+        # Normalisation layers need two rows; and without a cache every piece encodes all
+        # candidates, which saves nothing.
         many = self.cache is None and bool(self.settings.knn_weight)
-        return n_queries >= 4 * self.n_pieces and not waits and not many
+        return n_queries >= 4 * self.n_pieces and not many
 
     def _add_pieces(
         self,
         batch: Batch,
-        whole: Batch,
         generator: torch.Generator,
         backward: Callable[[Tensor], None],
     ) -> Parts:
@@ -342,7 +302,7 @@ class EmbedderObjective(Objective):
             loss = torch.stack(
                 [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
             ).sum()
-            share = self._share(piece, whole)
+            share = self._share(piece, batch)
             backward(loss if share == 1 else share * loss)
             for name, value in {"loss": loss, **parts}.items():
                 part = value.detach() if share == 1 else share * value.detach()
@@ -362,7 +322,7 @@ class EmbedderObjective(Objective):
         return part / total if total else 0.0
 
     def _keys(self, rows: TrainingRows) -> Tensor:
-        return encode_shared(self.network, rows, self.settings.precision, self.processes)
+        return encode(self.network, rows, precision=self.settings.precision)
 
     def _scored_against(self) -> TrainingRows:
         """Training rows that held-out rows are scored against, the same in every epoch."""
@@ -389,7 +349,7 @@ class EmbedderObjective(Objective):
                 memory_keys=self._keys(self.scored_against),
             )
         nll = vote_nll(proba, held_out.labels, sample_weight=held_out.sample_weight)
-        return {"nll": self.processes.from_first(nll)}
+        return {"nll": nll}
 
     def record(self, epoch: Record) -> Record:
         """Form of a record in an embedder's history."""
@@ -512,13 +472,3 @@ def _check_augmentation(rows: TrainingRows, augment: Augmentation) -> None:
                 f"augment has {name}={getattr(augment, name)}, but images have a side of {side} "
                 "pixels. Choose a smaller one."
             )
-
-
-def check_shares(n_rows: int, batch_size: int, n_processes: int) -> None:
-    """Raise ValueError where batches are too small for each process to have two rows."""
-    smallest = n_rows // count_batches(n_rows, batch_size)
-    if n_processes > 1 and smallest < 2 * n_processes:
-        raise ValueError(
-            f"Batches of {smallest} rows cannot be shared by {n_processes} processes, 2 rows each. "
-            "Raise batch_size, or start fewer processes."
-        )

@@ -21,7 +21,6 @@ from nearwise.training.checkpoint import (
 )
 from nearwise.training.encoding import autocast
 from nearwise.training.objective import Objective, Parts, Record
-from nearwise.training.processes import Processes
 from nearwise.training.schedule import Lookahead, WeightAverage, copied_state, rate_factor
 from nearwise.training.settings import EngineConfig
 from nearwise.warn import warn_user
@@ -77,7 +76,6 @@ def train_epochs(
     monitor: str | None = None,
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
-    processes: Processes | None = None,
     progress: Progress | None = None,
     resumed: Callable[[list[Record]], None] | None = None,
 ) -> TrainingResult:
@@ -101,9 +99,6 @@ def train_epochs(
     fingerprint : str, default=""
         What decides the run beside the model's first weights, settings and seed, such as a hash
         of its data; a checkpoint with another one is refused.
-    processes : Processes, optional
-        Those that train together: gradients and reported values are summed over them, and the
-        first one writes checkpoints.
     progress : callable, optional
         Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
     resumed : callable, optional
@@ -138,7 +133,7 @@ def train_epochs(
         _compiled(objective.compiled, config),
         keeping_freed_memory(),
     ):
-        run = _Run(objective, config, seed, device, monitor, checkpoint, processes or Processes())
+        run = _Run(objective, config, seed, device, monitor, checkpoint)
         run.resume(fingerprint)
         if resumed is not None and run.state.history:
             resumed(list(run.state.history))
@@ -167,10 +162,9 @@ class _Run:
         device: torch.device,
         monitor: str | None,
         checkpoint: str | Path | None,
-        processes: Processes,
     ) -> None:
         self.objective, self.model = objective, objective.model
-        self.config, self.seed, self.device, self.processes = config, seed, device, processes
+        self.config, self.seed, self.device = config, seed, device
         self.monitor, self.checkpoint = monitor, checkpoint
         self.generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
@@ -224,8 +218,6 @@ class _Run:
                 progress(self.state.history[-1])
 
     def _start(self) -> None:
-        for tensor in self.model.state_dict().values():
-            self.processes.from_first(tensor)
         self.objective.start(self.generator)
         if self.average is not None:
             self.average.state = copied_state(self.model.state_dict())
@@ -263,7 +255,6 @@ class _Run:
                 self._refuse_bad(values["loss"], n_batches)
         self._refuse_bad(values["loss"], n_batches)
         self._refuse_bad_weights()
-        self.processes.average_buffers(self.model)
         means = {name: self._mean(steps) for name, steps in values.items()}
         return {"epoch": epoch, "train": means, "lr": self.config.lr * factor}
 
@@ -274,7 +265,6 @@ class _Run:
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast:
             parts = self.objective.gradients(batch, self.generator, step, self._backward)
-        self.processes.sum_gradients(self.parameters)
         if self.config.gradient_clip is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip)
@@ -291,11 +281,11 @@ class _Run:
             self.scaler.scale(loss).backward()
 
     def _mean(self, values: Sequence[Tensor]) -> float:
-        return float(self.processes.sum(torch.stack(list(values)).float()).cpu().double().mean())
+        return float(torch.stack(list(values)).float().cpu().double().mean())
 
     def _refuse_bad(self, losses: Sequence[Tensor], n_batches: int) -> None:
         start = (len(losses) - 1) // _LOOK_EVERY * _LOOK_EVERY  # those before were checked
-        finite = self.processes.sum(torch.stack(list(losses[start:]))).isfinite()
+        finite = torch.stack(list(losses[start:])).isfinite()
         if not finite.all():
             first = start + int((~finite).nonzero()[0, 0])
             self._stop(f"training loss is no longer finite in step {first + 1} of {n_batches}")
@@ -359,7 +349,7 @@ class _Run:
             self.state.epoch % self.config.checkpoint_every == 0
             and time.monotonic() - self.saved_at >= self.config.checkpoint_seconds
         ) or self.state.finished
-        if self.checkpoint is None or not due or not self.processes.first:
+        if self.checkpoint is None or not due:
             return
         extra = {f"objective/{name}": value for name, value in self.objective.state().items()}
         if self.average is not None:
@@ -387,7 +377,6 @@ class _Run:
             deciding = [fingerprint, rows, self.seed, self.monitor, settings]
             self.fingerprint = content_hash(deciding, self.model.state_dict())
             self._load()
-        self.processes.wait()  # none may write a checkpoint before all have looked for one
 
     def _load(self) -> None:
         assert self.checkpoint is not None  # the caller ensures it

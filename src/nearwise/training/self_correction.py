@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from nearwise.training.processes import Processes
-
 _LEAST = 1e-3  # of a probability, before a prediction joins the average
 
 
@@ -60,26 +58,18 @@ class FollowedPredictions:
     Not a number for rows that were in no step yet.
     """
 
-    def __init__(
-        self, settings: SelfCorrection, smoothing: float, device: torch.device, processes: Processes
-    ) -> None:
-        self._settings, self._smoothing, self._processes = settings, smoothing, processes
+    def __init__(self, settings: SelfCorrection, smoothing: float, device: torch.device) -> None:
+        self._settings, self._smoothing = settings, smoothing
         self._likelihood = settings.likelihood.to(device, torch.float32)
         self.average = torch.full_like(self._likelihood, torch.nan)
 
     @torch.no_grad()
     def note(self, positions: Tensor, logits: Tensor) -> None:
-        """Take predictions (B, C) of the rows at these positions into their averages.
-
-        With several processes all of them call this, with rows of their own, or with none.
-        """
+        """Take predictions (B, C) of the rows at these positions into their averages."""
         n_classes = logits.shape[1]
         # A network fitted to smoothed labels predicts these.
         proba = torch.softmax(logits.float(), dim=1) - self._smoothing / n_classes
         proba = normalize(proba.div(1 - self._smoothing).clamp_min(_LEAST), p=1, dim=1)
-        if self._processes.several:
-            positions = torch.cat(self._processes.gather(positions))
-            proba = torch.cat(self._processes.gather(proba))
         former, momentum = self.average[positions], self._settings.momentum
         mixed = momentum * former + (1 - momentum) * proba
         self.average[positions] = torch.where(former.isnan(), proba, mixed)

@@ -18,7 +18,6 @@ from nearwise.nn import (
 )
 from nearwise.training.augment import augment, draw_batch_mix, mix_ids, mix_labels
 from nearwise.training.encoding import Precision, autocast, encode, encode_in_pieces
-from nearwise.training.processes import Processes
 from nearwise.training.rows import Batch, TrainingRows
 from nearwise.training.self_correction import FollowedPredictions
 from nearwise.training.settings import TrainConfig
@@ -32,8 +31,7 @@ class KeyCache:
     """Keys (n, dim) of all training rows, for candidates outside the batch.
 
     `keys` is empty before the first `refresh_all`; `momentum` is the share of the old key that
-    stays when a row of the batch is refreshed. Processes that train together compute a share each
-    and get all.
+    stays when a row of the batch is refreshed.
     """
 
     def __init__(
@@ -43,42 +41,23 @@ class KeyCache:
         momentum: float = 0.0,
         *,
         precision: Precision = "float32",
-        processes: Processes | None = None,
     ) -> None:
         self._network = network
         self._rows = rows
         self._precision: Precision = precision
-        self._processes = processes or Processes()
         self.momentum = momentum
         self.keys = torch.empty(0, network.embedder.dim)
 
     def refresh_all(self) -> None:
         """Compute every key again."""
-        self.keys = encode_shared(self._network, self._rows, self._precision, self._processes)
+        self.keys = encode(self._network, self._rows, precision=self._precision)
 
     def refresh(self, positions: Tensor, keys: Tensor) -> None:
-        """Move the keys of seen rows to `keys`, at unit length where the embedder has it.
-
-        With several processes all of them call this, with rows of their own, or with none.
-        """
-        keys = keys.detach()
-        if self._processes.several:
-            positions = torch.cat(self._processes.gather(positions))
-            keys = torch.cat(self._processes.gather(keys))
-        mixed = self.momentum * self.keys[positions] + (1 - self.momentum) * keys
+        """Move the keys of seen rows to `keys`, at unit length where the embedder has it."""
+        mixed = self.momentum * self.keys[positions] + (1 - self.momentum) * keys.detach()
         if self._network.embedder.normalize:
             mixed = torch.nn.functional.normalize(mixed, dim=1)
         self.keys[positions] = mixed
-
-
-def encode_shared(
-    network: NeighborNetwork, rows: TrainingRows, precision: Precision, processes: Processes
-) -> Tensor:
-    """Keys of rows, as `encode`; of several processes each encodes its share and gets all."""
-    if not processes.several:
-        return encode(network, rows, precision=precision)
-    share = torch.arange(len(rows)).tensor_split(processes.size)[processes.rank]
-    return torch.cat(processes.gather(encode(network, rows.take(share), precision=precision)))
 
 
 def step_losses(

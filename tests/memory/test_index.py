@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from nearwise.memory import AUTO_EXACT_BELOW, ExactIndex, make_index
-from nearwise.memory.faiss_index import FaissFlatIP, FaissFlatL2, HnswIndex, IvfFlatIndex
+from nearwise.memory.cell_index import CellIndex
+from nearwise.memory.faiss_index import FaissFlatIP, FaissFlatL2, HnswIndex
 from nearwise.memory.index import ReadWriteLock
 
 
 def test_auto_is_exact_below_one_hundred_thousand_rows_then_ivf_flat():
     assert AUTO_EXACT_BELOW == 100_000
     assert type(make_index("auto", n_rows=99_999)) is ExactIndex
-    assert type(make_index("auto", "cosine", 100_000)) is IvfFlatIndex
+    assert type(make_index("auto", "cosine", 100_000)) is CellIndex
     with pytest.raises(ValueError, match="needs n_rows"):
         make_index("auto")
 
@@ -38,7 +39,8 @@ def test_names():
 def test_missing_faiss_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     make_index("exact")
-    for name in ("faiss-flat-l2", "hnsw", "ivf-flat"):
+    make_index("auto", n_rows=100_000)
+    for name in ("faiss-flat-l2", "hnsw"):
         with pytest.raises(ImportError) as caught:
             make_index(name)
         assert str(caught.value) == (
@@ -63,11 +65,10 @@ def test_hnsw_masks_removed_rows_and_then_builds_anew():
 
 def test_ivf_learns_its_cells_again_when_it_has_doubled():
     index = make_index("ivf-flat").fit(torch.randn(1000, 4))
-    cells = index._index.nlist
     index.add(torch.randn(1000, 4))
-    assert index._index.nlist == cells == 25
+    assert len(index.state().learned["centers"]) == 25
     index.add(torch.randn(10, 4))
-    assert index._index.nlist == 51 and index._index.ntotal == 2010
+    assert len(index.state().learned["centers"]) == 51 and len(index) == 2010
 
 
 def test_a_writer_waits_for_readers_and_readers_for_the_writer():

@@ -10,10 +10,11 @@ from sklearn.linear_model import LogisticRegression
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory, open_live
 from nearwise.memory import INDEX_NAMES, StoreError, verify_folder
+from nearwise.memory.cell_index import CellIndex
 from tests.classifier.cases import QUICK, attn_knn, blobs, fit_once, quietly, same
 from tests.store.folders import edited
 
-faiss_index = pytest.importorskip("nearwise.memory.faiss_index", exc_type=ImportError)
+pytest.importorskip("faiss", exc_type=ImportError)
 THRESHOLD = 150  # rows from which "auto" is approximate here
 X, Y = blobs(420, spread=2.0)
 NEW = blobs(60, seed=7)[0]
@@ -43,8 +44,8 @@ every_case = pytest.mark.parametrize(("kind", "index"), CASES)
 def _small_cells(monkeypatch):
     """Let a few hundred rows be searched as a hundred thousand are."""
     monkeypatch.setattr(import_module("nearwise.memory.make_index"), "AUTO_EXACT_BELOW", THRESHOLD)
-    monkeypatch.setattr(faiss_index.IvfFlatIndex, "rows_per_cell", 8)
-    monkeypatch.setattr(faiss_index.IvfFlatIndex, "min_probes", 2)
+    monkeypatch.setattr(CellIndex, "rows_per_cell", 8)
+    monkeypatch.setattr(CellIndex, "min_probes", 2)
 
 
 def model_of(kind, index, n=300, **changed):

@@ -64,7 +64,7 @@ class Settings(StrictSettings):
     max_per_class : int, optional
         Maximum number of retrievable rows per class, each with the weight of those it represents.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
-        "auto" is exact below 100,000 rows, then IVF-Flat.
+        "auto" is exact below 100,000 rows, then "ivf-flat", which is approximate; see `CellIndex`.
     memory_budget : int, default=256 MiB
         Bytes of working memory of a search.
     train : dict

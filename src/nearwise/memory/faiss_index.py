@@ -230,16 +230,7 @@ class FaissFlatIP(_FlatIndex):
     metrics = ("inner_product", "cosine")
 
 
-class _ApproximateIndex(FaissIndex):
-    """Finds most of the nearest rows; the distances it returns are exact."""
-
-    is_exact = False
-
-    def _may_miss(self, vectors: Floats, edge: Floats, worst: Floats) -> NDArray[np.bool_]:
-        return np.zeros(len(vectors), dtype=bool)
-
-
-class HnswIndex(_ApproximateIndex):
+class HnswIndex(FaissIndex):
     """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = 64 or the candidates requested.
 
     A graph cannot forget: removed rows are masked in every search, and the graph is rebuilt
@@ -248,6 +239,7 @@ class HnswIndex(_ApproximateIndex):
     """
 
     name = "hnsw"
+    is_exact = False
     m = 32
     ef_construction = 200
     ef_search = 64
@@ -273,6 +265,9 @@ class HnswIndex(_ApproximateIndex):
         if self._selector is not None:
             parameters.sel = self._selector
         return parameters
+
+    def _may_miss(self, vectors: Floats, edge: Floats, worst: Floats) -> NDArray[np.bool_]:
+        return np.zeros(len(vectors), dtype=bool)
 
     def _insert(self, vectors: Floats, slots: Slots) -> None:
         with self._one_thread():
@@ -304,71 +299,6 @@ class HnswIndex(_ApproximateIndex):
             self._selector = self._faiss.IDSelectorBitmap(self._bitmap)
 
 
-class IvfFlatIndex(_ApproximateIndex):
-    """FAISS IVF-Flat: rows in ``4 sqrt(n)`` cells, of which the nearest sixteenth is searched.
-
-    Cells are learned when the index is fitted, and again when it has grown to twice that size.
-    """
-
-    name = "ivf-flat"
-    min_probes = 16
-    probed_share = 1 / 16
-    # FAISS needs that many rows to find the center of a cell.
-    rows_per_cell = 39
-
-    def _make(self, n_rows: int, width: int) -> Any:
-        cells = min(int(4 * n_rows**0.5), n_rows // self.rows_per_cell)
-        return self._with_cells(max(1, cells), width)
-
-    def _with_cells(self, n_cells: int, width: int) -> Any:
-        self._n_probes = min(n_cells, max(self.min_probes, int(n_cells * self.probed_share)))
-        quantizer = self._faiss.IndexFlat(width, self._faiss_metric)
-        index = self._faiss.IndexIVFFlat(quantizer, width, n_cells, self._faiss_metric)
-        index.cp.spherical = self.metric == "cosine"
-        # The index frees its quantizer, so Python must not.
-        quantizer.this.disown()
-        index.own_fields = True
-        return index
-
-    def _learned(self) -> tuple[Tensor, dict[str, Tensor]]:
-        lists, n_cells = self._index.invlists, self._index.nlist
-        cells = np.empty(len(self), dtype=np.int32)
-        for cell in range(n_cells):
-            if size := lists.list_size(cell):
-                slots = self._faiss.rev_swig_ptr(lists.get_ids(cell), size)
-                cells[np.searchsorted(self._slots, slots)] = cell
-        learned = {"centers": torch.from_numpy(self._index.quantizer.reconstruct_n(0, n_cells))}
-        if self._center is not None:
-            learned["mean"] = self._center
-        return torch.from_numpy(cells), learned
-
-    def _rebuild(self, cells: Tensor, learned: dict[str, Tensor]) -> None:
-        self._center = learned.get("mean")
-        vectors, centers = self._vectors(self._keys), learned["centers"].numpy()
-        index, pointer = self._with_cells(*centers.shape), self._faiss.swig_ptr
-        index.quantizer.add(centers)
-        index.is_trained = True
-        slots, given = np.arange(len(vectors)), cells.numpy().astype(np.int64)
-        index.add_core(len(vectors), pointer(vectors), pointer(slots), pointer(given))
-        self._index, self._slots, self._next_slot = index, slots, len(slots)
-
-    def _parameters(self, n_asked: int) -> Any:
-        return self._faiss.SearchParametersIVF(nprobe=self._n_probes)
-
-    def _append(self, n_rows: int) -> None:
-        if len(self) > 2 * self.n_fitted:
-            self.n_fitted = len(self)
-            self._build()
-        else:
-            super()._append(n_rows)
-
-    def _insert(self, vectors: Floats, slots: Slots) -> None:
-        self._index.add_with_ids(vectors, slots)
-
-    def _delete(self, slots: Slots) -> None:
-        self._index.remove_ids(self._faiss.IDSelectorBatch(slots))
-
-
 FAISS_INDEXES: dict[str, type[FaissIndex]] = {
-    kind.name: kind for kind in (FaissFlatL2, FaissFlatIP, HnswIndex, IvfFlatIndex)
+    kind.name: kind for kind in (FaissFlatL2, FaissFlatIP, HnswIndex)
 }

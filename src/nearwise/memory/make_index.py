@@ -5,6 +5,7 @@ from typing import get_args
 import torch
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
+from nearwise.memory.cell_index import CellIndex
 from nearwise.memory.index import BaseIndex, ExactIndex, IndexName
 
 INDEX_NAMES: tuple[IndexName, ...] = get_args(IndexName)
@@ -25,8 +26,9 @@ def make_index(
     Parameters
     ----------
     name : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
-        "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat". All but "exact"
-        need the extra "faiss" and hold a second, float32 copy of the rows on the CPU.
+        "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat", which finds most
+        of the nearest rows (see `CellIndex`). All but "exact" hold a second, float32 copy of the
+        rows on the CPU; "faiss-..." and "hnsw" need the extra "faiss".
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         "euclidean" by default. "exact" supports all, "hnsw" and "ivf-flat" all but "manhattan",
         "faiss-flat-l2" the first two, "faiss-flat-ip" the next two.
@@ -36,7 +38,7 @@ def make_index(
         Bytes of working memory of a search.
     device : torch.device, optional
         Where "exact" keeps and searches its rows, see `ExactIndex`; with one "auto" is "exact" at
-        every size. The FAISS indexes search on the CPU.
+        every size. The others search on the CPU.
 
     Returns
     -------
@@ -59,6 +61,8 @@ def make_index(
         name = "exact" if few or device is not None or metric == "manhattan" else "ivf-flat"
     if name == "exact":
         return ExactIndex(metric, memory_budget=memory_budget, device=device)
+    if name == "ivf-flat":
+        return CellIndex(metric, memory_budget=memory_budget)
     from nearwise.memory import faiss_index
 
     return faiss_index.FAISS_INDEXES[name](metric, memory_budget=memory_budget)

@@ -428,7 +428,8 @@ def _remember(
     columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
     if problem.is_held_out and base_log_proba is not None:
         columns[FOLD] -= torch.from_numpy(np.isin(rows, problem.folds[0][0])).long()
-    spaces = {name: of_all[at] for name, of_all in keys.items()}
+    every = np.array_equal(rows, np.arange(len(problem.labels)))  # then keys are not copied
+    spaces = {name: of_all if every else of_all[at] for name, of_all in keys.items()}
     weight, n_found = problem.row_weight[at], len(rows)
     if settings.max_per_class is not None:
         labels = problem.labels[rows]

@@ -55,7 +55,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def take(self, rows: np.ndarray) -> "Encoded":
+    def take(self, rows: np.ndarray | slice) -> "Encoded":
         """Return some of the rows."""
         return Encoded(self.numbers[rows], self.codes[rows])
 

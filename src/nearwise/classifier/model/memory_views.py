@@ -28,6 +28,7 @@ Searchable = BaseIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
 _FEW = 8  # new rows that are measured one by one
 _AT_ONCE = 2**24  # distances to new rows that are measured at once
+_SEARCHED = 2**16  # rows whose neighbors are searched for at once
 _LABELS = "labels"
 _DERIVED = ("_indexes", "_sealed", "_own", "derived")
 
@@ -507,14 +508,16 @@ class MemoryViews:
         bank, names = self.bank, _columns(spec)
         if positions is not None and not len(positions):
             return
-        keys, ids = bank.keys[spec.name], bank.ids
-        if positions is not None:
-            keys, ids = keys[positions], ids[positions]
-        found = self.search(spec, keys, self._width, ids)
-        for name, values in zip(names, (bank.ids[found.indices], found.distances), strict=True):
-            if positions is not None:
-                values = bank.columns[name].index_copy(0, positions, values)
-            bank.columns[name] = values
+        if positions is None:
+            made = [torch.empty(len(bank), self._width, dtype=torch.int64)]
+            made.append(torch.empty(len(bank), self._width))
+            positions = torch.arange(len(bank))
+        else:
+            made = [bank.columns[name].clone() for name in names]
+        for some in positions.split(_SEARCHED):  # what a search returns is larger than the lists
+            found = self.search(spec, bank.keys[spec.name][some], self._width, bank.ids[some])
+            made[0][some], made[1][some] = bank.ids[found.indices], found.distances
+        bank.columns |= dict(zip(names, made, strict=True))
 
 
 def measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:

@@ -25,6 +25,8 @@ from nearwise.nn import NeighborNetwork
 
 FeatureMap = Literal["standard", "quantile", "raw", "whitened"]
 FEATURE_MAPS: tuple[FeatureMap, ...] = get_args(FeatureMap)
+_AT_ONCE = 2**15  # rows that are mapped at once
+_MOST_FITTED = 2**17  # rows that a map is fitted to
 _N_QUANTILES = 256
 _CLIP = 3.0
 _CATEGORY_SCALE = 0.7  # two different categories lie one standard deviation apart
@@ -74,8 +76,8 @@ class FeatureSpace:
         self.state: dict[str, np.ndarray] = {}
 
     def fit(self, encoder: TableEncoder, rows: Encoded) -> "FeatureSpace":
-        """Fit on training rows."""
-        dense = encoder.dense(rows).astype(np.float64)
+        """Fit on training rows, of many on some that are evenly spread."""
+        rows = rows.take(slice(None, None, -(-len(rows) // _MOST_FITTED)))
         if self.kind == "quantile":
             filled = self._filled(encoder, rows)
             grid = np.linspace(0, 1, min(_N_QUANTILES, len(filled)))
@@ -84,6 +86,7 @@ class FeatureSpace:
             scale = np.asarray(encoder.scale)
             self.state["scale"] = scale / np.sqrt((scale**2).mean()) if len(scale) else scale
         if self.kind == "whitened":
+            dense = encoder.dense(rows).astype(np.float64)
             raw = dense * self.width_scale(encoder, dense.shape[1])
             self.state["mean"] = raw.mean(axis=0)
             covariance = np.atleast_2d(np.cov(raw - self.state["mean"], rowvar=False))
@@ -107,6 +110,11 @@ class FeatureSpace:
 
     def __call__(self, encoder: TableEncoder, rows: Encoded) -> Tensor:
         """Keys of rows, float32 (n, width)."""
+        starts = range(0, max(len(rows), 1), _AT_ONCE)
+        parts = [self._keys(encoder, rows.take(slice(a, a + _AT_ONCE))) for a in starts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _keys(self, encoder: TableEncoder, rows: Encoded) -> Tensor:
         dense = encoder.dense(rows).astype(np.float64)
         n_numbers = len(encoder.scale)
         numbers, rest = dense[:, :n_numbers], dense[:, n_numbers:] * _CATEGORY_SCALE

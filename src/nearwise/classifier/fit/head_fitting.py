@@ -68,11 +68,12 @@ def tuned_head(
     settings: FitSettings,
     label_model: LabelModel,
     progress: Progress,
-) -> tuple[CrossFit, Tensor]:
+) -> tuple[CrossFit, Tensor, dict[str, float]]:
     """Train the head further, and keep that where other rows are predicted better.
 
     For the first `n_heads` of the folds, which are positions in `data`. Also gives the rows on
-    which that was measured, predicted by heads that they neither trained nor stopped.
+    which that was measured, predicted by heads that they neither trained nor stopped, and the NLL
+    of these before and after.
     """
     rows = torch.from_numpy(np.concatenate([held for _, held in folds[:n_heads]]))
     some = data.take(rows)
@@ -80,11 +81,11 @@ def tuned_head(
     fit = _cross_fit_heads(predictor, data, folds, n_heads, settings, progress).take(rows)
     labelled = (some.labels, some.weight, label_model)
     before, after = (mean_nll(one, *labelled) for one in (plain.log_proba, fit.log_proba))
-    predictor.choice["head"] = {"nll_before": before, "nll_after": after}
+    nlls = {"nll_before": before, "nll_after": after}
     if not clearly_better(fit.log_proba, plain.log_proba, *labelled):
         head = copy.deepcopy(shared_head())
-        return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows
-    return fit._replace(heads=[_mean_of(fit.heads)]), rows
+        return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows, nlls
+    return fit._replace(heads=[_mean_of(fit.heads)]), rows, nlls
 
 
 def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:

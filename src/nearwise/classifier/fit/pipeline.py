@@ -128,29 +128,9 @@ def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> 
     held_out = torch.from_numpy(problem.folds[0][1])
     predictor = _predictor(problem, models, views)
     looks = [predictor.retrieval(rows.take(held_out), held_out) for rows in keyed]
-    data = _searched(predictor, problem, _head_rows(problem, *below_each_other(looks)))
-    return _with_head(predictor, problem, settings, data, progress, keyed)
-
-
-def _searched(predictor: Predictor, problem: Problem, data: HeadRows) -> HeadRows:
-    """Search the spaces by which the head as it comes, pooled with the base, predicts best.
-
-    One depth, all of them, or the trained space too: its rows lie around their labels, as no space
-    does that the head was trained on.
-    """
-    names = [spec.name for spec in predictor.views.specs]
-    sets = [["features"], [name for name in names if name != TRAINED], names]
-    base = data.base_log_proba if predictor.has_base else None
-
-    def nll(tried: list[str]) -> float:
-        spaces = [data.spaces[names.index(name)] for name in tried]
-        log_proba = shared_head().predict(spaces).log_proba
-        return accept(log_proba, base, data.labels, data.weight, problem.label_model).nll
-
-    best = min(sets, key=nll)
-    predictor.views.keep(best)
-    problem.choice["spaces"] = best
-    return replace(data, spaces=[data.spaces[names.index(name)] for name in best])
+    data = _head_rows(problem, *below_each_other(looks))
+    deepest = replace(data, spaces=data.spaces[:1])
+    return _with_head(predictor, problem, settings, [deepest, data], progress, keyed)
 
 
 def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
@@ -218,7 +198,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     if data is None:
         progress.stage("temperature")
         return _calibrated(predictor, problem, settings)
-    return _with_head(predictor, problem, settings, data, progress, [])
+    return _with_head(predictor, problem, settings, [data], progress, [])
 
 
 def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> Predictor:
@@ -240,23 +220,35 @@ def _with_head(
     predictor: Predictor,
     problem: Problem,
     settings: FitSettings,
-    data: HeadRows,
+    tries: list[HeadRows],
     progress: Progress,
     keyed: list[KeyedRows],
 ) -> Predictor:
     """Train the head further, and fit its share and the temperatures.
 
-    `data` are all rows, or those of the fold held out, in all views one after the other; `keyed`
-    are all rows in each view, where they are known.
+    `tries` are all rows, or those of the fold held out, in all views one after the other, with
+    their neighbors in the first spaces of the memory. The spaces are searched by whose neighbors
+    these rows are predicted best. `keyed` are all rows in each view, where they are known.
     """
-    folds, n_heads, n_rows = problem.folds, _TUNED, len(data)
+    folds, n_heads, n_rows = problem.folds, _TUNED, len(tries[0])
     held_out = problem.folds[0][1]
     if problem.is_held_out:
         n_rows, n_heads = len(held_out), _HEADS
         split = make_folds(problem.labels[held_out], n_heads, settings.seed)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
-    fit, rows = tuned_head(predictor, data, folds, n_heads, settings, model, progress)
+    best = math.inf
+    for tried in tries:
+        found = tuned_head(predictor, tried, folds, n_heads, settings, model, progress)
+        some = tried.take(found[1])
+        base = some.base_log_proba if predictor.has_base else None
+        nll = accept(found[0].log_proba, base, some.labels, some.weight, model).nll
+        if nll < best:
+            best, data = nll, tried
+            fit, rows, problem.choice["head"] = found
+    if len(tries) > 1:
+        problem.choice["spaces"] = [spec.name for spec in predictor.views.specs[: len(data.spaces)]]
+        predictor.views.keep(problem.choice["spaces"])
     first = rows < n_rows
     ridge = RIDGE / int(first.sum())
     some = data.take(rows[first])

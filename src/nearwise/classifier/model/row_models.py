@@ -77,7 +77,7 @@ class FeatureSpace:
 
     def fit(self, encoder: TableEncoder, rows: Encoded) -> "FeatureSpace":
         """Fit on training rows, of many on some that are evenly spread."""
-        rows = rows.take(slice(None, None, -(-len(rows) // _MOST_FITTED)))
+        rows = rows.take(slice(None, None, 1 + len(rows) // _MOST_FITTED))
         if self.kind == "quantile":
             filled = self._filled(encoder, rows)
             grid = np.linspace(0, 1, min(_N_QUANTILES, len(filled)))

@@ -20,7 +20,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import joblib
 import numpy as np
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     X: np.ndarray
     y: np.ndarray
 
-    def where(self, kept: np.ndarray) -> "Rows":
+    def where(self, kept: np.ndarray | slice) -> "Rows":
         """Return some of the rows."""
         return Rows(self.X[kept], self.y[kept])
 
@@ -71,8 +71,9 @@ class Case(NamedTuple):
 def cases(train: Rows, test: Rows, seed: int, *, held: bool) -> Iterator[Case]:
     """Changes of the memory; ids are positions among the rows that were fitted."""
     classes = np.unique(train.y)
-    for rate, kind in ((0.3, "symmetric"), (0.3, "asymmetric")):
-        y = label_noise(train.y, rate, kind, seed=seed)  # type: ignore[arg-type]
+    kinds: list[Literal["symmetric", "asymmetric"]] = ["symmetric", "asymmetric"]
+    for kind in kinds:
+        y = label_noise(train.y, 0.3, kind, seed=seed)
         noisy = None if held else Rows(train.X, y)
         yield Case(f"30 % wrong, {kind}", train, relabelling(train.y, y), noisy, test)
     if len(classes) > 2:
@@ -183,13 +184,13 @@ def tables(folder: Path, root: str | None) -> Iterator[tuple[str, int, Rows, Row
         data = load_dataset("cifar10-features", data_root=root)
         order = rng.permutation(50_000)
         rows = Rows(np.asarray(data.X)[order[:4500]], np.asarray(data.y)[order[:4500]])
-        yield FEATURES, seed, rows.where(np.s_[:2500]), rows.where(np.s_[2500:]), HELD  # type: ignore[arg-type]
+        yield FEATURES, seed, rows.where(np.s_[:2500]), rows.where(np.s_[2500:]), HELD
         for name in TABLES:
             frame = pd.read_parquet(folder / f"{name}.parquet")
             y = np.unique(frame.pop("Class").astype(str), return_inverse=True)[1]
             order = rng.permutation(len(y))
             rows = Rows(frame.to_numpy(np.float64)[order], y[order])
-            yield name, seed, rows.where(np.s_[:600]), rows.where(np.s_[600:1300]), INSTANT  # type: ignore[arg-type]
+            yield name, seed, rows.where(np.s_[:600]), rows.where(np.s_[600:1300]), INSTANT
 
 
 def one_by_one(seed: int) -> Case:
@@ -201,7 +202,7 @@ def one_by_one(seed: int) -> Case:
             model.add(stream.X[begin:end], stream.y[begin:end])
 
     rows = Rows(stream.X, stream.y)
-    first = rows.where(np.s_[: stream.first])  # type: ignore[arg-type]
+    first = rows.where(np.s_[: stream.first])
     return Case("classes one by one", first, add, rows, Rows(*stream.test_at(len(rows.y))))
 
 

@@ -35,7 +35,7 @@ def main(out: Path = OUT) -> None:
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
     rare = Settings(calibration=None)
-    soft_error = CalibratedTraining(ece_weight=1.0)
+    soft_error = CalibratedTraining.model_validate({"ece_weight": 1.0})
     plain = AttnKNNClassifier(random_state=0, settings=rare).fit(X, y).predict_proba(X_test)
     model = AttnKNNClassifier(random_state=0, settings=rare.changed(head=soft_error))
     soft = model.fit(X, y).predict_proba(X_test)

@@ -178,8 +178,8 @@ class CellIndex(BaseIndex):
             left_out = bool(torch.isin(query_ids, self._ids).any())
             check_left(n - left_out, n_neighbors, n)
         if n_neighbors > _MANY_NEIGHBORS:
-            found = self._search_exactly(rows, n_neighbors, query_ids)
-            return Neighbors(*(part.to(query.device) for part in found))
+            exact = self._search_exactly(rows, n_neighbors, query_ids)
+            return Neighbors(*(part.to(query.device) for part in exact))
         distances = torch.full((len(rows), n_neighbors), torch.inf)
         indices = torch.zeros(len(rows), n_neighbors, dtype=torch.int64)
         counts = np.zeros(len(rows), dtype=np.int64)

@@ -7,6 +7,7 @@ import copy
 import math
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,6 @@ from nearwise.classifier.fit.problem import (
     make_folds,
 )
 from nearwise.classifier.inputs.labels import judging_weight
-from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.array_models import Gaussian
 from nearwise.classifier.model.class_prior import capped_rows
@@ -612,8 +612,8 @@ def _cross_fitted(
     if problem.is_held_out:
         _, held_out = problem.folds[0]
         views = [of_base[held_out]]
-        for rows in problem.views:
-            views.append(_of_view(base, embedding, problem, rows.take(held_out)))
+        for view in problem.views:
+            views.append(_of_view(base, embedding, problem, view.take(held_out)))
         of_base = torch.cat(views)
     return base, _head_rows(problem, spaces, of_base)
 
@@ -627,9 +627,7 @@ def _of_every(problem: Problem, log_proba: Tensor) -> Tensor:
     return every
 
 
-def _of_view(
-    base: Base | None, embedding: Embedding | None, problem: Problem, rows: AnyRows
-) -> Tensor:
+def _of_view(base: Base | None, embedding: Embedding | None, problem: Problem, rows: Any) -> Tensor:
     """Predictions (n, C) of rows by a base without a forest, or the class shares."""
     if base is None:
         return problem.prior.log().expand(len(rows), -1)

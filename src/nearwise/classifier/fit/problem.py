@@ -133,8 +133,8 @@ class Problem:
         return len(self.folds) == 1
 
     @property
-    def all_views(self) -> list[AnyRows]:
-        """The rows in all their views."""
+    def all_views(self) -> list[Any]:
+        """The rows in all their views, of the kind that the encoder makes."""
         return [self.rows, *self.views]
 
     def target(self, member: int) -> Target:

@@ -223,7 +223,7 @@ class TableModels(_WithEmbedding):
     embedding: Embedding | None
     base: Base | None
     shows_opinion: bool = False
-    judges_trained = False
+    judges_trained: ClassVar[bool] = False
 
     @property
     def has_base(self) -> bool:
@@ -314,7 +314,7 @@ class ImageNetworks(_WithEmbedding):
     stages: list[dict[str, StageSpace]]
     use_head: bool = True
     cache: Path | None = None
-    judges_trained = True
+    judges_trained: ClassVar[bool] = True
 
     @property
     def has_base(self) -> bool:

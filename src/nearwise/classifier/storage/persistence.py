@@ -25,7 +25,7 @@ from nearwise.classifier.model.array_models import from_arrays, kind_of
 from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.label_model import LabelModel
-from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration
+from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration, Merge
 from nearwise.classifier.model.memory_views import FOLD, OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import JudgedRows, Judgement, Predictor
 from nearwise.classifier.model.row_models import (
@@ -148,10 +148,11 @@ def _packed_judgement(judged: Judgement | Predictor) -> dict[str, Any]:
 
 
 def _unpack_judgement(meta: dict[str, Any]) -> Judgement:
-    views, merge, of_views = meta.get("views"), "probabilities", None
+    merge: Merge = "probabilities"
+    views, of_views = meta.get("views"), None
     if views is not None:
         merge, classes = views["merge"], ClassCorrection.from_json(views["classes"])
-        of_views = Calibration(*views["temperatures"], classes)
+        of_views = Calibration(*views["temperatures"])._replace(classes=classes)
     return Judgement(
         Acceptance(**meta["acceptance"]),
         tuple(meta["part_temperatures"]),

@@ -96,7 +96,9 @@ def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
 
 
 def _entries(where: str, found: dict[str, Any] | None) -> Iterator[tuple[str, list[Any] | None]]:
-    for part in ("shift", "scale", "bias", "wanted") if found is not None else ():
+    if found is None:
+        return
+    for part in ("shift", "scale", "bias", "wanted"):
         yield f"{where}class_correction.{part}", found[part]
 
 

@@ -58,7 +58,7 @@ from nearwise.classifier.model.array_models import Gaussian
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.gates import pooled, tempered_nll
 from nearwise.classifier.model.label_model import LabelModel
-from nearwise.classifier.model.log_linear_pool import accept, mean_nll
+from nearwise.classifier.model.log_linear_pool import clearly_better, mean_nll
 from nearwise.classifier.model.memory_views import (
     BASE,
     FINDABLE,
@@ -227,8 +227,8 @@ def _with_head(
     """Train the head further, and fit its share and the temperatures.
 
     `tries` are all rows, or those of the fold held out, in all views one after the other, with
-    their neighbors in the first spaces of the memory. The spaces are searched by whose neighbors
-    these rows are predicted best. `keyed` are all rows in each view, where they are known.
+    their neighbors in the first spaces of the memory; more spaces are searched where these rows are
+    then predicted clearly better. `keyed` are all rows in each view, where they are known.
     """
     folds, n_heads, n_rows = problem.folds, _TUNED, len(tries[0])
     held_out = problem.folds[0][1]
@@ -237,14 +237,12 @@ def _with_head(
         split = make_folds(problem.labels[held_out], n_heads, settings.seed)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
-    best = math.inf
-    for tried in tries:
+    for number, tried in enumerate(tries):
         found = tuned_head(predictor, tried, folds, n_heads, settings, model, progress)
-        some = tried.take(found[1])
-        base = some.base_log_proba if predictor.has_base else None
-        nll = accept(found[0].log_proba, base, some.labels, some.weight, model).nll
-        if nll < best:
-            best, data = nll, tried
+        labelled = tried.take(found[1])
+        judged = labelled.labels, labelled.weight, model
+        if not number or clearly_better(found[0].log_proba, fit.log_proba, *judged):
+            data = tried
             fit, rows, problem.choice["head"] = found
     if len(tries) > 1:
         problem.choice["spaces"] = [spec.name for spec in predictor.views.specs[: len(data.spaces)]]

@@ -237,13 +237,14 @@ def _with_head(
         split = make_folds(problem.labels[held_out], n_heads, settings.seed)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
-    for number, tried in enumerate(tries):
-        found = tuned_head(predictor, tried, folds, n_heads, settings, model, progress)
-        labelled = tried.take(found[1])
-        judged = labelled.labels, labelled.weight, model
-        if not number or clearly_better(found[0].log_proba, fit.log_proba, *judged):
-            data = tried
-            fit, rows, problem.choice["head"] = found
+    data, *others = tries
+    tune = (folds, n_heads, settings, model, progress)
+    fit, rows, problem.choice["head"] = tuned_head(predictor, data, *tune)
+    judged = data.labels[rows], data.weight[rows], model
+    for other in others:
+        found, _, nlls = tuned_head(predictor, other, *tune)
+        if clearly_better(found.log_proba, fit.log_proba, *judged):
+            data, fit, problem.choice["head"] = other, found, nlls
     if len(tries) > 1:
         problem.choice["spaces"] = [spec.name for spec in predictor.views.specs[: len(data.spaces)]]
         predictor.views.keep(problem.choice["spaces"])

@@ -112,16 +112,6 @@ def test_an_explanation_is_of_the_merged_prediction_or_of_one_view(data, fitted)
             assert total == pytest.approx(1, abs=1e-5)
 
 
-def test_a_neighbor_that_is_masked_changes_the_merged_prediction(data, fitted):
-    explanation = fitted.explain(data[0][:1], 1)[0]
-    neighbor = explanation.neighbors[0]
-    model = copy.deepcopy(fitted)
-    model.memory_.sample_weight[model.memory_.positions([neighbor.id])] = 0
-    np.testing.assert_allclose(
-        model.predict_proba(data[0][:1])[0], neighbor.proba_without, atol=1e-5
-    )
-
-
 def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
     for views in (None, []):
         np.testing.assert_allclose(fitted.predict_proba(data[0][:40], views).sum(axis=1), 1)

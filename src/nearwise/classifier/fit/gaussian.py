@@ -88,7 +88,7 @@ class _Classes:
     names : int array of shape (C,)
         Class positions.
     keys, weight : arrays of shape (n, p) and (n,)
-    place : int array of shape (n,)
+    codes : int array of shape (n,)
         Which class each row is of; -1 for none, of a row that weighs nothing.
     counts, means : arrays of shape (C,) and (C, p)
     shared : array of shape (p, p)
@@ -100,7 +100,7 @@ class _Classes:
     names: NDArray[np.int64]
     keys: Floats
     weight: Floats
-    place: NDArray[np.int64]
+    codes: NDArray[np.int64]
     counts: Floats
     means: Floats
     shared: Floats
@@ -110,16 +110,16 @@ class _Classes:
     def of(cls, keys: Floats, labels: np.ndarray, weight: Floats) -> "_Classes":
         names = np.unique(labels[weight > 0])
         own = labels[:, None] == names
-        place = np.where(weight > 0, own.argmax(1), -1)
+        codes = np.where(weight > 0, own.argmax(1), -1)
         counts = weight @ own
         means = (own * weight[:, None]).T @ keys / counts[:, None]
         width = keys.shape[1]
         ridge = _RIDGE * max(keys.var(0).mean(), _LONE)  # columns may all be constant
         shared = ridge * np.eye(width)
         for at in range(len(names)):
-            shared += _scatter(keys, weight, place == at, means[at]) / weight.sum()
+            shared += _scatter(keys, weight, codes == at, means[at]) / weight.sum()
         lent = _LENT * width if len(names) * width**2 <= _MOST else 0.0
-        return cls(names, keys, weight, place, counts, means, shared, lent)
+        return cls(names, keys, weight, codes, counts, means, shared, lent)
 
     def size(self, at: int) -> float:
         """Rows that the covariance of a class is of, the imagined ones included."""
@@ -129,7 +129,7 @@ class _Classes:
         """Matrix (p, p) that whitens the scatter of a class, and the scatter's log-determinant."""
         scatter = self.shared
         if self.lent:
-            own = _scatter(self.keys, self.weight, self.place == at, self.means[at])
+            own = _scatter(self.keys, self.weight, self.codes == at, self.means[at])
             scatter = own + self.lent * self.shared
         lower = np.linalg.cholesky(scatter)
         factor = solve_triangular(lower, np.eye(len(lower)), lower=True, check_finite=False).T
@@ -147,15 +147,15 @@ class _Classes:
         A row of weight w at a distance of d from the mean of its class, with N rows, moves that
         mean by w d / (N - w), and the scatter by w N / (N - w) d d'.
         """
-        keys, weight, place = self.keys[block], self.weight[block], self.place[block]
-        known = place >= 0
-        rest = np.where(known, self.counts[place] - weight, 1.0)
-        lone = rest <= _LONE * self.counts[place]
+        keys, weight, codes = self.keys[block], self.weight[block], self.codes[block]
+        known = codes >= 0
+        rest = np.where(known, self.counts[codes] - weight, 1.0)
+        lone = rest <= _LONE * self.counts[codes]
         rest = np.where(lone, 1.0, rest)
-        grown = np.where(known & ~lone, self.counts[place] / rest, 1.0)
-        own = place == at
+        grown = np.where(known & ~lone, self.counts[codes] / rest, 1.0)
+        own = codes == at
         turned, centers = keys @ factor, self.means @ factor
-        from_own = (turned - centers[place]) * known[:, None]
+        from_own = (turned - centers[codes]) * known[:, None]
         from_class = (turned - centers[at]) * np.where(own, grown, 1.0)[:, None]
         part = (self.lent or 1.0) / self.weight.sum() + own * bool(self.lent)
         part = part * weight * grown

@@ -552,12 +552,14 @@ def _as_new(
     if problem.is_held_out:
         return spaces, known[0] if known else None
     held_out = np.concatenate([rows for _, rows in problem.folds])
-    place = torch.zeros(len(problem.labels), dtype=torch.int64)  # rows never held out weigh nothing
-    place[held_out] = torch.arange(len(held_out))
-    spaces = [space.take(place) for space in spaces]
+    position = torch.zeros(
+        len(problem.labels), dtype=torch.int64
+    )  # rows never held out weigh nothing
+    position[held_out] = torch.arange(len(held_out))
+    spaces = [space.take(position) for space in spaces]
     if not known:
         return spaces, None
-    opinion = problem.prior.log().repeat(len(place), 1)
+    opinion = problem.prior.log().repeat(len(position), 1)
     opinion[held_out] = torch.cat(known)
     return spaces, opinion
 

@@ -243,7 +243,7 @@ def smoothed_losses(given_log_proba: Tensor, labels: Tensor) -> Tensor:
     """NLL (n,), in nats, of labels that are joined by half a row whose label may be any class.
 
     Of probabilities floored as predictions are. Where all of few rows are right, the plain NLL is
-    lowest for predictions without any doubt, and one new row that is wrong then costs more than
+    lowest for predictions that are certain, and one new row that is wrong then costs more than
     all of them gained; many rows outweigh the half.
 
     References

@@ -105,7 +105,6 @@ WRONG = [
     "clean t.csv -t y --preset slow",
     "clean t.csv -t y --judge me",
     "predict m t.csv --format xml",
-    "predict m t.csv --engine spark",
     "fit t.csv -t y -o m --epochs 0",
     "clean t.csv -t y --top many",
 ]

@@ -100,7 +100,7 @@ def test_defects_are_not_told_where_the_input_is_refused(nearwise, tmp_path):
     [
         (("main", "--preset", "v0.9"), "v0.5"),
         (("main", "--preset", "v0.5", "--set", "epoch=1"), "'epochs'"),
-        (("main", "--preset", "v1", "--set", "num_head=1"), "'num_heads'"),
+        (("main", "--preset", "v1", "--set", "n_neighbor=1"), "'n_neighbors'"),
         (("main", "--set", "epochs"), "KEY=VALUE"),
         (("main", "--seeds", "4-0"), "Write 0-4"),
         (("main", "--dataset", "digits-image"), "digits-images"),

@@ -137,7 +137,7 @@ def held_out_folder(tmp_path_factory):
     """A saved classifier that held rows out once, and has two views of each."""
     folder, (X, y) = tmp_path_factory.mktemp("held") / "m", blobs()
     with quietly():
-        model = attn_knn(**CHEAP, cv=0.3, embedder="identity")
+        model = attn_knn(**CHEAP | {"cv": 0.3}, embedder="identity")
         model.fit(X, y, views=[X + 0.1]).save(folder)
     return folder
 

@@ -148,7 +148,7 @@ class StoredHead(Part):
     """Of `PretrainedNeighborHead`."""
 
     width: Size
-    n_layers: Size
+    n_layers: Annotated[int, Field(ge=1, le=64)]  # built one by one before shapes are compared
     num_heads: Size
     hidden: Size
 

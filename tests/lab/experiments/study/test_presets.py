@@ -133,10 +133,10 @@ def test_an_unknown_preset_lists_the_known_ones():
 
 
 def test_settings_of_v1_are_the_classifiers_or_the_frames():
-    study, parameters = split_settings({"max_rows": 50, "num_heads": 2})
-    assert (study, parameters) == ({"max_rows": 50}, {"num_heads": 2})
-    with pytest.raises(ValueError, match="Did you mean 'num_heads'"):
-        split_settings({"num_head": 2})
+    study, parameters = split_settings({"max_rows": 50, "n_neighbors": 2})
+    assert (study, parameters) == ({"max_rows": 50}, {"n_neighbors": 2})
+    with pytest.raises(ValueError, match="Did you mean 'n_neighbors'"):
+        split_settings({"n_neighbor": 2})
 
 
 @pytest.mark.parametrize(

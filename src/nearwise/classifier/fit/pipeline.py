@@ -90,6 +90,7 @@ from nearwise.training import HeadRows
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
 _FEW = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
+_TUNED_MANY = 2  # the same beside Gaussian classes of many rows
 _HEADS = 5  # folds of rows that are held out once
 _EPOCHS_OF_VIEWS = 12
 _NEIGHBORS = "neighbors"
@@ -230,7 +231,8 @@ def _with_head(
     their neighbors in the first spaces of the memory; more spaces are searched where these rows are
     then predicted clearly better. `keyed` are all rows in each view, where they are known.
     """
-    folds, n_heads, n_rows = problem.folds, _TUNED, len(tries[0])
+    folds, n_rows = problem.folds, len(tries[0])
+    n_heads = _TUNED_MANY if problem.is_gaussian and n_rows > LARGE else _TUNED
     held_out = problem.folds[0][1]
     if problem.is_held_out:
         n_rows, n_heads = len(held_out), _HEADS

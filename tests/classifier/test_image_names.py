@@ -26,7 +26,7 @@ def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path
     model.add(*patches(2, seed=2))  # an array, whose rows have no name
     model.save(tmp_path / "model")
     loaded = AttnKNNClassifier.load(tmp_path / "model")
-    assert len(loaded.row_names_) == len(loaded.memory_) == 75 + 6 - 3 + 2
+    assert len(loaded.row_names_) == len(loaded.memory_) == 100 + 6 - 3 + 2
     assert loaded.row_names_[-2:].tolist() == ["", ""]
     assert sum(name.startswith("more/") for name in loaded.row_names_) == 6
     seen = set()

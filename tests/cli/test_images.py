@@ -71,7 +71,7 @@ def test_neighbors_are_named_by_their_files(nearwise, pictures):
     assert record["neighbors"][0]["row"] == {"file": name}
     shown = json.loads(nearwise("inspect", pictures / "model", "--rows", row, "--json").out)
     assert shown == [{"id": row, "class": table["neighbor_1_label"][0], "file": name}]
-    assert "set: 60" in nearwise("inspect", pictures / "model").out
+    assert "set: 80" in nearwise("inspect", pictures / "model").out
 
 
 def test_images_of_another_size_are_resized_only_when_asked(nearwise, pictures):
@@ -89,7 +89,7 @@ def test_a_model_learns_more_images_and_a_class(nearwise, pictures, tmp_path):
     refused = nearwise("add", model, tmp_path / "more")
     assert refused.exit_code == 2 and "--resize" in refused.err
     done = nearwise("add", model, tmp_path / "more", "--resize")
-    assert "Added 5 images" in done.err and "remembers 65 images" in done.err
+    assert "Added 5 images" in done.err and "remembers 85 images" in done.err
     assert "the new classes left" in done.err
     assert AttnKNNClassifier.load(model).row_names_[-1] == "more/up/002.png"
 

@@ -91,7 +91,7 @@ def test_without_the_file_the_run_does_not_start_and_names_the_places(
 
 def test_human_labels_of_other_sets_are_refused(digits, tmp_path, root):
     with pytest.raises(ValueError, match="are of CIFAR-10; 'digits-images' has none"):
-        run(digits, tmp_path, root, human_labels=["worse"])
+        run(digits, tmp_path, root, human_labels=["worse"], cv="auto")
 
 
 def test_cifar_10_classes_are_in_alphabetical_order():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import nearwise.nn as layers
+import nearwise.lab.nn as layers
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, load_vit_encoder, train_vit
 from nearwise.lab.experiments.vit.data import augmentation, load_vit_data
 from nearwise.lab.experiments.vit.image_rows import ImageFiles

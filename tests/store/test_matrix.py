@@ -162,7 +162,7 @@ def test_a_base_of_ones_own_opens_again(name, tmp_path):
 def test_several_views_open_again(preset, tmp_path):
     X, y = blobs(90)
     with quietly():
-        model = attn_knn(**{**CHEAP, "preset": preset, "embedder": "identity"})
+        model = attn_knn(**{**CHEAP, "cv": "auto", "preset": preset, "embedder": "identity"})
         model.fit(X, y, views=[X + 0.1])
     again = round_trip(model, X, tmp_path / "m")
     assert same(again.predict_proba(X, [X]), model.predict_proba(X, [X]))

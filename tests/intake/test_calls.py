@@ -342,7 +342,7 @@ def test_faiss_refuses_manhattan_and_says_what_to_do(index):
     with pytest.raises(ValueError, match=r'does not support metric="manhattan".*index="exact"'):
         fitted(metric="manhattan", index=index)
     pytest.importorskip("faiss")
-    with pytest.raises(ValueError, match="does not support metric=.manhattan."):
+    with pytest.raises(ValueError, match=r"does not support metric=.manhattan."):
         make_index(index, "manhattan")
 
 

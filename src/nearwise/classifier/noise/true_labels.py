@@ -14,6 +14,7 @@ from nearwise.classifier.fit.base import (
     silent_on_early_stops,
 )
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
+from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_log_proba
@@ -25,6 +26,7 @@ from nearwise.memory.ties import tie_order
 _INNER = 3  # folds inside the rows that a fold may learn from
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
 _POOLED = (1, 3)  # positions of the sharpnesses whose votes join the pool
+_OF_MANY = 64  # neighbors that vote among many images
 _EVEN = 0.02  # share of the uniform distribution mixed into votes
 _CLEANINGS = 2  # rounds of votes on posterior labels
 _GIVEN, _POSTERIOR = "votes of given labels", "votes of posterior labels"
@@ -94,7 +96,9 @@ class TrueLabelPredictor:
             return self._sought[1]
         sought = rows[tie_order(rows)]
         # Two thirds of those found are voters where a third is held out inside.
-        k = min(self.settings.n_neighbors * 3 // 2, len(rows) - 1)
+        many = self.problem.encoder.soft_targets and len(self.problem.labels) > LARGE
+        wanted = max(self.settings.n_neighbors, _OF_MANY if many else 0)
+        k = min(wanted * 3 // 2, len(rows) - 1)
         found: Neighbors = topk_neighbors(
             self.keys,
             self.keys[sought],

@@ -17,12 +17,12 @@ from nearwise.functional.cells import (
     pack,
     probe,
 )
-from nearwise.functional.distances import METRICS, center_of
+from nearwise.functional.distances import METRICS
 from nearwise.functional.kernels import norms_of
 from nearwise.functional.search import check_left
 from nearwise.functional.search_cpu import refuse_not_finite
 from nearwise.functional.threads import Threads
-from nearwise.memory.index import BaseIndex
+from nearwise.memory.index import ProductIndex
 
 Floats = NDArray[np.float32]
 
@@ -38,7 +38,7 @@ _MORE_CELLS = 2  # at most than are wanted, as their number is estimated
 _NO_IDS = np.empty(0, dtype=np.int64)
 
 
-class CellIndex(BaseIndex):
+class CellIndex(ProductIndex):
     """Rows in ``4 sqrt(n)`` cells around centers by k-means, the nearest sixteenth being searched.
 
     It holds a second, float32 copy of the rows (less their mean for the Euclidean metrics where
@@ -62,27 +62,11 @@ class CellIndex(BaseIndex):
                 'index="ivf-flat" does not support metric="manhattan". Use another metric, or '
                 'index="exact".'
             )
-        self._center: Tensor | None = None
         self._cells = np.empty(0, dtype=np.int32)
         self._centers: Floats = np.empty((0, 0), dtype=np.float32)
 
-    @property
-    def _is_euclidean(self) -> bool:
-        return self.metric in ("euclidean", "sqeuclidean")
-
-    def _place(self, rows: Tensor) -> Tensor:
-        return rows.cpu()
-
-    def _factors(self, rows: Tensor) -> Floats:
-        """Rows as they are multiplied."""
-        if self.metric == "cosine":
-            rows = torch.nn.functional.normalize(rows.double(), dim=1, eps=1e-300)
-        elif self._center is not None:
-            rows = rows - self._center
-        return np.ascontiguousarray(rows.float().numpy())
-
     def _build(self) -> None:
-        self._center = center_of(self._keys) if self._is_euclidean and len(self) else None
+        self._recenter()
         self._centers = self._learn_centers()
         self._cells = np.empty(0, dtype=np.int32)
         self._append(len(self))
@@ -92,7 +76,7 @@ class CellIndex(BaseIndex):
         n = len(self)
         n_cells = max(1, min(int(4 * n**0.5), n // self.rows_per_cell))
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-        rows = self._factors(self._keys[order[: _LEARNED_FROM * n_cells]])
+        rows = self._vectors(self._keys[order[: _LEARNED_FROM * n_cells]])
         self._set_centers(rows[:n_cells].copy())
         for _ in range(_ROUNDS):
             cells = torch.from_numpy(self._nearest(rows)).long()
@@ -131,7 +115,7 @@ class CellIndex(BaseIndex):
             return
         new = [self._cells]
         for rows in self._keys[len(self) - n_rows :].split(_PACKED_AT_ONCE):
-            new.append(self._nearest(self._factors(rows)))
+            new.append(self._nearest(self._vectors(rows)))
         self._cells = np.concatenate(new)
         self._arrange()
 
@@ -150,7 +134,7 @@ class CellIndex(BaseIndex):
         starts = np.append(np.arange(0, len(edges) - 1, _BLOCKS_AT_ONCE), len(edges) - 1)
         for a, z in pairwise(starts):
             here = slice(edges[a], edges[z])
-            rows = self._factors(self._keys[torch.from_numpy(order[here]).long()])
+            rows = self._vectors(self._keys[torch.from_numpy(order[here]).long()])
             span = packed[here.start * width : here.stop * width]
             pack(rows, edges[a : z + 1] - edges[a], by, span)
             norms[here] = norms_of(rows)[0]
@@ -209,7 +193,7 @@ class CellIndex(BaseIndex):
         n_asked = found[0].shape[1] + _SPARE + (query_ids is not None)
         for start in range(here.start, here.stop, _AT_ONCE):
             at = slice(start, min(start + _AT_ONCE, here.stop))
-            rows, factors = arrays_of(query[at]), self._factors(query[at])
+            rows, factors = arrays_of(query[at]), self._vectors(query[at])
             most = min(len(self._centers), _MORE_CELLS * n_probes)
             near = np.empty((len(rows), most), dtype=np.int32)
             nearest_cells(factors, *self._query_centers, n_probes, near)

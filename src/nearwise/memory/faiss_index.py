@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
-from nearwise.functional.distances import center_of
 from nearwise.functional.search import check_left
 from nearwise.functional.search_cpu import measure_candidates, refuse_not_finite
 from nearwise.functional.threads import own_threads
-from nearwise.memory.index import BaseIndex
+from nearwise.memory.index import ProductIndex
 
 Floats = NDArray[np.float32]
 Slots = NDArray[np.int64]
@@ -37,7 +36,7 @@ def _import_faiss() -> ModuleType:
     return faiss
 
 
-class FaissIndex(BaseIndex):
+class FaissIndex(ProductIndex):
     """Candidates from FAISS, measured again directly.
 
     FAISS holds a float32 copy of the rows (less their mean for the Euclidean metrics where that
@@ -59,7 +58,6 @@ class FaissIndex(BaseIndex):
             )
         _import_faiss()
         self._index: Any = None
-        self._center: Tensor | None = None
         # The names FAISS gives to rows, ascending: row i is called `_slots[i]`.
         self._slots: Slots = np.empty(0, dtype=np.int64)
         self._next_slot = 0
@@ -78,27 +76,12 @@ class FaissIndex(BaseIndex):
         return _import_faiss()
 
     @property
-    def _is_euclidean(self) -> bool:
-        return self.metric in ("euclidean", "sqeuclidean")
-
-    @property
     def _faiss_metric(self) -> int:
         name = "METRIC_L2" if self._is_euclidean else "METRIC_INNER_PRODUCT"
         return int(getattr(self._faiss, name))
 
-    def _place(self, rows: Tensor) -> Tensor:
-        return rows.cpu()
-
-    def _vectors(self, rows: Tensor) -> Floats:
-        """Return rows as FAISS holds them."""
-        if self.metric == "cosine":
-            rows = torch.nn.functional.normalize(rows.double(), dim=1, eps=1e-300)
-        elif self._center is not None:
-            rows = rows - self._center
-        return np.ascontiguousarray(rows.float().numpy())
-
     def _build(self) -> None:
-        self._center = center_of(self._keys) if self._is_euclidean and len(self) else None
+        self._recenter()
         vectors = self._vectors(self._keys)
         self._index = self._make(*vectors.shape)
         if not self._index.is_trained:

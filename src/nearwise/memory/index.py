@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.forking import heed_forks
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
-from nearwise.functional.distances import check_metric
+from nearwise.functional.distances import center_of, check_metric
 from nearwise.functional.search import (
     check_left,
     check_n_neighbors,
@@ -330,6 +332,34 @@ class BaseIndex(ABC):
     @abstractmethod
     def _drop(self, gone: Tensor) -> None:
         """Forget rows, given as a mask of the former positions."""
+
+
+class ProductIndex(BaseIndex):
+    """Base of indexes that find candidates by float32 products of rows on the CPU.
+
+    They hold a copy of the rows: less their mean for the Euclidean metrics where that keeps digits,
+    of unit length for "cosine".
+    """
+
+    _center: Tensor | None = None
+
+    @property
+    def _is_euclidean(self) -> bool:
+        return self.metric in ("euclidean", "sqeuclidean")
+
+    def _place(self, rows: Tensor) -> Tensor:
+        return rows.cpu()
+
+    def _recenter(self) -> None:
+        self._center = center_of(self._keys) if self._is_euclidean and len(self) else None
+
+    def _vectors(self, rows: Tensor) -> NDArray[np.float32]:
+        """Return rows as they are multiplied."""
+        if self.metric == "cosine":
+            rows = torch.nn.functional.normalize(rows.double(), dim=1, eps=1e-300)
+        elif self._center is not None:
+            rows = rows - self._center
+        return np.ascontiguousarray(rows.float().numpy())
 
 
 class ExactIndex(BaseIndex):

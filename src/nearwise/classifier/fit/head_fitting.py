@@ -20,6 +20,7 @@ from nearwise.classifier.model.log_linear_pool import (
     accept,
     clearly_better,
     fit_temperature,
+    joined,
     mean_nll,
     merge_answers,
     shrink,
@@ -29,6 +30,7 @@ from nearwise.classifier.progress import Progress
 from nearwise.nn import PretrainedNeighborHead, shared_head
 from nearwise.training import HeadRows, train_head
 
+JUDGED = 2_000  # left-out rows at most that temperatures are fitted to without a cross-fit
 Folds = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -96,6 +98,15 @@ def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
         {name: torch.stack([s[name] for s in states]).mean(0) for name in states[0]}
     )
     return mean.eval().requires_grad_(False)
+
+
+def predictions_of(
+    predictor: Predictor, views: list[Answer], labels: Tensor, weight: Tensor
+) -> tuple[CrossFit, HeadRows]:
+    """Put predictions of rows in some views below each other, as `accept_heads` takes them."""
+    answer, n_views = joined(views), len(views)
+    fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
+    return fit, HeadRows([], answer.base_log_proba, labels.repeat(n_views), weight.repeat(n_views))
 
 
 def accept_heads(

@@ -30,9 +30,10 @@ from nearwise.classifier.fit.base import (
 from nearwise.classifier.fit.embedding import HEAD, Embedding
 from nearwise.classifier.fit.gaussian import fit_gaussian
 from nearwise.classifier.fit.head_fitting import (
-    CrossFit,
+    JUDGED,
     accept_heads,
     calibrated_views,
+    predictions_of,
     tuned_head,
 )
 from nearwise.classifier.fit.image_networks import fit_image_networks
@@ -87,7 +88,6 @@ from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.training import HeadRows
 
-_JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
 _FEW = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
 _TUNED_MANY = 2  # the same beside Gaussian classes of many rows
@@ -554,9 +554,8 @@ def _as_new(
     if problem.is_held_out:
         return spaces, known[0] if known else None
     held_out = np.concatenate([rows for _, rows in problem.folds])
-    position = torch.zeros(
-        len(problem.labels), dtype=torch.int64
-    )  # rows never held out weigh nothing
+    # Rows that are never held out weigh nothing.
+    position = torch.zeros(len(problem.labels), dtype=torch.int64)
     position[held_out] = torch.arange(len(held_out))
     spaces = [space.take(position) for space in spaces]
     if not known:
@@ -678,12 +677,11 @@ def _candidates(
 def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -> Predictor:
     """Fit the temperatures, and the correction for the class prior."""
     n = len(problem.labels)
-    some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:_JUDGED])
+    some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:JUDGED])
     rows = torch.from_numpy(some)
     answer = predictor.predict_left_out(problem.n_classes, rows)
     labelled = (problem.truth[rows], problem.judging_weight[rows])
-    data = HeadRows([], answer.base_log_proba, *labelled)
-    fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
-    predictor = accept_heads(predictor, fit, data, problem, settings, ridge=RIDGE / len(rows))
+    parts = predictions_of(predictor, [answer], *labelled)
+    predictor = accept_heads(predictor, *parts, problem, settings, ridge=RIDGE / len(rows))
     source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
     return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

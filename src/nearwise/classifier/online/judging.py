@@ -9,21 +9,24 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.base import RIDGE
-from nearwise.classifier.fit.head_fitting import CrossFit, accept_heads, calibrated_views
+from nearwise.classifier.fit.head_fitting import (
+    JUDGED,
+    accept_heads,
+    calibrated_views,
+    predictions_of,
+)
 from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.inputs.labels import lone_rows
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.label_model import LabelModel
-from nearwise.classifier.model.log_linear_pool import NOT_YET, Answer, joined, mean_nll, shrink
+from nearwise.classifier.model.log_linear_pool import NOT_YET, Answer, mean_nll, shrink
 from nearwise.classifier.model.memory_views import FITTED
 from nearwise.classifier.model.predictor import Judgement, Predictor
 from nearwise.classifier.uncertainty.calibration_rows import judged_positions
 from nearwise.functional.threads import one_thread
 from nearwise.memory.eviction import arrival_draws
-from nearwise.training import HeadRows
 
 _CHANGED = 0.05  # share of the remembered rows up to which a model stays as it was judged
-_JUDGED = 2_000  # rows at most
 _FEWEST = 20  # rows below which nothing is decided anew
 _ASKED = 500  # relabelled rows whose neighbors are asked
 # Entries of `choice` about a judgement.
@@ -109,7 +112,7 @@ def _judged(model: FittedModel, settings: Callable[[], FitSettings]) -> Predicto
     _, views = plain.predict_judged(model.n_classes, predictor.n_views, rows)
     labels, weight = model.label_positions[rows], _weight(model, rows)
     ridge = RIDGE / len(rows)
-    parts = _decided_on(plain, views[:1], labels, weight)
+    parts = predictions_of(plain, views[:1], labels, weight)
     again = accept_heads(plain, *parts, known, chosen, ridge=ridge)
     again.choice["judged"] = {
         "rows": len(rows),
@@ -120,18 +123,9 @@ def _judged(model: FittedModel, settings: Callable[[], FitSettings]) -> Predicto
     source = f"{again.acceptance.source}, after changes"
     again = replace(again, acceptance=replace(again.acceptance, source=source))
     if predictor.n_views > 1:
-        parts = _decided_on(plain, views, labels, weight)
+        parts = predictions_of(plain, views, labels, weight)
         again = calibrated_views(again, *parts, known, chosen, ridge=ridge)
     return _with(again, _judgement(again), of_fit=predictor.of_fit or _judgement(predictor))
-
-
-def _decided_on(
-    predictor: Predictor, views: list[Answer], labels: Tensor, weight: Tensor
-) -> tuple[CrossFit, HeadRows]:
-    """Put predictions of rows in some views below each other, as a fit has them."""
-    answer, n_views = joined(views), len(views)
-    fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
-    return fit, HeadRows([], answer.base_log_proba, labels.repeat(n_views), weight.repeat(n_views))
 
 
 def _nll_of(predictor: Predictor, answer: Answer, labels: Tensor, weight: Tensor) -> float:
@@ -158,7 +152,7 @@ def _judged_rows(model: FittedModel) -> Tensor:
     rows = rows[torch.from_numpy(~lone_rows(model.label_positions.numpy()))[rows]]
     if 0 < 2 * int(relabelled.sum()) < len(relabelled) and not _supported(model, relabelled):
         rows = rows[~relabelled[rows]]
-    return _drawn(model, rows, _JUDGED)
+    return _drawn(model, rows, JUDGED)
 
 
 def _weight(model: FittedModel, rows: Tensor) -> Tensor:

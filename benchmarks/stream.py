@@ -45,11 +45,6 @@ METHODS: dict[str, tuple[dict[str, Any], str]] = {
     "partial_fit": (NO_BASE, "partial_fit"),
     "add, never refreshed": (NO_BASE, "add"),
     "partial_fit, 400 rows, reservoir": (NO_BASE | {"eviction": "reservoir"}, "partial_fit"),
-    "partial_fit, 400 rows, class-balanced": (
-        NO_BASE | {"eviction": "class-balanced"},
-        "partial_fit",
-    ),
-    "partial_fit, 400 rows, importance": (NO_BASE | {"eviction": "importance"}, "partial_fit"),
     "partial_fit, 400 rows, age": (NO_BASE | {"eviction": "age"}, "partial_fit"),
     "uniform k-NN, k = 5, on everything": ({}, "uniform"),
     "with a base: refit on everything": (FAST, "refit"),
@@ -222,7 +217,6 @@ def draw(runs: list[dict[str, Any]], out: Path) -> None:
         "refit on the last 400": ("#8a8f94", "--", 1.4),
         "partial_fit": ("#0f86c9", "-", 2.0),
         "add, never refreshed": ("#7fc4ea", "-", 1.2),
-        "partial_fit, 400 rows, class-balanced": ("#3a9a5b", "-", 1.4),
         "partial_fit, 400 rows, age": ("#d9822b", "-", 1.8),
     }
     kinds = list(dict.fromkeys(r["stream"] for r in runs))

@@ -73,7 +73,7 @@ def changed() -> tuple[AttnKNNClassifier, dict]:
 def stream() -> tuple[AttnKNNClassifier, dict]:
     X, y = blobs(360, 4, 5)
     model = attn_knn(
-        **{**QUICK, "preset": "fast", "capacity": 150, "eviction": "importance", "cv": 2}
+        **{**QUICK, "preset": "fast", "capacity": 150, "eviction": "age", "cv": 2}
     )
     early = y[:120] < 3
     model.partial_fit(X[:120][early], y[:120][early])

@@ -17,7 +17,7 @@ from sklearn.model_selection import (
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import given_folds
-from nearwise.classifier.storage.stored_cv import join_old_cv
+from nearwise.classifier.storage.parameters import replace_former
 from nearwise.safe_files import plain
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fit_once, same, sums_to_one
 
@@ -261,5 +261,5 @@ def test_names_of_other_libraries_are_answered_with_cv(name):
 )
 def test_older_folders_hold_cv_as_two_parameters(n_members, share, cv):
     params = {"n_members": n_members, "validation_fraction": share, "base": None}
-    join_old_cv(params)
+    replace_former(params)
     assert params == {"cv": cv, "base": None}

@@ -55,7 +55,7 @@ def change_arrays(live):
     live.remove([0, 90, 91])
     live.undo(3)
     live.undo(2)
-    live.model.set_params(capacity=60, eviction="importance")
+    live.model.set_params(capacity=60, eviction="age")
     live.add(X[6:], [0] * 6)
     live.remove([live.model.memory_.ids[0]])
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 from sklearn.base import clone
 
 from nearwise.classifier import AttnKNNClassifier, classifier
+from nearwise.classifier.inputs.rows import Source
+from nearwise.classifier.storage.journaling import apply, draft_add, pack_rows_to_add, replay
 from nearwise.memory import EVICTION_NAMES
 from tests.classifier.cases import (
     CHEAP,
@@ -116,6 +119,29 @@ def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(evicti
     assert broken.memory_ == whole.memory_
     assert same(broken.predict_proba(X), whole.predict_proba(X))
     assert whole._fitted.stream == broken._fitted.stream
+
+
+@pytest.mark.parametrize("former", ["class-balanced", "importance"])
+def test_models_of_a_former_eviction_open_and_go_on_at_random(former, tmp_path):
+    model = begun()
+    model.eviction = former
+    model.save(tmp_path / "model")
+    with pytest.warns(UserWarning, match=f"eviction='{former}', which nearwise no longer has"):
+        loaded = AttnKNNClassifier.load(tmp_path / "model")
+    assert loaded.eviction == "reservoir"
+    assert same(loaded.predict_proba(X), model.predict_proba(X))
+    loaded.add(X[:2], Y[:2])
+
+
+def test_journals_of_a_former_eviction_are_made_again():
+    model, now = begun(capacity=70), begun(capacity=70)
+    parts = pack_rows_to_add(Source(X[LATER[:20]], Y[LATER[:20]], None), None, None)
+    changed, made = apply(model, model._fitted, draft_add(model, parts))
+    former = replace(made, details=made.details | {"eviction": "importance"})
+    with pytest.warns(UserWarning, match="no longer has"):
+        again = replay(now, [former])
+    assert again.bank == changed.bank and len(again.bank) == 70
+    assert now.eviction == "reservoir"
 
 
 def test_votes_fade_as_the_last_change_left_it_in_a_saved_copy_too(tmp_path):

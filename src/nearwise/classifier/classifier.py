@@ -125,10 +125,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
     capacity : int, optional
         Maximum number of remembered rows after `fit`, `add` and `partial_fit`; None: no bound.
-    eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
-        Drop a random row of all ever seen, one of the largest class, the one neighbors lean on
-        least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The second
-        and third change class shares, and with them every probability.
+    eviction : {"reservoir", "age"}, default="reservoir"
+        Drop a random row of all ever seen, or rather older ones, whose votes fade too: by half
+        every `capacity` / 4 rows.
     settings : Settings or dict, optional
         What few users change: calibration, index, training, folders, ...; see `Settings`. Single
         ones are set by `set_params(settings__index="exact")`.

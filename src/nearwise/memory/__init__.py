@@ -2,12 +2,7 @@
 
 from nearwise.memory.bank import DEFAULT_SPACE, BankRow, MemoryBank
 from nearwise.memory.checks import UnknownIdError
-from nearwise.memory.eviction import (
-    EVICTION_NAMES,
-    EvictionName,
-    choose_evicted,
-    neighbor_usefulness,
-)
+from nearwise.memory.eviction import EVICTION_NAMES, EvictionName, choose_evicted
 from nearwise.memory.index import ExactIndex, IndexName, NeighborIndex
 from nearwise.memory.journal import JOURNAL, Change, Journal, JournalState
 from nearwise.memory.make_index import AUTO_EXACT_BELOW, INDEX_NAMES, make_index
@@ -50,7 +45,6 @@ __all__ = [
     "folder_kind",
     "locked_folder",
     "make_index",
-    "neighbor_usefulness",
     "read_folder",
     "verify_folder",
     "write_folder",

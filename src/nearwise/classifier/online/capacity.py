@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.memory_views import MemoryViews
-from nearwise.memory import choose_evicted, neighbor_usefulness
+from nearwise.memory import choose_evicted
 from nearwise.memory.eviction import EvictionName, arrival_draws
 
 
@@ -39,15 +39,6 @@ def rows_to_forget(
         labels,
         capacity,
         seed=seed,
-        usefulness=_usefulness(views, rows, labels) if eviction == "importance" else None,
         arrival=bank.ids[rows].clamp_min(first - 1),
     )
     return torch.cat([unfound, rows[gone]]).sort().values
-
-
-def _usefulness(views: MemoryViews, rows: Tensor, labels: Tensor) -> Tensor:
-    """Worth of the rows that may be found to those that find them, (n_rows,)."""
-    nearest = views.own_neighbors(views.specs[0])[rows]
-    position = torch.full((len(views.bank),), -1)
-    position[rows] = torch.arange(len(rows))
-    return neighbor_usefulness(position[nearest[:, : max(nearest.shape[1] - 1, 1)]], labels)

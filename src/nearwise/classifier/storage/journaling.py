@@ -4,7 +4,7 @@ import io
 import warnings
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from nearwise.classifier.inputs.rows import Source
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online import changes
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
+from nearwise.classifier.storage.parameters import replace_former
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
 from nearwise.memory.arrow import frame_of, read_stream, tensors_of
@@ -88,7 +89,7 @@ class _Details(Part):
 
 class _Added(_Details):
     capacity: Annotated[int, Field(ge=2)] | None
-    eviction: EvictionName
+    eviction: str  # former ones too: made again, a change names the rows that went
     evicted: list[Count] | None = None
     judged: Judged | None = None
 
@@ -240,7 +241,7 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         names = None if labels.names is None else np.array(labels.names, dtype=np.str_)
         y = np.array(labels.labels, dtype=np.dtype(labels.dtype))
         weight = None if labels.weights is None else np.array(labels.weights)
-        bound = changes.Bound(added.capacity, added.eviction, gone)
+        bound = changes.Bound(added.capacity, cast(EvictionName, added.eviction), gone)
         source = Source(rows[0], y, names)
         made, ids = model._added(fitted, source, weight, rows[1:] or None, bound)
         found = {"evicted": made.evicted.tolist()}
@@ -286,6 +287,7 @@ def replay(model: Any, found: Sequence[Change]) -> FittedModel:
             ) from error
         if change.kind in (ADD, FEEDBACK):
             bound = {name: change.details[name] for name in ("capacity", "eviction")}
+    replace_former(bound)
     model.set_params(**bound)
     return fitted
 

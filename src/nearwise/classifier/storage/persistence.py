@@ -41,9 +41,9 @@ from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.index_storage import pack_indexes, unpack_indexes
 from nearwise.classifier.storage.journaling import REMOVE, FolderState, label_list, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
+from nearwise.classifier.storage.parameters import read_cv, replace_former, stored_cv
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
-from nearwise.classifier.storage.stored_cv import join_old_cv, read_cv, stored_cv
 from nearwise.classifier.storage.stored_parts import (
     InvalidPartError,
     check_classes,
@@ -610,7 +610,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
             check_json(meta)
             params = dict(meta["params"])
             if "cv" in inspect.signature(kind).parameters:
-                join_old_cv(params)
+                replace_former(params)
             check_params(kind, params)
         with part_of_folder("params.cv"):
             if "cv" in params:

@@ -74,7 +74,7 @@ def add(
         typer.Option(
             "--eviction",
             metavar="WHO",
-            help="Rows to forget: reservoir (at random), class-balanced, importance or age.",
+            help="Rows to forget: reservoir (at random) or age (rather older ones).",
         ),
     ] = None,
     refresh: Annotated[

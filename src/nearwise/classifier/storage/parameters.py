@@ -1,4 +1,4 @@
-"""The parameter `cv` as plain data: a number, or a splitter of scikit-learn by its parameters."""
+"""Parameters as plain data: `cv`, and those that former versions wrote."""
 
 import inspect
 from typing import Any, Literal
@@ -18,6 +18,7 @@ _SPLITTERS = (
     "StratifiedShuffleSplit",
     "PredefinedSplit",
 )
+_FORMER_EVICTIONS = ("class-balanced", "importance")
 _PLAIN: TypeAdapter[Any] = TypeAdapter(int | float | Literal["auto"] | None)
 
 
@@ -49,10 +50,20 @@ def read_cv(stored: Any) -> Any:
     return getattr(sklearn.model_selection, name)(**params)
 
 
-def join_old_cv(params: dict[str, Any]) -> None:
+def replace_former(params: dict[str, Any]) -> None:
+    """Change parameters of former versions, in place, to those that there are now."""
+    if params.get("eviction") in _FORMER_EVICTIONS:
+        warn_user(
+            f"The model forgets rows by eviction={params['eviction']!r}, which nearwise no longer "
+            'has. Further rows are forgotten by "reservoir".'
+        )
+        params["eviction"] = "reservoir"
+    if {"n_members", "validation_fraction"} <= params.keys():
+        _join_old_cv(params)
+
+
+def _join_old_cv(params: dict[str, Any]) -> None:
     """Make `cv` of the two parameters that folders up to version 6 hold in its place."""
-    if not {"n_members", "validation_fraction"} <= params.keys():
-        return
     n_folds = _PLAIN.validate_python(params.pop("n_members"), strict=True)
     share = _PLAIN.validate_python(params.pop("validation_fraction"), strict=True)
     if isinstance(share, float):

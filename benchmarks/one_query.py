@@ -43,7 +43,7 @@ def mixed_table(n: int) -> tuple[pd.DataFrame, np.ndarray]:
 
 def trust(model: AttnKNNClassifier, rows: Any, explain: int | bool | None = False) -> None:
     """Ask everything of one query."""
-    query = model.query(rows, sets=True, novelty=True, explain=explain)
+    query = model.query(rows, explain=explain)
     query.proba(), query.sets(), query.selection(coverage=0.9), query.novelty_p_value()
     if explain is not False:
         query.explanations()

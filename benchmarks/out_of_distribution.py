@@ -46,7 +46,7 @@ from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 TABLES = ("digits", "wine", "letter", "cifar10-features")
-SCORES: tuple[NoveltyScore, ...] = ("combined", "distance", "sparsity", "null_mass", "entropy")
+SCORES: tuple[NoveltyScore, ...] = ("combined", "entropy")
 BASELINE = "max_proba"
 # Of the classifier's network, one view: largest probability, energy of the logits (Liu et al.,
 # NeurIPS 2020), distance to the K-th nearest key (Sun et al., ICML 2022).
@@ -140,7 +140,7 @@ def scores(model: AttnKNNClassifier, query: Query, rows: Any) -> dict[str, np.nd
 
 def meet(model: AttnKNNClassifier, known: Any, novel: dict[str, Any]) -> dict[str, Any]:
     """Every score's detection of every kind of novel rows, and the alarms at p <= .05."""
-    query = model.query(known, novelty=True)
+    query = model.query(known)
     usual = scores(model, query, known)
     found: dict[str, Any] = {
         "n_known": len(known),
@@ -150,7 +150,7 @@ def meet(model: AttnKNNClassifier, known: Any, novel: dict[str, Any]) -> dict[st
         "met": {},
     }
     for kind, rows in novel.items():
-        query = model.query(rows, novelty=True)
+        query = model.query(rows)
         odd = scores(model, query, rows)
         found["met"][kind] = {
             "n": len(rows),

@@ -29,7 +29,6 @@ from nearwise import AttnKNNClassifier
 from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.lab.cli.settings_text import parse_seeds
-from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.data import load_dataset
 from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import augrc, aurc, evaluate_sets
@@ -93,16 +92,9 @@ def measure_sets(
 
 
 def measure_abstention(model: AttnKNNClassifier, rows: Any, codes: np.ndarray) -> dict[str, Any]:
-    """AURC and AUGRC of every score, and what a coverage and a risk asked for came to."""
+    """AURC and AUGRC, and what a coverage and a risk asked for came to."""
     chosen, proba = model.predict_selective(rows, coverage=COVERAGE), model.predict_proba(rows)
-    found: dict[str, Any] = {"score": chosen.score_name, "aurc": {}, "augrc": {}}
-    names: list[Any] = list(chosen.aurc)
-    for name in names:
-        score = model.predict_selective(rows, coverage=COVERAGE, score=name).score
-        found["aurc"][name] = aurc(codes, proba, confidence=score)
-        found["augrc"][name] = augrc(codes, proba, confidence=score)
-    for measured in ("aurc", "augrc"):
-        found[measured]["auto"] = found[measured][chosen.score_name]
+    found: dict[str, Any] = {"aurc": aurc(codes, proba), "augrc": augrc(codes, proba)}
     found["at_coverage"] = outcome(chosen, model, codes)
     try:
         limited = model.predict_selective(rows, max_risk=RISK)
@@ -134,19 +126,12 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
         for name in SETS
     }
     told = [row["abstention"] for row in rows]
-    everywhere = set.intersection(*(set(one["aurc"]) for one in told))
-    against = {}
-    for name in sorted(everywhere - {"max_proba"}):
-        pairs = [[1000 * one["aurc"][which] for one in told] for which in (name, "max_proba")]
-        against[name] = paired_difference(*pairs).as_dict()
     return {
         "splits": len(rows),
         "accuracy": interval([row["accuracy"] for row in rows]),
         "sets": sets,
-        "aurc_x1000": {n: interval([1000 * one["aurc"][n] for one in told]) for n in everywhere},
-        "augrc_x1000": {n: interval([1000 * one["augrc"][n] for one in told]) for n in everywhere},
-        "aurc_x1000_minus_max_proba": against,
-        "chosen": {n: sum(one["score"] == n for one in told) for n in told[0]["aurc"]},
+        "aurc_x1000": interval([1000 * one["aurc"] for one in told]),
+        "augrc_x1000": interval([1000 * one["augrc"] for one in told]),
         "at_coverage": kept([one["at_coverage"] for one in told]),
         "at_risk": kept([one["at_risk"] for one in told]),
     }

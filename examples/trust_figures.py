@@ -51,18 +51,14 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def draw_abstention(model: AttnKNNClassifier, X: np.ndarray, y: np.ndarray) -> Figure:
-    """Draw risk against coverage for some scores, the promise at 80 %, and who is turned away."""
+    """Draw risk against coverage, the promise at 80 %, and who is turned away."""
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.35, 1))[0]
     images, X = X, shrink(X)
     axis, proba = left.subplots(), model.predict_proba(X)
-    shown: list[tuple[Any, str]]
-    shown = [("distance", GREY), ("max_proba", ORANGE), ("learned", BLUE)]
-    for name, color in shown:
-        score = model.predict_selective(X, coverage=0.8, score=name).score
-        curve = risk_coverage_curve(y, proba, confidence=score)
-        label = f"{name}, AURC {1000 * curve.risk.mean():.1f}e-3"
-        axis.plot(curve.coverage, curve.risk, color=color, label=label)
+    curve = risk_coverage_curve(y, proba)
+    label = f"AURC {1000 * curve.risk.mean():.1f}e-3"
+    axis.plot(curve.coverage, curve.risk, color=BLUE, label=label)
     chosen = model.predict_selective(X, coverage=0.8)
     risk = (chosen.labels != y)[chosen.accepted].mean()
     axis.vlines(0.8, chosen.expected_risk, chosen.risk_bound, color=DARK, lw=2)

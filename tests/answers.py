@@ -72,9 +72,7 @@ def changed() -> tuple[AttnKNNClassifier, dict]:
 
 def stream() -> tuple[AttnKNNClassifier, dict]:
     X, y = blobs(360, 4, 5)
-    model = attn_knn(
-        **{**QUICK, "preset": "fast", "capacity": 150, "eviction": "age", "cv": 2}
-    )
+    model = attn_knn(**{**QUICK, "preset": "fast", "capacity": 150, "eviction": "age", "cv": 2})
     early = y[:120] < 3
     model.partial_fit(X[:120][early], y[:120][early])
     for start in range(120, 330, 70):
@@ -136,7 +134,7 @@ def answers(model: AttnKNNClassifier, asked: dict) -> Answers:
         ask(f"set {method}", lambda m=method: model.predict_set(X, method=m, seed=0, **more))
     ask("set per class", lambda: model.predict_set(X, 0.8, class_conditional=True, **more))
     ask("selective", lambda: selected(model.predict_selective(X, coverage=0.7, **more)))
-    for score in ("combined", "distance", "sparsity", "null_mass", "entropy"):
+    for score in ("combined", "entropy"):
         ask(f"novelty {score}", lambda s=score: model.novelty_score(X, s, **more))
         ask(f"novelty p {score}", lambda s=score: model.novelty_p_value(X, s, **more))
     ask("explain", lambda: explained(model.explain(X, 5, trust=True, **more)))

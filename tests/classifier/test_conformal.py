@@ -46,41 +46,31 @@ def test_scores_are_the_papers(rng, method, lattice, drawn):
             assert found[row, label] == pytest.approx(expected, abs=1e-12)
 
 
-def p_of_rows(scores, own, folds, labels=None):
+def p_of_rows(scores, own, labels=None):
     """p-values from the nonconformity of rows' own labels, whose labels are right."""
-    n_classes = scores.shape[2]
+    n_classes = scores.shape[1]
     truth = np.eye(n_classes)[np.zeros(len(own), dtype=int) if labels is None else labels]
     judged = np.repeat(own[:, None], n_classes, axis=1)
-    return p_values(scores, judged, truth, folds, by_class=labels is not None)
+    return p_values(scores, judged, truth, by_class=labels is not None)
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.8, 0.9, 0.95])
 @pytest.mark.parametrize("n_rows", [19, 20, 99, 100, 137])
-def test_with_one_member_the_sets_are_those_of_split_conformal_prediction(rng, confidence, n_rows):
+def test_the_sets_are_those_of_split_conformal_prediction(rng, confidence, n_rows):
     judged = rng.integers(0, 12, n_rows) / 12  # with ties
-    asked = rng.integers(0, 13, (1, 30, 4)) / 12
-    p = p_of_rows(asked, judged, np.zeros(n_rows, dtype=int))
-    expected = [reference.split_set(judged, row, confidence) for row in asked[0]]
+    asked = rng.integers(0, 13, (30, 4)) / 12
+    p = p_of_rows(asked, judged)
+    expected = [reference.split_set(judged, row, confidence) for row in asked]
     np.testing.assert_array_equal(sets_from_p_values(p, confidence), expected)
-
-
-@pytest.mark.parametrize("confidence", [0.7, 0.9])
-def test_with_several_members_each_judged_row_is_compared_with_its_own(rng, confidence):
-    folds = rng.integers(-1, 3, 80)
-    judged, asked = rng.random(80).round(1), rng.random((4, 25, 3)).round(1)
-    found = sets_from_p_values(p_of_rows(asked, judged, folds), confidence)
-    for row in range(25):
-        expected = reference.cross_set(judged, folds, asked[:, row], confidence)
-        assert found[row].tolist() == expected
 
 
 def test_class_conditional_sets_compare_a_label_with_rows_of_its_class(rng):
     labels, judged = rng.integers(0, 3, 90), rng.random(90)
-    asked = rng.random((1, 20, 3))
-    p = p_of_rows(asked, judged, np.zeros(90, dtype=int), labels)
+    asked = rng.random((20, 3))
+    p = p_of_rows(asked, judged, labels)
     for label in range(3):
         alone = judged[labels == label]
-        expected = [reference.split_set(alone, [one], 0.8)[0] for one in asked[0][:, label]]
+        expected = [reference.split_set(alone, [one], 0.8)[0] for one in asked[:, label]]
         assert sets_from_p_values(p, 0.8)[:, label].tolist() == expected
 
 
@@ -93,7 +83,7 @@ def test_the_true_label_is_covered_as_often_as_asked():
         draws = rng.random(4000)
         scores = nonconformity(proba, method, RAPS, draws)
         own = scores[np.arange(4000), labels]
-        p = p_of_rows(scores[None, rest], own[judged], np.zeros(2000, dtype=int))
+        p = p_of_rows(scores[rest], own[judged])
         covered = sets_from_p_values(p, 0.9)[np.arange(2000), labels[rest]].mean()
         assert abs(covered - 0.9) < 0.025  # about 2.7 standard errors of both parts together
 
@@ -109,9 +99,9 @@ def test_the_true_label_is_covered_where_the_judged_labels_are_often_wrong(metho
         true = drawn_from(rng, proba)
         given = drawn_from(rng, transition[true[:1500]])
         scores = nonconformity(proba, method, draws=rng.random(3000))
-        judged, asked = scores[:1500], scores[None, 1500:]
+        judged, asked = scores[:1500], scores[1500:]
         for found, truth in ((covered, np.linalg.inv(transition)), (believed, np.eye(3))):
-            p = p_values(asked, judged, truth[given], np.zeros(1500, int), by_class=by_class)
+            p = p_values(asked, judged, truth[given], by_class=by_class)
             found.append(sets_from_p_values(p, 0.9)[np.arange(1500), true[1500:]].mean())
     assert 0.895 < np.mean(covered) < 0.925  # counts are made to fall, which covers a little more
     assert np.mean(believed) > 0.95  # what wrong labels ask for: sets too large to be of use
@@ -158,7 +148,7 @@ def _against_mapie(rng):
 def ours(proba, labels, asked, method, confidence, penalty=RAPS, draws=(None, None)):
     own = nonconformity(proba, method, penalty, draws[0])[np.arange(len(labels)), labels]
     scores = nonconformity(asked, method, penalty, draws[1])
-    return sets_from_p_values(p_of_rows(scores[None], own, np.zeros(len(own), int)), confidence)
+    return sets_from_p_values(p_of_rows(scores, own), confidence)
 
 
 @pytest.mark.parametrize("confidence", [0.7, 0.9, 0.95])
@@ -191,37 +181,11 @@ def test_raps_scores_are_those_of_mapie_with_the_same_draws(against_mapie):
     np.testing.assert_allclose(found, expected[:, 0, 0], atol=1e-12)
 
 
-def test_cross_conformal_sets_are_those_of_mapie(rng):
-    """The same classifiers, fold by fold: MAPIE's CV+ and ours keep the same labels."""
-    classification = pytest.importorskip("mapie.classification")
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import KFold
-
-    centers = rng.normal(size=(3, 4))
-    y = rng.integers(0, 3, 260)
-    X = centers[y] + rng.normal(size=(260, 4))
-    folds = KFold(4, shuffle=True, random_state=0)
-    model = classification.CrossConformalClassifier(
-        LogisticRegression(), confidence_level=0.9, conformity_score="lac", cv=folds
-    )
-    model.fit_conformalize(X[:200], y[:200])
-    theirs = model.predict_set(X[200:], agg_scores="crossval")[1][:, :, 0]
-    judged, fold, asked = np.zeros(200), np.zeros(200, dtype=int), []
-    for member, (train, held_out) in enumerate(folds.split(X[:200])):
-        fitted = LogisticRegression().fit(X[train], y[train])
-        own = nonconformity(fitted.predict_proba(X[held_out]), "lac")
-        judged[held_out] = own[np.arange(len(held_out)), y[held_out]]
-        fold[held_out] = member
-        asked.append(nonconformity(fitted.predict_proba(X[200:]), "lac"))
-    found = sets_from_p_values(p_of_rows(np.stack(asked), judged, fold), 0.9)
-    np.testing.assert_array_equal(found, theirs)
-
-
 @pytest.mark.parametrize("confidence", [0.5, 0.8, 0.9, 0.95, 0.99])
 def test_the_rows_asked_for_are_just_enough_to_rule_a_label_out(confidence):
     needed = rows_needed(confidence)
     for n_rows, some_out in ((needed, True), (needed - 1, False)):
-        p = p_of_rows(np.full((1, 1, 1), 9.0), np.zeros(n_rows), np.zeros(n_rows, dtype=int))
+        p = p_of_rows(np.full((1, 1), 9.0), np.zeros(n_rows))
         assert (not sets_from_p_values(p, confidence).all()) == some_out
 
 

@@ -48,7 +48,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_query_answers_from_the_version_it_was_asked_of(model, change):
-    query, before = model.query(NEW, sets=True, novelty=True, explain=3), model.predict_proba(NEW)
+    query, before = model.query(NEW, explain=3), model.predict_proba(NEW)
     bank, n = model.memory_, len(model.memory_)
     shown = model.explain(NEW, 3)
     CHANGES[change](model)
@@ -229,7 +229,7 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
         frame, y = table(120)
         model = fitted(frame[:100], y[:100], base=logistic())
     rows = frame[100:]
-    model.query(rows, sets=True, novelty=True).selection(coverage=0.5)  # calibration rows are kept
+    model.query(rows).selection(coverage=0.5)  # calibration rows are kept
     passes, searches = [], []
     retrieve, search = Predictor.retrieve, MemoryViews.search
 
@@ -245,7 +245,7 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
     monkeypatch.setattr(MemoryViews, "search", counted_search)
     model.predict_proba(rows)
     plain = len(searches)
-    query = model.query(rows, sets=True, novelty=True, explain=5)
+    query = model.query(rows, explain=5)
     everything = (
         query.proba(),
         query.parts,
@@ -264,18 +264,18 @@ def test_one_query_says_what_the_methods_say():
         frame, y = table(140)
         model = fitted(frame[:110], y[:110], base=logistic(), **QUICK)
     rows = frame[110:]
-    query = model.query(rows, sets=True, novelty=True, explain=4)
+    query = model.query(rows, explain=4)
     assert same(query.proba(), model.predict_proba(rows))
     assert same(
         query.sets(0.8, method="aps", seed=1), model.predict_set(rows, 0.8, method="aps", seed=1)
     )
-    assert same(query.novelty_score("sparsity"), model.novelty_score(rows, "sparsity"))
+    assert same(query.novelty_score("entropy"), model.novelty_score(rows, "entropy"))
     assert same(query.novelty_p_value(), model.novelty_p_value(rows))
     chosen, alone = query.selection(coverage=0.6), model.predict_selective(rows, coverage=0.6)
     assert same(chosen.accepted, alone.accepted) and chosen.threshold == alone.threshold
     late = model.query(rows)  # what was not named beforehand costs a pass, and no more
     assert same(late.sets(), model.predict_set(rows))
-    assert same(late.novelty_p_value("distance"), model.novelty_p_value(rows, "distance"))
+    assert same(late.novelty_p_value("entropy"), model.novelty_p_value(rows, "entropy"))
 
 
 def test_explanations_that_were_not_named_beforehand_show_ten_neighbors(model):
@@ -294,7 +294,7 @@ def test_remembered_rows_are_not_set_against_themselves(model, ask):
 
 
 def test_a_pass_that_was_interrupted_is_made_again(model, monkeypatch):
-    query = model.query(NEW, novelty=True)
+    query = model.query(NEW)
     before = query.novelty_score()
     retrieve = Predictor.retrieve
 
@@ -303,7 +303,7 @@ def test_a_pass_that_was_interrupted_is_made_again(model, monkeypatch):
 
     monkeypatch.setattr(Predictor, "retrieve", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        query.sets()
+        query.explanations()
     monkeypatch.setattr(Predictor, "retrieve", retrieve)
     assert same(query.novelty_score(), before)
     assert same(query.sets(), model.predict_set(NEW))

@@ -245,7 +245,7 @@ def test_a_folder_without_the_heads_weights_is_refused(tmp_path):
 def test_the_weights_of_an_explanation_are_those_of_the_prediction(base):
     X, y = blobs(120)
     model = instant(X, y, base)
-    query = model.query(X[:6] + 0.05, explain=None, sets=True, novelty=True)
+    query = model.query(X[:6] + 0.05, explain=None)
     for row, one in enumerate(query.explanations()):
         weights = sum(neighbor.weight for neighbor in one.neighbors)
         assert weights + one.null_mass == pytest.approx(1.0, abs=1e-4)

@@ -47,7 +47,7 @@ def test_sets_hold_the_true_label_and_are_smaller_than_those_of_given_labels(noi
 
 def test_the_risk_is_that_of_true_labels_and_its_bound_says_so(noisy):
     model, X, y, _ = noisy
-    chosen = model.predict_selective(X[800:], coverage=0.9, score="max_proba")
+    chosen = model.predict_selective(X[800:], coverage=0.9)
     wrong = np.mean(chosen.labels[chosen.accepted] != y[800:][chosen.accepted])
     assert abs(chosen.expected_risk - wrong) < 0.06
     assert wrong <= chosen.risk_bound < 1
@@ -146,7 +146,7 @@ def test_sets_and_risks_hold_for_true_labels_in_wanted_shares(noisy_tail, tmp_pa
     np.testing.assert_allclose(shares, 1 / 3)
     covered = model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new]
     assert 0.74 < covered.mean() < 0.92
-    chosen = model.predict_selective(X_new, coverage=0.7, score="max_proba")
+    chosen = model.predict_selective(X_new, coverage=0.7)
     wrong = np.mean(chosen.labels[chosen.accepted] != y_new[chosen.accepted])
     assert abs(chosen.accepted.mean() - 0.7) < 0.08
     assert abs(chosen.expected_risk - wrong) < 0.08 and wrong < chosen.risk_bound

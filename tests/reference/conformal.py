@@ -20,13 +20,3 @@ def split_set(judged, asked, confidence):
         return [True] * len(asked)
     quantile = sorted(judged)[rank - 1]
     return [one <= quantile for one in asked]
-
-
-def cross_set(judged, folds, asked, confidence):
-    """CV+: `asked[member][label]`; a label stays unless too many rows score less."""
-    n = len(judged)
-    kept = []
-    for label in range(len(asked[0])):
-        less = sum(s < asked[fold][label] for s, fold in zip(judged, folds, strict=True))
-        kept.append(less < confidence * (n + 1) - 1e-9)
-    return kept

@@ -60,7 +60,7 @@ from nearwise.classifier.stored.folder import is_stored, open_stored, refuse_tru
 from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
-from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
+from nearwise.classifier.uncertainty.selective import Selection, check_request
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.forking import heed_forks
@@ -519,8 +519,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         X: Any = None,
         views: Sequence[Any] | None = None,
         *,
-        sets: bool = False,
-        novelty: bool = False,
         explain: int | Literal[False] | None = False,
     ) -> Query:
         """Answer several queries about the same rows: they are encoded, and neighbors found, once.
@@ -529,8 +527,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ----------
         X, views
             As in `predict_proba`.
-        sets, novelty : bool, default=False
-            Whether prediction sets, and novelty or selective prediction, will be used.
         explain : int or None or False, default=False
             Neighbors that explanations will show; None shows all.
 
@@ -544,13 +540,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)
         >>> model = AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2])
-        >>> query = model.query(X[1::2], sets=True, novelty=True)
+        >>> query = model.query(X[1::2])
         >>> query.proba().shape, query.sets(0.9).shape
         ((75, 3), (75, 3))
         """
         if explain is not None and explain is not False:
             check_count("explain", explain, 1)
-        return self._query_of(self._fitted, X, views, sets=sets, novelty=novelty, explain=explain)
+        return self._query_of(self._fitted, X, views, explain=explain)
 
     def _query_of(
         self, model: FittedModel, X: Any, views: Sequence[Any] | None = None, **extras: Any
@@ -622,7 +618,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """
         if n_neighbors is not None:
             check_count("n_neighbors", n_neighbors, 1)
-        query = self.query(X, views, explain=n_neighbors, sets=trust, novelty=trust)
+        query = self.query(X, views, explain=n_neighbors)
         found = query.explanations(trust=trust)
         if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
             return found  # remembered rows, files, lists
@@ -634,11 +630,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         *,
         coverage: float | None = None,
         max_risk: float | None = None,
-        score: Score | Literal["auto"] = "auto",
         confidence: float = 0.95,
         views: Sequence[Any] | None = None,
     ) -> Selection:
-        """Predict, and say which predictions to act on.
+        """Predict, and say which predictions, the most probable ones, to act on.
 
         Parameters
         ----------
@@ -648,12 +643,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             Share of rows to answer. Either this or `max_risk` is given.
         max_risk : float in (0, 1), optional
             Share of answers that may be wrong; as many rows are answered as that allows.
-        score : str, default="auto"
-            What orders the rows: "max_proba", "margin" (of the two most probable classes),
-            "entropy", "null_mass" (attention that went to no neighbor), "distance" (to the k-th
-            neighbor), "learned" (a cross-fitted logistic regression on all of these), or "auto":
-            the one with the lowest AURC on the calibration rows where that is clearly below
-            the AURC of "max_proba", else that.
         confidence : float in (0, 1), default=0.95
             With which the risk bound holds.
 
@@ -665,12 +654,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If both or none of `coverage` and `max_risk` are given or out of their range, the score
-            is unknown, or no threshold keeps the risk below `max_risk`.
+            If both or none of `coverage` and `max_risk` are given or out of their range, or no
+            threshold keeps the risk below `max_risk`.
         """
         check_request(coverage, max_risk, confidence)
-        return self.query(X, views, novelty=True).selection(
-            coverage=coverage, max_risk=max_risk, score=score, confidence=confidence
+        return self.query(X, views).selection(
+            coverage=coverage, max_risk=max_risk, confidence=confidence
         )
 
     def predict_set(
@@ -733,7 +722,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         is as right as that.
         """
         check_confidence(confidence)
-        query = self.query(X, views, sets=True)
+        query = self.query(X, views)
         sets = query.sets(
             confidence,
             method=method,
@@ -754,10 +743,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ----------
         X, views
             As in `predict_proba`; new rows.
-        score : {"combined", "distance", "sparsity", "null_mass", "entropy"}
-            "distance": to the k-th neighbor. "sparsity": logarithm of the mean distance to the
-            neighbors over theirs to their own. "null_mass": attention that went to no neighbor.
-            "entropy": of the prediction, in nats. "combined" (default): their mean, each in
+        score : {"combined", "entropy"}
+            "entropy": of the prediction, in nats. "combined" (default): the mean of this, the
+            distance to the k-th neighbor and the attention that went to no neighbor, each in
             standard deviations from its mean among the calibration rows.
 
         Returns
@@ -766,16 +754,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             Larger is more novel.
         """
         check_novelty_score(score)
-        return self.query(X, views, novelty=True).novelty_score(score)
+        return self.query(X, views).novelty_score(score)
 
     def novelty_p_value(
         self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
     ) -> np.ndarray:
         """Out-of-distribution p-value: the share of known rows with at least this novelty score.
 
-        Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows; exactly at
-        most that for "distance" and "sparsity" and rows drawn like the calibration rows, about
-        that for scores that depend on predictions.
+        Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows.
 
         Parameters
         ----------
@@ -788,7 +774,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             In (0, 1]; the smallest possible is 1 / (1 + calibration rows).
         """
         check_novelty_score(score)
-        return self.query(X, views, novelty=True).novelty_p_value(score)
+        return self.query(X, views).novelty_p_value(score)
 
     def keys(self, X: Any, space: str = "features") -> Tensor:
         """Keys of rows in one of the spaces that are searched for neighbors.

@@ -329,9 +329,9 @@ class LiveModel:
         def draft(fitted: FittedModel) -> Draft:
             if not feedback:
                 return draft_add(self.model, parts)
-            extras = {"sets": True, "novelty": True, "judged_by": self._judged_by(fitted)}
             further = None if views is None else rows.further
-            query = self.model._query_of(fitted, rows.X, further, **extras)
+            judged_by = self._judged_by(fitted)
+            query = self.model._query_of(fitted, rows.X, further, judged_by=judged_by)
             return draft_add(self.model, parts, judge(query, source.y))
 
         return self._commit(draft, request, key)

@@ -11,14 +11,12 @@ from sklearn.utils import check_random_state
 from nearwise.cached import cached_property
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, joined, pool
+from nearwise.classifier.model.log_linear_pool import Answer, finish, joined, pool
 from nearwise.classifier.model.predictor import Predictor, Retrieved
-from nearwise.classifier.model.row_models import row_blocks, view_blocks
+from nearwise.classifier.model.row_models import view_blocks
 from nearwise.classifier.uncertainty.calibration_rows import (
     CalibrationRows,
-    Remoteness,
     calibration_rows,
-    remoteness_of,
 )
 from nearwise.classifier.uncertainty.conformal import (
     Method,
@@ -49,7 +47,6 @@ from nearwise.classifier.uncertainty.novelty import (
 )
 from nearwise.classifier.uncertainty.selective import (
     Judge,
-    Score,
     Selection,
     check_request,
     guarantee,
@@ -59,7 +56,6 @@ from nearwise.warn import warn_user
 
 SET_CONFIDENCE = 0.9
 DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
-Extra = Literal["heads", "remoteness", "reasons"]
 
 
 class Query:
@@ -74,10 +70,6 @@ class Query:
     model : FittedModel
     views : list of Encoded or EncodedImages, or None
         The rows in all their views; None stands for the remembered rows, each without itself.
-    sets : bool, default=False
-        Whether `sets` will be used.
-    novelty : bool, default=False
-        Whether novelty or selective prediction will be used.
     explain : int or None or False, default=False
         Neighbors that `explanations` will show; None shows all, False none.
     judged_by : CalibrationRows, optional
@@ -90,54 +82,44 @@ class Query:
         model: FittedModel,
         views: list[AnyRows] | None,
         *,
-        sets: bool = False,
-        novelty: bool = False,
         explain: int | Literal[False] | None = False,
         judged_by: CalibrationRows | None = None,
     ) -> None:
         self._judged_by = judged_by
         self.model = model.for_query(remembered=views is None)
         self.views, self._n_classes = views, len(model.classes)
-        named: dict[Extra, bool] = {
-            "heads": sets,
-            "remoteness": novelty,
-            "reasons": explain is not False,
-        }
-        self._extras = {extra for extra, wanted in named.items() if wanted}
+        self._explains = explain is not False
         self._n_shown = DEFAULT_SHOWN if explain is False else explain
-        self._passed: set[Extra] | None = None  # extras of the pass that was made
+        self._passed: bool | None = None  # whether the pass that was made explains
         self._calibration = self.model.predictor.calibration(1 if views is None else len(views))
 
     # --- one pass over the rows ---------------------------------------------------------------
 
-    def _pass(self, *extras: Extra) -> None:
-        """Have the rows predicted, with what else is needed; once."""
-        if self._passed is not None and self._passed.issuperset(extras):
+    def _pass(self, *, explaining: bool = False) -> None:
+        """Have the rows predicted, and explained where that is needed; once."""
+        if self._passed is not None and self._passed >= explaining:
             return
         self._passed = None  # until all rows have been seen
-        self._extras.update(extras)
+        self._explains |= explaining
         self._merged: list[Answer] = []
-        self._each: list[list[Answer]] = []
-        self._heads: list[list[Answer]] = []
-        self._apart: list[Remoteness] = []
+        self._distances: list[np.ndarray] = []
         self._reasons: list[Reason] = []
         with one_thread(torch_only=True):
             for retrieved in self._retrieve():
                 self._note(retrieved)
-        self._passed = set(self._extras)
+        self._passed = self._explains
 
     def _retrieve(self) -> Iterator[Retrieved]:
         assert self.views is not None  # remembered rows are predicted left out
-        explains = "reasons" in self._extras
         for block in view_blocks(self.views):
             n_rows = len(block[0])
-            if n_rows <= CHUNK or (self.model.holds_memory and not explains):
+            if n_rows <= CHUNK or (self.model.holds_memory and not self._explains):
                 parts = iter([block])
             else:  # what is retrieved for a row is large
                 rows = torch.arange(n_rows).split(CHUNK)
                 parts = ([view.take(some.numpy()) for view in block] for some in rows)
             for part in parts:
-                if not explains:
+                if not self._explains:
                     self.model.release()
                 yield self.model.predictor.retrieve(part)
 
@@ -145,21 +127,14 @@ class Query:
         """Keep what the answers need of what was retrieved."""
         predictor, n_classes = self.model.predictor, self._n_classes
         attended = []
-        if "reasons" in self._extras:
+        if self._explains:
             attended = [predictor.attend(view) for view in retrieved.each]
             answers = [predictor.answers_of(of_view, n_classes) for of_view in attended]
         else:
             answers = [predictor.answers(view, n_classes) for view in retrieved.each]
-        pooled = [pool(of_view) for of_view in answers]
-        merged = predictor.merged(pooled)
-        self._merged.append(merged)
-        self._each.append(pooled)
-        if "heads" in self._extras:
-            self._heads.append([predictor.merged(list(one)) for one in zip(*answers, strict=True)])
-        if "remoteness" in self._extras:
-            found = retrieved.each[0].found[0]
-            self._apart.append(remoteness_of(predictor.views, found))
-        if "reasons" in self._extras:
+        self._merged.append(predictor.merged([pool(of_view) for of_view in answers]))
+        self._distances.append(retrieved.each[0].found[0].distances[:, -1].double().numpy())
+        if self._explains:
             self._reasons += reasons(
                 predictor,
                 retrieved.features,
@@ -172,27 +147,24 @@ class Query:
     # --- answers --------------------------------------------------------------------------------
 
     @cached_property
-    def _answers(self) -> tuple[Answer, list[Answer]]:
-        """The merged answer and that to each view, under the given class prior."""
-        corrected = self._calibration.corrected
+    def _answer(self) -> Answer:
+        """The merged answer, under the given class prior."""
         if self.views is None:
             warn_of_learned(self.model.predictor)
-            merged = corrected(self.model.predictor.predict_left_out(self._n_classes))
-            return merged, [merged]
-        self._pass()
-        merged = corrected(joined(self._merged))
-        if len(self.views) == 1:
-            return merged, [merged]
-        return merged, [corrected(joined(list(one))) for one in zip(*self._each, strict=True)]
+            merged = self.model.predictor.predict_left_out(self._n_classes)
+        else:
+            self._pass()
+            merged = joined(self._merged)
+        return self._calibration.corrected(merged)
 
     def proba(self) -> np.ndarray:
         """Class probabilities, (n, n_classes)."""
-        return finish(self._answers[0].log_proba, self._calibration.whole)
+        return finish(self._answer.log_proba, self._calibration.whole)
 
     @cached_property
     def parts(self) -> Parts:
         """Probabilities beside their two halves, base and neighbors."""
-        return make_parts(*self._answers, self._calibration)
+        return make_parts(self._answer, self._calibration)
 
     def explanations(self, *, trust: bool = False) -> list[Explanation]:
         """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
@@ -203,7 +175,7 @@ class Query:
             parts = self.parts
             behind = remembered_reasons(predictor, self._n_shown, len(classes))
         else:
-            self._pass("reasons")
+            self._pass(explaining=True)
             parts, behind = self.parts, dict(enumerate(self._reasons))
         shown = explained(predictor, behind, parts, classes, self.model.remembered)
         if not trust:
@@ -224,29 +196,24 @@ class Query:
         *,
         coverage: float | None = None,
         max_risk: float | None = None,
-        score: Score | Literal["auto"] = "auto",
         confidence: float = 0.95,
     ) -> Selection:
         """Predictions and which of them to act on; `AttnKNNClassifier.predict_selective`."""
         check_request(coverage, max_risk, confidence)
-        rows, apart, parts = self.calibration_rows(), self._remoteness(), self.parts
-        judge = self._judge(rows)
-        name = judge.choose(score)
-        n_scores = len(judge.scores) if score == "auto" else 1
-        alpha = (1.0 - confidence) / n_scores
+        rows, parts, alpha = self.calibration_rows(), self.parts, 1.0 - confidence
+        judge = Judge(rows)
         if coverage is not None:
-            found, n_tests = judge.at_coverage(name, coverage), n_scores
-            bound = judge.bound(name, found, alpha)
+            found, n_tests = judge.at_coverage(coverage), 1
+            bound = judge.bound(found, alpha)
         else:
             assert max_risk is not None  # checked
-            found, bound = judge.under_risk(name, max_risk, alpha)
-            n_tests = n_scores * judge.n_thresholds
-        values = judge.score(name, parts, apart)
+            found, bound = judge.under_risk(max_risk, alpha)
+            n_tests = judge.n_thresholds
+        values = parts.proba.max(axis=1)
         return Selection(
             labels=self.model.classes[parts.proba.argmax(axis=1)],
             accepted=values >= found.value,
             score=values,
-            score_name=name,
             threshold=found.value,
             coverage=found.coverage,
             expected_risk=found.risk,
@@ -254,7 +221,6 @@ class Query:
             confidence=confidence,
             n_calibration=len(rows.labels),
             n_accepted=found.accepted,
-            aurc=judge.aurc,
             guarantee=guarantee(
                 confidence,
                 bound,
@@ -287,34 +253,26 @@ class Query:
             return None if generator is None else generator.uniform(size=n_rows)
 
         judged = nonconformity(rows.parts.proba, method, raps, draw(len(rows.labels)))
-        blocks = []
-        for proba in self._head_probabilities():
-            drawn = draw(proba.shape[1])
-            p = p_values(
-                np.stack([nonconformity(one, method, raps, drawn) for one in proba]),
-                judged,
-                rows.truth,
-                rows.folds,
-                by_class=class_conditional,
-            )
-            sets = sets_from_p_values(p, confidence)
-            if not allow_empty:
-                empty = np.flatnonzero(~sets.any(axis=1))
-                sets[empty, proba[-1][empty].argmax(axis=1)] = True
-            blocks.append(sets)
-        return np.concatenate(blocks)
+        proba = self.proba()
+        scores = nonconformity(proba, method, raps, draw(len(proba)))
+        p = p_values(scores, judged, rows.truth, by_class=class_conditional)
+        sets = sets_from_p_values(p, confidence)
+        if not allow_empty:
+            empty = np.flatnonzero(~sets.any(axis=1))
+            sets[empty, proba[empty].argmax(axis=1)] = True
+        return sets
 
     def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
         """How unlike the remembered rows the rows are, (n,); larger is less alike."""
         name = check_novelty_score(score)
-        rows, apart = self.calibration_rows(), self._remoteness()
-        return novelty_scores(name, rows, self.parts, apart)
+        rows, distance = self.calibration_rows(), self._distance()
+        return novelty_scores(name, rows, self.parts, distance)
 
     def novelty_p_value(self, score: NoveltyScore = "combined") -> np.ndarray:
         """Share of calibration rows with at least the novelty score of each row, (n,)."""
         name = check_novelty_score(score)
         rows = self.calibration_rows()
-        known = novelty_scores(name, rows, rows.parts, rows.remoteness)
+        known = novelty_scores(name, rows, rows.parts, rows.distance)
         return novelty_p_values(self.novelty_score(name), known, rows.counts)
 
     # --- what answers are made from -------------------------------------------------------------
@@ -330,26 +288,9 @@ class Query:
             return self._judged_by
         return calibration_rows(self.model.predictor, self._n_classes, len(self.views))
 
-    def _judge(self, rows: CalibrationRows) -> Judge:
-        kept = self.model.predictor.views.derived  # a change of the memory starts with none
-        key = ("judge", self._n_classes, 1 if self.views is None else len(self.views))
-        if key not in kept:
-            kept[key] = Judge(rows)
-        judge: Judge = kept[key]
-        return judge
-
-    def _remoteness(self) -> Remoteness:
-        self._pass("remoteness")
-        return Remoteness(*map(np.concatenate, zip(*self._apart, strict=True)))
-
-    def _head_probabilities(self) -> Iterator[np.ndarray]:
-        """Probabilities by every head alone and by all, (n_heads + 1, n, n_classes) per block."""
-        self._pass("heads")
-        calibration = self._calibration
-        columns = zip(*self._heads, strict=True)
-        everyone = [joined(list(blocks)) for blocks in columns] + [joined(self._merged)]
-        for rows in row_blocks(torch.arange(len(everyone[0].log_proba))):
-            yield np.stack([_finished(one, rows, calibration) for one in everyone])
+    def _distance(self) -> np.ndarray:
+        self._pass()
+        return np.concatenate(self._distances)
 
 
 def warn_of_learned(predictor: Predictor) -> None:
@@ -361,11 +302,6 @@ def warn_of_learned(predictor: Predictor) -> None:
             "rows, whose predictions are too sure of their labels. Only the other "
             f"{int(judged.sum())} are predicted as new."
         )
-
-
-def _finished(answer: Answer, rows: torch.Tensor, calibration: Calibration) -> np.ndarray:
-    part = Answer(*(values[rows] for values in answer))
-    return finish(calibration.corrected(part).log_proba, calibration.whole)
 
 
 def kneighbors(

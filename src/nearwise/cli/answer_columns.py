@@ -171,10 +171,9 @@ def spoken(chosen: "Selection") -> str:
 def promised(chosen: "Selection") -> str:
     """Report which rows are accepted, and what that promises."""
     return (
-        f"({chosen.score_name} at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
-        "training rows, predicted "
-        f"as if new, {chosen.expected_risk:.2%} were wrong; at most {chosen.risk_bound:.2%} in the "
-        f"long run, with confidence {chosen.confidence:g}."
+        f"(largest probability at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
+        f"training rows, predicted as if new, {chosen.expected_risk:.2%} were wrong; at most "
+        f"{chosen.risk_bound:.2%} in the long run, with confidence {chosen.confidence:g}."
     )
 
 
@@ -187,7 +186,7 @@ def measure_trust(
     """Measure abstention and sets on labelled rows.
 
     `labels` are positions among the model's classes. "selective": coverage_asked, coverage, risk
-    (None where no row was answered), expected_risk, risk_bound, bound_confidence, score, threshold.
+    (None where no row was answered), expected_risk, risk_bound, bound_confidence, threshold.
     "sets": confidence and the metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the
     reason, where the model has too few calibration rows. ValueError if the coverage or the
     confidence is out of its range.
@@ -196,7 +195,7 @@ def measure_trust(
 
     options.check_ranges()
     try:
-        query = model.query(features, sets=True, novelty=True)
+        query = model.query(features)
         chosen, sets = options.select(query), query.sets(options.set_confidence)
     except ValueError as error:
         return {"not_measured": str(error)}
@@ -211,7 +210,6 @@ def measure_trust(
             "expected_risk": chosen.expected_risk,
             "risk_bound": chosen.risk_bound,
             "bound_confidence": chosen.confidence,
-            "score": chosen.score_name,
             "threshold": chosen.threshold,
         },
         "sets": {"confidence": options.set_confidence}
@@ -226,7 +224,7 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
     chosen, sets = numbers["selective"], numbers["sets"]
     risk = "none" if chosen["risk"] is None else f"{chosen['risk']:.2%}"
     return (
-        f"Asked for the surest {chosen['coverage_asked']:.0%} of rows (by {chosen['score']}), it "
+        f"Asked for the surest {chosen['coverage_asked']:.0%} of rows, it "
         f"answers {chosen['coverage']:.0%} of these, and {risk} of the answers are wrong; "
         f"{chosen['expected_risk']:.2%} were expected, at most "
         f"{chosen['risk_bound']:.2%} with confidence {chosen['bound_confidence']:g}. Sets of "

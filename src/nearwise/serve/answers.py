@@ -59,7 +59,6 @@ class Explained(Prediction):
 class SelectionSeen(Answer):
     """How the predictions to act on were chosen."""
 
-    score_name: str
     threshold: float | None
     expected_risk: float | None
     risk_bound: float | None

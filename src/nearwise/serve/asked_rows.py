@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from nearwise.warn import collected_warnings
 
 T = TypeVar("T")
 _BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
-_OF_SELECTION = ("score_name", "threshold", "expected_risk", "risk_bound", "confidence")
+_OF_SELECTION = ("threshold", "expected_risk", "risk_bound", "confidence")
 _REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
 
 
@@ -144,13 +144,6 @@ def _encode(version: Version, rows: Any) -> tuple[list[AnyRows] | Exception, lis
 
     found = attempt(checked)
     return (found, []) if isinstance(found, Exception) else found
-
-
-def extras(ask: Ask) -> dict[str, Any]:
-    """Give what a `Query` has to be told beforehand."""
-    explain: int | Literal[False] = False if ask.n_neighbors is None else ask.n_neighbors
-    novelty = ask.novelty or ask.is_selective
-    return {"sets": ask.confidence is not None, "novelty": novelty, "explain": explain}
 
 
 def not_remembered() -> ProblemError:

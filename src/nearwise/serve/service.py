@@ -21,7 +21,7 @@ from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.noise.label_issues import label_issues
 from nearwise.classifier.noise.review import held_out_losses, review
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
-from nearwise.classifier.uncertainty.calibration_rows import calibration_rows, own_distances
+from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.classifier.uncertainty.explain import without_pixels
 from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
@@ -33,7 +33,6 @@ from nearwise.serve.asked_rows import (
     attempt,
     call_each,
     encoded,
-    extras,
     not_remembered,
 )
 from nearwise.serve.batching import Lane, QueueFullError
@@ -253,7 +252,9 @@ class Service:
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
         # Refused where there are too few calibration rows, or no threshold keeps the risk.
-        found = attempt(lambda: answers(version, version.query(sound, **extras(ask)), ask))
+        found = attempt(
+            lambda: answers(version, version.query(sound, explain=ask.n_neighbors or False), ask)
+        )
         results, start = [], 0
         for one, said, (_, _, form) in zip(each, warnings, requests, strict=True):
             if isinstance(one, Exception) or isinstance(found, Exception):
@@ -527,7 +528,6 @@ def _calibration_rows(version: Version) -> object:
 
 
 WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (
-    ("distances between remembered rows", lambda now: own_distances(now.fitted.predictor.views)),
     ("predictions of remembered rows", _calibration_rows),
 )
 

@@ -94,7 +94,7 @@ def test_a_moved_model_predicts_and_explains_bit_for_bit(made, name):
     X, _ = new_rows(name)
     moved = AttnKNNClassifier.load(folder)
     assert np.array_equal(model.predict_proba(X), moved.predict_proba(X))
-    ours, theirs = (m.query(X, sets=True, novelty=True, explain=5) for m in (model, moved))
+    ours, theirs = (m.query(X, explain=5) for m in (model, moved))
     assert np.array_equal(ours.novelty_p_value(), theirs.novelty_p_value())
     assert np.array_equal(ours.sets(0.9), theirs.sets(0.9))
     for mine, other in zip(ours.explanations(), theirs.explanations(), strict=True):

@@ -90,7 +90,7 @@ def predict_learned(model: FittedModel, found: LearnedRows) -> tuple[np.ndarray,
     known = predictor.judged[at]
     calibration = predictor.calibration()
     answer = calibration.corrected(predictor.predict_left_out(model.n_classes, at[known]))
-    return rows[known.numpy()], make_parts(answer, [answer], calibration)
+    return rows[known.numpy()], make_parts(answer, calibration)
 
 
 def _digests_among(groups: dict[int, list[int]], encoder: Any, known: Any, rows: Any) -> np.ndarray:

@@ -25,7 +25,6 @@ from nearwise.classifier.online.updates import predict_new
 from nearwise.classifier.storage.journaling import label_list
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.classifier.stored.working_set import (
-    SPREAD,
     Column,
     Layout,
     MemorySummary,
@@ -34,7 +33,7 @@ from nearwise.classifier.stored.working_set import (
     StoredViews,
     distance_column,
 )
-from nearwise.classifier.uncertainty.calibration_rows import calibration_rows, own_distances
+from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.memory import MemoryBank
 from nearwise.memory.stores import Schema, SpaceSchema, StoredRows
 from nearwise.memory.stores.protocol import BATCH
@@ -57,7 +56,6 @@ def columns_of_fit(views: MemoryViews) -> dict[str, Tensor]:
         for name, column in bank.columns.items()
         if name not in _NOT_KEPT and not name.startswith(("own.", "apart."))
     }
-    kept[SPREAD] = own_distances(views)
     for spec in views.specs:
         rows = views.space(spec).rows
         kept[spec.reliability] = rows.reliability
@@ -229,15 +227,13 @@ def _by_neighbors(
         )
         apart = from_zero(near.distances, spec.metric)
         columns[distance_column(spec)] = apart[:, :n_judging].mean(1)
-        if spec is memory.specs[0]:
-            columns[SPREAD] = near.distances.mean(1)
-            if n_based is not None:
-                opinion = memory.bank.columns[OPINION][positions]
-                if n_based < opinion.shape[1]:
-                    near_labels, n_classes = labels[near.indices], opinion.shape[1]
-                    known = opinion[:, :n_based]
-                    opinion = with_new_classes(known, near.distances, near_labels, n_classes)
-                columns[OPINION] = opinion
+        if spec is memory.specs[0] and n_based is not None:
+            opinion = memory.bank.columns[OPINION][positions]
+            if n_based < opinion.shape[1]:
+                near_labels, n_classes = labels[near.indices], opinion.shape[1]
+                known = opinion[:, :n_based]
+                opinion = with_new_classes(known, near.distances, near_labels, n_classes)
+            columns[OPINION] = opinion
     return columns
 
 

@@ -36,7 +36,7 @@ from nearwise.classifier.stored.working_set import (
     SpaceFacts,
     StoredViews,
 )
-from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
 from nearwise.classifier.uncertainty.explain import Parts
 from nearwise.memory import Change, Folder, StoreError, folder_kind, read_folder, write_folder
 from nearwise.memory.gate import subfolder
@@ -359,8 +359,8 @@ def _followed(
 
 
 def _pack_calibration(rows: CalibrationRows) -> dict[str, Tensor]:
-    named = {"labels": rows.labels, "folds": rows.folds, "truth": rows.truth}
-    named |= rows.parts._asdict() | rows.remoteness._asdict()
+    named = {"labels": rows.labels, "truth": rows.truth}
+    named |= rows.parts._asdict() | {"distance": rows.distance}
     return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in named.items()}
 
 
@@ -370,9 +370,8 @@ def _unpack_layout(location: _Location, tensors: dict[str, Tensor]) -> Layout:
         named = {name: part.numpy() for name, part in under(tensors, f"{n_views}/").items()}
         calibration[n_views] = CalibrationRows(
             named["labels"],
-            named["folds"],
             Parts(*(named[name] for name in Parts._fields)),
-            Remoteness(*(named[name] for name in Remoteness._fields)),
+            named["distance"],
             named["truth"],
             location.caveat,
         )

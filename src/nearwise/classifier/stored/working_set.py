@@ -25,8 +25,6 @@ from nearwise.memory.ties import tie_order, tie_ranks
 from nearwise.nn.neighbor_set import KnownRows, SpaceSummary, log_shares
 
 _DRAWN_FROM = 100  # rows
-# A column of a working set beside those of the bank.
-SPREAD = "spread"  # (n,): mean distance to the row's own neighbors in the first space, in its unit
 
 
 def distance_column(spec: SpaceSpec) -> str:
@@ -225,7 +223,6 @@ class StoredViews(MemoryViews):
             ("calibration rows", n_classes, n_views): with_classes(rows, n_classes)
             for n_views, rows in self.layout.calibration.items()
         }
-        self.derived["own distances"] = self.bank.columns[SPREAD]
 
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed."""

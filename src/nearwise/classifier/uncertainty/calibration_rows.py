@@ -1,4 +1,4 @@
-"""What trust is built on: rows whose labels their own predictions have not seen, and distances."""
+"""What trust is built on: rows whose labels their own predictions have not seen."""
 
 from typing import NamedTuple
 
@@ -7,33 +7,12 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import Calibration
-from nearwise.classifier.model.memory_views import FOLD, MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.uncertainty.explain import Parts, make_parts
-from nearwise.functional import Neighbors, paired_distances
 from nearwise.functional.threads import one_thread
 
 MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
-_CHUNK = 4096
-_TINY = 1e-6  # in typical neighbor distances
 _LEAST_COUNT = 1.5  # rows of a class below which nothing is known of it without one of them
-
-
-class Remoteness(NamedTuple):
-    """How far rows lie from the memory, in the feature space.
-
-    Attributes
-    ----------
-    distance : float64 ndarray of shape (n,)
-        To the k-th neighbor, k being the classifier's number of neighbors, in typical neighbor
-        distances.
-    sparsity : float64 ndarray of shape (n,)
-        Logarithm of the mean distance to the neighbors over theirs to their own: above 0 where
-        the row lies thinner than its neighbors do. A difference under metric="inner_product".
-    """
-
-    distance: np.ndarray
-    sparsity: np.ndarray
 
 
 class CalibrationRows(NamedTuple):
@@ -43,10 +22,10 @@ class CalibrationRows(NamedTuple):
     ----------
     labels : int64 ndarray of shape (n,)
         Class positions.
-    folds : int64 ndarray of shape (n,)
-        The head that predicted the row; -1 where all of them did.
     parts : Parts
-    remoteness : Remoteness
+    distance : float64 ndarray of shape (n,)
+        To the k-th neighbor in the feature space, k being the classifier's number of neighbors, in
+        typical neighbor distances.
     truth : float64 ndarray of shape (n, n_classes)
         How much each row counts as each class: 1 for its label and 0 for the others, or by the
         label model. Single entries may then be negative or above 1; over many rows they give
@@ -57,9 +36,8 @@ class CalibrationRows(NamedTuple):
     """
 
     labels: np.ndarray
-    folds: np.ndarray
     parts: Parts
-    remoteness: Remoteness
+    distance: np.ndarray
     truth: np.ndarray
     caveat: str
 
@@ -127,9 +105,8 @@ def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> Calibr
     kept = np.flatnonzero(np.random.default_rng(0).random(len(of_rows)) < of_rows)
     return CalibrationRows(
         rows.labels[kept],
-        rows.folds[kept],
         Parts(*(part[kept] for part in rows.parts)),
-        Remoteness(*(part[kept] for part in rows.remoteness)),
+        rows.distance[kept],
         rows.truth[kept],
         rows.caveat,
     )
@@ -150,46 +127,14 @@ def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> Calibration
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_ROWS, replace=False))
     positions = torch.from_numpy(rows)
     calibration = predictor.calibration(n_views)
-    merged, each = predictor.predict_judged(n_classes, n_views, positions)
-    answer, *views = (calibration.corrected(one) for one in (merged, *each))
+    merged, _ = predictor.predict_judged(n_classes, n_views, positions)
     keys, ids = bank.keys["features"][positions], bank.ids[positions]
-    labels = bank.labels[positions].numpy()
+    spec, labels = predictor.views.specs[0], bank.labels[positions].numpy()
+    found = predictor.views.search(spec, keys, spec.n_neighbors, ids)
     return CalibrationRows(
         labels,
-        bank.columns[FOLD][positions].numpy(),
-        make_parts(answer, views, calibration),
-        remoteness(predictor.views, keys, ids),
+        make_parts(calibration.corrected(merged), calibration),
+        found.distances[:, -1].double().numpy(),
         predictor.label_model.class_weights(labels, n_classes),
         predictor.label_model.caveat,
     )
-
-
-def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None) -> Remoteness:
-    """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
-    spec = views.specs[0]
-    return remoteness_of(views, views.search(spec, keys, spec.n_neighbors, ids))
-
-
-def remoteness_of(views: MemoryViews, found: Neighbors) -> Remoteness:
-    """Distances to the memory of rows whose neighbors in the feature space are known."""
-    spec = views.specs[0]
-    near, far = found.distances.mean(1), own_distances(views)[found.indices].mean(1)
-    if spec.metric == "inner_product":  # its distances have no zero to divide by
-        sparsity = near - far
-    else:
-        sparsity = torch.log(near.clamp_min(0) + _TINY) - torch.log(far.clamp_min(0) + _TINY)
-    return Remoteness(found.distances[:, -1].double().numpy(), sparsity.double().numpy())
-
-
-def own_distances(views: MemoryViews) -> Tensor:
-    """Mean distance of every remembered row to its own neighbors, (n,)."""
-    if "own distances" not in views.derived:
-        spec, keys = views.specs[0], views.bank.keys["features"]
-        own = views.own_neighbors(spec)
-        parts = [
-            paired_distances(keys[rows], keys[own[rows]], spec.metric).mean(1) / spec.unit
-            for rows in torch.arange(len(keys)).split(_CHUNK)
-        ]
-        views.derived["own distances"] = torch.cat(parts)
-    result: Tensor = views.derived["own distances"]
-    return result

@@ -80,27 +80,22 @@ def p_values(
     scores: np.ndarray,
     judged: np.ndarray,
     truth: np.ndarray,
-    folds: np.ndarray,
     *,
     by_class: bool = False,
 ) -> np.ndarray:
-    """Conformal p-value of each label of new rows (CV+).
+    """Conformal p-value of each label of new rows.
 
-    A calibration row is compared with what the head that predicted it predicts for the new row.
-    With one head this is split-conformal prediction. Rows count as each
-    class as far as given by `truth`; what error in these counts could undo, that no nonconformity
-    score is more frequent, is put back, towards larger sets.
+    Rows count as each class as far as given by `truth`. Counts of scores that are at least as high
+    are made to fall with the score, which errors in `truth` could undo, towards larger sets.
 
     Parameters
     ----------
-    scores : ndarray of shape (n_heads, n, n_classes)
-        Nonconformity of new rows, by each head.
+    scores : ndarray of shape (n, n_classes)
+        Nonconformity of new rows.
     judged : ndarray of shape (n_rows, n_classes)
         Nonconformity of every label of the calibration rows.
     truth : ndarray of shape (n_rows, n_classes)
         How much a calibration row counts as each class, at most 1 in the long run.
-    folds : int64 ndarray of shape (n_rows,)
-        First axis of `scores` that each calibration row is compared with; -1 is the last.
     by_class : bool, default=False
         Whether a label is compared with what counts as its own class only.
 
@@ -111,20 +106,16 @@ def p_values(
 
     References
     ----------
-    Barber et al., "Predictive inference with the jackknife+", Annals of Statistics 2021 (CV+).
+    Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", Springer 2005.
     Sesia, Wang and Tong, "Adaptive conformal classification with noisy labels", JRSS B 2025.
     """
-    n_heads, n, n_classes = scores.shape
-    at_least, totals = np.ones((n, n_classes)), np.ones(n_classes)
-    groups = range(n_classes) if by_class else [slice(None)]
-    for head in range(n_heads):
-        mine = (folds % n_heads) == head
-        for label in groups:
-            weight = truth[mine][:, label].ravel()
-            strange = judged[mine][:, label].ravel()[weight != 0]
-            count = counts_at_least(strange, weight[weight != 0], scores[head][:, label])
-            at_least[:, label] += count
-            totals[label] += weight.sum()
+    n_classes = scores.shape[1]
+    at_least, totals = np.ones(scores.shape), np.ones(n_classes)
+    for label in range(n_classes) if by_class else [slice(None)]:
+        weight = truth[:, label].ravel()
+        strange = judged[:, label].ravel()[weight != 0]
+        at_least[:, label] += counts_at_least(strange, weight[weight != 0], scores[:, label])
+        totals[label] += weight.sum()
     return np.asarray(np.minimum(at_least / np.maximum(totals, 1.0), 1.0))
 
 

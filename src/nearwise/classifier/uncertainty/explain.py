@@ -35,31 +35,21 @@ class Parts(NamedTuple):
         without a base); the neighbors alone, the null carrying the class shares.
     null_mass : ndarray of shape (n,)
         Share of the attention that went to no neighbor, in [0, 1].
-    disagreement : ndarray of shape (n,)
-        Mean total variation distance of the views from the merged prediction, in [0, 1]; 0 for
-        one view.
     """
 
     proba: np.ndarray
     base_proba: np.ndarray
     neighbor_proba: np.ndarray
     null_mass: np.ndarray
-    disagreement: np.ndarray
 
 
-def make_parts(merged: Answer, views: list[Answer], calibration: Calibration) -> Parts:
-    """Finish an answer and, where it is merged from several views, give how far they disagree."""
-    apart = torch.zeros_like(merged.null_mass)
-    if len(views) > 1:
-        whole = merged.log_proba.exp()
-        gaps = [(view.log_proba.exp() - whole).abs().sum(1) / 2 for view in views]
-        apart = torch.stack(gaps).mean(0)
+def make_parts(merged: Answer, calibration: Calibration) -> Parts:
+    """Finish an answer."""
     return Parts(
         finish(merged.log_proba, calibration.whole),
         finish(merged.base_log_proba, calibration.base),
         finish(merged.neighbor_log_proba, calibration.neighbors),
         merged.null_mass.numpy().astype(np.float64),
-        apart.numpy().astype(np.float64),
     )
 
 

@@ -4,26 +4,28 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
 from nearwise.classifier.uncertainty.conformal import counts_at_least
 from nearwise.classifier.uncertainty.explain import Parts
 
-NoveltyScore = Literal["combined", "distance", "sparsity", "null_mass", "entropy"]
-_SINGLE: tuple[NoveltyScore, ...] = ("distance", "sparsity", "null_mass", "entropy")
+NoveltyScore = Literal["combined", "entropy"]
 
 
 def novelty_scores(
-    name: NoveltyScore, rows: CalibrationRows, parts: Parts, remoteness: Remoteness
+    name: NoveltyScore, rows: CalibrationRows, parts: Parts, distance: np.ndarray
 ) -> np.ndarray:
     """Novelty scores of rows, larger is more novel, (n,).
 
-    "combined" is the mean of the four others, each in standard deviations from its mean among the
-    calibration rows: no novel row is needed to make it, and each of them that finds a row far out
-    raises it.
+    "entropy" is that of the prediction, in nats. "combined" is the mean of entropy, attention that
+    went to no neighbor and distance to the k-th neighbor (`distance`), each in standard deviations
+    from its mean among the calibration rows: no novel row is needed to make it.
     """
-    if name != "combined":
-        return _single(name, parts, remoteness)
-    return np.mean([_standardized(one, rows, parts, remoteness) for one in _SINGLE], axis=0)
+    if name == "entropy":
+        return _entropy(parts.proba)
+    of_rows = (_entropy(rows.parts.proba), rows.parts.null_mass, rows.distance)
+    of_new = (_entropy(parts.proba), parts.null_mass, distance)
+    pairs = zip(of_rows, of_new, strict=True)
+    return np.mean([(new - usual.mean()) / (usual.std() or 1.0) for usual, new in pairs], axis=0)
 
 
 def novelty_p_values(
@@ -47,18 +49,5 @@ def check_novelty_score(name: str) -> NoveltyScore:
     raise ValueError(f"score={name!r} is not known. Use one of {names}.")
 
 
-def _standardized(
-    name: NoveltyScore, rows: CalibrationRows, parts: Parts, remoteness: Remoteness
-) -> np.ndarray:
-    usual = _single(name, rows.parts, rows.remoteness)
-    spread = usual.std()
-    return (_single(name, parts, remoteness) - usual.mean()) / (spread if spread > 0 else 1.0)
-
-
-def _single(name: NoveltyScore, parts: Parts, remoteness: Remoteness) -> np.ndarray:
-    if name == "null_mass":
-        return parts.null_mass
-    if name == "entropy":
-        proba = parts.proba
-        return np.asarray(-(proba * np.log(np.maximum(proba, np.finfo(float).tiny))).sum(axis=1))
-    return remoteness.distance if name == "distance" else remoteness.sparsity
+def _entropy(proba: np.ndarray) -> np.ndarray:
+    return np.asarray(-(proba * np.log(np.maximum(proba, np.finfo(float).tiny))).sum(axis=1))

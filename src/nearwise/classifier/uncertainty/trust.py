@@ -96,8 +96,7 @@ def measure_trust(model: FittedModel) -> Trust:
 def _set_sizes(rows: CalibrationRows) -> dict[float, Any]:
     """Shares of set sizes; a row's own score is among those it is compared with, one of many."""
     judged = nonconformity(rows.parts.proba, "lac")
-    everyone = np.zeros(len(rows.labels), dtype=np.int64)
-    p = p_values(judged[None], judged, rows.truth, everyone)
+    p = p_values(judged, judged, rows.truth)
     n_classes, n_rows = judged.shape[1], float(rows.truth.sum())
     return {
         level: np.bincount(sets_from_p_values(p, level).sum(axis=1), minlength=n_classes + 1)

@@ -126,12 +126,7 @@ def predict(
     copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
-    query = learned.query(
-        features,
-        sets=sets,
-        novelty=novelty or options.selective,
-        explain=(neighbors or None) if explain else False,
-    )
+    query = learned.query(features, explain=(neighbors or None) if explain else False)
     chosen = options.select(query)  # first: it may be refused
     explanations = query.explanations() if explain else None
     trust = trust_columns(query, options, chosen, as_text=form != "jsonl")

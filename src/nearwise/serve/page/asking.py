@@ -252,9 +252,7 @@ def _explained(version: Version, changed: Version, rows: Any) -> Explanation:
     fitted = version.fitted
     judged_by = calibration_rows(fitted.predictor, fitted.n_classes, fitted.predictor.n_views)
     views = changed.encoded(rows)
-    query = Query(
-        changed.fitted, views, sets=True, novelty=True, explain=N_NEIGHBORS, judged_by=judged_by
-    )
+    query = Query(changed.fitted, views, explain=N_NEIGHBORS, judged_by=judged_by)
     (found,) = query.explanations(trust=query.can_judge())
     return replace(found, source=(rows, 0))
 

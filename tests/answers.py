@@ -175,11 +175,10 @@ def issues(table: pd.DataFrame) -> Answers:
 
 
 def weights(model: AttnKNNClassifier) -> np.ndarray:
-    """Digest of the heads' weights."""
+    """Digest of the head's weights."""
     digest = sha256()
-    for head in model._predictor.heads:
-        for tensor in head.state_dict().values():
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    for tensor in model._predictor.head.state_dict().values():
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return np.array(digest.hexdigest())
 
 

@@ -55,7 +55,7 @@ def test_without_base_and_neighbors_the_wanted_prior_answers():
     X, y = tailed()
     wanted = {"class_prior": [0.1, 0.2, 0.7], "calibration": None}
     model = attn_knn(preset="instant", base=None, random_state=0, **wanted).fit(X, y)
-    (head,) = model._predictor.heads
+    head = model._predictor.head
     with torch.no_grad():  # all power to the class shares, as they are
         head.of_query[-1].weight.zero_()
         head.of_query[-1].bias.copy_(torch.tensor([0.0, 200.0, 0.0]))

@@ -147,7 +147,7 @@ def test_a_judgement_that_fails_publishes_nothing(monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("no space left")
 
-    monkeypatch.setattr(judging, "accept_heads", broken)
+    monkeypatch.setattr(judging, "accept_head", broken)
     with pytest.raises(RuntimeError, match="no space"):
         model.relabel(*wrong_third())
     assert model._model is before

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from nearwise.cached import cached_property
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.log_linear_pool import Answer, finish, joined, pool
+from nearwise.classifier.model.log_linear_pool import Answer, finish, joined
 from nearwise.classifier.model.predictor import Predictor, Retrieved
 from nearwise.classifier.model.row_models import view_blocks
 from nearwise.classifier.uncertainty.calibration_rows import (
@@ -129,10 +129,13 @@ class Query:
         attended = []
         if self._explains:
             attended = [predictor.attend(view) for view in retrieved.each]
-            answers = [predictor.answers_of(of_view, n_classes) for of_view in attended]
+            answers = [
+                predictor.finished(one.output, one.view.base_log_proba, n_classes)
+                for one in attended
+            ]
         else:
-            answers = [predictor.answers(view, n_classes) for view in retrieved.each]
-        self._merged.append(predictor.merged([pool(of_view) for of_view in answers]))
+            answers = [predictor.answer(view, n_classes) for view in retrieved.each]
+        self._merged.append(predictor.merged(answers))
         self._distances.append(retrieved.each[0].found[0].distances[:, -1].double().numpy())
         if self._explains:
             self._reasons += reasons(

@@ -35,14 +35,14 @@ Folds = list[tuple[np.ndarray, np.ndarray]]
 
 
 class CrossFit(NamedTuple):
-    """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
+    """A head, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
 
-    heads: list[PretrainedNeighborHead]
+    head: PretrainedNeighborHead
     log_proba: Tensor
     alone: Tensor
 
     def take(self, rows: Tensor) -> "CrossFit":
-        """Return the predictions of some rows, with the same heads."""
+        """Return the predictions of some rows, with the same head."""
         return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
 
 
@@ -80,14 +80,14 @@ def tuned_head(
     rows = torch.from_numpy(np.concatenate([held for _, held in folds[:n_heads]]))
     some = data.take(rows)
     plain = shared_head().predict(some.spaces, some.base_log_proba)
-    fit = _cross_fit_heads(predictor, data, folds, n_heads, settings, progress).take(rows)
+    fit = _cross_fit_head(predictor, data, folds, n_heads, settings, progress).take(rows)
     labelled = (some.labels, some.weight, label_model)
     before, after = (mean_nll(one, *labelled) for one in (plain.log_proba, fit.log_proba))
     nlls = {"nll_before": before, "nll_after": after}
     if not clearly_better(fit.log_proba, plain.log_proba, *labelled):
         head = copy.deepcopy(shared_head())
-        return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows, nlls
-    return fit._replace(heads=[_mean_of(fit.heads)]), rows, nlls
+        return CrossFit(head, plain.log_proba, plain.neighbor_log_proba), rows, nlls
+    return fit, rows, nlls
 
 
 def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
@@ -103,13 +103,13 @@ def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
 def predictions_of(
     predictor: Predictor, views: list[Answer], labels: Tensor, weight: Tensor
 ) -> tuple[CrossFit, HeadRows]:
-    """Put predictions of rows in some views below each other, as `accept_heads` takes them."""
+    """Put predictions of rows in some views below each other, as `accept_head` takes them."""
     answer, n_views = joined(views), len(views)
-    fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
+    fit = CrossFit(predictor.head, answer.log_proba, answer.neighbor_log_proba)
     return fit, HeadRows([], answer.base_log_proba, labels.repeat(n_views), weight.repeat(n_views))
 
 
-def accept_heads(
+def accept_head(
     predictor: Predictor,
     fit: CrossFit,
     data: HeadRows,
@@ -118,7 +118,7 @@ def accept_heads(
     *,
     ridge: float = 0.0,
 ) -> Predictor:
-    """Take the heads; decide by out-of-fold predictions on their share and the temperatures.
+    """Take the head; decide by out-of-fold predictions on its share and the temperatures.
 
     `ridge` is that of `fit_temperature`.
     """
@@ -145,7 +145,7 @@ def accept_heads(
     scores = log_proba / acceptance.temperature
     return replace(
         predictor,
-        heads=tuple(fit.heads),
+        head=fit.head,
         acceptance=acceptance,
         part_temperatures=part_temperatures,
         classes=correct_classes(predictor, scores, data, problem, settings),
@@ -224,7 +224,7 @@ def correct_classes(
     return correction
 
 
-def _cross_fit_heads(
+def _cross_fit_head(
     predictor: Predictor,
     data: HeadRows,
     folds: Folds,
@@ -235,10 +235,11 @@ def _cross_fit_heads(
     """Train one head further for each of the first `n_heads` folds.
 
     Each is stopped on another fold than its own, whose rows are then predicted by a head that they
-    have neither trained nor stopped. Only where there are two folds do they stop it.
+    have neither trained nor stopped. Only where there are two folds do they stop it. The mean of
+    these heads' weights is the head that is kept.
     """
-    empty = torch.zeros(len(data), data.base_log_proba.shape[1])
-    fit = CrossFit([], empty, empty.clone())
+    log_proba = torch.zeros(len(data), data.base_log_proba.shape[1])
+    alone, heads = torch.zeros_like(log_proba), []
     for member, (train, held_out) in enumerate(folds[:n_heads]):
         rows = torch.from_numpy(held_out)
         stop = folds[member - 1][1] if len(folds) > 2 else held_out
@@ -259,7 +260,7 @@ def _cross_fit_heads(
         )
         predictor.history.extend({"stage": "head", "member": member} | one for one in records)
         output = head.predict(held.spaces, held.base_log_proba)
-        fit.log_proba[rows] = output.log_proba
-        fit.alone[rows] = output.neighbor_log_proba
-        fit.heads.append(head)
-    return fit
+        log_proba[rows] = output.log_proba
+        alone[rows] = output.neighbor_log_proba
+        heads.append(head)
+    return CrossFit(_mean_of(heads), log_proba, alone)

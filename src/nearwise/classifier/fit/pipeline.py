@@ -31,7 +31,7 @@ from nearwise.classifier.fit.embedding import HEAD, Embedding
 from nearwise.classifier.fit.gaussian import fit_gaussian
 from nearwise.classifier.fit.head_fitting import (
     JUDGED,
-    accept_heads,
+    accept_head,
     calibrated_views,
     predictions_of,
     tuned_head,
@@ -209,7 +209,7 @@ def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> Predi
         row_models=models,
         views=views,
         prior=problem.prior,
-        heads=(copy.deepcopy(shared_head()),),
+        head=copy.deepcopy(shared_head()),
         choice=problem.choice,
         history=problem.history,
         tta=problem.tta,
@@ -253,7 +253,7 @@ def _with_head(
     first = rows < n_rows
     ridge = RIDGE / int(first.sum())
     some = data.take(rows[first])
-    tuned = accept_heads(predictor, fit.take(first), some, problem, settings, ridge=ridge)
+    tuned = accept_head(predictor, fit.take(first), some, problem, settings, ridge=ridge)
     if predictor.n_views == 1:
         return tuned
     progress.stage("views")
@@ -682,6 +682,6 @@ def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -
     answer = predictor.predict_left_out(problem.n_classes, rows)
     labelled = (problem.truth[rows], problem.judging_weight[rows])
     parts = predictions_of(predictor, [answer], *labelled)
-    predictor = accept_heads(predictor, *parts, problem, settings, ridge=RIDGE / len(rows))
+    predictor = accept_head(predictor, *parts, problem, settings, ridge=RIDGE / len(rows))
     source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
     return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

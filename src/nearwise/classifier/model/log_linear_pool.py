@@ -1,6 +1,6 @@
-"""The log-linear pool: the heads' answers, their mean, and the finish of a prediction.
+"""The log-linear pool: answers, those to several views merged, and the finish of a prediction.
 
-Also what is decided out of fold: how much of the heads to take, and the temperature.
+Also what is decided out of fold: how much of the head to take, and the temperature.
 """
 
 import math
@@ -23,7 +23,7 @@ _VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
 
 
 class Answer(NamedTuple):
-    """Log-probabilities (B, C) of the parts, and the null's mass (B,), all heads pooled."""
+    """Log-probabilities (B, C) of the parts, and the null's mass (B,)."""
 
     log_proba: Tensor
     base_log_proba: Tensor
@@ -87,22 +87,6 @@ def joined(answers: list[Answer]) -> Answer:
     return Answer(*map(torch.cat, zip(*answers, strict=True))) if others else first
 
 
-def pool(answers: list[Answer]) -> Answer:
-    """Geometric mean of the heads' distributions; arithmetic of the null's mass.
-
-    The geometric mean keeps the sharpness that the out-of-fold predictions had: averaging
-    probabilities would blur what one head alone is unsure of.
-    """
-    means = [geometric_mean(parts) for parts in list(zip(*answers, strict=True))[:3]]
-    null_mass = torch.stack([answer.null_mass for answer in answers]).mean(0)
-    return Answer(means[0], means[1], means[2], null_mass)
-
-
-def geometric_mean(parts: Sequence[Tensor]) -> Tensor:
-    """Geometric mean of distributions, as normalized log-probabilities (n, C)."""
-    return torch.log_softmax(torch.stack(list(parts)).mean(0), dim=1)
-
-
 def merge_answers(views: list[Answer], merge: Merge) -> Answer:
     """Merge the answers to several views: arithmetic or geometric mean of the distributions."""
     parts = [merge_views(part, merge) for part in list(zip(*views, strict=True))[:3]]
@@ -114,7 +98,7 @@ def merge_views(parts: Sequence[Tensor], merge: Merge) -> Tensor:
     """Merge the log-probabilities (n, C) of several views."""
     if merge == "probabilities":
         return torch.logsumexp(torch.stack(list(parts)), dim=0) - math.log(len(parts))
-    return geometric_mean(parts)
+    return torch.log_softmax(torch.stack(list(parts)).mean(0), dim=1)
 
 
 def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:

@@ -20,7 +20,6 @@ from nearwise.classifier.model.log_linear_pool import (
     Merge,
     joined,
     merge_answers,
-    pool,
     shrink,
 )
 from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, Retrieval
@@ -33,17 +32,16 @@ from nearwise.classifier.model.row_models import (
     view_blocks,
 )
 from nearwise.functional.threads import one_thread
-from nearwise.nn import HeadOutput
+from nearwise.nn import HeadOutput, PretrainedNeighborHead
 from nearwise.nn.pretrained_head import widen
 
 
 class Attended(NamedTuple):
-    """What is retrieved for some queries, and what a head makes of it.
+    """What is retrieved for some queries, and what the head makes of it.
 
     `logits` is what the head's `attend` returned.
     """
 
-    head: Any
     view: Retrieval
     logits: Any
     output: HeadOutput
@@ -125,7 +123,7 @@ class Predictor:
         Turn encoded rows into keys and base log-probabilities.
     views : MemoryViews
         The memory: key spaces, columns, indexes.
-    heads : tuple of PretrainedNeighborHead
+    head : PretrainedNeighborHead
     acceptance : Acceptance
         Weight of the head against the base, and the temperature.
     prior : Tensor of shape (C,)
@@ -154,7 +152,7 @@ class Predictor:
     row_models: RowModels
     views: MemoryViews
     prior: Tensor
-    heads: tuple[Any, ...] = ()
+    head: PretrainedNeighborHead
     acceptance: Acceptance = NOT_YET
     part_temperatures: tuple[float, ...] = (1.0, 1.0)
     classes: ClassCorrection | None = None
@@ -279,39 +277,27 @@ class Predictor:
         """Predict from one or more views of the same rows, merged."""
         merged = []
         for block in view_blocks(views):
-            each = [pool(self.answers(one, n_classes)) for one in self.retrieve(block).each]
-            merged.append(self.merged(each))
+            each = self.retrieve(block).each
+            merged.append(self.merged([self.answer(one, n_classes) for one in each]))
         return joined(merged)
 
-    def attend(self, view: Retrieval) -> list[Attended]:
-        """Keep what every head makes of what was retrieved, for not many rows."""
-        attended = []
-        with torch.no_grad():
-            for head in self.heads:
-                logits = head.attend(view.spaces)
-                output = head.pool(logits, view.spaces, view.base_log_proba)
-                attended.append(Attended(head, view, logits, output))
-        return attended
-
-    def answers_of(self, attended: list[Attended], n_classes: int) -> list[Answer]:
-        """Turn what the heads made into answers, on the CPU."""
-        return [self.finished(one.output, one.view.base_log_proba, n_classes) for one in attended]
-
-    def answers(self, view: Retrieval, n_classes: int) -> list[Answer]:
-        """Predict with every head, on the CPU."""
-        return [self.answer(head, view, n_classes) for head in self.heads]
+    @torch.no_grad()
+    def attend(self, view: Retrieval) -> Attended:
+        """Keep what the head makes of what was retrieved, for not many rows."""
+        logits = self.head.attend(view.spaces)
+        return Attended(view, logits, self.head.pool(logits, view.spaces, view.base_log_proba))
 
     def merged(self, answers: list[Answer]) -> Answer:
         """Merge the answers to several views as they were calibrated."""
         return answers[0] if len(answers) == 1 else merge_answers(answers, self.merge)
 
-    def answer(self, head: Any, view: Retrieval, n_classes: int) -> Answer:
-        """Predict with one head, on the CPU."""
-        output = head.predict(view.spaces, view.base_log_proba)
+    def answer(self, view: Retrieval, n_classes: int) -> Answer:
+        """Predict, on the CPU."""
+        output = self.head.predict(view.spaces, view.base_log_proba)
         return self.finished(output, view.base_log_proba, n_classes)
 
     def finished(self, output: HeadOutput, base_log_proba: Tensor, n_classes: int) -> Answer:
-        """Shrink a head's output towards the base, and name all classes; on the CPU."""
+        """Shrink the head's output towards the base, and name all classes; on the CPU."""
         return Answer(
             self.shrunk(output.log_proba, base_log_proba, n_classes),
             widen(torch.log_softmax(base_log_proba, 1), n_classes).cpu(),
@@ -320,7 +306,7 @@ class Predictor:
         )
 
     def shrunk(self, log_proba: Tensor, base_log_proba: Tensor, n_classes: int) -> Tensor:
-        """Shrink a head's log-probabilities towards the base, and name all classes; on the CPU."""
+        """Shrink the head's log-probabilities towards the base, and name all classes; on the CPU."""
         if self.has_base:
             log_proba = shrink(log_proba, base_log_proba, self.acceptance.share)
         return widen(log_proba, n_classes).cpu()
@@ -334,7 +320,7 @@ class Predictor:
             return Answer(none, none, none, none[:, 0])
         answers = []
         for rows in row_blocks(wanted):
-            answers.append(pool(self.answers(self.retrieve_remembered(rows), n_classes)))
+            answers.append(self.answer(self.retrieve_remembered(rows), n_classes))
         return joined(answers)
 
     def predict_judged(
@@ -349,7 +335,7 @@ class Predictor:
         each = []
         for rows in keyed[:n_views]:
             blocks = [
-                pool(self.answers(self.retrieval(rows.take(among[at]), positions[at]), n_classes))
+                self.answer(self.retrieval(rows.take(among[at]), positions[at]), n_classes)
                 for at in row_blocks(torch.arange(len(positions)))
             ]
             each.append(joined(blocks))

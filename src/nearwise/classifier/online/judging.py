@@ -11,7 +11,7 @@ from torch import Tensor
 from nearwise.classifier.fit.base import RIDGE
 from nearwise.classifier.fit.head_fitting import (
     JUDGED,
-    accept_heads,
+    accept_head,
     calibrated_views,
     predictions_of,
 )
@@ -113,7 +113,7 @@ def _judged(model: FittedModel, settings: Callable[[], FitSettings]) -> Predicto
     labels, weight = model.label_positions[rows], _weight(model, rows)
     ridge = RIDGE / len(rows)
     parts = predictions_of(plain, views[:1], labels, weight)
-    again = accept_heads(plain, *parts, known, chosen, ridge=ridge)
+    again = accept_head(plain, *parts, known, chosen, ridge=ridge)
     again.choice["judged"] = {
         "rows": len(rows),
         "changed": _n_since_fit(model),

@@ -101,7 +101,7 @@ def pack_predictor(
     tensors["prior"] = predictor.prior
     label_meta, label_tensors = noisy_labels.label_model_state(predictor.label_model)
     tensors |= {f"label_model/{name}": tensor for name, tensor in label_tensors.items()}
-    tensors |= {f"head/{k}": v for k, v in predictor.heads[0].state_dict().items()}
+    tensors |= {f"head/{k}": v for k, v in predictor.head.state_dict().items()}
     meta: dict[str, Any] = {
         "bank": bank_meta,
         "encoder": predictor.encoder.to_json(),
@@ -110,7 +110,7 @@ def pack_predictor(
         "memory_budget": predictor.views.memory_budget,
         "of_fit": None if predictor.of_fit is None else _packed_judgement(predictor.of_fit),
         "history": predictor.history,
-        "head": predictor.heads[0].config,
+        "head": predictor.head.config,
         "tta": list(predictor.tta),
         "n_views": predictor.n_views,
         "label_model": label_meta,
@@ -257,7 +257,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         row_models=_unpack_row_models(folder, encoder, trusted, label_model),
         views=views,
         prior=prior,
-        heads=(head,),
+        head=head,
         history=meta["history"],
         tta=tuple(meta["tta"]),
         n_views=meta["n_views"],

@@ -13,7 +13,6 @@ from nearwise.classifier.model.log_linear_pool import (
     Answer,
     Calibration,
     finish,
-    geometric_mean,
     merge_views,
 )
 from nearwise.classifier.model.predictor import Attended, Predictor
@@ -244,7 +243,7 @@ class Reason(NamedTuple):
 
 
 def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
-    """Add up each neighbor's weight over heads and spaces, for every query."""
+    """Add up each neighbor's weight over views and spaces, for every query."""
     positions = np.concatenate(
         [found.indices.cpu().numpy() for one in attended for found in one.view.found], axis=1
     )
@@ -285,7 +284,7 @@ def _order(keys: np.ndarray) -> np.ndarray:
 
 def without_each(
     predictor: Predictor,
-    groups: list[list[Attended]],
+    attended: list[Attended],
     weighed: Weighed,
     n_classes: int,
     calibration: Calibration,
@@ -304,9 +303,7 @@ def without_each(
     blocks = [np.zeros((0, n_classes))]
     for rows in torch.arange(len(gone)).split(_MASKED) if len(gone) else ():
         named = (queries[rows], gone[rows], n_classes)
-        views = [
-            geometric_mean([_without(predictor, one, *named) for one in group]) for group in groups
-        ]
+        views = [_without(predictor, one, *named) for one in attended]
         merged = views[0] if len(views) == 1 else merge_views(views, predictor.merge)
         if calibration.classes is not None:
             merged = calibration.classes(merged, calibration.whole)
@@ -321,12 +318,12 @@ def _without(
     positions: Tensor,
     n_classes: int,
 ) -> Tensor:
-    """Log-probabilities of queries by one head, each with one neighbor masked."""
-    head, view, logits, _ = attended
+    """Log-probabilities of queries each with one neighbor masked."""
+    view, logits, _ = attended
     base = view.base_log_proba
     rows, gone = queries.to(base.device), positions.to(base.device)
     found = [one.indices for one in view.found]
-    left = head.predict_without(logits, view.spaces, base, rows, gone, found)
+    left = predictor.head.predict_without(logits, view.spaces, base, rows, gone, found)
     return predictor.shrunk(left, base[rows], n_classes)
 
 
@@ -341,27 +338,27 @@ def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) ->
 def reasons(
     predictor: Predictor,
     features: Tensor,
-    groups: list[list[Attended]],
+    attended: list[Attended],
     n_neighbors: int | None,
     n_classes: int,
     calibration: Calibration,
 ) -> list[Reason]:
-    """Give what the predictions of rows that the heads have attended to are based on.
+    """Give what the predictions of rows that the head has attended to are based on.
 
     Parameters
     ----------
     predictor : Predictor
     features : Tensor of shape (n, width)
         Keys of the rows in the feature space.
-    groups : list of list of Attended
-        One group per view, or that of their mean.
+    attended : list of Attended
+        One per view, or that of their mean.
     n_neighbors : int or None
         Neighbors shown; None shows all.
     n_classes : int
     calibration : Calibration
     """
-    weighed = weigh([one for group in groups for one in group], n_neighbors)
-    without = without_each(predictor, groups, weighed, n_classes, calibration)
+    weighed = weigh(attended, n_neighbors)
+    without = without_each(predictor, attended, weighed, n_classes, calibration)
     distances = feature_distances(predictor, features.cpu(), weighed.positions)
     counts = weighed.is_there.sum(1).tolist()
     # Numbers instead of tensors: hundreds of small tensors are slow to make.

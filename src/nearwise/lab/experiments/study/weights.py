@@ -91,7 +91,7 @@ def _of_held_out(model: Any, test: Any, seed: int) -> Exchange:
     keyed = [_known(predictor, positions)] if views is None else views.keyed
     fitted = [_view(predictor, one, positions) for one in keyed]
     of_test = [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, test)]
-    own = [own_weights(predictor.heads[0], view.spaces) for view in fitted]
+    own = [own_weights(predictor.head, view.spaces) for view in fitted]
     return _exchange(predictor, (fitted, of_test), bank.labels[positions], own, seed)
 
 
@@ -108,7 +108,7 @@ def _of_rows(model: Any, X: Any, labels: Tensor, test: Any, seed: int) -> Exchan
         [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, some)]
         for some in (X, test)
     )
-    own = [own_weights(predictor.heads[0], view.spaces) for view in fitted]
+    own = [own_weights(predictor.head, view.spaces) for view in fitted]
     return _exchange(predictor, (fitted, views), labels, own, seed)
 
 
@@ -126,7 +126,7 @@ def _exchange(
 ) -> Exchange:
     bank, n_spaces = predictor.views.bank, len(views[0][0].spaces)
     memory = [bank.keys[spec.name] for spec in predictor.views.specs][:n_spaces]
-    of_test = [own_weights(predictor.heads[0], view.spaces) for view in views[1]]
+    of_test = [own_weights(predictor.head, view.spaces) for view in views[1]]
     return Exchange(*views, labels, predictor.prior, memory, (own, of_test), seed)
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
@@ -41,7 +42,6 @@ from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.data import load_dataset, load_images
 from nearwise.lab.experiments.study.key_space import network_view
 from nearwise.lab.results.measures import mean_with_interval
-from nearwise.metrics import evaluate_detection
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
@@ -155,9 +155,22 @@ def meet(model: AttnKNNClassifier, known: Any, novel: dict[str, Any]) -> dict[st
         found["met"][kind] = {
             "n": len(rows),
             "flagged": float((query.novelty_p_value() <= 0.05).mean()),
-            "detection": {name: evaluate_detection(usual[name], odd[name]) for name in usual},
+            "detection": {name: detection(usual[name], odd[name]) for name in usual},
         }
     return found
+
+
+def detection(known: np.ndarray, novel: np.ndarray) -> dict[str, float]:
+    """Measure how well a score, larger for novel rows, finds them among known ones."""
+    scores = np.concatenate([known, novel])
+    is_novel = np.repeat([0, 1], [len(known), len(novel)])
+    flagged, found, _ = roc_curve(is_novel, scores, drop_intermediate=False)
+    return {
+        "auroc": float(roc_auc_score(is_novel, scores)),
+        "aupr_novel": float(average_precision_score(is_novel, scores)),
+        "aupr_known": float(average_precision_score(1 - is_novel, -scores)),
+        "fpr95": float(flagged[np.argmax(found >= 0.95)]),
+    }
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,10 +16,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
-from nearwise.metrics import auroc, risk_coverage_curve
+from nearwise.metrics import risk_coverage_curve
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 SETTINGS: dict[str, Any] = {"preset": "fast", "embedder": "identity", "random_state": 0}
@@ -117,7 +118,9 @@ def draw_novelty(
         p = np.sort(model.novelty_p_value(shrink(rows)))
         second.plot(p, np.arange(1, len(p) + 1) / len(p), color=color)
     second.plot([0, 1], [0, 1], color=DARK, lw=0.8, ls=(0, (4, 3)))
-    first.set_xlabel(f"novelty score, AUROC {auroc(*scores):.3f}")
+    is_novel = np.repeat([0, 1], list(map(len, scores)))
+    auroc = roc_auc_score(is_novel, np.concatenate(scores))
+    first.set_xlabel(f"novelty score, AUROC {auroc:.3f}")
     first.set_ylabel("density")
     first.set_ylim(0, 0.9)
     first.legend(frameon=False, fontsize=8)

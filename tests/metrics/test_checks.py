@@ -21,7 +21,6 @@ METRICS = [
     metrics.augrc,
     metrics.risk_coverage_curve,
     metrics.reliability_bins,
-    metrics.confusion_matrix,
     metrics.evaluate_probabilities,
 ]
 BAD = {
@@ -66,7 +65,7 @@ def test_one_column_of_probabilities_is_refused_with_the_way_out():
 )
 @pytest.mark.parametrize(
     "metric",
-    [metrics.accuracy, metrics.macro_f1, metrics.confusion_matrix],
+    [metrics.accuracy, metrics.macro_f1],
     ids=lambda metric: metric.__name__,
 )
 def test_bad_class_positions_are_refused(metric, y, predicted, message):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, brier_score_loss, f1_score, log_loss
-from sklearn.metrics import confusion_matrix as sklearn_confusion
 
-from nearwise.metrics import accuracy, brier, confusion_matrix, macro_f1, nll
+from nearwise.metrics import accuracy, brier, macro_f1, nll
 from tests.metrics.cases import CASES, random_case
 
 EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
@@ -68,20 +67,6 @@ def test_brier_is_that_of_scikit_learn_unhalved(name):
     labels = range(proba.shape[1])
     expected = brier_score_loss(y, proba, labels=list(labels), scale_by_half=False)
     assert brier(y, proba) == pytest.approx(expected)
-
-
-@pytest.mark.filterwarnings("ignore:A single label was found")
-@EACH_CASE
-def test_confusion_matrix_is_that_of_scikit_learn_with_missing_classes_kept(y, proba):
-    expected = sklearn_confusion(y, proba.argmax(axis=1), labels=range(proba.shape[1]))
-    assert np.array_equal(confusion_matrix(y, proba), expected)
-
-
-def test_confusion_matrix_of_positions_has_the_size_asked_for():
-    counts = confusion_matrix([0, 1, 1], [0, 0, 1], n_classes=3)
-    assert np.array_equal(counts, [[1, 0, 0], [1, 1, 0], [0, 0, 0]])
-    with pytest.raises(ValueError, match="n_classes=1, but 2 classes are given"):
-        confusion_matrix([0, 1], [0, 0], n_classes=1)
 
 
 def test_a_tie_between_classes_goes_to_the_lowest_position():

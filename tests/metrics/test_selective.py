@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from nearwise.metrics import accuracy, augrc, aurc, risk_at_coverage, risk_coverage_curve
-from tests.metrics.cases import CASES, random_case, vote_case
+from nearwise.metrics import accuracy, augrc, aurc, risk_coverage_curve
+from tests.metrics.cases import CASES, vote_case
 from tests.reference import metrics_oracles as slow
 
 EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
@@ -56,31 +56,11 @@ def test_the_curve_ends_at_the_error_rate_and_averages_to_the_area(y, proba):
     assert (np.diff(curve.threshold) <= 0).all()
 
 
-@EACH_CASE
-def test_risk_at_full_coverage_is_the_error_rate(y, proba):
-    assert risk_at_coverage(y, proba, 1.0) == pytest.approx(1 - accuracy(y, proba))
-
-
-@pytest.mark.parametrize("coverage", [0.01, 0.07, 0.1, 0.29, 0.5, 0.57, 0.9, 1.0])
-def test_risk_at_coverage_answers_the_rounded_up_number_of_rows(coverage):
-    y, proba = random_case(0, n=100)
-    confidence, correct = slow.top_label(y, proba)
-    answered = round(coverage * 100)
-    surest = np.argsort(confidence)[::-1][:answered]
-    expected = 1 - np.mean(np.array(correct)[surest])
-    assert risk_at_coverage(y, proba, coverage) == pytest.approx(expected)
-
-
-def test_a_coverage_below_one_row_answers_one_row():
-    assert risk_at_coverage([0, 1], [[0.9, 0.1], [0.8, 0.2]], 1e-12) == 0.0
-
-
 def test_a_score_in_place_of_the_top_probability_orders_the_rows():
     y, proba = np.array([0, 1, 0]), np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
     wrong_last = np.array([2.0, -1.0, 5.0])
     assert aurc(y, proba, confidence=wrong_last) == pytest.approx(1 / 9)
     assert augrc(y, proba, confidence=wrong_last) == pytest.approx(0.5 / 9)
-    assert risk_at_coverage(y, proba, 0.6, confidence=wrong_last) == 0.0
     curve = risk_coverage_curve(y, proba, confidence=wrong_last)
     assert np.array_equal(curve.threshold, [5.0, 2.0, -1.0])
 
@@ -96,9 +76,3 @@ def test_a_score_in_place_of_the_top_probability_orders_the_rows():
 def test_a_malformed_score_is_refused(confidence, message):
     with pytest.raises(ValueError, match=message):
         aurc([0, 1], np.eye(2), confidence=confidence)
-
-
-@pytest.mark.parametrize("coverage", [0.0, -0.1, 1.1, 90, float("nan")])
-def test_a_coverage_outside_its_range_is_refused(coverage):
-    with pytest.raises(ValueError, match="coverage must lie in"):
-        risk_at_coverage([0], [[1.0]], coverage)

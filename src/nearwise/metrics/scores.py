@@ -1,7 +1,8 @@
-"""Scores of labels and probabilities: accuracy, macro F1, NLL, Brier, confusion matrix."""
+"""Scores of labels and probabilities: accuracy, macro F1, NLL, Brier."""
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.metrics import f1_score
 
 from nearwise.metrics.checks import IntArray, check_labels, check_predictions, check_same_rows
 
@@ -24,7 +25,7 @@ def accuracy(y: npt.ArrayLike, prediction: npt.ArrayLike) -> float:
     -------
     accuracy : float in [0, 1]
     """
-    labels, predicted, _ = _labels_and_predicted(y, prediction)
+    labels, predicted = _labels_and_predicted(y, prediction)
     return float(np.mean(labels == predicted))
 
 
@@ -42,11 +43,7 @@ def macro_f1(y: npt.ArrayLike, prediction: npt.ArrayLike) -> float:
     -------
     f1 : float in [0, 1]
     """
-    counts = confusion_matrix(y, prediction)
-    hits = counts.diagonal()
-    total = counts.sum(axis=0) + counts.sum(axis=1)
-    seen = total > 0
-    return float(np.mean(2.0 * hits[seen] / total[seen]))
+    return float(f1_score(*_labels_and_predicted(y, prediction), average="macro"))
 
 
 def nll(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
@@ -89,44 +86,12 @@ def brier(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     return float(np.einsum("ij,ij->", error, error)) / predictions.n_rows
 
 
-def confusion_matrix(
-    y: npt.ArrayLike, prediction: npt.ArrayLike, *, n_classes: int | None = None
-) -> IntArray:
-    """Count rows by true class (matrix rows) and predicted class (matrix columns).
-
-    Parameters
-    ----------
-    y, prediction : as for `accuracy`
-    n_classes : int, optional
-        Size of the matrix. Default: the columns of the probabilities, or the largest
-        class position seen plus 1.
-
-    Returns
-    -------
-    counts : int64 ndarray of shape (n_classes, n_classes)
-
-    Raises
-    ------
-    ValueError
-        If `n_classes` is smaller than a class position seen or than the columns given.
-    """
-    labels, predicted, size = _labels_and_predicted(y, prediction)
-    if n_classes is not None and n_classes < size:
-        raise ValueError(f"n_classes={n_classes}, but {size} classes are given. Raise n_classes.")
-    size = n_classes or size
-    pairs = np.bincount(labels * size + predicted, minlength=size * size)
-    counts: IntArray = pairs.reshape(size, size).astype(np.int64, copy=False)
-    return counts
-
-
-def _labels_and_predicted(
-    y: npt.ArrayLike, prediction: npt.ArrayLike
-) -> tuple[IntArray, IntArray, int]:
+def _labels_and_predicted(y: npt.ArrayLike, prediction: npt.ArrayLike) -> tuple[IntArray, IntArray]:
     given = np.asarray(prediction)
     if given.ndim != 1:
         predictions = check_predictions(y, given)
-        return predictions.labels, predictions.predicted, predictions.n_classes
+        return predictions.labels, predictions.predicted
     labels = check_labels(y)
     predicted = check_labels(given, name="prediction")
     check_same_rows(labels.shape[0], predicted.shape[0], "prediction")
-    return labels, predicted, int(max(labels.max(), predicted.max())) + 1
+    return labels, predicted

@@ -115,39 +115,6 @@ def risk_coverage_curve(
     return RiskCoverageCurve(answered / predictions.n_rows, risk, np.sort(scores)[::-1].copy())
 
 
-def risk_at_coverage(
-    y: npt.ArrayLike,
-    proba: npt.ArrayLike,
-    coverage: float,
-    *,
-    confidence: npt.ArrayLike | None = None,
-) -> float:
-    """Compute the share of wrong rows among the surest ceil(coverage x n_rows) rows.
-
-    Parameters
-    ----------
-    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
-    coverage : float in (0, 1]
-        Share of rows to answer.
-    confidence : as for `aurc`
-
-    Returns
-    -------
-    risk : float in [0, 1]
-
-    Raises
-    ------
-    ValueError
-        If `coverage` is not in (0, 1].
-    """
-    if not 0.0 < coverage <= 1.0:
-        raise ValueError(f"coverage must lie in (0, 1], got {coverage}. For 90 % pass 0.9.")
-    risk = risk_coverage_curve(y, proba, confidence=confidence).risk
-    # 0.07 * 100 is 7.000000000000001: without the slack that would answer 8 rows.
-    answered = int(np.ceil(coverage * risk.shape[0] - 1e-9))
-    return float(risk[max(answered, 1) - 1])
-
-
 def _expected_errors(scores: FloatArray, correct: BoolArray) -> FloatArray:
     """Count the wrong rows expected among the i + 1 surest, for each i."""
     _, group, size = np.unique(-scores, return_inverse=True, return_counts=True)

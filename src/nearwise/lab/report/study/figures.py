@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from sklearn.metrics import confusion_matrix
 
 from nearwise.lab.experiments.places import Place
 from nearwise.lab.report.drawing import (
@@ -22,7 +23,6 @@ from nearwise.lab.report.drawing import (
 from nearwise.lab.report.figures import head
 from nearwise.lab.report.study.parts import Study
 from nearwise.lab.results.measures import MEASURES, Predictions
-from nearwise.metrics import confusion_matrix
 
 _PANELS = ("accuracy", "nll", "ece")
 MAX_CLASSES = 20
@@ -184,7 +184,10 @@ def _accuracy_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 def confusion(heading: str, name: str, predictions: Predictions) -> Picture:
     """Shares of predicted classes among the rows of each true class, with counts."""
-    counts = confusion_matrix(predictions.y, predictions.proba)
+    n_classes = predictions.proba.shape[1]
+    counts = confusion_matrix(
+        predictions.y, predictions.proba.argmax(axis=1), labels=range(n_classes)
+    )
     classes = predictions.classes
     if len(classes) > MAX_CLASSES:
         counts, classes = counts[:MAX_CLASSES, :MAX_CLASSES], classes[:MAX_CLASSES]

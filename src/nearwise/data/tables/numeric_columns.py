@@ -254,12 +254,10 @@ def _common(values: Collection[str]) -> tuple[Common, Tokens] | None:
 
 
 def _numbers(column: "pd.Series", decimal: Decimal, tokens: Tokens) -> "pd.Series":
-    values = {value: str(value) for value in column.dropna().unique()}
-    spelt = {
-        value: number_text(text, tokens[text], decimal) if tokens else text
-        for value, text in values.items()
-    }
-    if not column.isna().any() and all(re.fullmatch(r"[+-]?\d{1,18}", t) for t in spelt.values()):
-        return column.map({value: int(text) for value, text in spelt.items()}).astype(np.int64)
+    codes, distinct = pd.factorize(column)  # -1 is a gap
+    texts = [number_text(t, tokens[t], decimal) if tokens else t for t in map(str, distinct)]
     # float(), so that every number is the nearest double as in the columns that pandas reads
-    return column.map({value: float(text) for value, text in spelt.items()}).astype(np.float64)
+    values = np.array([*map(float, texts), np.nan])
+    if (codes >= 0).all() and all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in texts):
+        values = np.array([*map(int, texts)], dtype=np.int64)
+    return pd.Series(values[codes], index=column.index, name=column.name)

@@ -132,31 +132,32 @@ class Spelling:
 
         ValueError, with row and value, for text that is no number in this spelling.
         """
-        values = column.astype(object)
-        found: dict[Any, float] = {}
-        tokens = tokenized(v for v in values.dropna().unique() if isinstance(v, str))
+        codes, distinct = pd.factorize(column.astype(object))  # -1 is a gap
+        tokens = tokenized(v for v in distinct if isinstance(v, str))
         decimal = self.decimal
         if not decimal:
             common = in_common(tokens.values())
             decimal = common.decimal_by() if common is not None else ""
         fits = {token for token in {*tokens.values()} if self._allows(token, decimal)}
-        for value in values.dropna().unique():
+
+        def number(value: Any) -> float:
             if not isinstance(value, str):
-                found[value] = float(value)
-            elif tokens.get(value) in fits:
-                found[value] = float(number_text(value, tokens[value], decimal))
-        read = values.map(found, na_action="ignore")
-        bad = np.flatnonzero(read.isna() & values.notna())
+                return float(value)
+            token = tokens.get(value)
+            return float(number_text(value, token, decimal)) if token in fits else np.nan
+
+        read = np.array([*map(number, distinct), np.nan])[codes]
+        bad = np.flatnonzero(np.isnan(read) & (codes >= 0))
         if len(bad):
             how = f" with {self.described}" if self.described else ""
             raise ValueError(
                 f"Column {name!r} held numbers{how} in training and now holds "
-                f"{values.iloc[bad[0]]!r} in row {bad[0]} (counted from 0; {len(bad)} such rows of "
-                f"{len(values)}). Write numbers as in training ({self.example}), give a table of "
+                f"{column.iloc[bad[0]]!r} in row {bad[0]} (counted from 0; {len(bad)} such rows of "
+                f"{len(column)}). Write numbers as in training ({self.example}), give a table of "
                 "numbers instead of text (Parquet, a DataFrame), or leave the cell empty where the "
                 "value is missing."
             )
-        return read.astype(np.float64)
+        return pd.Series(read, index=column.index, name=column.name)
 
     def _allows(self, token: Token, decimal: Decimal) -> bool:
         if not token.fits(decimal):

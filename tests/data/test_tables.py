@@ -87,11 +87,6 @@ def test_the_header_tells_the_delimiter_of_a_csv(tmp_path, delimiter):
     assert read_table(tmp_path / "table.csv").columns.tolist() == ["a,;b", "c", "d"]
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_the_values(tmp_path):
-    (tmp_path / "table.csv").write_bytes(b"\xef\xbb\xbfa,b\r\n1,x\r\n")
-    assert read_table(tmp_path / "table.csv").to_dict("list") == {"a": [1], "b": ["x"]}
-
-
 def test_an_unknown_suffix_is_told_by_its_first_bytes(frame, tmp_path):
     write_table(frame, tmp_path / "table.parquet")
     (tmp_path / "table.parquet").rename(tmp_path / "table.data")
@@ -119,27 +114,6 @@ def test_awkward_npz_column_names_are_kept(tmp_path):
     frame = pd.DataFrame({"file": [1, 2], "X": [3, 4], "f0": [5, 6], "a/b": ["x", "y"]})
     write_table(frame, tmp_path / "table.npz")
     pd.testing.assert_frame_equal(read_table(tmp_path / "table.npz"), frame)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("t.csv", b"", "is empty"),
-        ("t.csv", b" \n\n", "is empty"),
-        ("t.csv", b"a,b\n", "2 columns and 0 rows"),
-        ("t.csv", b"a,b\n1,2\n1,2,3\n", "cannot be read as CSV"),
-        ("t.csv", b"a,b\n1,2,3\n4,5,6\n", "cannot be read as CSV"),
-        ("t.csv", b"a,b\n\x81\xfe,2\n", "neither UTF-8 text .invalid start byte"),
-        ("t.csv", b'a,b\n"1,2\n', "cannot be read as CSV"),
-        ("t.parquet", b"a,b\n1,2\n", "cannot be read as Parquet"),
-        ("t.parquet", b"PAR1 torn", "cannot be read as Parquet"),
-        ("t.npz", b"a,b\n1,2\n", "cannot be read as npz"),
-    ],
-)
-def test_an_unreadable_file_is_named_with_the_reason(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
-        read_table(tmp_path / name)
 
 
 def test_empty_standard_input_says_so(monkeypatch):

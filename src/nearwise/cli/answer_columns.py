@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from nearwise.safe_files import plain, standard_output, write_aside
 
@@ -61,29 +59,6 @@ def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
         write_aside(Path(out), text.encode("utf-8"))
 
 
-CoverageOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        help="Answer only the surest rows, this share of all (0.8: four in five).",
-    ),
-]
-RiskOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        help="Answer as many rows as possible with at most this share of wrong answers "
-        "(0.02: one in fifty). Not with --coverage.",
-    ),
-]
-ConfidenceOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="LEVEL",
-        help="Confidence of the sets (default 0.9: nine in ten hold the true class) and of "
-        "the bound on the share of wrong answers (default 0.95).",
-    ),
-]
 SET_CONFIDENCE, BOUND_CONFIDENCE = 0.9, 0.95
 
 

@@ -1,7 +1,7 @@
 """Arguments and options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -54,6 +54,98 @@ StoreOption = Annotated[
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+CopyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep", metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def _names(help_text: str) -> Any:
+    return typer.Option(metavar="COLUMN", help=f"{help_text}; may be repeated.")
+
+
+DropOption = Annotated[list[str] | None, _names("Leave a column out (an id, say)")]
+KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
+CategoryOption = Annotated[list[str] | None, _names("Take its numbers for categories (zip codes)")]
+NumberOption = Annotated[
+    list[str] | None,
+    _names("Read its text as numbers, some with a unit; other text is a gap"),
+]
+WordsOption = Annotated[
+    list[str] | None, _names("Take NA, None and the like for words; only empty cells are gaps")
+]
+DateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN[=FORMAT]",
+        help="Read its text as dates, or say why not; of a FORMAT such as %d-%m-%y; may be "
+        "repeated.",
+    ),
+]
+ImageSizeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--image-size",
+        metavar="SIDE|HxW",
+        help="Images: resize all to this size in pixels, height first; the aspect ratio is "
+        "not kept.",
+    ),
+]
+ColorOption = Annotated[
+    Literal["grey", "rgb"] | None,
+    typer.Option("--color", help="Images: convert all to grey or to colour."),
+]
+SkipDamagedOption = Annotated[
+    bool,
+    typer.Option("--skip-damaged", help="Images: leave out files that cannot be read, and say so."),
+]
+ResizeOption = Annotated[
+    bool, typer.Option("--resize", help="Images: resize them to MODEL's size.")
+]
+CoverageOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Answer only the surest rows, this share of all (0.8: four in five).",
+    ),
+]
+RiskOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Answer as many rows as possible with at most this share of wrong answers "
+        "(0.02: one in fifty). Not with --coverage.",
+    ),
+]
+ConfidenceOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="LEVEL",
+        help="Confidence of the sets (default 0.9: nine in ten hold the true class) and of "
+        "the bound on the share of wrong answers (default 0.95).",
+    ),
+]
+IdsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="IDS", help="Remembered rows, by the ids that predictions name: 0-4, or 0,2,7."
+    ),
+]
+ForgetOption = Annotated[
+    bool,
+    typer.Option("--forget-classes", help="Also if a class loses its last row."),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="TEXT",
+        help="Name this request: sent again under the same name, it changes nothing.",
+    ),
+]
 
 
 def named_store(store: str | None) -> list[str]:

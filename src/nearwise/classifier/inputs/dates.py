@@ -256,7 +256,9 @@ def _moments(column: pd.Series, layout: str, name: str) -> pd.Series:
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return column
     plain = column.astype(object)
-    found = read_texts(plain, layout)
+    codes, distinct = pd.factorize(plain)
+    of_distinct = read_texts(pd.Series(distinct, dtype=object), layout)
+    found = of_distinct.reindex(codes).set_axis(plain.index)  # -1, of a gap, is none of them
     bad = np.flatnonzero(found.isna() & plain.notna() & ~plain.isin(ZERO_DATES))
     if len(bad):
         example = "2024-12-31" if layout in ("", ISO) else layout.replace(TIME, "14:05")

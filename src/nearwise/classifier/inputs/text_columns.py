@@ -13,7 +13,6 @@ from nearwise.data.tables.spellings import (
     Decimal,
     Token,
     in_common,
-    number_text,
     tokenized,
 )
 
@@ -47,8 +46,7 @@ def numbers_among(values: Iterable[Any], *, majority: bool = False) -> Numbers:
     tokens = tokenized(texts, sampled=not majority)
     if majority and in_common(tokens.values()) is None:
         fits: list[dict[str, Token]] = [
-            {text: token for text, token in tokens.items() if number_text(token, mark)}
-            for mark in DECIMALS
+            {text: token for text, token in tokens.items() if token.fits(mark)} for mark in DECIMALS
         ]
         tokens = max(fits, key=len)
     others = [text for text in texts if text not in tokens]
@@ -61,7 +59,8 @@ def dates_among(values: list[Any]) -> tuple[list[str], list[str]]:
     if not all(isinstance(value, str) for value in values):
         return [], []
     words = [text for text in values if _is_gap(text) or text.strip() in ZERO_DATES]
-    texts = [text for text in values if text not in set(words)] if words else values
+    gaps = set(words)
+    texts = [text for text in values if text not in gaps] if words else values
     layouts, odd = text_layouts(texts) if texts else ([], [])
     return layouts, words + odd
 

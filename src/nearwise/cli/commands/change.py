@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import rich.table
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.console import reported, say, short, show, show_json, typed
 from nearwise.cli.models import in_place, new_model, open_model, require_model
-from nearwise.cli.options import (
-    DataArgument,
-    HeaderOption,
-    KnownTargetOption,
-    ModelArgument,
-    QuietOption,
-    SkipUnlabelledOption,
-    StoreOption,
-    named_store,
-)
+from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder
-from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
@@ -32,31 +24,13 @@ if TYPE_CHECKING:
 
 _LONGEST_REPLAY = 0.5  # seconds that opening a model may take longer for its changes
 _IDS_SHOWN = 8
-IdsArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="IDS", help="Remembered rows, by the ids that predictions name: 0-4, or 0,2,7."
-    ),
-]
-ForgetOption = Annotated[
-    bool,
-    typer.Option("--forget-classes", help="Also if a class loses its last row."),
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="TEXT",
-        help="Name this request: sent again under the same name, it changes nothing.",
-    ),
-]
 
 
 @reported
 def add(
-    model: ModelArgument,
-    data: DataArgument,
-    target: KnownTargetOption = None,
+    model: options.ModelArgument,
+    data: options.DataArgument,
+    target: options.KnownTargetOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Leave MODEL as it is; write here."),
@@ -89,13 +63,13 @@ def add(
             "that both have.",
         ),
     ] = False,
-    resize: ResizeOption = False,
-    skip_damaged: SkipDamagedOption = False,
-    skip_unlabelled: SkipUnlabelledOption = False,
-    header: HeaderOption = None,
-    key: KeyOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    resize: options.ResizeOption = False,
+    skip_damaged: options.SkipDamagedOption = False,
+    skip_unlabelled: options.SkipUnlabelledOption = False,
+    header: options.HeaderOption = None,
+    key: options.KeyOption = None,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Add rows to a model without training it again; new classes too.
 
@@ -182,12 +156,12 @@ def add(
 
 @reported
 def remove(
-    model: ModelArgument,
-    ids: IdsArgument,
-    forget_classes: ForgetOption = False,
-    key: KeyOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    model: options.ModelArgument,
+    ids: options.IdsArgument,
+    forget_classes: options.ForgetOption = False,
+    key: options.KeyOption = None,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Make a model forget rows; nothing is trained again.
 
@@ -210,8 +184,8 @@ def remove(
 
 @reported
 def relabel(
-    model: ModelArgument,
-    ids: IdsArgument,
+    model: options.ModelArgument,
+    ids: options.IdsArgument,
     label: Annotated[
         str,
         typer.Argument(
@@ -219,10 +193,10 @@ def relabel(
             help="One of the model's classes; -- stands before one that begins with a minus.",
         ),
     ],
-    forget_classes: ForgetOption = False,
-    key: KeyOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    forget_classes: options.ForgetOption = False,
+    key: options.KeyOption = None,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Correct the label of remembered rows; nothing is trained again.
 
@@ -252,15 +226,15 @@ def relabel(
 
 @reported
 def undo(
-    model: ModelArgument,
+    model: options.ModelArgument,
     version: Annotated[
         int,
         typer.Argument(
             metavar="VERSION", help="Version of a change, as 'nearwise history' lists it."
         ),
     ],
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Take a change back by reversing it.
 
@@ -287,9 +261,9 @@ def undo(
 
 @reported
 def history(
-    model: ModelArgument,
-    store: StoreOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    model: options.ModelArgument,
+    store: options.StoreOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List the changes of a model since it was fitted: version, time, kind and rows.
 
@@ -352,7 +326,7 @@ def _from_to(change: "Change") -> str:
 
 @reported
 def compact(
-    model: ModelArgument,
+    model: options.ModelArgument,
     accept_lost_changes: Annotated[
         bool,
         typer.Option(
@@ -360,8 +334,8 @@ def compact(
             help="If the journal is damaged, lost or too old: go on without its changes.",
         ),
     ] = False,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Fold the changes of a model into its folder, and forget removed rows for good.
 

@@ -6,34 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import rich.table
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import reported, say, show
-from nearwise.cli.options import (
-    DataArgument,
-    HeaderOption,
-    QuietOption,
-    SkipUnlabelledOption,
-    TargetOption,
-)
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.column_options import (
-    CategoryOption,
-    DateOption,
-    DropOption,
-    KeepOption,
-    NumberOption,
-    WordsOption,
-    column_uses,
-    report,
-)
+from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.frames import free_name
-from nearwise.cli.rows.image_rows import (
-    ColorOption,
-    ImageOptions,
-    ImageSizeOption,
-    SkipDamagedOption,
-    names_images,
-)
+from nearwise.cli.rows.image_rows import ImageOptions, names_images
 from nearwise.cli.rows.parsing import parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 
@@ -46,8 +25,8 @@ _WIDEST = 4  # columns of a row that are shown
 
 @reported
 def clean(
-    data: DataArgument,
-    target: TargetOption = None,
+    data: options.DataArgument,
+    target: options.TargetOption = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -58,12 +37,12 @@ def clean(
             "suffix; - is standard output.",
         ),
     ] = None,
-    drop: DropOption = None,
-    keep: KeepOption = None,
-    category: CategoryOption = None,
-    number: NumberOption = None,
-    date: DateOption = None,
-    keep_words: WordsOption = None,
+    drop: options.DropOption = None,
+    keep: options.KeepOption = None,
+    category: options.CategoryOption = None,
+    number: options.NumberOption = None,
+    date: options.DateOption = None,
+    keep_words: options.WordsOption = None,
     top: Annotated[int, typer.Option(min=1, help="Suspects to print.")] = 10,
     noise: Annotated[
         str,
@@ -79,13 +58,13 @@ def clean(
         Literal["nearwise", "cleanlab"],
         typer.Option(help='cleanlab: its ranking of the same probabilities (extra "labels").'),
     ] = "nearwise",
-    image_size: ImageSizeOption = None,
-    color: ColorOption = None,
-    skip_damaged: SkipDamagedOption = False,
-    skip_unlabelled: SkipUnlabelledOption = False,
+    image_size: options.ImageSizeOption = None,
+    color: options.ColorOption = None,
+    skip_damaged: options.SkipDamagedOption = False,
+    skip_unlabelled: options.SkipUnlabelledOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the fit.")] = 0,
-    header: HeaderOption = None,
-    quiet: QuietOption = False,
+    header: options.HeaderOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Find rows whose label looks wrong, and show the neighbors as evidence.
 
@@ -117,21 +96,19 @@ def clean(
             "Use --preset fast or default, or for a table --noise none, which ranks rows by the "
             "prediction without them."
         )
-    options = ImageOptions(image_size, color, skip_damaged)
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)
+    images = ImageOptions(image_size, color, skip_damaged)
     rows = read_to_learn(
         data,
         target,
-        options,
+        images,
+        uses=uses,
         drop=drop or [],
-        category=category or [],
         keep_words=keep_words or [],
         skip_unlabelled=skip_unlabelled,
         header=header,
         quiet=quiet,
     )
-    if rows.names is None:
-        report(rows.X, data, uses, quiet=quiet)
 
     from nearwise.classifier import AttnKNNClassifier, ColumnWarning
 

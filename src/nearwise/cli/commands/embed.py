@@ -4,18 +4,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.answer_columns import beside
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
-from nearwise.cli.options import (
-    HeaderOption,
-    ModelArgument,
-    QuietOption,
-    RowsArgument,
-    StoreOption,
-)
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
 
 if TYPE_CHECKING:
@@ -24,8 +18,8 @@ if TYPE_CHECKING:
 
 @reported
 def embed(
-    model: ModelArgument,
-    data: RowsArgument,
+    model: options.ModelArgument,
+    data: options.RowsArgument,
     out: Annotated[
         str,
         typer.Option(
@@ -42,15 +36,12 @@ def embed(
             help="Which of MODEL's spaces the keys are from; an unknown name lists them.",
         ),
     ] = "features",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
-    ] = None,
-    resize: ResizeOption = False,
-    skip_damaged: SkipDamagedOption = False,
-    header: HeaderOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    keep: options.CopyOption = None,
+    resize: options.ResizeOption = False,
+    skip_damaged: options.SkipDamagedOption = False,
+    header: options.HeaderOption = None,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Write the keys of rows: the numbers by which a model finds their neighbors.
 

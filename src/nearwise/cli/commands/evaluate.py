@@ -7,26 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.table
 import typer
 
-from nearwise.cli.answer_columns import (
-    ConfidenceOption,
-    TrustOptions,
-    measure_trust,
-    trust_in_words,
-)
+from nearwise.cli import options
+from nearwise.cli.answer_columns import TrustOptions, measure_trust, trust_in_words
 from nearwise.cli.class_tables import FEW, by_class, class_table, shot_table, shots_of
 from nearwise.cli.console import progress, reported, say, show, show_json
 from nearwise.cli.models import open_model
-from nearwise.cli.options import (
-    DataArgument,
-    HeaderOption,
-    KnownTargetOption,
-    ModelArgument,
-    QuietOption,
-    SkipUnlabelledOption,
-    StoreOption,
-)
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows
 from nearwise.conditions import command_line, hardware, load_plugin, require_extra, versions
@@ -57,9 +44,9 @@ _FEWEST = 10  # rows from which resampling them says how far scores may be off
 
 @reported
 def evaluate(
-    model: ModelArgument,
-    data: DataArgument,
-    target: KnownTargetOption = None,
+    model: options.ModelArgument,
+    data: options.DataArgument,
+    target: options.KnownTargetOption = None,
     json_file: Annotated[
         str | None,
         typer.Option("--json", metavar="FILE", help="Write the numbers; - is standard output."),
@@ -77,13 +64,13 @@ def evaluate(
             metavar="SHARE", help="Measure the answers when only this share of rows is answered."
         ),
     ] = 0.9,
-    confidence: ConfidenceOption = None,
-    resize: ResizeOption = False,
-    skip_damaged: SkipDamagedOption = False,
-    skip_unlabelled: SkipUnlabelledOption = False,
-    header: HeaderOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    confidence: options.ConfidenceOption = None,
+    resize: options.ResizeOption = False,
+    skip_damaged: options.SkipDamagedOption = False,
+    skip_unlabelled: options.SkipUnlabelledOption = False,
+    header: options.HeaderOption = None,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
 
@@ -131,12 +118,10 @@ def evaluate(
     features, y, halves = take_rows(rows.X, scored.at), scored.y, scored.halves
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
     null_mass = float(scored.parts.null_mass.mean())
-    options = TrustOptions(coverage, confidence=confidence)
-    options.check_ranges()
+    asked = TrustOptions(coverage, confidence=confidence)
+    asked.check_ranges()
     trust = (
-        measure_trust(learned, features, y, options)
-        if scored.new
-        else {"not_measured": ONLY_LEARNED}
+        measure_trust(learned, features, y, asked) if scored.new else {"not_measured": ONLY_LEARNED}
     )
     shots = shots_of(learned, y, halves)
     classes = by_class(learned.classes_, y, halves["model"])

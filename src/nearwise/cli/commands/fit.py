@@ -11,33 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import INTERRUPTED, reported, say, typed, typed_again
 from nearwise.cli.models import check_out, new_model
-from nearwise.cli.options import (
-    DataArgument,
-    HeaderOption,
-    QuietOption,
-    SkipUnlabelledOption,
-    TargetOption,
-)
 from nearwise.cli.outputs import check_folder
-from nearwise.cli.rows.column_options import (
-    CategoryOption,
-    DateOption,
-    DropOption,
-    KeepOption,
-    NumberOption,
-    WordsOption,
-    column_uses,
-    report,
-)
-from nearwise.cli.rows.image_rows import (
-    ColorOption,
-    ImageOptions,
-    ImageSizeOption,
-    SkipDamagedOption,
-)
+from nearwise.cli.rows.column_options import column_uses
+from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.interrupts import watch_interrupt
@@ -53,17 +33,17 @@ _FIT = re.compile(r"fit-[0-9a-f]+")
 
 @reported
 def fit(
-    data: DataArgument,
+    data: options.DataArgument,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
     ],
-    target: TargetOption = None,
-    drop: DropOption = None,
-    keep: KeepOption = None,
-    category: CategoryOption = None,
-    number: NumberOption = None,
-    date: DateOption = None,
-    keep_words: WordsOption = None,
+    target: options.TargetOption = None,
+    drop: options.DropOption = None,
+    keep: options.KeepOption = None,
+    category: options.CategoryOption = None,
+    number: options.NumberOption = None,
+    date: options.DateOption = None,
+    keep_words: options.WordsOption = None,
     weight: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
@@ -121,10 +101,10 @@ def fit(
             help="Class shares where predictions are used; uniform is fair to rare classes."
         ),
     ] = None,
-    image_size: ImageSizeOption = None,
-    color: ColorOption = None,
-    skip_damaged: SkipDamagedOption = False,
-    skip_unlabelled: SkipUnlabelledOption = False,
+    image_size: options.ImageSizeOption = None,
+    color: options.ColorOption = None,
+    skip_damaged: options.SkipDamagedOption = False,
+    skip_unlabelled: options.SkipUnlabelledOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
@@ -133,8 +113,8 @@ def fit(
         bool, typer.Option("--overwrite", help="Replace the model at --out.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
-    header: HeaderOption = None,
-    quiet: QuietOption = False,
+    header: options.HeaderOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Learn a classifier from a table, or from a folder of images, and save it as a folder.
 
@@ -162,19 +142,6 @@ def fit(
     check_folder("--out", out, [data], for_model=True)
     check_checkpoints(out)
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)
-    options = ImageOptions(image_size, color, skip_damaged)
-    rows = read_to_learn(
-        data,
-        target,
-        options,
-        drop=drop or [],
-        category=category or [],
-        keep_words=keep_words or [],
-        weight=weight,
-        skip_unlabelled=skip_unlabelled,
-        header=header,
-        quiet=quiet,
-    )
     chosen: dict[str, Any] = {
         "preset": preset,
         "base": base,
@@ -183,10 +150,21 @@ def fit(
         "cv": parse_cv("--cv", cv),
         "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
         "class_prior": class_prior,
+        "columns": columns or None,
     }
-    if rows.names is None:
-        chosen["columns"] = columns or None
-        report(rows.X, data, columns, quiet=quiet)
+    images = ImageOptions(image_size, color, skip_damaged)
+    rows = read_to_learn(
+        data,
+        target,
+        images,
+        uses=columns,
+        drop=drop or [],
+        keep_words=keep_words or [],
+        weight=weight,
+        skip_unlabelled=skip_unlabelled,
+        header=header,
+        quiet=quiet,
+    )
     # what the user left open stays the estimator's own default
     parameters = {name: value for name, value in chosen.items() if value is not None}
     if base == "none":

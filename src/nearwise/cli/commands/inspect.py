@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.table
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.console import fact_table, reported, show, show_json, shown_cell
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ModelArgument, StoreOption
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
@@ -28,7 +28,7 @@ _TITLES = {
 
 @reported
 def inspect(
-    model: ModelArgument,
+    model: options.ModelArgument,
     scores: Annotated[
         bool,
         typer.Option("--scores", help="Also measure every remembered row without itself."),
@@ -42,8 +42,8 @@ def inspect(
             "0-4, or 0,2,7.",
         ),
     ] = None,
-    store: StoreOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    store: options.StoreOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Describe a model: rows, classes, columns, what was chosen, calibration, scores.
 

@@ -5,15 +5,16 @@ from typing import Annotated
 
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.console import reported, say, steps, typed
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ModelArgument, QuietOption, named_store
+from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder
 
 
 @reported
 def move(
-    model: ModelArgument,
+    model: options.ModelArgument,
     out: Annotated[
         Path,
         typer.Option(
@@ -30,7 +31,7 @@ def move(
             "new model. Passwords come from PGPASSWORD or ~/.pgpass, and MILVUS_TOKEN.",
         ),
     ] = None,
-    quiet: QuietOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Write the memory of a model to a store, so that it may outgrow this machine's memory.
 

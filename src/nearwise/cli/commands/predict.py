@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.answer_columns import (
-    ConfidenceOption,
-    CoverageOption,
-    RiskOption,
     TrustOptions,
     beside,
     neighbor_columns,
@@ -19,15 +17,8 @@ from nearwise.cli.answer_columns import (
 )
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
-from nearwise.cli.options import (
-    HeaderOption,
-    ModelArgument,
-    QuietOption,
-    RowsArgument,
-    StoreOption,
-)
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
 
 if TYPE_CHECKING:
@@ -41,8 +32,8 @@ Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 
 @reported
 def predict(
-    model: ModelArgument,
-    data: RowsArgument,
+    model: options.ModelArgument,
+    data: options.RowsArgument,
     out: Annotated[
         str,
         typer.Option(
@@ -63,12 +54,12 @@ def predict(
         int,
         typer.Option(min=0, help="With --explain: how many, weightiest first; 0 shows all."),
     ] = 5,
-    coverage: CoverageOption = None,
-    max_risk: RiskOption = None,
+    coverage: options.CoverageOption = None,
+    max_risk: options.RiskOption = None,
     sets: Annotated[
         bool, typer.Option("--sets", help="Add the set of classes that may be the true one.")
     ] = False,
-    confidence: ConfidenceOption = None,
+    confidence: options.ConfidenceOption = None,
     novelty: Annotated[
         bool,
         typer.Option(
@@ -77,19 +68,16 @@ def predict(
             "this novelty score.",
         ),
     ] = False,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
-    ] = None,
-    resize: ResizeOption = False,
-    skip_damaged: SkipDamagedOption = False,
+    keep: options.CopyOption = None,
+    resize: options.ResizeOption = False,
+    skip_damaged: options.SkipDamagedOption = False,
     form: Annotated[
         Format | None,
         typer.Option("--format", help="Format of the output, if the suffix does not show it."),
     ] = None,
-    header: HeaderOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    header: options.HeaderOption = None,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     r"""Predict the rows of a table, or images.
 
@@ -117,8 +105,8 @@ def predict(
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
-    options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
-    options.check()
+    asked = TrustOptions(coverage, max_risk, sets, novelty, confidence)
+    asked.check()
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     check_output("--out", out, data)
     form = form or _format_of(out)
@@ -127,9 +115,9 @@ def predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
     query = learned.query(features, explain=(neighbors or None) if explain else False)
-    chosen = options.select(query)  # first: it may be refused
+    chosen = asked.select(query)  # first: it may be refused
     explanations = query.explanations() if explain else None
-    trust = trust_columns(query, options, chosen, as_text=form != "jsonl")
+    trust = trust_columns(query, asked, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
         # without columns, pandas 2 gives no records at all
         rows = copied.to_dict("records") or [{} for _ in explanations]

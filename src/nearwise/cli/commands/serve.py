@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.console import reported, say, show
 from nearwise.cli.models import require_model
-from nearwise.cli.options import ModelArgument, QuietOption, StoreOption
 from nearwise.conditions import require_extra
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "fastapi_offline")
@@ -20,7 +20,7 @@ _TO_DRAIN = 5  # seconds beyond the deadline for answers under way when the serv
 
 @reported
 def serve(
-    model: ModelArgument,
+    model: options.ModelArgument,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
@@ -65,8 +65,8 @@ def serve(
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Serve programs only: no page to look at neighbors.")
     ] = False,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
+    store: options.StoreOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
 
@@ -159,7 +159,7 @@ def key(
             "refresh."
         ),
     ] = "read",
-    quiet: QuietOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Make an access key for 'nearwise serve', and print it this once.
 

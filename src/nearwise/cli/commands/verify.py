@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearwise.cli import options
 from nearwise.cli.console import fact_table, reported, say, show, show_json
-from nearwise.cli.options import StoreOption
 
 if TYPE_CHECKING:
     from nearwise.classifier.model.fitted_model import FittedModel
@@ -24,8 +24,8 @@ def verify(
             help="A type in a base of your own that may be loaded; may be repeated.",
         ),
     ] = None,
-    store: StoreOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    store: options.StoreOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Check a saved model from the first byte to a few predictions, and report what it holds.
 

@@ -3,9 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from nearwise.cli.console import say
 from nearwise.cli.rows.frames import require_columns
@@ -68,30 +66,6 @@ def _described(column: "ColumnReport", flags: bool) -> str:
 
 def _quoted(name: str) -> str:
     return f'"{name}"' if " " in name else name
-
-
-def _names(help_text: str) -> Any:
-    return typer.Option(metavar="COLUMN", help=f"{help_text}; may be repeated.")
-
-
-DropOption = Annotated[list[str] | None, _names("Leave a column out (an id, say)")]
-KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
-CategoryOption = Annotated[list[str] | None, _names("Take its numbers for categories (zip codes)")]
-NumberOption = Annotated[
-    list[str] | None,
-    _names("Read its text as numbers, some with a unit; other text is a gap"),
-]
-WordsOption = Annotated[
-    list[str] | None, _names("Take NA, None and the like for words; only empty cells are gaps")
-]
-DateOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN[=FORMAT]",
-        help="Read its text as dates, or say why not; of a FORMAT such as %d-%m-%y; may be "
-        "repeated.",
-    ),
-]
 
 
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:

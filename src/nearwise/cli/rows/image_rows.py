@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
-
-import typer
+from typing import TYPE_CHECKING, Literal, cast
 
 from nearwise.cli.console import say
 from nearwise.cli.outputs import is_model_folder
@@ -18,26 +16,6 @@ if TYPE_CHECKING:
     from nearwise.classifier.inputs.images import ImageEncoder
     from nearwise.data import Dataset
 
-ImageSizeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--image-size",
-        metavar="SIDE|HxW",
-        help="Images: resize all to this size in pixels, height first; the aspect ratio is "
-        "not kept.",
-    ),
-]
-ColorOption = Annotated[
-    Literal["grey", "rgb"] | None,
-    typer.Option("--color", help="Images: convert all to grey or to colour."),
-]
-SkipDamagedOption = Annotated[
-    bool,
-    typer.Option("--skip-damaged", help="Images: leave out files that cannot be read, and say so."),
-]
-ResizeOption = Annotated[
-    bool, typer.Option("--resize", help="Images: resize them to MODEL's size.")
-]
 _PARTS = {"train": "training", "test": "test"}
 _TARGET = "class"  # what the labels of a folder are called
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearwise.cli.console import say, shown_cell
+from nearwise.cli.rows.column_options import report
 from nearwise.cli.rows.frames import (
     Frame,
     as_learned,
@@ -94,8 +95,8 @@ def read_to_learn(
     target: str | None,
     options: ImageOptions,
     *,
+    uses: dict[str, Any],
     drop: Sequence[str] = (),
-    category: Sequence[str] = (),
     keep_words: Sequence[str] = (),
     weight: str | None = None,
     skip_unlabelled: bool = False,
@@ -105,9 +106,9 @@ def read_to_learn(
     """Read rows that a model is to be fitted to.
 
     `data` is a table, "-" for one on standard input, or a folder with a folder of images for each
-    class; `target`, `drop`, `category`, `keep_words` and `weight` name columns of a table. Rows
-    without a label are left out on request. ValueError if an option does not go with `data`, or
-    this cannot be read.
+    class; `target`, `drop`, `keep_words` and `weight` name columns of a table, `uses` says what
+    some are used as, which is reported of all. Rows without a label are left out on request.
+    ValueError if an option does not go with `data`, or this cannot be read.
     """
     if names_images(data):
         check_target(target)
@@ -131,10 +132,12 @@ def read_to_learn(
     if weight is not None:
         require_columns(frame.table, [weight], data)
         weights = frame.table.pop(weight)
+    category = [name for name, use in uses.items() if use == "category"]
     unmerged(frame, [target, *category], data, quiet=quiet)
     features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
     _note_words(frame, features, data, quiet=quiet)
     weight_of = None if weights is None else _weights(weights[labels.index], data)
+    report(features, data, uses, quiet=quiet)
     return Rows(features, labels, weight_of, frame=frame)
 
 

@@ -14,8 +14,6 @@ from nearwise.data.tables.spellings import (
     Decimal,
     Spelling,
     Token,
-    bare_numbers,
-    bare_text,
     in_common,
     number_text,
     tokenized,
@@ -109,6 +107,7 @@ def read_numbers(
     styles, tokens = {i: one[0] for i, one in read.items()}, {i: one[1] for i, one in read.items()}
     sure = {mark for found in styles.values() for mark in DECIMALS if mark == found.decimal}
     pointed: Columns = {}
+    fits: dict[int, tuple[Common, Tokens] | None] = {}
     if not all(found.plain for found in styles.values()):
         written = _with_points(table.drop(columns=known), as_text)
         fits = {i: _common(column.dropna().unique()) for i, column in written.items()}
@@ -124,6 +123,7 @@ def read_numbers(
     if sure == {","}:
         columns |= pointed
         spelt |= dict.fromkeys(pointed, Spelling(",", "."))
+        tokens |= {i: found[1] for i, found in fits.items() if i in pointed and found}
     special = {i: spelling for i, spelling in spelt.items() if spelling.described}
     for what in dict.fromkeys(spelling.described for spelling in special.values()):
         alike = [names[i] for i, spelling in sorted(special.items()) if spelling.described == what]
@@ -242,8 +242,6 @@ def _style(column: "pd.Series") -> tuple[Common, Tokens] | None:
         return Common("", "", "", frozenset(("",)), "", plain=True), {}
     if not all(isinstance(value, str) for value in values) or _are_codes(values):
         return None
-    if values and (found := bare_numbers(column.dropna().str.strip())):
-        return found, {}
     if any(token.sign for token in tokenized(values[:1]).values()):
         values = values[:_EVIDENCE]  # it stays text
     return _common(values)
@@ -256,12 +254,10 @@ def _common(values: Collection[str]) -> tuple[Common, Tokens] | None:
 
 
 def _numbers(column: "pd.Series", decimal: Decimal, tokens: Tokens) -> "pd.Series":
-    values = {value: str(value) for value in column.dropna().unique()}
-    spelt = {
-        value: str(number_text(tokens[text], decimal)) if tokens else bare_text(text, decimal)
-        for value, text in values.items()
-    }
-    if not column.isna().any() and all(re.fullmatch(r"[+-]?\d{1,18}", t) for t in spelt.values()):
-        return column.map({value: int(text) for value, text in spelt.items()}).astype(np.int64)
+    codes, distinct = pd.factorize(column)  # -1 is a gap
+    texts = [number_text(t, tokens[t], decimal) if tokens else t for t in map(str, distinct)]
     # float(), so that every number is the nearest double as in the columns that pandas reads
-    return column.map({value: float(text) for value, text in spelt.items()}).astype(np.float64)
+    values = np.array([*map(float, texts), np.nan])
+    if (codes >= 0).all() and all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in texts):
+        values = np.array([*map(int, texts)], dtype=np.int64)
+    return pd.Series(values[codes], index=column.index, name=column.name)

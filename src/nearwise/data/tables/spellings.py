@@ -21,23 +21,18 @@ _COMMA = re.compile(
     rf"{_EXPONENT}",
     re.ASCII,
 )
-_BARE = re.compile(rf"([+-]?)([\d.,]+{_EXPONENT})", re.ASCII)
-# the same without a reference back, as a fast engine reads them
-_LINES = {
-    mark: rf"[+-]?(?:(?:0|[1-9][0-9]*)(?:[{mark}][0-9]+)?"
-    rf"|[1-9][0-9]{{0,2}}(?:[{other}][0-9]{{3}})+(?:[{mark}][0-9]+)?)(?:[eE][+-]?[0-9]+)?"
-    for mark, other in (".,", ",.")
-}
-_WITHOUT = {
-    decimal: str.maketrans({decimal or ".": "."} | dict.fromkeys(others, ""))
-    for decimal, others in (("", "' \xa0"), (".", ",' \xa0"), (",", ".' \xa0"))
-}
 _MINUSES = "\u2212\ufe63\uff0d"
+_QUOTES, _BLANKS = "\u2019\u02bc", "\u2002\u2003\u2007\u2008\u2009\u202f"
 _TYPEWRITTEN = str.maketrans(
-    dict.fromkeys(_MINUSES, "-")
-    | dict.fromkeys("\u2019\u02bc", "'")
-    | dict.fromkeys("\u2002\u2003\u2007\u2008\u2009\u202f", "\xa0")
+    dict.fromkeys(_MINUSES, "-") | dict.fromkeys(_QUOTES, "'") | dict.fromkeys(_BLANKS, "\xa0")
 )
+_WITHOUT = {
+    decimal: str.maketrans(
+        {decimal or ".": "."} | dict.fromkeys(f"{others}' \xa0{_QUOTES}{_BLANKS}", "")
+    )
+    for decimal, others in (("", ""), (".", ","), (",", "."))
+}
+_NINES = str.maketrans("012345678", "999999999")
 _SYMBOLS = r"(?:(?:US|CA|AU|HK|NT|MX|[ACRS])?\$|[£¤¥¢₡-₿฿€]|kr\.?|Kč|zł|Ft|Rs\.?|Fr\.|lei)"
 _CODES = (
     "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KES|KRW|"
@@ -55,14 +50,6 @@ _TOKEN = re.compile(
     r"([.,]?[0-9](?:[0-9.,' \xa0]*[0-9])?\.?(?:[eE][+-]?[0-9]+)?)"
     rf"(?:\s*({_SYMBOLS}|{_CODES}|{_UNITS})|\s+([VWLKF]|{_WORD}))?(\)?)"
 )
-_UNIT = (
-    rf"(?:{_SYMBOLS}|{_CODES}|{_UNITS}|[A-Zdjt]|[kcm]?m[23]|[kmµn]?mol|deg|degrees?|percent|pct)"
-)
-_UNIT_WORDS = (
-    "years?|yrs?|months?|weeks?|days?|hours?|minutes?|seconds?|persons?|people|count|number|text|"
-    "string|int|integer|float|double|bool|boolean|date|datetime|unitless|none|n/a|-+"
-)
-_UNIT_CELL = re.compile(rf"{_UNIT}(?:[/·*^]{_UNIT})*|{_UNIT_WORDS}|\(.*\)|\[.*\]", re.IGNORECASE)
 _ASCII_WORDS = re.compile(r"[^\W\d_]+\.?(?:/[^\W\d_]+)?")
 _PADDED = re.compile(r"0\d", re.ASCII)
 _SAMPLE = 50  # texts that are looked at before all
@@ -74,9 +61,10 @@ DECIMALS: tuple[Decimal, Decimal] = (".", ",")
 
 
 class Token(NamedTuple):
-    """A text that is a number in some spelling: its sign or unit, its digits and marks.
+    """How texts of one shape are a number: their sign or unit, and where digits and marks stand.
 
-    `point` and `comma` say which decimal marks it may have.
+    `body` has the digits and marks of the shape, `place` is theirs in a text; `point` and `comma`
+    say which decimal marks it may have.
     """
 
     sign: str
@@ -86,6 +74,12 @@ class Token(NamedTuple):
     negative: bool = False
     plain: bool = False
     minus: str = ""
+    place: tuple[int, int] = (0, 0)
+
+    def fits(self, decimal: "Decimal") -> bool:
+        """Whether this is a number with a decimal mark; without one if that is ""."""
+        whole = not ("." in self.body or "," in self.body)
+        return {".": self.point, ",": self.comma}.get(decimal, whole)
 
 
 @dataclass(frozen=True)
@@ -138,34 +132,36 @@ class Spelling:
 
         ValueError, with row and value, for text that is no number in this spelling.
         """
-        values = column.astype(object)
-        found: dict[Any, float | None] = {}
-        tokens = tokenized(v for v in values.dropna().unique() if isinstance(v, str))
+        codes, distinct = pd.factorize(column.astype(object))  # -1 is a gap
+        tokens = tokenized(v for v in distinct if isinstance(v, str))
         decimal = self.decimal
         if not decimal:
             common = in_common(tokens.values())
             decimal = common.decimal_by() if common is not None else ""
-        for value in values.dropna().unique():
-            token = tokens.get(value) if isinstance(value, str) else None
+        fits = {token for token in {*tokens.values()} if self._allows(token, decimal)}
+
+        def number(value: Any) -> float:
             if not isinstance(value, str):
-                found[value] = float(value)
-            elif token is not None and self._allows(token):
-                text = number_text(token, decimal)
-                found[value] = None if text is None else float(text)
-        read = values.map(found, na_action="ignore")
-        bad = np.flatnonzero(read.isna() & values.notna())
+                return float(value)
+            token = tokens.get(value)
+            return float(number_text(value, token, decimal)) if token in fits else np.nan
+
+        read = np.array([*map(number, distinct), np.nan])[codes]
+        bad = np.flatnonzero(np.isnan(read) & (codes >= 0))
         if len(bad):
             how = f" with {self.described}" if self.described else ""
             raise ValueError(
                 f"Column {name!r} held numbers{how} in training and now holds "
-                f"{values.iloc[bad[0]]!r} in row {bad[0]} (counted from 0; {len(bad)} such rows of "
-                f"{len(values)}). Write numbers as in training ({self.example}), give a table of "
+                f"{column.iloc[bad[0]]!r} in row {bad[0]} (counted from 0; {len(bad)} such rows of "
+                f"{len(column)}). Write numbers as in training ({self.example}), give a table of "
                 "numbers instead of text (Parquet, a DataFrame), or leave the cell empty where the "
                 "value is missing."
             )
-        return read.astype(np.float64)
+        return pd.Series(read, index=column.index, name=column.name)
 
-    def _allows(self, token: Token) -> bool:
+    def _allows(self, token: Token, decimal: Decimal) -> bool:
+        if not token.fits(decimal):
+            return False
         if token.sign or not self.sign:
             return token.sign == self.sign
         return self.bare or self.sign not in _RATIOS
@@ -216,8 +212,15 @@ def tokenized(
     ones are.
     """
     found: dict[str, Token] = {}
+    of_shape: dict[str, Token | None] = {}
     for number, text in enumerate(texts, start=1):
-        token = _token(text)
+        shape = text.translate(_NINES)
+        first = shape.find("9")
+        if text[first : first + 1] == "0":  # a digit in front alone may make a code
+            shape = f"{shape[:first]}0{shape[first + 1 :]}"
+        if shape not in of_shape:
+            of_shape[shape] = _token(shape)
+        token = of_shape[shape]
         if token is not None:
             found[text] = token
         elif whole:
@@ -227,37 +230,35 @@ def tokenized(
     return found
 
 
-def _token(text: str) -> Token | None:
-    stripped = text.strip()
+def _token(shape: str) -> Token | None:
+    stripped = shape.strip()
+    offset = shape.find(stripped)
     if NUMBER.fullmatch(stripped):
         body = stripped.lstrip("+-")
         comma = "." not in body or _COMMA.fullmatch(body) is not None
-        return Token("", body, True, comma, negative=stripped[0] == "-", plain=True)
-    sign = odd = ""
-    bare = _BARE.fullmatch(stripped)
-    if bare:
-        minus, body = bare.groups()
-        negative = minus == "-"
-    else:
-        typed = stripped if stripped.isascii() else stripped.translate(_TYPEWRITTEN)
-        match = _TOKEN.fullmatch(typed)
-        if match is None:
-            return None
-        opened, minus, before, inner, body, glued, word, closed = match.groups(default="")
-        sign = before or glued or word
-        if bool(opened) != bool(closed) or bool(opened) + bool(minus) + bool(inner) > 1:
-            return None
-        if before and (glued or word):
-            return None
-        if not before and len(sign.rstrip(".")) > 2 and _ASCII_WORDS.fullmatch(sign):
-            sign = sign.rstrip(".").removesuffix("s")  # 1 year and 2 years
-        negative = bool(opened) or "-" in minus + inner
-        if opened:
-            odd = "()"
-        elif negative and typed is not stripped:
-            odd = next((c for c in stripped if c in _MINUSES), "")
+        place = (offset + len(stripped) - len(body), offset + len(stripped))
+        return Token("", body, True, comma, stripped[0] == "-", plain=True, place=place)
+    typed = stripped.translate(_TYPEWRITTEN)
+    match = _TOKEN.fullmatch(typed)
+    if match is None:
+        return None
+    opened, minus, before, inner, body, glued, word, closed = match.groups(default="")
+    sign, odd = before or glued or word, ""
+    if bool(opened) != bool(closed) or bool(opened) + bool(minus) + bool(inner) > 1:
+        return None
+    if before and (glued or word):
+        return None
+    if not before and len(sign.rstrip(".")) > 2 and _ASCII_WORDS.fullmatch(sign):
+        sign = sign.rstrip(".").removesuffix("s")  # 1 year and 2 years
+    negative = bool(opened) or "-" in minus + inner
+    if opened:
+        odd = "()"
+    elif negative and typed != stripped:
+        odd = next((c for c in stripped if c in _MINUSES), "")
     point, comma = _marks_of(body)
-    return Token(sign, body, point, comma, negative, minus=odd) if point or comma else None
+    place = (offset + match.start(5), offset + match.end(5))
+    token = Token(sign, body, point, comma, negative, minus=odd, place=place)
+    return token if point or comma else None
 
 
 def _marks_of(body: str) -> tuple[bool, bool]:
@@ -272,15 +273,11 @@ def _marks_of(body: str) -> tuple[bool, bool]:
     return point, comma
 
 
-def is_unit(text: str) -> bool:
-    """Whether a text names a unit or a type, as a line under the names of columns does."""
-    return _UNIT_CELL.fullmatch(text) is not None
-
-
 def in_common(tokens: Collection[Token]) -> Common | None:
     """Find what numbers in text have in common; None where they contradict each other."""
     if not tokens:
         return None
+    tokens = set(tokens)
     bodies = [token.body for token in tokens]
     marks = {mark for mark in DECIMALS if any(mark in body for body in bodies)}
     marked = bool(marks)
@@ -310,29 +307,7 @@ def _are_amounts(tokens: Collection[Token]) -> bool:
     return len(lengths) > 1 and min(lengths) <= 6
 
 
-def bare_numbers(texts: pd.Series) -> Common | None:
-    """As `in_common`, fast, for texts of nothing but digits, points and commas; else None."""
-    point, comma = (bool(texts.str.fullmatch(_LINES[mark]).all()) for mark in DECIMALS)
-    if not (point or comma):
-        return None
-    marks = [mark for mark in DECIMALS if texts.str.contains(mark, regex=False).any()]
-    both = point and comma
-    if not marks or (both and len(marks) > 1) or (point and marks == ["."]):
-        return None  # plain, or to be looked at one by one
-    decimal: Any = "either" if both else "." if point else ","
-    mark = next((mark for mark in marks if mark != decimal), "")
-    return Common(decimal, mark, "", frozenset(("",)), "", plain=False)
-
-
-def bare_text(text: str, decimal: Decimal) -> str:
-    """Write a number of nothing but digits, points and commas as float() reads it."""
-    return text.strip().translate(_WITHOUT[decimal])
-
-
-def number_text(token: Token, decimal: Decimal) -> str | None:
-    """Write a number as float() reads it; None where it does not fit the decimal mark."""
-    body = token.body
-    if not {".": token.point, ",": token.comma}.get(decimal, not ("." in body or "," in body)):
-        return None
-    digits = body.translate(_WITHOUT[decimal])
+def number_text(text: str, token: Token, decimal: Decimal) -> str:
+    """Write a number that fits a decimal mark as float() reads it."""
+    digits = text[slice(*token.place)].translate(_WITHOUT[decimal])
     return f"-{digits}" if token.negative else digits

@@ -155,7 +155,7 @@ def test_a_network_that_ignores_categories_does_not_become_the_only_base():
     y = generator.integers(0, 2, 160)
     X = pd.DataFrame({"noise": generator.normal(size=160), "tells": np.array(["a", "b"])[y]})
     few = {"cv": 2, "train": {"epochs": 10}}
-    model = attn_knn(embedder="mlp", preset="fast", **few, **QUICK).fit(X, y)
+    model = attn_knn(embedder="deep", preset="fast", **few, **QUICK).fit(X, y)
     assert "embedder-head" in model.choice_["base_nll"]
     assert model.choice_["base_nll"]["pool"] < 0.1
 
@@ -171,7 +171,7 @@ def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fit
 def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X.prod(axis=1) > 0).astype(int)
-    model = attn_knn(embedder="mlp", preset="fast", train={"epochs": 20}, **QUICK).fit(X, y)
+    model = attn_knn(embedder="deep", preset="fast", train={"epochs": 20}, **QUICK).fit(X, y)
     assert "embedder-head" in model.choice_["base"] and model.choice_["networks"] == 3
     model.save(tmp_path / "m")
     assert same(AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))

@@ -25,7 +25,7 @@ from tests.classifier.cases import (
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = {
-    **CHEAP, "base": logistic(), "preset": "fast", "cv": 3, "embedder": "mlp",
+    **CHEAP, "base": logistic(), "preset": "fast", "cv": 3, "embedder": "deep",
     "train": {"epochs": 4},
 }  # fmt: skip
 HEADS = {"head": {"epochs": 1}}
@@ -67,7 +67,7 @@ def test_ctrl_c_in_the_last_member_keeps_its_best_epoch(monkeypatch):
     interrupt(monkeypatch, member=2, epoch=2)
     with pytest.warns(UserWarning, match="best weights so far"):
         model = attn_knn(**EMBEDDED).fit(X, y)
-    assert model.choice_["embedder"] == "mlp"
+    assert model.choice_["embedder"] == "deep"
     epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder mlp"]
     assert epochs[-2:] == [1, 2]
 
@@ -80,7 +80,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
     held_out = {
-        "embedder": "table", "train": {"fit_scale": True}, "cv": 0.3,
+        "embedder": "table", "cv": 0.3,
     }  # fmt: skip
     with quietly():
         model = attn_knn(**EMBEDDED | held_out).fit(X, y)

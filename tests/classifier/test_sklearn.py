@@ -207,7 +207,7 @@ def test_history_names_stage_member_and_losses():
         settings = {**CHEAP, "base": "auto", "preset": "fast", "embedder": "deep"}
         model = attn_knn(**settings, train={"epochs": 2}).fit(X, y)
     stages = {record["stage"] for record in model.history_}
-    assert stages == {"embedder mlp", "head"}
+    assert stages == {"embedder deep", "head"}
     for record in model.history_:
         assert set(record) == {"stage", "member", "epoch", "train_loss", "held_out_nll"}
     assert model.choice_["embedder"] == "deep"

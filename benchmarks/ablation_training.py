@@ -29,25 +29,29 @@ from nearwise.conditions import hardware, versions
 from nearwise.data import split_dataset
 from nearwise.lab.data import load_dataset
 from nearwise.lab.results.measures import mean_with_interval
+from nearwise.lab.training.terms import TermsConfig, TermsObjective
 from nearwise.metrics import accuracy, nll
 from nearwise.safe_files import write_aside
-from nearwise.training import TrainConfig, TrainingRows, predict_neighbors, train_embedder
+from nearwise.training import TrainingRows, predict_neighbors, train_embedder
 
 HERE = Path(__file__).parent
 REFERENCE = "reference"
 TWINS = "a query finds itself"
+UNREFRESHED = "cached keys, hardly refreshed"
+UNSTOPPED = "no early stopping"
+UNFITTED = "starting scale not fitted"
 PIECES: dict[str, dict[str, Any]] = {
     REFERENCE: {},
     TWINS: {},  # every row once more under another id: what leaving out by id prevents
     "256 candidates a step": {"n_candidates": 256},
-    "cached keys, refreshed every 5 epochs": {"candidate_keys": "cached"},
-    "cached keys, hardly refreshed": {"candidate_keys": "cached", "refresh_every": 1000},
-    "no early stopping": {"patience": None, "evaluate_every": 1000},
+    "cached keys, refreshed every 5 epochs": {"cache_momentum": 0.0},
+    UNREFRESHED: {"cache_momentum": 0.0},
+    UNSTOPPED: {"patience": None},
     "no weight decay": {"weight_decay": 0.0},
     "no warm-up": {"warmup_epochs": 0.0},
-    "constant rate": {"schedule": "constant"},
+    "constant rate": {"min_lr_ratio": 1.0},
     "no gradient clip": {"gradient_clip": None},
-    "starting scale not fitted": {"fit_scale": False},
+    UNFITTED: {},
     "label smoothing .1": {"label_smoothing": 0.1},
     "MixUp .4": {"mixup_alpha": 0.4},
     "supervised contrastive .5": {"contrastive_weight": 0.5},
@@ -55,6 +59,22 @@ PIECES: dict[str, dict[str, Any]] = {
     "entropy .01": {"entropy_weight": 0.01},
     "hard rows twice as often": {"hard_negative_weight": 2.0},
 }
+
+
+class Unrefreshed(TermsObjective):
+    """Cached keys are computed once."""
+
+    refresh_every = 1000
+
+
+class Unfitted(TermsObjective):
+    """Starts from the network's own scale."""
+
+    def start(self, generator: torch.Generator) -> None:
+        """Leave the scale as it is."""
+
+
+OBJECTIVES = {UNREFRESHED: Unrefreshed, UNFITTED: Unfitted}
 
 
 def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
@@ -74,9 +94,9 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
     settings = default_config("table", len(train), fast=False) | PIECES[piece]
     network = make_network("table", encoder, numbers.shape[1], len(classes), seed)
     start = time.perf_counter()
-    result = train_embedder(
-        network, taught, rows.take(torch.from_numpy(held_out)), TrainConfig(**settings), seed=seed
-    )
+    judged = None if piece == UNSTOPPED else rows.take(torch.from_numpy(held_out))
+    config, objective = TermsConfig(**settings), OBJECTIVES.get(piece, TermsObjective)
+    result = train_embedder(network, taught, judged, config, seed=seed, objective=objective)
     seconds = time.perf_counter() - start
     numbers, categories = encoder.network_inputs(seen)
     novel = torch.full((len(test),), -1)

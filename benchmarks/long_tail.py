@@ -13,8 +13,7 @@ training share, after their own temperature where they have one). On CIFAR-10's 
 
 Methods: knn-uniform, logistic, mlp (each recorded with "+prior" as well, from one fit), and
 attention or attention-fast with "+prior" for uniform shares, "+prior+per-class" (per-class
-calibration), "+prior+cap" (at most as many remembered rows of a class as of the median class),
-"+prior+balanced" (its network's candidates drawn class by class; tables have no such network).
+calibration), "+prior+cap" (at most as many remembered rows of a class as of the median class).
 Rows that the JSON file holds already are kept.
 """
 
@@ -79,8 +78,6 @@ def make_classifier(method: str, seed: int, counts: np.ndarray, options: Any) ->
         settings["calibration"] = "per-class"
     if "cap" in parts:
         settings["max_per_class"] = max(2, int(np.median(counts)))
-    if "balanced" in parts:
-        train["candidate_balance"] = 1.0
     return AttnKNNClassifier(
         preset="fast" if name == "attention-fast" else "default",
         class_prior="uniform" if "prior" in parts else "train",

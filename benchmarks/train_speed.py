@@ -29,7 +29,6 @@ MEMORY = {
     "knn_weight": 1.0,
     "ce_weight": 1.0,
     "n_candidates": None,
-    "candidate_keys": "cached",
     "cache_momentum": 0.5,
 }
 AUGMENT = {"crop_padding": 4, "flip": True, "cutout": 8}
@@ -65,10 +64,7 @@ def epoch_seconds(settings: dict, data: TrainingRows, arguments: argparse.Namesp
         batch_size=arguments.batch_size,
         augment=Augmentation.model_validate(AUGMENT),
         precision=arguments.precision,
-        channels_last=arguments.channels_last,
-        compile=arguments.compile,
         mixup_alpha=arguments.mixup,
-        refresh_every=arguments.refresh_every,
         patience=None,
         **settings,
     )
@@ -122,18 +118,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--refresh-every", type=int, default=5)
     parser.add_argument("--mixup", type=float, default=0.0)
     parser.add_argument("--precision", choices=("float32", "bfloat16"))
-    parser.add_argument("--channels-last", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     accelerated = not arguments.device.startswith("cpu")
     if arguments.precision is None:
         arguments.precision = "bfloat16" if accelerated else "float32"
-    if arguments.channels_last is None:
-        arguments.channels_last = True
     return arguments
 
 

@@ -95,7 +95,7 @@ def weighted() -> tuple[AttnKNNClassifier, dict]:
 CASES: dict[str, Callable[[], tuple[AttnKNNClassifier, dict]]] = {
     "table-default": lambda: fit(*table(200)),
     "table-fast": lambda: fit(*table(260, 1), preset="fast", calibration="per-class"),
-    "numbers-embedder": lambda: fit(*blobs(440, 3, 6), embedder="mlp", train={"epochs": 3}, cv=2),
+    "numbers-embedder": lambda: fit(*blobs(440, 3, 6), embedder="deep", train={"epochs": 3}, cv=2),
     "embeddings-fast": lambda: fit(*embeddings(330), preset="fast"),
     "embeddings-held-out": lambda: fit(
         *embeddings(400), cv=0.2, embedder="deep", train={"epochs": 3}

@@ -30,6 +30,7 @@ LEVELS = (
         "lab.geometry",
         "lab.few_shot",
         "lab.retrieval",
+        "lab.training",
         "lab.triton",
     },
     {"lab.results"},

@@ -1,7 +1,6 @@
 """The base's candidates: what stops boosting, and what ready embeddings are met with."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
@@ -150,28 +149,17 @@ def test_folds_by_size(n_rows, fast, folds):
     assert auto_folds(n_rows, fast=fast) == folds
 
 
-def test_a_network_that_ignores_categories_does_not_become_the_only_base():
-    generator = np.random.default_rng(0)
-    y = generator.integers(0, 2, 160)
-    X = pd.DataFrame({"noise": generator.normal(size=160), "tells": np.array(["a", "b"])[y]})
-    few = {"cv": 2, "train": {"epochs": 10}}
-    model = attn_knn(embedder="mlp", preset="fast", **few, **QUICK).fit(X, y)
-    assert "embedder-head" in model.choice_["base_nll"]
-    assert model.choice_["base_nll"]["pool"] < 0.1
-
-
-@pytest.mark.parametrize("setting", [{"entropy_weight": 0.01}, {"ce_weight": 0.0}])
-def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fitted(setting):
+def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fitted():
     X = np.random.default_rng(0).normal(size=(60, 3))
-    model = attn_knn(embedder="deep", train=setting, random_state=0)
-    with pytest.raises(ValueError, match=f'{next(iter(setting))}.*"deep" network'):
+    model = attn_knn(embedder="deep", train={"ce_weight": 0.0}, random_state=0)
+    with pytest.raises(ValueError, match=r'ce_weight.*"deep" network'):
         model.fit(X, X[:, 0] > 0)
 
 
 def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X.prod(axis=1) > 0).astype(int)
-    model = attn_knn(embedder="mlp", preset="fast", train={"epochs": 20}, **QUICK).fit(X, y)
+    model = attn_knn(embedder="deep", preset="fast", train={"epochs": 20}, **QUICK).fit(X, y)
     assert "embedder-head" in model.choice_["base"] and model.choice_["networks"] == 3
     model.save(tmp_path / "m")
     assert same(AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))

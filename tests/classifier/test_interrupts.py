@@ -25,7 +25,7 @@ from tests.classifier.cases import (
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = {
-    **CHEAP, "base": logistic(), "preset": "fast", "cv": 3, "embedder": "mlp",
+    **CHEAP, "base": logistic(), "preset": "fast", "cv": 3, "embedder": "deep",
     "train": {"epochs": 4},
 }  # fmt: skip
 HEADS = {"head": {"epochs": 1}}
@@ -67,8 +67,8 @@ def test_ctrl_c_in_the_last_member_keeps_its_best_epoch(monkeypatch):
     interrupt(monkeypatch, member=2, epoch=2)
     with pytest.warns(UserWarning, match="best weights so far"):
         model = attn_knn(**EMBEDDED).fit(X, y)
-    assert model.choice_["embedder"] == "mlp"
-    epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder mlp"]
+    assert model.choice_["embedder"] == "deep"
+    epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder deep"]
     assert epochs[-2:] == [1, 2]
 
 
@@ -79,16 +79,14 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
-    held_out = {
-        "embedder": "table", "train": {"fit_scale": True}, "cv": 0.3,
-    }  # fmt: skip
+    held_out = {"embedder": "table", "cv": 0.3}
     with quietly():
         model = attn_knn(**EMBEDDED | held_out).fit(X, y)
     assert sums_to_one(model.predict_proba(X))
 
 
 def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeypatch, tmp_path):
-    monkeypatch.setattr("nearwise.classifier.fit.embedding._CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("nearwise.training.objective._CHECKPOINT_SECONDS", 0.0)
     X, y = blobs()
     unbroken = fitted(X, y, **EMBEDDED)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
@@ -100,8 +98,8 @@ def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeyp
         lambda self, name, record, total: seen.append((name, record["epoch"])),
     )
     resumed = attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
-    again = [epoch for name, epoch in seen if name == "embedder mlp, member 2"]
-    assert again[0] == 4 and "embedder mlp, member 1" not in dict(seen)
+    again = [epoch for name, epoch in seen if name == "embedder deep, member 2"]
+    assert again[0] == 4 and "embedder deep, member 1" not in dict(seen)
     assert same(resumed.predict_proba(X), unbroken.predict_proba(X))
     assert same(resumed.predict_proba(None), unbroken.predict_proba(None))
     assert resumed.history_ == unbroken.history_

@@ -13,7 +13,7 @@ from tests.classifier.cases import attn_knn, blobs, fitted, logistic, same
 
 X, Y = blobs(600)
 TRAIN, NEW = slice(None, 240), slice(240, None)
-HELD = {"cv": 0.3, "train": {"epochs": 2}, "embedder": "mlp"}
+HELD = {"cv": 0.3, "train": {"epochs": 2}, "embedder": "deep"}
 
 
 def based(y=Y[TRAIN], **settings):

@@ -34,7 +34,6 @@ CONFIGURATIONS = {
     "logistic": {**CHEAP, "base": logistic()},
     "sizes": {**CHEAP, "n_neighbors": np.int64(9)},
     "deep": {**FAST, "embedder": "deep", "train": {"epochs": 1}},
-    "mlp": {**FAST, "embedder": "mlp", "train": {"epochs": 1}},
     "capped": {**FAST, "max_per_class": 20},
     "cosine": {**CHEAP, "metric": "cosine"},
 }

@@ -32,7 +32,7 @@ SETTINGS = [
     {"base": logistic()},
     {"base": "auto", **HELD},
     {"embedder": "table", **HELD},
-    {"base": "auto", "preset": "fast", "embedder": "mlp", "train": {"epochs": 1}},
+    {"base": "auto", "preset": "fast", "embedder": "deep", "train": {"epochs": 1}},
     {"index": "faiss-flat-l2"},
 ]
 

@@ -118,7 +118,7 @@ MADE = {
     "a head's unknown one": lambda: Settings.of({"head": {"epoch": 1}}),
     "training": lambda: TrainConfig(optimizer="sdg"),
     "augmentation": lambda: TrainConfig(augment={"flp": True}),
-    "terms that cancel": lambda: TrainConfig(knn_weight=0, ce_weight=0, contrastive_weight=0),
+    "terms that cancel": lambda: TrainConfig(knn_weight=0, ce_weight=0),
 }
 
 

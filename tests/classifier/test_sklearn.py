@@ -121,7 +121,7 @@ def test_calibrated_classifier_wraps_it():
     [
         CHEAP,
         {"preset": "fast", **QUICK},
-        {"preset": "fast", "cv": 2, "embedder": "mlp", "train": {"epochs": 2}, **QUICK},
+        {"preset": "fast", "cv": 2, "embedder": "deep", "train": {"epochs": 2}, **QUICK},
     ],
     ids=["no-base", "fast", "base-and-networks"],
 )
@@ -204,11 +204,11 @@ def test_names_of_columns_and_target_are_remembered():
 def test_history_names_stage_member_and_losses():
     X, y = blobs()
     with quietly():
-        settings = {**CHEAP, "base": "auto", "preset": "fast", "embedder": "mlp"}
+        settings = {**CHEAP, "base": "auto", "preset": "fast", "embedder": "deep"}
         model = attn_knn(**settings, train={"epochs": 2}).fit(X, y)
     stages = {record["stage"] for record in model.history_}
-    assert stages == {"embedder mlp", "head"}
+    assert stages == {"embedder deep", "head"}
     for record in model.history_:
         assert set(record) == {"stage", "member", "epoch", "train_loss", "held_out_nll"}
-    assert model.choice_["embedder"] == "mlp"
+    assert model.choice_["embedder"] == "deep"
     assert model.temperature_ > 0 and model.calibration_source_ and np.isfinite(model.oof_nll_)

@@ -68,11 +68,11 @@ def signal_to_self(*args, **kwargs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["base: logistic", "neighbors of fold 2", "embedder mlp", "head"])
+@pytest.mark.parametrize("line", ["base: logistic", "neighbors of fold 2", "embedder deep", "head"])
 def test_a_signal_to_the_process_leaves_what_its_message_says(tmp_path, line):
     make_table(400, 0).to_csv(tmp_path / "t.csv", index=False)
     words = ["fit", "t.csv", "-o", "m", "-t", "label", "--drop", "row", "--preset", "fast", "-v"]
-    words += ["--embedder", "mlp"]
+    words += ["--embedder", "deep"]
     command = [sys.executable, "-m", "nearwise.cli"]
     process = subprocess.Popen(
         [*command, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True, bufsize=1

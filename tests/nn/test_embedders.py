@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from nearwise.nn import IdentityEmbedder, TableEmbedder, TabularMLP
+from nearwise.nn import Embedder, TableEmbedder
 
 NUMBERS, CODES = torch.randn(6, 3), torch.tensor([[0, 4], [1, 0], [2, 2], [0, 0], [1, 1], [2, 3]])
 
 
-@pytest.mark.parametrize("numeric_embedding", ["plr-lite", "pbld", "piecewise", None])
+@pytest.mark.parametrize("numeric_embedding", ["plr-lite", None])
 @pytest.mark.parametrize("trunk", ["linear", "mlp"])
 @pytest.mark.parametrize(("n_numeric", "cardinalities"), [(3, ()), (0, (3, 5)), (3, (3, 5))])
 @pytest.mark.parametrize("normalize", [False, True])
@@ -19,7 +19,6 @@ def test_table_embedder_gives_a_key_a_row(
         n_numeric, cardinalities, numeric_embedding, trunk=trunk, dim=4, normalize=normalize
     )
     numbers = NUMBERS[:, :n_numeric]
-    embedder.fit_inputs(numbers)
     codes = CODES if cardinalities else None
     key = embedder.eval()(numbers, codes)
     assert key.shape == (6, 4)
@@ -31,6 +30,11 @@ def test_table_embedder_gives_a_key_a_row(
 def test_table_without_columns_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         TableEmbedder(0)
+
+
+def test_unknown_numeric_embedding_is_refused():
+    with pytest.raises(ValueError, match="must be \"plr-lite\" or None, got 'pbld'"):
+        TableEmbedder(3, numeric_embedding="pbld")
 
 
 def test_unknown_category_starts_neutral():
@@ -66,8 +70,7 @@ def test_mixed_inputs_lie_between_the_two_rows(share):
     "make",
     [
         lambda: TableEmbedder(3, (3, 5), dim=4),
-        lambda: TabularMLP(3, dim=4).eval(),
-        lambda: IdentityEmbedder(3, normalize=True),
+        lambda: Embedder(3, True, {}),
     ],
 )
 def test_mixing_a_row_with_itself_changes_nothing(make):
@@ -76,18 +79,7 @@ def test_mixing_a_row_with_itself_changes_nothing(make):
     torch.testing.assert_close(embedder.key(mixed), embedder(NUMBERS, CODES))
 
 
-def test_identity_passes_ready_embeddings_through():
-    assert torch.equal(IdentityEmbedder(3)(NUMBERS), NUMBERS)
-    unit = IdentityEmbedder(3, normalize=True)(NUMBERS)
+def test_the_plain_embedder_passes_ready_embeddings_through():
+    assert torch.equal(Embedder(3, False, {})(NUMBERS), NUMBERS)
+    unit = Embedder(3, True, {})(NUMBERS)
     torch.testing.assert_close(unit.norm(dim=1), torch.ones(6))
-
-
-def test_study_mlp_is_as_described():
-    embedder = TabularMLP(3, dim=16)
-    widths = [m.weight.shape for m in embedder.modules() if isinstance(m, torch.nn.Linear)]
-    rates = [m.p for m in embedder.modules() if isinstance(m, torch.nn.Dropout)]
-    norms = [m for m in embedder.modules() if isinstance(m, torch.nn.BatchNorm1d)]
-    assert widths == [(256, 3), (256, 256), (16, 256)]
-    assert rates == [0.2, 0.1]
-    assert len(norms) == 2
-    torch.testing.assert_close(embedder(NUMBERS).norm(dim=1), torch.ones(6))

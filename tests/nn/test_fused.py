@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from nearwise.nn import (
-    IdentityEmbedder,
-    NeighborNetwork,
-    fused_leave_one_out_nll,
+from nearwise.nn import Embedder, NeighborNetwork, fused_leave_one_out_nll, neighbor_vote
+from tests.reference.losses import (
+    leave_one_out_nll,
     leave_self_out,
-    neighbor_vote,
+    neighbor_probabilities,
+    neighbor_scores,
 )
-from tests.reference.losses import leave_one_out_nll, neighbor_probabilities
 
 N, D, C = 300, 5, 3
 
@@ -28,7 +27,7 @@ def case(lattice, cosine, seed=0):
 
 def network(cosine):
     built = NeighborNetwork(
-        IdentityEmbedder(D, normalize=cosine), C, similarity="cosine" if cosine else "euclidean"
+        Embedder(D, cosine, {}), C, similarity="cosine" if cosine else "euclidean"
     )
     return built.double()
 
@@ -62,7 +61,7 @@ def test_fused_loss_and_gradients_are_those_of_the_plain_loss(lattice, cosine, s
                 query, keys, model.scale, *common, similarity=model.similarity, **options
             )
         else:
-            loss = leave_one_out_nll(model.scores(query, keys), *common, **options)
+            loss = leave_one_out_nll(neighbor_scores(model, query, keys), *common, **options)
         results.append([loss, *torch.autograd.grad(loss, [keys, model.log_scale])])
     for plain, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-8, atol=1e-10)
@@ -82,7 +81,7 @@ def test_vote_is_that_of_the_plain_softmax_and_sums_to_one(cosine):
         key_ids=ids,
         similarity=model.similarity,
     )
-    scores = leave_self_out(model.scores(rows, rows), ids, ids)
+    scores = leave_self_out(neighbor_scores(model, rows, rows), ids, ids)
     torch.testing.assert_close(proba, neighbor_probabilities(scores, labels, C))
     torch.testing.assert_close(proba.sum(dim=1), torch.ones(N, dtype=torch.float64))
 

@@ -5,21 +5,12 @@ import math
 import pytest
 import torch
 
-from nearwise.nn import (
-    IdentityEmbedder,
-    NeighborNetwork,
-    contrastive,
-    leave_self_out,
-    margin_contrastive,
-    soft_cross_entropy,
-    soft_targets,
-    supervised_contrastive,
-    weight_entropy,
-)
+from nearwise.nn import Embedder, NeighborNetwork, soft_cross_entropy, soft_targets
 from tests.reference.losses import (
     leave_one_out_nll,
+    leave_self_out,
     neighbor_probabilities,
-    slow_contrastive,
+    neighbor_scores,
     slow_leave_one_out_nll,
 )
 
@@ -33,8 +24,8 @@ def rows(lattice=False):
 
 
 def scores_of(keys, n_queries=N):
-    network = NeighborNetwork(IdentityEmbedder(4), C).double()
-    return network.scores(keys[:n_queries], keys)
+    network = NeighborNetwork(Embedder(4, False, {}), C).double()
+    return neighbor_scores(network, keys[:n_queries], keys)
 
 
 @pytest.mark.parametrize("lattice", [False, True])
@@ -90,18 +81,11 @@ def test_both_sources_of_a_mixed_query_are_left_out():
     assert left.isinf().tolist() == [[True, False, True]]
 
 
-def test_query_without_another_candidate_raises():
-    with pytest.raises(ValueError, match="no candidate left"):
-        leave_self_out(torch.zeros(1, 1), torch.tensor([3]), torch.tensor([3]))
-
-
 def test_class_that_is_nowhere_near_gives_a_finite_loss_and_gradient():
     keys = torch.tensor([[0.0], [0.1], [0.2]], requires_grad=True)
-    network = NeighborNetwork(IdentityEmbedder(1), 2)
-    ids = torch.arange(3)
-    loss = leave_one_out_nll(
-        network.scores(keys, keys), torch.tensor([1, 0, 0]), torch.tensor([1, 0, 0]), ids, ids, 2
-    )
+    network = NeighborNetwork(Embedder(1, False, {}), 2)
+    ids, labels = torch.arange(3), torch.tensor([1, 0, 0])
+    loss = leave_one_out_nll(neighbor_scores(network, keys, keys), labels, labels, ids, ids, 2)
     loss.backward()
     assert math.isfinite(loss.item())
     assert torch.isfinite(keys.grad).all()
@@ -114,34 +98,9 @@ def test_candidate_with_weight_zero_does_not_vote():
     torch.testing.assert_close(proba, torch.tensor([[0.5, 0.5]]))
 
 
-@pytest.mark.parametrize("lattice", [False, True])
-@pytest.mark.parametrize("margin", [None, 0.0, 0.5])
-def test_contrastive_equals_the_loop(lattice, margin):
-    keys, labels = rows(lattice)
-    keys += 0.01  # a row of zeros has no direction
-    kind, options = ("supervised", {}) if margin is None else ("margin", {"margin": margin})
-    loss = contrastive(kind, keys, labels, C, temperature=0.5, **options)
-    expected = slow_contrastive(keys.tolist(), labels.tolist(), 0.5, margin)
-    assert loss.item() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("loss", [supervised_contrastive, margin_contrastive])
-def test_contrastive_skips_rows_without_a_positive(loss):
-    keys = torch.randn(4, 3, requires_grad=True)
-    labels = torch.tensor([0, 0, 1, 2])
-    lonely = loss(keys, torch.tensor([0, 1, 2, 3]), 4)
-    assert lonely.item() == 0.0
-    lonely.backward()
-    assert torch.isfinite(keys.grad).all()
-    assert torch.isfinite(loss(keys, labels, 3))
-
-
 def test_hard_labels_as_probabilities_give_the_same_losses():
-    keys, labels = rows()
+    _, labels = rows()
     soft = soft_targets(labels, C).double()
-    torch.testing.assert_close(
-        supervised_contrastive(keys, soft, C), supervised_contrastive(keys, labels, C)
-    )
     logits = torch.randn(N, C, dtype=torch.float64)
     torch.testing.assert_close(soft_cross_entropy(logits, soft), soft_cross_entropy(logits, labels))
 
@@ -160,17 +119,8 @@ def test_sample_weight_equals_repeated_rows():
     torch.testing.assert_close(weighted, repeated)
 
 
-def test_entropy_of_even_and_of_certain_weights():
-    assert weight_entropy(torch.zeros(2, 4)).item() == pytest.approx(math.log(4))
-    assert weight_entropy(torch.tensor([[0.0, -torch.inf]])).item() == pytest.approx(0.0)
-
-
 def test_wrong_settings_are_named():
     with pytest.raises(ValueError, match="smoothing must be in"):
         soft_targets(torch.tensor([0]), 2, 1.0)
     with pytest.raises(ValueError, match=r"labels must have shape \(n,\) or \(n, 2\)"):
         soft_targets(torch.zeros(1, 3), 2)
-    with pytest.raises(ValueError, match="temperature must be positive"):
-        supervised_contrastive(torch.zeros(2, 2), torch.tensor([0, 0]), 2, temperature=0)
-    with pytest.raises(ValueError, match="kind must be"):
-        contrastive("triplet", torch.zeros(2, 2), torch.tensor([0, 0]), 2)

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from nearwise.nn import (
-    IdentityEmbedder,
+    Embedder,
     NeighborNetwork,
     TableEmbedder,
-    TabularMLP,
     build_network,
     euclidean,
     network_config,
 )
+from tests.reference.losses import neighbor_scores
 
 
 @pytest.mark.parametrize("lattice", [False, True])
@@ -33,31 +33,30 @@ def test_gradient_at_equal_rows_is_finite():
 
 
 def test_scores_fall_with_distance_and_scale_is_learned():
-    network = NeighborNetwork(IdentityEmbedder(1), 2)
-    scores = network.scores(torch.zeros(1, 1), torch.tensor([[1.0], [2.0], [0.0]]))
+    network = NeighborNetwork(Embedder(1, False, {}), 2)
+    scores = neighbor_scores(network, torch.zeros(1, 1), torch.tensor([[1.0], [2.0], [0.0]]))
     assert scores[0].argsort(descending=True).tolist() == [2, 0, 1]
     assert network.log_scale.requires_grad
     assert network.scale.item() == 1.0
 
 
 def test_cosine_starts_at_one_over_007_and_needs_unit_keys():
-    network = NeighborNetwork(IdentityEmbedder(2, normalize=True), 2, similarity="cosine")
+    network = NeighborNetwork(Embedder(2, True, {}), 2, similarity="cosine")
     assert network.scale.item() == pytest.approx(1 / 0.07)
     keys = network(torch.randn(4, 2)).keys
-    torch.testing.assert_close(network.scores(keys, keys), keys @ keys.T / 0.07)
+    torch.testing.assert_close(neighbor_scores(network, keys, keys), keys @ keys.T / 0.07)
     with pytest.raises(ValueError, match="normalize=True"):
-        NeighborNetwork(IdentityEmbedder(2), 2, similarity="cosine")
+        NeighborNetwork(Embedder(2, False, {}), 2, similarity="cosine")
 
 
 @pytest.mark.parametrize("head", [False, True])
 @pytest.mark.parametrize(
     "embedder",
     [
-        IdentityEmbedder(3, normalize=True),
-        TabularMLP(3, dim=4),
-        TableEmbedder(3, (2, 3), "pbld", trunk="mlp", hidden=(8,), dim=4, dropout=0.1),
+        TableEmbedder(3, normalize=True, dim=4),
+        TableEmbedder(3, (2, 3), None, trunk="mlp", hidden=(8,), dim=4, dropout=0.1),
     ],
-    ids=lambda embedder: type(embedder).__name__,
+    ids=["linear", "mlp"],
 )
 def test_description_builds_the_same_network_through_json(embedder, head):
     network = NeighborNetwork(embedder, 3, head).eval()

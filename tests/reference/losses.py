@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from nearwise.nn import leave_self_out, soft_targets, vote_nll
+from nearwise.nn import NeighborNetwork, euclidean, soft_targets, vote_nll
 
 
 def slow_leave_one_out_nll(query, keys, scale, query_labels, labels, query_ids, ids, smoothing=0.0):
@@ -49,6 +49,22 @@ def slow_contrastive(keys, labels, temperature, margin=None):
         if pairs:
             rows.append(sum(pairs) / len(pairs))
     return sum(rows) / len(rows) if rows else 0.0
+
+
+def leave_self_out(scores: Tensor, query_ids: Tensor, candidate_ids: Tensor) -> Tensor:
+    """Scores (B, N) with those of a query's own rows, found by id, at minus infinity.
+
+    Ids of queries have shape (B,), or (B, m) with m ids to leave out.
+    """
+    own = query_ids.reshape(len(query_ids), -1, 1) == candidate_ids
+    return scores.masked_fill(own.any(dim=1), -torch.inf)
+
+
+def neighbor_scores(network: NeighborNetwork, query: Tensor, keys: Tensor) -> Tensor:
+    """Log-weights before the softmax of queries (B, dim) over keys (N, dim), shape (B, N)."""
+    if network.similarity == "cosine":
+        return (network.scale * query) @ keys.T
+    return -network.scale * euclidean(query, keys)
 
 
 def neighbor_probabilities(

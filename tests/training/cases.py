@@ -24,8 +24,7 @@ def small_network(categories=False, head=False, seed=0, **options):
 
 
 def quick(**settings):
-    """Few epochs from a plain start: with a fitted scale little would be left to learn."""
-    common = {"epochs": 4, "batch_size": 32, "lr": 1e-2, "patience": None, "fit_scale": False}
+    common = {"epochs": 4, "batch_size": 32, "lr": 1e-2, "patience": None}
     return TrainConfig(**{**common, **settings})
 
 

@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from nearwise.nn import build_network
 from nearwise.training import TrainConfig, TrainingRows
 
-MEMORY = {"n_candidates": None, "candidate_keys": "cached", "cache_momentum": 0.5}
+MEMORY = {"n_candidates": None, "cache_momentum": 0.5}
 
 
 def digits(start=0, stop=256):
@@ -29,5 +29,5 @@ def image_network(n_classes=10, seed=0, **options):
 
 
 def few(**settings):
-    common = {"epochs": 2, "batch_size": 64, "lr": 3e-3, "warmup_epochs": 0.5, "fit_scale": False}
+    common = {"epochs": 2, "batch_size": 64, "lr": 3e-3, "warmup_epochs": 0.5}
     return TrainConfig(**{**common, **MEMORY, **settings})

@@ -11,25 +11,21 @@ import pytest
 import torch
 
 from nearwise.memory.store import StoreError, read_folder, write_folder
-from nearwise.training import TrainingRows, train_embedder
+from nearwise.training import TrainingRows, objective, train_embedder
 from nearwise.training.checkpoint import FORMAT_VERSION, KIND
 from tests.training.cases import blobs, quick, same_weights, small_network, timeless, weights_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
-    "fresh": {
-        "fit_scale": True,
-        "mixup_alpha": 0.4,
-        "hard_negative_weight": 2.0,
-        "hard_negative_every": 3,
-    },
-    "cached": {"candidate_keys": "cached", "refresh_every": 3, "ce_weight": 0.5},
+    "fresh": {"mixup_alpha": 0.4},
+    "cached": {"cache_momentum": 0.0, "ce_weight": 0.5},
 }
 RUN = """
 import sys, time
-from nearwise.training import train_embedder
+from nearwise.training import objective, train_embedder
 from tests.training.cases import blobs, quick, small_network
 from tests.training.test_checkpoint import SETTINGS
+objective._CHECKPOINT_SECONDS = 0.0
 settings, folder, epochs = sys.argv[1:]
 
 def report(record):
@@ -42,6 +38,11 @@ train_embedder(
     seed=0, checkpoint=folder, progress=report,
 )
 """
+
+
+@pytest.fixture(autouse=True)
+def checkpoint_of_every_epoch(monkeypatch):
+    monkeypatch.setattr(objective, "_CHECKPOINT_SECONDS", 0.0)
 
 
 def run(checkpoint=None, epochs=12, progress=None, settings="fresh", seed=0, rows=None, shift=0.0):

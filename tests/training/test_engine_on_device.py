@@ -13,7 +13,8 @@ _PROGRAM = """
 import sys
 import torch
 from nearwise.nn import VisionTransformer
-from nearwise.training import Augmentation, BatchLoss, EngineConfig, train_epochs
+from nearwise.lab.training.runs import RunConfig, RunLoss
+from nearwise.training import Augmentation, train_epochs
 from nearwise.lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages
 from nearwise.lab.experiments.vit.image_rows import ImageTensor
 from tests.reference.strict_device import NAME, strict_device
@@ -32,11 +33,12 @@ def flow(device, folder):
     rows = images.to(torch.device(device))
     parts = SupervisedImages(model, rows, PixelScale((0.5,) * 3, (0.3,) * 3, 16), 4, recipe)
     def go(epochs):
-        config = EngineConfig(epochs=3, batch_size=20, ema_decay=0.5, schedule="plateau")
+        config = RunConfig(epochs=3, batch_size=20, ema_decay=0.5, schedule="plateau")
         def stop(record):
             if record["epoch"] == epochs:
                 raise KeyboardInterrupt
-        objective = BatchLoss(model, parts.batch_loss, 48, lambda epoch: parts.evaluate(rows))
+        evaluate = lambda epoch: parts.evaluate(rows)
+        objective = RunLoss(model, parts.batch_loss, 48, evaluate, config)
         return train_epochs(
             objective, config, seed=0, device=device, monitor="loss", checkpoint=folder,
             progress=stop,

@@ -27,24 +27,18 @@ pytest.importorskip("transformers")
 AUGMENT = {"crop_padding": 1, "rotation": 10, "color_jitter": 0.2, "cutout": 2}
 SWITCHES = {
     "whole memory": {},
-    "fresh candidates": {"candidate_keys": "fresh", "n_candidates": 96},
+    "fresh candidates": {"cache_momentum": None, "n_candidates": 96},
     "cross-entropy alone": {"ce_weight": 1.0, "knn_weight": 0.0},
-    "supervised contrastive": {"contrastive_weight": 0.5},
-    "margin contrastive": {"contrastive_weight": 0.5, "contrastive_kind": "margin"},
-    "entropy": {"entropy_weight": 0.01},
     "smoothing": {"label_smoothing": 0.1},
-    "warm-up": {"warmup_epochs": 1.0, "schedule": "constant"},
-    "hard negatives": {"hard_negative_weight": 2.0, "hard_negative_every": 1},
-    "refresh every epoch": {"refresh_every": 1},
+    "warm-up": {"warmup_epochs": 1.0, "schedule": "linear"},
     "mixup": {"mixup_alpha": 0.4, "mixup_probability": 1.0},
     "augmentation": {"augment": AUGMENT},
     "sgd": {"optimizer": "sgd", "lr": 0.1},
     "slow backbone": {"backbone_lr": 0.1},
     "bfloat16": {"precision": "bfloat16"},
-    "channels last": {"channels_last": True},
 }
 # What images alone have; the others are seen with every change on tables, in test_loop.py.
-ON_IMAGES = ("whole memory", "augmentation", "slow backbone", "bfloat16", "channels last")
+ON_IMAGES = ("whole memory", "augmentation", "slow backbone", "bfloat16")
 
 
 def trained(rows=None, seed=3, checkpoint=None, progress=None, **settings):
@@ -61,7 +55,7 @@ def trained(rows=None, seed=3, checkpoint=None, progress=None, **settings):
     return network, result
 
 
-def two_views(n=256):
+def two_views(n):
     rows = digits(0, n)
     return TrainingRows(rows.x_num, rows.labels, second_x_num=rows.x_num.flip(3))
 
@@ -79,7 +73,7 @@ def test_every_switch_learns_and_repeats_on_images(switch):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"candidate_keys": "fresh"}, {"mixup_alpha": 0.4, "mixup_probability": 1.0}]
+    "settings", [{}, {"cache_momentum": None}, {"mixup_alpha": 0.4, "mixup_probability": 1.0}]
 )
 def test_image_that_is_alone_in_its_class_never_finds_itself(settings):
     """With a class for each row, every vote for the right one would be a row's own."""
@@ -90,6 +84,7 @@ def test_image_that_is_alone_in_its_class_never_finds_itself(settings):
     assert [record["parts"]["knn"] for record in result.history] == pytest.approx([nothing] * 2)
 
 
+@pytest.mark.usefixtures("plain_start")
 def test_mixed_images_are_encoded_once_and_see_neither_source(monkeypatch):
     seen = []
     real = steps_module.fused_leave_one_out_nll
@@ -114,14 +109,14 @@ def test_mixed_images_are_encoded_once_and_see_neither_source(monkeypatch):
 def test_only_the_batch_is_encoded_with_gradient_and_the_cache_follows_it(monkeypatch):
     network, rows = image_network(), digits()
     caches, with_gradient = [], []
-    real = steps_module.step_losses
+    real = steps_module.compute_keys
 
-    def spy(*call, **options):
-        parts = real(*call, **options)
-        caches.append((call[-1].keys.clone(), call[2].queries))
-        return parts
+    def spy(network, rows, batch, config, generator, cache, **options):
+        step = real(network, rows, batch, config, generator, cache, **options)
+        caches.append((cache.keys.clone(), batch.queries))
+        return step
 
-    monkeypatch.setattr("nearwise.training.embedder.step_losses", spy)
+    monkeypatch.setattr("nearwise.training.embedder.compute_keys", spy)
     network.embedder.trunk.register_forward_hook(
         lambda module, given, out: with_gradient.append(len(out)) if out.requires_grad else None
     )
@@ -142,18 +137,13 @@ def test_augmentation_touches_queries_only(monkeypatch):
         return real(images, *rest, **options)
 
     monkeypatch.setattr(steps_module, "augment", spy)
-    fresh = {"candidate_keys": "fresh", "n_candidates": 96, "augment": AUGMENT}
-    for settings, views in ((fresh, 1), ({"augment": AUGMENT, "contrastive_weight": 0.5}, 2)):
-        given.clear()
-        rows = digits() if views == 1 else two_views()
-        train_embedder(image_network(), rows, digits(256, 304), few(epochs=1, **settings), seed=0)
-        assert given == [64] * 4 * views
+    config = few(epochs=1, cache_momentum=None, n_candidates=96, augment=AUGMENT)
+    train_embedder(image_network(), digits(), digits(256, 304), config, seed=0)
+    assert given == [64] * 4
 
 
-@pytest.mark.parametrize("contrastive_weight", [0.0, 0.5])
-def test_second_view_of_images_is_drawn(contrastive_weight):
-    both = two_views(160)
-    _, result = trained(both, contrastive_weight=contrastive_weight, augment=AUGMENT)
+def test_second_view_of_images_is_drawn():
+    _, result = trained(two_views(160), augment=AUGMENT)
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
 
 
@@ -162,7 +152,7 @@ def test_second_view_of_images_is_drawn(contrastive_weight):
     "settings",
     [
         {"optimizer": "sgd", "lr": 0.05, "mixup_alpha": 0.4, "augment": AUGMENT},
-        {"channels_last": True, "precision": "bfloat16", "ce_weight": 0.5},
+        {"precision": "bfloat16", "ce_weight": 0.5},
     ],
 )
 def test_resumed_image_run_equals_an_unbroken_one_bit_for_bit(tmp_path, settings):
@@ -215,17 +205,16 @@ def test_half_precision_gives_nearly_the_same_keys_in_float32():
     assert (half * encode(network, rows)).sum(dim=1).min() > 0.98
 
 
-def test_memory_format_and_compilation_end_with_the_run(monkeypatch):
-    compiled = []
-
-    def compile_lightly(module, *args, **kwargs):
-        compiled.append(module)
-        module._compiled_call_impl = module._call_impl
-
-    monkeypatch.setattr(torch.nn.Module, "compile", compile_lightly)
-    network, _ = trained(epochs=1, channels_last=True, compile=True)
-    assert compiled == [network.embedder.trunk]
-    assert network.embedder.trunk._compiled_call_impl is None
+def test_a_fast_cnn_trains_with_channels_last_and_ends_without():
+    options = {"backbone": "fast-cnn", "image_size": 16, "widths": [4, 8, 8], "dim": None}
+    network, formats = image_network(**options), []
+    network.embedder.backbone.blocks[0].conv1.register_forward_hook(
+        lambda layer, *call: formats.append(
+            layer.weight.is_contiguous(memory_format=torch.channels_last)
+        )
+    )
+    train_embedder(network, digits(), None, few(epochs=1), seed=0)
+    assert all(formats) and not network.embedder.backbone.blocks[0].conv1.training
     assert all(parameter.is_contiguous() for parameter in network.parameters())
 
 
@@ -291,6 +280,7 @@ def test_other_errors_while_encoding_are_not_taken_for_memory():
         encode(network, digits())
 
 
+@pytest.mark.usefixtures("plain_start")
 @pytest.mark.filterwarnings("ignore:Out of memory")
 def test_training_goes_on_in_pieces_and_says_so():
     network = image_network()
@@ -312,7 +302,7 @@ def test_gradients_of_pieces_add_up_to_those_of_the_batch():
     gradients, parts = [], []
     for n_pieces in (1, 4):
         network = image_network(projection_norm="layer").eval()  # no statistics of the batch
-        config = few(ce_weight=1.0, **{**MEMORY, "candidate_keys": "fresh"})
+        config = few(ce_weight=1.0, **{**MEMORY, "cache_momentum": None})
         objective = EmbedderObjective(network, rows, None, config)
         objective.n_pieces = n_pieces
         parts.append(objective.gradients(batch, torch.Generator(), 0, torch.Tensor.backward))

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from nearwise.nn import IdentityEmbedder, NeighborNetwork, TableEmbedder
+from nearwise.nn import Embedder, NeighborNetwork, TableEmbedder
 from nearwise.training import (
     TrainConfig,
     TrainingRows,
@@ -14,6 +14,7 @@ from nearwise.training import (
     predict_neighbors,
     train_embedder,
 )
+from nearwise.training.embedder import EmbedderObjective
 from tests.training.cases import (
     N_CLASSES,
     blobs,
@@ -27,28 +28,22 @@ from tests.training.cases import (
 PIECES = {
     "plain": {},
     "few candidates": {"n_candidates": 40},
-    "cached keys": {"candidate_keys": "cached", "refresh_every": 2, "cache_momentum": 0.5},
+    "cached keys": {"cache_momentum": 0.5},
     "cross-entropy": {"ce_weight": 0.5},
     "head alone": {"ce_weight": 1.0, "knn_weight": 0.0},
-    "contrastive": {"contrastive_weight": 0.5},
-    "margin": {"contrastive_weight": 0.5, "contrastive_kind": "margin"},
-    "entropy": {"entropy_weight": 0.01},
     "smoothing": {"label_smoothing": 0.1},
     "mixup": {"mixup_alpha": 0.4, "mixup_probability": 1.0},
-    "hard negatives": {"hard_negative_weight": 2.0, "hard_negative_every": 1},
-    "constant rate": {"schedule": "constant", "warmup_epochs": 0, "gradient_clip": None},
+    "linear rate": {"schedule": "linear", "warmup_epochs": 0, "gradient_clip": None},
     "everything": {
         "n_candidates": 40,
         "ce_weight": 0.5,
-        "contrastive_weight": 0.5,
-        "entropy_weight": 0.01,
         "label_smoothing": 0.1,
         "mixup_alpha": 0.4,
-        "hard_negative_weight": 2.0,
     },
 }
 
 
+@pytest.mark.usefixtures("plain_start")
 @pytest.mark.parametrize("piece", PIECES)
 def test_every_piece_learns_and_repeats_with_its_seed(piece):
     settings, categories = PIECES[piece], piece in ("plain", "mixup", "everything")
@@ -76,13 +71,13 @@ def test_another_seed_gives_another_run():
     assert losses[0] != losses[1]
 
 
-@pytest.mark.parametrize("candidate_keys", ["fresh", "cached"])
-def test_labels_of_pure_noise_are_not_learned_by_looking_at_oneself(candidate_keys):
+@pytest.mark.parametrize("cache_momentum", [None, 0.0])
+def test_labels_of_pure_noise_are_not_learned_by_looking_at_oneself(cache_momentum):
     """With random labels the leave-one-out loss cannot fall far below that of guessing."""
     rows = blobs(400)
     noise = TrainingRows(torch.randn(400, 2), torch.randint(2, (400,)), ids=rows.ids)
-    network = NeighborNetwork(IdentityEmbedder(2), 2)
-    config = quick(epochs=5, lr=0.1, batch_size=100, candidate_keys=candidate_keys)
+    network = NeighborNetwork(Embedder(2, False, {}), 2)
+    config = quick(epochs=5, lr=0.1, batch_size=100, cache_momentum=cache_momentum)
     result = train_embedder(network, noise, None, config, seed=0)
     assert result.history[-1]["train_loss"] > 0.62  # ln 2 is 0.693; seeing oneself gives 0
 
@@ -98,6 +93,7 @@ def test_own_label_does_not_move_the_own_leave_one_out_prediction():
     assert not torch.equal(before, after)
 
 
+@pytest.mark.usefixtures("plain_start")
 def test_best_weights_are_restored_and_patience_ends_the_run():
     network, train, held_out = small_network(), blobs(noise=1.5), blobs(60, 1, 1000, noise=1.5)
     result = train_embedder(network, train, held_out, quick(epochs=60, lr=0.1, patience=3), seed=0)
@@ -113,9 +109,7 @@ def test_best_weights_are_restored_and_patience_ends_the_run():
 
 def test_start_is_kept_where_training_only_harms():
     network, train, held_out = small_network(), blobs(noise=1.5), blobs(60, 1, 1000, noise=1.5)
-    result = train_embedder(
-        network, train, held_out, quick(lr=0.5, patience=2, fit_scale=True), seed=0
-    )
+    result = train_embedder(network, train, held_out, quick(lr=0.5, patience=2), seed=0)
     assert result.best_epoch == 0
     assert len(result.history) == 2
     proba = predict_neighbors(network, held_out, train)
@@ -129,11 +123,25 @@ def test_without_held_out_rows_the_last_epoch_is_kept():
     assert [record["held_out_nll"] for record in result.history] == [None] * 4
 
 
-def test_evaluation_can_be_rarer_and_against_fewer_rows():
-    config = quick(epochs=5, evaluate_every=2, held_out_candidates=50)
-    result = train_embedder(small_network(), blobs(), blobs(40, 1, 1000), config, seed=0)
-    evaluated = [record["held_out_nll"] is not None for record in result.history]
-    assert evaluated == [False, True, False, True, True]
+def test_held_out_rows_are_scored_against_some_of_very_many(monkeypatch):
+    monkeypatch.setattr("nearwise.training.embedder._MOST_SCORED_AGAINST", 50)
+    objective = EmbedderObjective(small_network(), blobs(), blobs(40, 1, 1000), quick(), seed=0)
+    other = EmbedderObjective(small_network(), blobs(), blobs(40, 1, 1000), quick(), seed=1)
+    ids = objective.scored_against.row_ids
+    assert len(ids.unique()) == 50 and not torch.equal(ids, other.scored_against.row_ids)
+
+
+@pytest.mark.parametrize(("ce_weight", "judged"), [(0.0, "neighbors"), (0.5, "head")])
+def test_the_head_is_judged_where_it_is_trained(ce_weight, judged, monkeypatch):
+    calls = []
+    for kind in ("neighbors", "head"):
+        monkeypatch.setattr(
+            f"nearwise.training.embedder.predict_{kind}",
+            lambda *args, k=kind, **kw: calls.append(k) or torch.full((40, N_CLASSES), 0.5),
+        )
+    network = small_network(head=True)
+    train_embedder(network, blobs(), blobs(40, 1, 1000), quick(ce_weight=ce_weight), seed=0)
+    assert set(calls) == {judged}
 
 
 def test_interruption_keeps_the_best_so_far_and_says_so():
@@ -190,13 +198,11 @@ def test_row_with_weight_zero_neither_votes_nor_counts():
     assert timeless(histories[0]) == timeless(histories[1])
 
 
-@pytest.mark.parametrize("contrastive_weight", [0.0, 0.5])
-def test_second_view_is_trained_on(contrastive_weight):
+def test_second_view_is_trained_on():
     rows = blobs()
     both = TrainingRows(rows.x_num, rows.labels, ids=rows.ids, second_x_num=rows.x_num + 0.5)
     network = small_network()
-    config = quick(contrastive_weight=contrastive_weight)
-    result = train_embedder(network, both, None, config, seed=0)
+    result = train_embedder(network, both, None, quick(), seed=0)
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
 
 
@@ -213,12 +219,6 @@ def test_head_predictions_are_log_probabilities():
         predict_head(small_network(), rows)
 
 
-def test_piecewise_bins_come_from_the_training_rows():
-    network = small_network(numeric_embedding="piecewise")
-    train_embedder(network, blobs(), blobs(40, 1, 1000), quick(epochs=1), seed=0)
-    assert network.embedder.numeric.fitted
-
-
 @pytest.mark.parametrize(
     ("rows", "held_out", "settings", "message"),
     [
@@ -226,7 +226,6 @@ def test_piecewise_bins_come_from_the_training_rows():
         (blobs(), blobs(10), {}, "held_out ids are also training ids"),
         (blobs(), blobs(0, 1, 1000), {}, "held_out has no rows"),
         (blobs(), None, {"ce_weight": 1.0}, "head=True"),
-        (blobs(), None, {"monitor": "head"}, "head=True"),
     ],
 )
 def test_rows_and_settings_that_do_not_fit_are_named(rows, held_out, settings, message):

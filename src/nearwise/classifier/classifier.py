@@ -92,8 +92,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         and text that differs in (nearly) every row are left out. `column_report_` lists all.
     embedder : str, default="auto"
         Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
-        linear key, a key space. "deep" (an MLP with a linear head), "mlp" (the original study's):
-        their heads may join the base. "auto": "deep" for many ready embeddings and for several
+        linear key, a key space. "deep" (an MLP with a linear head): its heads may join the base.
+        "auto": "deep" for many ready embeddings and for several
         views; for other tables from 2,000 rows "table" where it helps; else, and with
         preset="fast", none.
         Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
-
-NumericEmbedding = Literal["plr-lite", "pbld", "piecewise"]
+from nearwise.nn.numeric import PLRLiteEmbedding
 
 
 class Embedder(nn.Module):
@@ -79,43 +77,6 @@ class Embedder(nn.Module):
         return self.key(self.embed(x_num, x_cat))
 
 
-class IdentityEmbedder(Embedder):
-    """Ready embeddings pass through, on request at unit length.
-
-    Parameters
-    ----------
-    n_numeric : int
-        Width of the ready embedding, and of the key.
-    normalize : bool, default=False
-        Scale keys to unit L2 length.
-    """
-
-    def __init__(self, n_numeric: int, normalize: bool = False) -> None:
-        config = {"kind": "identity", "n_numeric": n_numeric, "normalize": normalize}
-        super().__init__(n_numeric, normalize, config)
-
-
-class TabularMLP(Embedder):
-    """The original study's tabular embedder: n_numeric -> 256 -> 256 -> dim, unit length.
-
-    BatchNorm and GELU follow each hidden layer, then dropout .2 and .1.
-
-    Parameters
-    ----------
-    n_numeric : int
-        Number of columns.
-    dim : int, default=128
-        Width of the key.
-    normalize : bool, default=True
-        Scale keys to unit L2 length.
-    """
-
-    def __init__(self, n_numeric: int, dim: int = 128, normalize: bool = True) -> None:
-        config = {"kind": "mlp", "n_numeric": n_numeric, "dim": dim, "normalize": normalize}
-        super().__init__(dim, normalize, config)
-        self.trunk = mlp_trunk(n_numeric, (256, 256), dim, (0.2, 0.1))
-
-
 class TableEmbedder(Embedder):
     """Numeric and categorical embeddings, side by side, through a linear map or an MLP.
 
@@ -126,8 +87,8 @@ class TableEmbedder(Embedder):
     cardinalities : sequence of int, default=()
         For each of the G categorical columns the number of its codes, code 0 included; codes run
         from 0 to cardinality - 1. Code 0 means unknown or missing and starts as the zero vector.
-    numeric_embedding : {"plr-lite", "pbld", "piecewise"} or None, default="plr-lite"
-        None leaves numbers as they are. "piecewise" needs `fit_inputs` before use.
+    numeric_embedding : "plr-lite" or None, default="plr-lite"
+        None leaves numbers as they are.
     trunk : {"linear", "mlp"}, default="linear"
     hidden : sequence of int, default=(256, 256)
         Hidden widths of the MLP trunk.
@@ -138,7 +99,7 @@ class TableEmbedder(Embedder):
     normalize : bool, default=False
         Scale keys to unit L2 length.
     numeric_dim, n_frequencies, frequency_scale
-        See the modules of `nearwise.nn.numeric`; `numeric_dim` counts the bins of "piecewise".
+        See `nearwise.nn.PLRLiteEmbedding`.
     categorical_dim : int, default=8
         Width of the vector of one category.
 
@@ -153,7 +114,7 @@ class TableEmbedder(Embedder):
         self,
         n_numeric: int,
         cardinalities: Sequence[int] = (),
-        numeric_embedding: NumericEmbedding | None = "plr-lite",
+        numeric_embedding: Literal["plr-lite"] | None = "plr-lite",
         *,
         trunk: Literal["linear", "mlp"] = "linear",
         hidden: Sequence[int] = (256, 256),
@@ -183,8 +144,14 @@ class TableEmbedder(Embedder):
         super().__init__(dim, normalize, config)
         if n_numeric < 1 and not cardinalities:
             raise ValueError("TableEmbedder needs at least one numeric or categorical column.")
-        self.numeric = _make_numeric(
-            numeric_embedding, n_numeric, numeric_dim, n_frequencies, frequency_scale
+        if numeric_embedding not in ("plr-lite", None):
+            raise ValueError(
+                f'numeric_embedding must be "plr-lite" or None, got {numeric_embedding!r}.'
+            )
+        self.numeric = (
+            PLRLiteEmbedding(n_numeric, numeric_dim, n_frequencies, frequency_scale)
+            if numeric_embedding and n_numeric
+            else None
         )
         self.categorical = CategoricalEmbedding(cardinalities, categorical_dim)
         width = n_numeric * (numeric_dim if self.numeric is not None else 1)
@@ -195,11 +162,6 @@ class TableEmbedder(Embedder):
             self.trunk = mlp_trunk(width, hidden, dim, [dropout] * len(hidden))
         else:
             raise ValueError(f'trunk must be "linear" or "mlp", got {trunk!r}.')
-
-    def fit_inputs(self, x_num: Tensor) -> None:
-        """Set the bins of the piecewise-linear encoding from training rows; once is enough."""
-        if isinstance(self.numeric, PiecewiseLinearEncoding) and not self.numeric.fitted:
-            self.numeric.fit(x_num)
 
     def embed(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
         """Flat input of the trunk, shape (B, width)."""
@@ -270,19 +232,3 @@ def mlp_trunk(
     for (left, right), rate in zip(pairwise((n_inputs, *hidden)), dropout, strict=True):
         layers += [nn.Linear(left, right), nn.BatchNorm1d(right), nn.GELU(), nn.Dropout(rate)]
     return nn.Sequential(*layers, nn.Linear((n_inputs, *hidden)[-1], n_outputs))
-
-
-def _make_numeric(
-    kind: NumericEmbedding | None, n_numeric: int, dim: int, n_frequencies: int, scale: float
-) -> nn.Module | None:
-    if kind is None or n_numeric == 0:
-        return None
-    if kind == "plr-lite":
-        return PLRLiteEmbedding(n_numeric, dim, n_frequencies, scale)
-    if kind == "pbld":
-        return PBLDEmbedding(n_numeric, dim, n_frequencies, scale)
-    if kind == "piecewise":
-        return PiecewiseLinearEncoding(n_numeric, dim)
-    raise ValueError(
-        f'numeric_embedding must be "plr-lite", "pbld", "piecewise" or None, got {kind!r}.'
-    )

@@ -6,16 +6,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nearwise.nn.embedders import Embedder, IdentityEmbedder, TableEmbedder, TabularMLP
+from nearwise.nn.embedders import Embedder, TableEmbedder
 from nearwise.nn.fused import DISTANCE_EPS
 from nearwise.nn.vision import ImageEmbedder
 
 Similarity = Literal["euclidean", "cosine"]
 
 _EMBEDDERS: dict[str, type[Embedder]] = {
-    "identity": IdentityEmbedder,
     "image": ImageEmbedder,
-    "mlp": TabularMLP,
     "table": TableEmbedder,
 }
 
@@ -89,12 +87,6 @@ class NeighborNetwork(nn.Module):
     def output(self, keys: Tensor) -> NetworkOutput:
         """Keys (B, dim) together with the head's logits for them."""
         return NetworkOutput(keys, None if self.head is None else self.head(keys))
-
-    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Log-weights before the softmax of queries (B, dim) over keys (N, dim), shape (B, N)."""
-        if self.similarity == "cosine":
-            return (self.scale * query) @ keys.T
-        return -self.scale * euclidean(query, keys)
 
 
 def euclidean(query: Tensor, keys: Tensor) -> Tensor:

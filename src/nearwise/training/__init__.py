@@ -5,7 +5,6 @@ from nearwise.training.embedder import train_embedder
 from nearwise.training.encoding import (
     BackboneFeatures,
     cached_backbone,
-    cached_encode,
     encode,
     encode_backbone,
     keys_of_features,
@@ -34,7 +33,6 @@ __all__ = [
     "TrainingRows",
     "augment",
     "cached_backbone",
-    "cached_encode",
     "encode",
     "encode_backbone",
     "held_out_nll",

@@ -109,8 +109,8 @@ def load_checkpoint(
     folder = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
     if folder.meta.get("fingerprint") != fingerprint:
         raise ValueError(
-            f"The checkpoint in {path} belongs to another run: its data, settings or seed differ. "
-            "Delete the folder to start again, or name another one."
+            f"The checkpoint in {path} belongs to another run: data, settings, seed or "
+            "the version of nearwise differ. Delete the folder to start again, or name another one."
         )
     with taken_apart(path):
         device = next(network.parameters()).device

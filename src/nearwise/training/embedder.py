@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nearwise.nn import NeighborNetwork, network_config, vote_nll
+from nearwise.nn import FastCNN, ImageEmbedder, NeighborNetwork, network_config, vote_nll
 from nearwise.training.checkpoint import content_hash
 from nearwise.training.encoding import (
     encode,
@@ -23,18 +23,22 @@ from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.rows import (
     Batch,
     TrainingRows,
-    class_balance,
-    combined,
     epoch_batches,
-    hard_row_weights,
-    neighbor_disagreement,
     split_batch,
 )
 from nearwise.training.schedule import make_optimizer
 from nearwise.training.self_correction import FollowedPredictions, SelfCorrection
 from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig
-from nearwise.training.steps import KeyCache, fit_start_scale, step_losses
+from nearwise.training.steps import (
+    KeyCache,
+    StepKeys,
+    compute_keys,
+    fit_start_scale,
+    step_losses,
+)
 from nearwise.warn import warn_user
+
+_MOST_SCORED_AGAINST = 8192  # training rows that held-out rows are scored against
 
 
 def train_embedder(
@@ -48,6 +52,7 @@ def train_embedder(
     checkpoint: str | Path | None = None,
     progress: Progress | None = None,
     correction: SelfCorrection | None = None,
+    objective: "type[EmbedderObjective] | None" = None,
 ) -> TrainingResult:
     """Train `network` in place; it ends in eval mode with its best weights.
 
@@ -76,6 +81,8 @@ def train_embedder(
         Lets the labels of the training rows follow the network's own predictions, where some of
         them are wrong. Needs a linear head, and batches without MixUp. The last epoch is then
         kept: the NLL of held-out labels that are not corrected would choose an early one.
+    objective : subclass of EmbedderObjective, optional
+        What is minimised, where that is more than the terms of `TrainConfig`.
 
     Returns
     -------
@@ -96,8 +103,8 @@ def train_embedder(
     """
     check_training(network, train, held_out, config, correction)
     network.to(device)
-    with _channels_last(network, config):
-        objective = EmbedderObjective(
+    with _channels_last(network):
+        made = (objective or EmbedderObjective)(
             network,
             train.to(device),
             None if held_out is None else held_out.to(device),
@@ -116,7 +123,7 @@ def train_embedder(
             settings.append([correction.momentum, correction.power, correction.warmup])
             tensors["likelihood"] = correction.likelihood
         return train_epochs(
-            objective,
+            made,
             # The objective sets the precision: of the embedder, not of the loss.
             config.model_copy(update={"precision": "float32"}),
             seed=seed,
@@ -129,14 +136,18 @@ def train_embedder(
 
 
 @contextmanager
-def _channels_last(network: NeighborNetwork, config: TrainConfig) -> Iterator[None]:
-    """Change the memory format inside, on request."""
-    if config.channels_last:
+def _channels_last(network: NeighborNetwork) -> Iterator[None]:
+    """Keep convolutions in this memory format inside, where they are faster so."""
+    embedder, on_gpu = network.embedder, network.log_scale.device.type == "cuda"
+    faster = isinstance(embedder, ImageEmbedder) and (
+        on_gpu or isinstance(embedder.backbone, FastCNN)
+    )
+    if faster:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     try:
         yield
     finally:
-        if config.channels_last:
+        if faster:
             network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
@@ -150,6 +161,10 @@ class EmbedderObjective(Objective):
 
     seeded_once = True
     starts_judged = True
+    refresh_every = 5
+    """Epochs between two times that all cached keys are computed anew."""
+    needs_unmixed = False
+    """Whether the loss needs the keys of a MixUp batch's rows as they are."""
 
     def __init__(
         self,
@@ -166,12 +181,9 @@ class EmbedderObjective(Objective):
         self.network, self.rows, self.held_out = network, rows, held_out
         self.settings, self.seed = config, seed
         self.scored_against = self._scored_against()
-        self.row_weights: Tensor | None = None
         self.mirrored: Tensor | None = None
-        self.balance = class_balance(rows.labels, config.query_balance)
-        self.candidate_weights = class_balance(rows.labels, config.candidate_balance)
         self.cache: KeyCache | None = None
-        if config.candidate_keys == "cached" and config.knn_weight:
+        if config.cache_momentum is not None and config.knn_weight:
             momentum, precision = config.cache_momentum, config.precision
             self.cache = KeyCache(network, rows, momentum, precision=precision)
         self.followed: FollowedPredictions | None = None
@@ -180,11 +192,6 @@ class EmbedderObjective(Objective):
             self.followed = FollowedPredictions(correction, smoothing, device)
             self.corrects_after = max(1, round(correction.warmup * config.epochs))
         self.n_pieces = 1
-
-    @property
-    def compiled(self) -> nn.Module:
-        """The embedder's trunk."""
-        return self.network.embedder.trunk
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
         """Optimizer with a rate of its own for an image backbone."""
@@ -198,30 +205,26 @@ class EmbedderObjective(Objective):
 
     def start(self, generator: torch.Generator) -> None:
         """Fit the starting scale."""
-        config, network = self.settings, self.network
-        if config.fit_scale and config.knn_weight and network.log_scale.requires_grad:
-            fit_start_scale(network, self.rows, generator, config.precision)
+        network = self.network
+        if self.settings.knn_weight and network.log_scale.requires_grad:
+            fit_start_scale(network, self.rows, generator, self.settings.precision)
 
     def batches(
         self, epoch: int, config: EngineConfig, generator: torch.Generator
     ) -> Iterator[Batch]:
-        """Draw queries and candidates; labels, hard rows and cached keys are brought up to date."""
-        settings = self.settings
+        """Draw queries and candidates; labels and cached keys are brought up to date."""
         if self.followed is not None and epoch > self.corrects_after:
             self.rows = replace(self.rows, labels=self.followed.labels())
         self.network.embedder.begin_epoch(epoch)
         self.mirrored = self._mirror(epoch)
-        self._select_hard_rows(epoch)
-        if self.cache is not None and (epoch - 1) % settings.refresh_every == 0:
+        if self.cache is not None and (epoch - 1) % self.refresh_every == 0:
             self.cache.refresh_all()
-        yield from epoch_batches(
-            len(self.rows),
-            settings.batch_size,
-            settings.n_candidates,
-            generator,
-            combined(self.row_weights, self.balance),
-            self.candidate_weights,
-        )
+        yield from self.draw(epoch, generator)
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Batches of an epoch."""
+        settings = self.settings
+        return epoch_batches(len(self.rows), settings.batch_size, settings.n_candidates, generator)
 
     def _mirror(self, epoch: int) -> Tensor | None:
         """Which rows (n,) are mirrored in this epoch, where images take turns."""
@@ -231,25 +234,6 @@ class EmbedderObjective(Objective):
         generator = torch.Generator().manual_seed(self.seed)
         first = torch.rand(len(self.rows), generator=generator) < 0.5
         return (first if epoch % 2 else ~first).to(self.rows.x_num.device)
-
-    def _select_hard_rows(self, epoch: int) -> None:
-        config = self.settings
-        if config.hard_negative_weight == 1 or epoch == 1:
-            return
-        if self.row_weights is not None and (epoch - 1) % config.hard_negative_every:
-            return
-        disagreement = neighbor_disagreement(
-            self._keys(self.rows),
-            self.rows.labels,
-            self.rows.row_ids,
-            self.network.n_classes,
-            config.hard_negative_neighbors,
-        )
-        self.row_weights = hard_row_weights(
-            disagreement,
-            fraction=config.hard_negative_fraction,
-            weight=config.hard_negative_weight,
-        )
 
     def gradients(
         self,
@@ -289,7 +273,7 @@ class EmbedderObjective(Objective):
     ) -> Parts:
         config, means = self.settings, Parts()
         for piece in split_batch(batch, self.n_pieces):
-            parts = step_losses(
+            step = compute_keys(
                 self.network,
                 self.rows,
                 piece,
@@ -297,8 +281,9 @@ class EmbedderObjective(Objective):
                 generator,
                 self.cache,
                 mirrored=self.mirrored,
-                followed=self.followed,
+                needs_unmixed=self.needs_unmixed,
             )
+            parts = self.terms(step, generator)
             loss = torch.stack(
                 [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
             ).sum()
@@ -308,6 +293,10 @@ class EmbedderObjective(Objective):
                 part = value.detach() if share == 1 else share * value.detach()
                 means[name] = means[name] + part if name in means else part
         return means
+
+    def terms(self, step: StepKeys, generator: torch.Generator) -> Parts:
+        """Unweighted terms of the loss; the settings have a weight NAME_weight of each."""
+        return step_losses(self.network, self.rows, step, self.settings, self.followed)
 
     def _share(self, piece: Batch, whole: Batch) -> float:
         """Weight of a piece's queries in the mean over the whole batch."""
@@ -326,11 +315,10 @@ class EmbedderObjective(Objective):
 
     def _scored_against(self) -> TrainingRows:
         """Training rows that held-out rows are scored against, the same in every epoch."""
-        limit = self.settings.held_out_candidates
-        if limit is None or limit >= len(self.rows):
+        if len(self.rows) <= _MOST_SCORED_AGAINST:
             return self.rows
         order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(self.seed))
-        return self.rows.take(order[:limit])
+        return self.rows.take(order[:_MOST_SCORED_AGAINST])
 
     def evaluate(self, epoch: int) -> dict[str, Any]:
         """NLL of the held-out rows, where there are some."""
@@ -338,7 +326,7 @@ class EmbedderObjective(Objective):
         if held_out is None:
             return {}
         keys = self._keys(held_out)
-        if self.settings.monitored == "head":
+        if self.settings.ce_weight:
             proba = predict_head(self.network, held_out, keys=keys).exp()
         else:
             proba = predict_neighbors(
@@ -365,10 +353,8 @@ class EmbedderObjective(Objective):
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Row weights, cached keys, averages of predictions and the number of pieces."""
+        """Keep cached keys, averages of predictions and the number of pieces."""
         state = {"n_pieces": torch.tensor(self.n_pieces)}
-        if self.row_weights is not None:
-            state["row_weights"] = self.row_weights
         if self.cache is not None and len(self.cache.keys):
             state["cache"] = self.cache.keys
         if self.followed is not None:
@@ -378,7 +364,6 @@ class EmbedderObjective(Objective):
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take them back."""
         self.n_pieces = int(state["n_pieces"])
-        self.row_weights = state.get("row_weights")
         if self.cache is not None and "cache" in state:
             self.cache.keys = state["cache"]
         if self.followed is not None:
@@ -401,8 +386,6 @@ def check_training(
         raise ValueError("Ids of the training rows repeat. Give each row an id of its own.")
     if config.ce_weight and network.head is None:
         raise ValueError("ce_weight needs a linear head. Build the network with head=True.")
-    if config.monitored == "head" and network.head is None:
-        raise ValueError('monitor="head" needs a linear head. Build the network with head=True.')
     for name, rows in (("train", train), ("held_out", held_out)):
         if rows is not None:
             _check_labels(name, rows.labels, network.n_classes)

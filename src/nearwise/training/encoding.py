@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ _DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16
 
 KIND = "nearwise-embeddings"
 FORMAT_VERSION = 1
-_KEYS, _VECTORS = "keys", "backbone vectors"
+_VECTORS = "backbone vectors"
 _OF_PROJECTION = ("dim", "projection_norm", "normalize", "frozen")
 _CHUNK = 8192
 # Few images at a time stay in a processor's cache; an accelerator needs many.
@@ -223,36 +223,15 @@ def release_memory() -> None:
         torch.mps.empty_cache()
 
 
-def cached_encode(
-    network: NeighborNetwork,
-    rows: TrainingRows,
-    folder: str | os.PathLike[str],
-    *,
-    precision: Precision = "float32",
-) -> Tensor:
-    """Keys of rows (`encode`) on their device, from `folder` where they are there already.
-
-    Labels and ids do not matter. Each combination of weights, rows and settings has a folder of its
-    own in it, named by their hash, so keys of other weights are never taken. A UserWarning reports
-    a stored entry that is damaged, which is computed and written again, and of one that cannot be
-    written.
-    """
-
-    def compute() -> dict[str, Tensor]:
-        return {_KEYS: encode(network, rows, precision=precision)}
-
-    embedder, described = network.embedder, {"what": _KEYS, "precision": precision}
-    settings = [embedder.config, described]
-    return _stored(folder, settings, embedder.state_dict(), rows, compute)[_KEYS]
-
-
 def cached_backbone(
     network: NeighborNetwork, rows: TrainingRows, folder: str | os.PathLike[str]
 ) -> BackboneFeatures:
-    """Give what `encode_backbone` returns for images, from `folder` as `cached_encode` does.
+    """Give what `encode_backbone` returns for images, from `folder` where it is there already.
 
-    The projection and the head have no part in it: all networks over one frozen backbone share what
-    is stored.
+    Each combination of backbone weights and images has a folder of its own in it, named by their
+    hash; the projection and the head have no part in it, and labels and ids do not matter. A
+    UserWarning reports a stored entry that is damaged, which is computed and written again, and of
+    one that cannot be written.
     """
 
     def compute() -> dict[str, Tensor]:
@@ -263,19 +242,8 @@ def cached_backbone(
     state = network.embedder.state_dict()
     weights = {k: v for k, v in state.items() if not k.startswith("trunk.projection.")}
     settings = [config, {"what": _VECTORS, "precision": "float32"}]
-    tensors = _stored(folder, settings, weights, rows, compute)
-    return BackboneFeatures(tensors.pop(_VECTORS), tensors)
-
-
-def _stored(
-    folder: str | os.PathLike[str],
-    settings: Any,
-    weights: dict[str, Tensor],
-    rows: TrainingRows,
-    compute: Callable[[], dict[str, Tensor]],
-) -> dict[str, Tensor]:
-    """Read, or compute and write, what settings, weights and rows decide."""
     named = {**weights, "rows/x_num": rows.x_num, "rows/x_cat": rows.x_cat}
     path = Path(folder) / content_hash(settings, named)[:32]
     found = read_or_compute(path, compute, kind=KIND, version=FORMAT_VERSION, what="embeddings")
-    return {name: tensor.to(rows.x_num.device) for name, tensor in found.items()}
+    tensors = {name: tensor.to(rows.x_num.device) for name, tensor in found.items()}
+    return BackboneFeatures(tensors.pop(_VECTORS), tensors)

@@ -3,8 +3,8 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from nearwise.training.checkpoint import (
 )
 from nearwise.training.encoding import autocast
 from nearwise.training.objective import Objective, Parts, Record
-from nearwise.training.schedule import Lookahead, WeightAverage, copied_state, rate_factor
+from nearwise.training.schedule import copied_state
 from nearwise.training.settings import EngineConfig
 from nearwise.warn import warn_user
 
@@ -123,14 +123,11 @@ def train_epochs(
     """
     if objective.n_rows < 1:
         raise ValueError(f"n_rows={objective.n_rows} leaves nothing to train on.")
-    if config.schedule == "plateau" and monitor is None:
-        raise ValueError("schedule='plateau' follows the monitored value; name one with monitor.")
     device = torch.device(device)
     objective.model.to(device)
     interrupted = False
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        _compiled(objective.compiled, config),
         keeping_freed_memory(),
     ):
         run = _Run(objective, config, seed, device, monitor, checkpoint)
@@ -176,13 +173,8 @@ class _Run:
         for group in self.optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
-        self.average = (
-            None if config.ema_decay is None else WeightAverage(self.model, config.ema_decay)
-        )
         steps = config.epochs * objective.steps_per_epoch(config)
-        self.lookahead = (
-            None if config.lookahead is None else Lookahead(self.model, config.lookahead, steps)
-        )
+        self.average = objective.average(config, steps)
         self.state = TrainingState()
         self.fingerprint = ""
         self.whole: dict[str, Tensor] = {}  # weights of the last whole epoch
@@ -221,8 +213,6 @@ class _Run:
         self.objective.start(self.generator)
         if self.average is not None:
             self.average.state = copied_state(self.model.state_dict())
-        if self.lookahead is not None:
-            self.lookahead.state = copied_state(self.model.state_dict())
         if self.objective.starts_judged:
             self._evaluate(0)
         self._note_whole()
@@ -248,7 +238,7 @@ class _Run:
         factor = 1.0
         batches = self.objective.batches(epoch, self.config, self.generator)
         for step, batch in enumerate(batches, start=(epoch - 1) * n_batches):
-            factor = rate_factor(self.config, step, n_batches, self.state.monitored)
+            factor = self.objective.rate(self.config, step, n_batches, self.state.monitored)
             for name, value in self._step(batch, step, factor).items():
                 values.setdefault(name, []).append(value)
             if len(values["loss"]) % _LOOK_EVERY == 0:
@@ -270,8 +260,6 @@ class _Run:
             nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.lookahead is not None:
-            self.lookahead.update(step)
         if self.average is not None:
             self.average.update(step)
         return {name: value.detach() for name, value in parts.items()}
@@ -309,9 +297,9 @@ class _Run:
 
     def _evaluate(self, epoch: int) -> dict[str, float]:
         """Evaluate the epoch, where it is its turn, and note whether it is the best."""
-        if epoch % self.config.evaluate_every and epoch != self.config.epochs:
+        if epoch != self.config.epochs and not self.objective.evaluation_due(epoch):
             return {}
-        with nullcontext() if self.average is None else self.average.applied():
+        with self._averaged():
             self.model.eval()
             with torch.no_grad():
                 found = self.objective.evaluate(epoch)
@@ -324,7 +312,7 @@ class _Run:
         state = self.state
         state.monitored.append(value)
         best = math.inf if state.best_value is None else state.best_value
-        if math.isfinite(value) and value < best - self.config.min_gain:
+        if math.isfinite(value) and value < best - self.objective.min_gain:
             state.best_value, state.best_epoch, state.waited = value, epoch, 0
             state.best = copied_state(self.model.state_dict())
         else:
@@ -341,21 +329,21 @@ class _Run:
         """Copy the state after an epoch: steps after it may be broken off or diverge."""
         if self.state.best:
             return  # which are then kept
-        whole = self.model.state_dict() if self.average is None else self.average.state
-        self.whole = copied_state(whole)
+        with self._averaged():
+            self.whole = copied_state(self.model.state_dict())
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Weights that are evaluated and kept, inside."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def _save(self) -> None:
-        due = (
-            self.state.epoch % self.config.checkpoint_every == 0
-            and time.monotonic() - self.saved_at >= self.config.checkpoint_seconds
-        ) or self.state.finished
+        passed = time.monotonic() - self.saved_at
+        due = self.state.finished or self.objective.checkpoint_due(self.state.epoch, passed)
         if self.checkpoint is None or not due:
             return
         extra = {f"objective/{name}": value for name, value in self.objective.state().items()}
         if self.average is not None:
             extra |= {f"average/{name}": value for name, value in self.average.state.items()}
-        if self.lookahead is not None:
-            extra |= {f"lookahead/{name}": value for name, value in self.lookahead.state.items()}
         if self.scaler.is_enabled():
             scaling = self.scaler.state_dict()
             extra["scale"] = torch.tensor([scaling["scale"], scaling["_growth_tracker"]])
@@ -390,8 +378,6 @@ class _Run:
         self.objective.load_state(_named(extra, "objective/"))
         if self.average is not None:
             self.average.state = _named(extra, "average/")
-        if self.lookahead is not None:
-            self.lookahead.state = _named(extra, "lookahead/")
         if "scale" in extra:
             scale, tracker = extra["scale"].tolist()
             changed = {"scale": scale, "_growth_tracker": int(tracker)}
@@ -428,18 +414,6 @@ def _monitored_value(monitor: str, values: dict[str, float]) -> float:
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Tensors under a prefix, without it."""
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-@contextmanager
-def _compiled(module: nn.Module, config: EngineConfig) -> Iterator[None]:
-    """Compile the module's call inside, on request."""
-    if config.compile:
-        module.compile(mode=config.compile_mode)
-    try:
-        yield
-    finally:
-        if config.compile:
-            module._compiled_call_impl = None
 
 
 def _mixed(seed: int, epoch: int) -> int:

@@ -161,6 +161,7 @@ class HeadObjective(Objective):
     name = "The attention head's training"
     seeded_once = True
     starts_judged = True
+    min_gain = _MIN_GAIN
 
     def __init__(
         self, head: PretrainedNeighborHead, train: HeadRows, held_out: HeadRows, config: HeadConfig
@@ -177,7 +178,6 @@ class HeadObjective(Objective):
             lr=self.settings.lr,
             min_lr_ratio=_LAST_RATE,
             patience=self.settings.patience,
-            min_gain=_MIN_GAIN,
         )
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:

@@ -1,17 +1,18 @@
 """What a training run minimises."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nearwise.training.rows import count_batches
-from nearwise.training.schedule import make_optimizer
+from nearwise.training.schedule import Lookahead, WeightAverage, make_optimizer, rate_factor
 from nearwise.training.settings import EngineConfig
 
 Parts = dict[str, Tensor]
 Record = dict[str, Any]
+_CHECKPOINT_SECONDS = 10.0  # between two, so that short epochs do not spend their time on writing
 
 
 class Objective:
@@ -33,6 +34,8 @@ class Objective:
     """Whether random numbers go on from epoch to epoch, instead of being seeded in each."""
     starts_judged = False
     """Whether the untrained model is evaluated too, as epoch 0."""
+    min_gain = 0.0
+    """By how much a monitored value must be lower than the best one to be better."""
 
     def __init__(self, model: nn.Module, n_rows: int) -> None:
         self.model, self.n_rows = model, n_rows
@@ -84,17 +87,35 @@ class Objective:
         """
         return make_optimizer(self.model, config)
 
+    def rate(
+        self, config: EngineConfig, step: int, steps_per_epoch: int, monitored: Sequence[float]
+    ) -> float:
+        """Factor on the learning rates of a step (from 0).
+
+        `monitored` holds the values of finished evaluations, lower is better.
+        """
+        return rate_factor(config, step, steps_per_epoch)
+
+    def average(self, config: EngineConfig, total_steps: int) -> WeightAverage | None:
+        """Average of the weights that the run keeps, if any."""
+        if config.lookahead is None:
+            return None
+        return Lookahead(self.model, config.lookahead, total_steps)
+
+    def evaluation_due(self, epoch: int) -> bool:
+        """Whether an epoch is evaluated; the last one always is."""
+        return True
+
+    def checkpoint_due(self, epoch: int, seconds: float) -> bool:
+        """Whether an epoch that ends so long after the last checkpoint gets one; the last does."""
+        return seconds >= _CHECKPOINT_SECONDS
+
     def start(self, generator: torch.Generator) -> None:
         """Prepare the model before the first epoch; not called where a run is resumed."""
 
     def record(self, epoch: Record) -> Record:
         """Form of an epoch's record in the history."""
         return epoch
-
-    @property
-    def compiled(self) -> nn.Module:
-        """Module that is compiled where the settings require it."""
-        return self.model
 
     def state(self) -> dict[str, Tensor]:
         """Tensors that a checkpoint keeps beside model, optimizer and random state."""

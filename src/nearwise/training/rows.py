@@ -1,4 +1,4 @@
-"""Rows of training, the batches they are split into, and which of them are drawn more often."""
+"""Rows of training, and the batches they are split into."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -6,9 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from nearwise.functional import topk_neighbors
-from nearwise.nn import soft_targets
 
 
 @dataclass(frozen=True)
@@ -122,68 +119,22 @@ class Batch(NamedTuple):
 
 
 def epoch_batches(
-    n_rows: int,
-    batch_size: int,
-    n_candidates: int | None,
-    generator: torch.Generator,
-    row_weights: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
+    n_rows: int, batch_size: int, n_candidates: int | None, generator: torch.Generator
 ) -> Iterator[Batch]:
     """Split an epoch into batches of nearly equal size, each with candidates drawn for it.
 
     Candidates of a step are its own queries and `extra`, no row twice, `n_candidates` in all (None
-    takes all rows). `row_weights` (n_rows,) give how often a row is drawn relative to the others,
-    with replacement; a row drawn twice in one batch is kept once. `candidate_weights` give the same
-    of further candidates, each drawn once per step at most; without them all rows take turns. The
-    generator is on the CPU, and only its state decides the order.
+    takes all rows); all rows take turns. The generator is on the CPU, and only its state decides
+    the order.
     """
     order = torch.randperm(n_rows, generator=generator)
     n_total = n_rows if n_candidates is None else min(n_rows, n_candidates)
-    n_batches = count_batches(n_rows, batch_size)
-    if row_weights is None:
-        start = 0
-        for queries in torch.tensor_split(order, n_batches):
-            stop = start + len(queries)
-            others = torch.cat([order[stop:], order[:start]])
-            n_extra = max(0, n_total - len(queries))
-            yield Batch(queries, _drawn(others, n_extra, candidate_weights, generator))
-            start = stop
-        return
-    drawn = torch.multinomial(row_weights.cpu(), n_rows, replacement=True, generator=generator)
-    for queries in torch.tensor_split(drawn, n_batches):
-        queries = queries.unique()
-        taken = torch.zeros(n_rows, dtype=torch.bool)
-        taken[queries] = True
-        start = int(torch.randint(n_rows, (), generator=generator))
-        others = torch.cat([order[start:], order[:start]])
-        others, n_extra = others[~taken[others]], max(1, n_total - len(queries))
-        yield Batch(queries, _drawn(others, n_extra, candidate_weights, generator))
-
-
-def _drawn(
-    others: Tensor, n_extra: int, weights: Tensor | None, generator: torch.Generator
-) -> Tensor:
-    """Give the first of some rows, or a weighted draw from them without replacement."""
-    if weights is None or n_extra >= len(others):
-        return others[:n_extra]
-    # The largest of log(w) + Gumbel noise: torch.multinomial is limited to 2^24 rows.
-    noise = -torch.log(torch.empty(len(others)).exponential_(generator=generator))
-    return others[torch.topk(torch.log(weights.cpu()[others]) + noise, n_extra).indices]
-
-
-def class_balance(labels: Tensor, power: float) -> Tensor | None:
-    """Weight of each row: the size of its class to the power of minus `power`; None for 0."""
-    if not power:
-        return None
-    sizes = torch.bincount(labels).clamp_min(1).float()
-    return sizes.pow(-power)[labels].cpu()
-
-
-def combined(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Product of two sets of row weights, either of which may be absent."""
-    if first is None or second is None:
-        return second if first is None else first
-    return first.cpu() * second.cpu()
+    start = 0
+    for queries in torch.tensor_split(order, count_batches(n_rows, batch_size)):
+        stop = start + len(queries)
+        others = torch.cat([order[stop:], order[:start]])
+        yield Batch(queries, others[: max(0, n_total - len(queries))])
+        start = stop
 
 
 def count_batches(n_rows: int, batch_size: int) -> int:
@@ -200,28 +151,3 @@ def split_batch(batch: Batch, n_pieces: int) -> list[Batch]:
         Batch(part, torch.cat([*parts[:i], *parts[i + 1 :], batch.extra]))
         for i, part in enumerate(parts)
     ]
-
-
-def neighbor_disagreement(
-    keys: Tensor, labels: Tensor, ids: Tensor, n_classes: int, n_neighbors: int = 10
-) -> Tensor:
-    """Share (n,) of a row's nearest neighbors, itself left out by id, that are of another class.
-
-    Labels are class positions (n,) or probabilities (n, n_classes).
-    """
-    k = min(n_neighbors, len(keys) - 1)
-    nearest = topk_neighbors(keys, keys, k, query_ids=ids, key_ids=ids).indices
-    targets = soft_targets(labels, n_classes)
-    return 1 - (targets.unsqueeze(1) * targets[nearest]).sum(dim=2).mean(dim=1)
-
-
-def hard_row_weights(disagreement: Tensor, *, fraction: float = 0.3, weight: float = 2.0) -> Tensor:
-    """Give the hardest `fraction` of the rows the sampling weight `weight`, the others 1.
-
-    A row whose neighbors all agree is never hard, however few hard rows there are.
-    """
-    n_hard = max(1, round(fraction * len(disagreement)))
-    order = torch.argsort(disagreement, descending=True, stable=True)
-    weights = torch.ones_like(disagreement)
-    weights[order[:n_hard]] = weight
-    return torch.where(disagreement > 0, weights, torch.ones_like(weights))

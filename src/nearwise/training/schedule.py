@@ -1,7 +1,7 @@
 """Optimizers, the learning rate over a run, and averaged weights."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from nearwise.training.settings import EngineConfig
 
 _LOOKAHEAD_STEPS = 5
-_BETTER = 1e-4  # relative; what counts as progress, as in torch's ReduceLROnPlateau
 
 
 def learning_rate_factor(
@@ -19,18 +18,16 @@ def learning_rate_factor(
     total_steps: int,
     warmup_steps: int,
     *,
-    schedule: Literal["cosine", "linear", "constant"] = "cosine",
+    schedule: Literal["cosine", "linear"] = "cosine",
     start: float = 0.0,
     floor: float = 0.0,
 ) -> float:
     """Factor on the learning rate at `step` (from 0): linear warm-up from `start`, then `schedule`.
 
-    `floor` is the factor that cosine and linear would reach at `total_steps`.
+    `floor` is the factor that would be reached at `total_steps`.
     """
     if step < warmup_steps:
         return start + (1 - start) * (step + 1) / (warmup_steps + 1)
-    if schedule == "constant":
-        return 1.0
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
     if schedule == "linear":
         return 1 - (1 - floor) * progress
@@ -38,13 +35,9 @@ def learning_rate_factor(
 
 
 def parameter_groups(
-    network: nn.Module,
-    weight_decay: float,
-    backbone_lr: float = 1.0,
-    norm_bias_lr: float = 1.0,
-    decay_all: bool = False,
+    network: nn.Module, weight_decay: float, backbone_lr: float = 1.0, norm_bias_lr: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices decay; biases, scales and norms only if all do.
+    """Trainable parameters in two groups: matrices decay; biases, scales and norms do not.
 
     Frequencies and phases of periodic embeddings do not decay either: zero is not a neutral value
     for them. Where `backbone_lr` is not 1, the backbone of an image embedder makes two groups of
@@ -64,7 +57,7 @@ def parameter_groups(
     groups: list[dict[str, Any]] = [
         {
             "params": parameters,
-            "weight_decay": 0.0 if free and not decay_all else weight_decay,
+            "weight_decay": 0.0 if free else weight_decay,
             "lr_factor": backbone_lr if slower else 1.0,
         }
         for (slower, free), parameters in sorted(found.items(), key=lambda group: group[0])
@@ -89,102 +82,48 @@ def make_optimizer(
     norm_bias_lr: float = 1.0,
 ) -> torch.optim.Optimizer:
     """Optimizer over the groups of `parameter_groups`."""
-    groups = parameter_groups(
-        model, config.weight_decay, backbone_lr, norm_bias_lr, config.decay_all
-    )
+    groups = parameter_groups(model, config.weight_decay, backbone_lr, norm_bias_lr)
     if not groups:
         raise ValueError("The module has no trainable parameters, so there is nothing to train.")
     if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov
-        )
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=True)
     on_cuda = all(p.device.type == "cuda" for group in groups for p in group["params"])
-    return kind(groups, lr=config.lr, fused=True if on_cuda else None)
+    return torch.optim.AdamW(groups, lr=config.lr, fused=True if on_cuda else None)
 
 
-def rate_factor(
-    config: EngineConfig, step: int, steps_per_epoch: int, monitored: Sequence[float]
-) -> float:
-    """Factor in (0, 1] on the learning rates of a step (from 0).
-
-    `monitored` holds the values of finished evaluations, lower is better: what "plateau" uses.
-    """
-    warmup = round(config.warmup_epochs * steps_per_epoch)
-    factor = learning_rate_factor(
+def rate_factor(config: EngineConfig, step: int, steps_per_epoch: int) -> float:
+    """Factor in (0, 1] on the learning rates of a step (from 0)."""
+    return learning_rate_factor(
         step,
         config.epochs * steps_per_epoch,
-        warmup,
-        schedule=config.schedule if config.schedule in ("cosine", "linear") else "constant",
+        round(config.warmup_epochs * steps_per_epoch),
+        schedule=config.schedule,
         start=config.warmup_start,
         floor=config.min_lr_ratio,
     )
-    if step >= warmup:
-        fallen = 1.0
-        if config.schedule == "step":
-            fallen = config.lr_gamma ** (step // steps_per_epoch // config.lr_step)
-        elif config.schedule == "plateau":
-            fallen = config.lr_gamma ** count_plateaus(monitored, config.plateau_patience)
-        factor *= max(fallen, config.min_lr_ratio)
-    return factor
-
-
-def count_plateaus(values: Sequence[float], patience: int) -> int:
-    """How often `values` failed to fall for more than `patience` steps in a row.
-
-    The rule of torch's ReduceLROnPlateau (mode "min"), as a function of the values so far, so
-    that nothing has to be kept beside them.
-    """
-    best, waited, plateaus = math.inf, 0, 0
-    for value in values:
-        # Not best * (1 - 1e-4): that would loosen the bar for a negative value,
-        # -accuracy.
-        if value < best - _BETTER * abs(best if math.isfinite(best) else 0):
-            best, waited = value, 0
-            continue
-        waited += 1
-        if waited > patience:
-            plateaus, waited = plateaus + 1, 0
-    return plateaus
 
 
 class WeightAverage:
-    """Moving average of the floating tensors of a module's state; others are taken as they are.
+    """Average of a module's weights, kept while it trains.
 
-    The decay of step t is ``min(decay, (1 + t) / (10 + t))``, so that the first weights are
-    forgotten soon. `state` is the averaged state, on the module's device.
+    `state` is the averaged state, on the module's device.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model, self.decay = model, decay
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.state = copied_state(model.state_dict())
 
-    @torch.no_grad()
     def update(self, step: int) -> None:
         """Take the weights in after step `step`, counted from 0."""
-        share = 1 - min(self.decay, (1 + step) / (10 + step))
-        averaged: list[Tensor] = []
-        new: list[Tensor] = []
-        for name, tensor in self.model.state_dict().items():
-            if tensor.is_floating_point():
-                averaged.append(self.state[name])
-                new.append(tensor)
-            else:
-                self.state[name].copy_(tensor)
-        torch._foreach_lerp_(averaged, new, share)
+        raise NotImplementedError
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the module the averaged weights inside, and its own again after."""
-        present = copied_state(self.model.state_dict())
-        self.model.load_state_dict(self.state)
-        try:
-            yield
-        finally:
-            self.model.load_state_dict(present)
+        """Give the module the weights that are evaluated and kept inside; by default its own."""
+        yield
 
 
-class Lookahead:
+class Lookahead(WeightAverage):
     """Weights that every few steps go back to a moving average of themselves.
 
     Parameters
@@ -201,8 +140,8 @@ class Lookahead:
     """
 
     def __init__(self, model: nn.Module, decay: float, total_steps: int) -> None:
-        self.model, self.decay, self.total_steps = model, decay, total_steps
-        self.state = copied_state(model.state_dict())
+        super().__init__(model)
+        self.decay, self.total_steps = decay, total_steps
 
     @torch.no_grad()
     def update(self, step: int) -> None:

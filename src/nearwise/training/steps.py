@@ -7,14 +7,11 @@ from torch import Tensor, nn
 
 from nearwise.nn import (
     NeighborNetwork,
-    contrastive,
     euclidean,
     fused_leave_one_out_nll,
-    leave_self_out,
     neighbor_vote,
     soft_cross_entropy,
     vote_nll,
-    weight_entropy,
 )
 from nearwise.training.augment import augment, draw_batch_mix, mix_ids, mix_labels
 from nearwise.training.encoding import Precision, autocast, encode, encode_in_pieces
@@ -60,7 +57,20 @@ class KeyCache:
         self.keys[positions] = mixed
 
 
-def step_losses(
+class StepKeys(NamedTuple):
+    """Keys of a step's B queries and N candidates, the queries among them first."""
+
+    queries: Tensor  # (B,), positions
+    candidates: Tensor  # (N,), positions
+    query_keys: Tensor  # (B, dim), of mixed rows where there is MixUp
+    labels: Tensor  # theirs
+    ids: Tensor  # (B,) or (B, 2), of the rows they come from
+    unmixed: Tensor  # (B, dim), of the rows as they are; (0, dim) where none needs them
+    memory: Tensor  # (N, dim), of the candidates where they are compared
+    n_learned: int  # the first of these have a gradient
+
+
+def compute_keys(
     network: NeighborNetwork,
     rows: TrainingRows,
     batch: Batch,
@@ -69,49 +79,79 @@ def step_losses(
     cache: KeyCache | None = None,
     *,
     mirrored: Tensor | None = None,
-    followed: FollowedPredictions | None = None,
-) -> dict[str, Tensor]:
-    """Unweighted terms of the loss of one batch, without those of weight 0: scalars by name.
+    needs_unmixed: bool = False,
+) -> StepKeys:
+    """Compute the keys of a step.
 
-    Names are "knn", "ce", "contrastive" and "entropy". Rows are on the network's device, the
-    generator (views and MixUp) on the CPU. Candidates outside the batch take their keys from the
-    cache, without gradient, and keys of the queries are written back to it; without a cache all
-    keys are computed here. `mirrored` (n,) are the rows whose images are mirrored in this epoch,
-    where the settings let them take turns; `followed` takes note of the head's predictions
-    of rows that are not mixed.
+    Rows are on the network's device, the generator (views and MixUp) on the CPU. Candidates outside
+    the batch take their keys from the cache, without gradient, and keys of the queries are written
+    to it; without a cache all keys are computed here. `mirrored` (n,) are the rows whose images are
+    mirrored in this epoch, where the settings let them take turns. With `needs_unmixed` a MixUp
+    batch has the keys of its rows as they are, whether or not they are compared.
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
     if not config.knn_weight:
         extra = extra[:0]
-    mirror = _at(mirrored, queries)
-    step = _compute_keys(network, rows, queries, extra, config, generator, cache, mirror)
-    weight = _at(rows.sample_weight, queries)
+    candidates = torch.cat([queries, extra])
+    embedder, labels, ids = network.embedder, rows.labels[queries], rows.row_ids[queries]
+    fresh = candidates if cache is None else queries
+    x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
+    first = augmented(x_num[: len(queries)], config, generator, _at(mirrored, queries))
+    x_num = first if len(fresh) == len(queries) else torch.cat([first, x_num[len(queries) :]])
+    mix = draw_batch_mix(
+        config.mixup_alpha, config.mixup_probability, len(queries), generator, device
+    )
+    # The unmixed keys are candidates or views; where neither is needed, mixed ones are enough,
+    # and images, dear to encode, take their candidates from the cache.
+    from_cache = cache is not None and rows.are_images
+    only_mixed = not needs_unmixed and (not config.knn_weight or from_cache)
+    with autocast(device, config.precision):
+        if mix is None:
+            keys = embedder(x_num, x_cat).float()
+            query_keys = keys[: len(queries)]
+        else:
+            keys = None if only_mixed else embedder(x_num, x_cat).float()
+            mixed = embedder.embed_mixed(first, _first(x_cat, len(queries)), *mix)
+            query_keys = embedder.key(mixed).float()
+            labels, ids = mix_labels(labels, mix, network.n_classes), mix_ids(ids, mix)
+            keys = query_keys[:0] if keys is None else keys
+    unmixed, memory = keys[: len(queries)], keys
+    if cache is not None:
+        memory = torch.cat([keys, cache.keys[candidates[len(keys) :]]])
+        cache.refresh(queries[: len(unmixed)], unmixed)
+    return StepKeys(queries, candidates, query_keys, labels, ids, unmixed, memory, len(keys))
+
+
+def step_losses(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    step: StepKeys,
+    config: TrainConfig,
+    followed: FollowedPredictions | None = None,
+) -> dict[str, Tensor]:
+    """Unweighted terms "knn" and "ce" of the loss, without those of weight 0.
+
+    `followed` takes note of the head's predictions of rows that are not mixed.
+    """
+    weight = _at(rows.sample_weight, step.queries)
     parts: dict[str, Tensor] = {}
     if config.knn_weight:
-        candidates = torch.cat([queries, extra])
-        ids = rows.row_ids[candidates]
-        memory_keys = step.keys
-        if cache is not None:
-            memory_keys = torch.cat([step.keys, cache.keys[candidates[len(step.keys) :]]])
         parts["knn"] = fused_leave_one_out_nll(
             step.query_keys,
-            memory_keys,
+            step.memory,
             network.scale,
             step.labels,
-            rows.labels[candidates],
+            rows.labels[step.candidates],
             step.ids,
-            ids,
+            rows.row_ids[step.candidates],
             network.n_classes,
             similarity=network.similarity,
             smoothing=config.label_smoothing,
             sample_weight=weight,
-            candidate_weight=_at(rows.sample_weight, candidates),
-            n_learned=len(step.keys),
+            candidate_weight=_at(rows.sample_weight, step.candidates),
+            n_learned=step.n_learned,
         )
-        if config.entropy_weight:
-            scores = network.scores(step.query_keys, memory_keys)
-            parts["entropy"] = -weight_entropy(leave_self_out(scores, step.ids, ids))
     if config.ce_weight:
         logits = network.output(step.query_keys).logits
         assert logits is not None  # checked before the first step
@@ -120,90 +160,14 @@ def step_losses(
         )
         if followed is not None:
             noted = slice(0) if step.ids.ndim == 2 else slice(None)  # none of mixed rows
-            followed.note(queries[noted], logits[noted])
-    if config.contrastive_weight:
-        parts["contrastive"] = _contrast_views(
-            network, rows, queries, step.unmixed, config, generator, mirror
-        )
-    if cache is not None:
-        cache.refresh(queries[: len(step.unmixed)], step.unmixed)
+            followed.note(step.queries[noted], logits[noted])
     return parts
 
 
-class _StepKeys(NamedTuple):
-    query_keys: Tensor  # (B, dim), of mixed rows where there is MixUp
-    labels: Tensor  # theirs
-    ids: Tensor  # (B,) or (B, 2), of the rows they come from
-    unmixed: Tensor  # (B, dim), of the rows as they are; (0, dim) where none needs them
-    keys: Tensor  # the same, and (M, dim) of further candidates where they are fresh
-
-
-def _compute_keys(
-    network: NeighborNetwork,
-    rows: TrainingRows,
-    queries: Tensor,
-    extra: Tensor,
-    config: TrainConfig,
-    generator: torch.Generator,
-    cache: KeyCache | None,
-    mirror: Tensor | None,
-) -> _StepKeys:
-    """Compute the keys of a step that have a gradient."""
-    embedder, labels, ids = network.embedder, rows.labels[queries], rows.row_ids[queries]
-    fresh = queries if cache is not None else torch.cat([queries, extra])
-    x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
-    first = _augmented(x_num[: len(queries)], config, generator, mirror)
-    x_num = first if len(fresh) == len(queries) else torch.cat([first, x_num[len(queries) :]])
-    mix = draw_batch_mix(
-        config.mixup_alpha, config.mixup_probability, len(queries), generator, x_num.device
-    )
-    if mix is None:
-        with autocast(x_num.device, config.precision):
-            keys = embedder(x_num, x_cat).float()
-        unmixed = keys[: len(queries)]
-        return _StepKeys(unmixed, labels, ids, unmixed, keys)
-    # The unmixed keys are candidates or views; where neither is needed, mixed ones are enough,
-    # and images, dear to encode, take their candidates from the cache.
-    from_cache = cache is not None and rows.are_images
-    only_mixed = not config.contrastive_weight and (not config.knn_weight or from_cache)
-    with autocast(x_num.device, config.precision):
-        keys = None if only_mixed else embedder(x_num, x_cat).float()
-        mixed = embedder.key(embedder.embed_mixed(first, _first(x_cat, len(queries)), *mix))
-    mixed = mixed.float()
-    labels, ids = mix_labels(labels, mix, network.n_classes), mix_ids(ids, mix)
-    keys = mixed[:0] if keys is None else keys
-    return _StepKeys(mixed, labels, ids, keys[: len(queries)], keys)
-
-
-def _contrast_views(
-    network: NeighborNetwork,
-    rows: TrainingRows,
-    queries: Tensor,
-    keys: Tensor,
-    config: TrainConfig,
-    generator: torch.Generator,
-    mirror: Tensor | None,
-) -> Tensor:
-    """Contrastive term of the unmixed batch; a second view joins as more positives."""
-    labels = rows.labels[queries]
-    if rows.second_x_num is not None:
-        view = _augmented(rows.second_x_num[queries], config, generator, mirror)
-        with autocast(view.device, config.precision):
-            second = network.embedder(view, _at(rows.x_cat, queries)).float()
-        keys, labels = torch.cat([keys, second]), torch.cat([labels, labels])
-    return contrastive(
-        config.contrastive_kind,
-        keys,
-        labels,
-        network.n_classes,
-        temperature=config.contrastive_temperature,
-        margin=config.contrastive_margin,
-    )
-
-
-def _augmented(
+def augmented(
     x_num: Tensor, config: TrainConfig, generator: torch.Generator, mirror: Tensor | None
 ) -> Tensor:
+    """Rows as training changes them at random."""
     if config.augment is None:
         return x_num
     return augment(x_num, config.augment, generator, mirrored=mirror)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,8 +15,7 @@ from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.table import LARGE, VERY_LARGE, TableEncoder
 from nearwise.functional.threads import own_threads
 from nearwise.names import did_you_mean
-from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
-from nearwise.nn.embedders import NumericEmbedding
+from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder
 from nearwise.nn.network import Similarity
 from nearwise.training import (
     SelfCorrection,
@@ -31,8 +30,7 @@ from nearwise.training import (
     train_embedder,
 )
 
-TABLE_EMBEDDERS = ("auto", "identity", "table", "deep", "mlp")
-_CHECKPOINT_SECONDS = 10.0
+TABLE_EMBEDDERS = ("auto", "identity", "table", "deep")
 _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
 HEAD = "embedder-head"
 
@@ -48,17 +46,17 @@ def make_network(
     """Build an untrained network; for images `kind` names the backbone.
 
     "table" is the linear core with numeric embeddings; "deep" an MLP with a linear head, for ready
-    embeddings; "mlp" the study's tabular MLP. The key of "deep" has no fixed length: at unit
-    length its head starts far too unsure and needs most of the epochs to grow.
+    embeddings. The key of "deep" has no fixed length: at unit length its head starts far too
+    unsure and needs most of the epochs to grow.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if kind not in TABLE_EMBEDDERS:
             return _image_network(kind, cast(ImageEncoder, encoder), n_classes, options or {})
         encoder = cast(TableEncoder, encoder)
-        if kind == "mlp":
-            return NeighborNetwork(TabularMLP(n_numeric), n_classes, head=True, similarity="cosine")
-        embedded: NumericEmbedding | None = "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
+        embedded: Literal["plr-lite"] | None = (
+            "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
+        )
         if kind == "table":
             embedder = TableEmbedder(n_numeric, encoder.cardinalities, embedded, dim=64)
             return NeighborNetwork(embedder, n_classes)
@@ -104,7 +102,6 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
             "weight_decay": 1e-4,
             "n_candidates": 2048,
             "patience": 5 if large else 10,
-            "held_out_candidates": 8192,
         }
         if n_rows > VERY_LARGE:
             config["epochs"] = max(3, 14 * VERY_LARGE // n_rows)
@@ -119,7 +116,6 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
             "mixup_alpha": 0.4,
             "mixup_probability": 1.0,
             "patience": 5 if large else 8,
-            "monitor": "head",
         }
     if fast:
         config["epochs"] = max(6, config["epochs"] // 3)
@@ -225,7 +221,7 @@ def train_member(
             network,
             everything.take(torch.from_numpy(fold[0])),
             everything.take(torch.from_numpy(fold[1])),
-            TrainConfig(**{"checkpoint_seconds": _CHECKPOINT_SECONDS} | settings),
+            TrainConfig(**settings),
             seed=seed,
             device=device,
             checkpoint=checkpoint,

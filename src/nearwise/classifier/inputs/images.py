@@ -282,7 +282,6 @@ def image_config(
     """
     if backbone.startswith("fast-cnn"):
         return _fast_cnn_config(encoder, backbone, n_rows, device, fast, epochs, correcting)
-    on_gpu = device.startswith("cuda")
     config: dict[str, Any] = {
         "epochs": 40,
         "batch_size": int(min(512, max(32, n_rows // 32))),
@@ -290,14 +289,11 @@ def image_config(
         "ce_weight": 1.0,
         "knn_weight": 0.5,
         "n_candidates": None,
-        "candidate_keys": "cached",
         "cache_momentum": 0.5,
         "mixup_alpha": 0.2,
         "augment": image_augmentation(encoder),
-        "monitor": "head",
         "patience": None,
-        "precision": "bfloat16" if on_gpu else "float32",
-        "channels_last": on_gpu,
+        "precision": "bfloat16" if device.startswith("cuda") else "float32",
     }
     if not backbone.startswith("resnet"):
         config |= {"epochs": 10, "lr": 1e-3, "backbone_lr": 0.1, "weight_decay": 1e-2}
@@ -354,8 +350,6 @@ def _fast_cnn_config(
         "augment": changes
         | {"padding": "reflect"}
         | ({"flip": "alternate"} if encoder.channels == 3 else {}),
-        "monitor": "head",
         "patience": None,
         "precision": "bfloat16" if fast_bfloat16(device) else "float32",
-        "channels_last": True,
     }

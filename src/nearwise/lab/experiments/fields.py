@@ -16,7 +16,7 @@ from nearwise.lab.field_training.files import find_models
 from nearwise.lab.field_training.run import FieldConfig, Objective, train_field
 from nearwise.lab.nn.field import PerceiverAutoencoder
 from nearwise.lab.probing.data import ProbeData, digest_of_part
-from nearwise.training.settings import FREE_SETTINGS
+from nearwise.lab.training.runs import FREE_SETTINGS
 
 HISTORY = "history.json"
 _CHECKPOINT = "checkpoint"

@@ -186,15 +186,17 @@ class FewShotAttention(BaseEstimator):
         scores, losses = dict[int, float](), list[float]()
         episodes = self._episodes(y, classes, n_episodes, seed)
 
-        def evaluate(_: int) -> dict[str, float]:
-            if judged is None:
+        every = max(1, n_episodes // _CHECKS)
+
+        def evaluate(step: int) -> dict[str, float]:
+            if judged is None or (step % every and step != n_episodes):
                 return {}
             return {"nll": self._judge(network, rows, y, judged[1], seed)}
 
         def note(record: dict[str, Any]) -> None:
             step, nll = record["epoch"], record["evaluation"].get("nll")
             losses.append(record["train"]["loss"])
-            if step % config.evaluate_every and step != n_episodes:
+            if step % every and step != n_episodes:
                 return
             if nll is not None:
                 scores[step] = nll
@@ -202,11 +204,7 @@ class FewShotAttention(BaseEstimator):
             self.history_.append(known | {"held_out_nll": nll})
             losses.clear()
 
-        config = EngineConfig(
-            epochs=n_episodes,
-            min_lr_ratio=0.02,
-            evaluate_every=max(1, n_episodes // _CHECKS),
-        )
+        config = EngineConfig(epochs=n_episodes, min_lr_ratio=0.02)
         objective = _EpisodeObjective(network, rows, episodes, evaluate)
         train_epochs(objective, config, seed=seed, progress=note)
         return network.eval(), scores

@@ -5,7 +5,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nearwise.lab.nn.field import PRESETS, PerceiverConfig, perceiver_config
-from nearwise.training.settings import EngineConfig, refuse_unknown
+from nearwise.lab.training.runs import RunConfig
+from nearwise.training.settings import refuse_unknown
 
 Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
 # what a preset is trained with unless a setting changes it
@@ -48,7 +49,7 @@ class FieldConfig(BaseModel):
     warmup : float in [0, 1), default=0.05
         Share of the steps in which the rate rises; then it falls as a cosine.
     gradient_clip, precision, compile, compile_mode, ema_decay, evaluate_every, checkpoint_every
-        As in `EngineConfig`.
+        As in `RunConfig`.
     nce_weight : float, default=0.1
         Weight of the contrastive term; it rises from 0 within the share `nce_ramp` of the steps.
     nce_ramp : float in [0, 1], default=0.125
@@ -121,13 +122,13 @@ class FieldConfig(BaseModel):
         assert self.preset in PRESETS
         return perceiver_config(self.preset, image_size=image_size, channels=channels, **self.model)
 
-    def engine(self) -> EngineConfig:
+    def engine(self) -> RunConfig:
         """Return the settings of the loop."""
         names = (
             "epochs", "batch_size", "lr", "weight_decay", "gradient_clip", "precision", "compile",
             "compile_mode", "ema_decay", "evaluate_every", "checkpoint_every",
         )  # fmt: skip
-        return EngineConfig(
+        return RunConfig(
             optimizer="adamw",
             schedule="cosine",
             warmup_epochs=self.warmup * self.epochs,

@@ -16,9 +16,9 @@ from nearwise.functional.devices import choose_device
 from nearwise.lab.field_training.config import FieldConfig, Objective
 from nearwise.lab.field_training.learner import FieldLearner
 from nearwise.lab.nn.field import PerceiverAutoencoder
-from nearwise.training import BatchLoss, train_epochs
+from nearwise.lab.training.runs import FREE_SETTINGS, RunLoss, compiled
+from nearwise.training import train_epochs
 from nearwise.training.rows import count_batches
-from nearwise.training.settings import FREE_SETTINGS
 
 __all__ = ["FieldConfig", "Objective", "reconstruction_errors", "train_field"]
 
@@ -110,15 +110,17 @@ def train_field(
         assert held_out is not None  # else it is not passed on
         return reconstruction_errors(model, held_out, Context("per-image", config.context))
 
-    result = train_epochs(
-        BatchLoss(learner, batch_loss, len(pixels), None if held_out is None else evaluate),
-        config.engine(),
-        seed=own_seed,
-        device=device,
-        checkpoint=checkpoint,
-        fingerprint=fingerprint,
-        progress=progress,
-    )
+    settings, judge = config.engine(), None if held_out is None else evaluate
+    with compiled(learner, settings):
+        result = train_epochs(
+            RunLoss(learner, batch_loss, len(pixels), judge, settings),
+            settings,
+            seed=own_seed,
+            device=device,
+            checkpoint=checkpoint,
+            fingerprint=fingerprint,
+            progress=progress,
+        )
     model.run = _describe(config, seed, model.run, len(pixels), result.best_epoch, fingerprint)
     return model.eval(), result.history
 

@@ -132,7 +132,6 @@ class RetrievalConfidence(BaseEstimator):
             min_lr_ratio=0.02,
             gradient_clip=None,
             patience=_PATIENCE,
-            min_gain=1e-5,
         )
         result = train_epochs(objective, config, seed=seed, monitor="held_out_nll")
         self.network_, self.history_ = network, result.history
@@ -248,6 +247,7 @@ class _RankObjective(Objective):
 
     name = "Training of the retrieval confidence"
     seeded_once = True
+    min_gain = 1e-5
 
     def __init__(
         self, network: RankAttention, data: _Lists, train: np.ndarray, held_out: np.ndarray

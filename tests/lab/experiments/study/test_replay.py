@@ -9,7 +9,7 @@ from nearwise.lab.experiments.study.findings import collapse, leak
 from nearwise.lab.experiments.study.inputs import make_inputs
 from nearwise.lab.experiments.study.neighbors import look_up, training_neighbors
 from nearwise.lab.experiments.study.steps import step_losses, total_loss
-from nearwise.nn import supervised_contrastive
+from nearwise.lab.training.losses import supervised_contrastive
 
 
 class Killed(Exception):

@@ -9,11 +9,24 @@ from torch.nn import functional as F
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.lab.nn import MultiHeadNeighborAttention
-from nearwise.nn import Embedder, ImageEmbedder, TabularMLP
+from nearwise.nn import Embedder, ImageEmbedder
+from nearwise.nn.embedders import mlp_trunk
 from nearwise.training import TrainingRows
 from nearwise.training.encoding import Precision, autocast, encode_in_pieces
 
 VOTE_EPS = 1e-8  # added to every class before the vote is normalised again, as there
+
+
+class TabularMLP(Embedder):
+    """The study's tabular embedder: n_numeric -> 256 -> 256 -> dim.
+
+    BatchNorm and GELU follow each hidden layer, then dropout .2 and .1.
+    """
+
+    def __init__(self, n_numeric: int, dim: int = 128, normalize: bool = True) -> None:
+        config = {"kind": "mlp", "n_numeric": n_numeric, "dim": dim, "normalize": normalize}
+        super().__init__(dim, normalize, config)
+        self.trunk = mlp_trunk(n_numeric, (256, 256), dim, (0.2, 0.1))
 
 
 class PixelMLP(TabularMLP):

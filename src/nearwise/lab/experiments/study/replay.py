@@ -23,14 +23,14 @@ from nearwise.lab.experiments.study.neighbors import (
 from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.lab.experiments.study.steps import step_losses, total_loss
 from nearwise.lab.experiments.study.views import study_augmentation
-from nearwise.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from nearwise.training.encoding import autocast
-from nearwise.training.rows import (
-    count_batches,
-    epoch_batches,
+from nearwise.lab.training.hard_rows import (
     hard_row_weights,
     neighbor_disagreement,
+    weighted_batches,
 )
+from nearwise.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from nearwise.training.encoding import autocast
+from nearwise.training.rows import count_batches, epoch_batches
 from nearwise.training.schedule import learning_rate_factor
 
 Progress = Callable[[dict[str, Any]], None]
@@ -214,7 +214,11 @@ class _Loop:
         self.model.train()
         sums: dict[str, float] = {}
         clean: list[float] = []
-        batches = list(epoch_batches(n, preset.batch_size, 1, self.generator, self.row_weights))
+        drawn = epoch_batches(n, preset.batch_size, 1, self.generator)
+        if self.row_weights is not None:
+            size, weights = preset.batch_size, self.row_weights
+            drawn = weighted_batches(n, size, 1, self.generator, weights)
+        batches = list(drawn)
         for number, batch in enumerate(batches):
             positions = batch.queries.to(self.device)
             if len(positions) < 2:  # batch normalisation needs two rows

@@ -8,7 +8,8 @@ from torch import Tensor
 from nearwise.lab.experiments.study.model import StudyModel, vote
 from nearwise.lab.experiments.study.neighbors import Found, Memory
 from nearwise.lab.experiments.study.presets import StudyPreset
-from nearwise.nn import soft_cross_entropy, soft_targets, supervised_contrastive
+from nearwise.lab.training.losses import supervised_contrastive
+from nearwise.nn import soft_cross_entropy, soft_targets
 from nearwise.training.augment import Augmentation, augment, draw_batch_mix, mix_labels
 
 

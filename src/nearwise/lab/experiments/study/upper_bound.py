@@ -129,7 +129,6 @@ def upper_bound_config(
             "gradient_clip": None,
             "knn_weight": 0.0,
             "ce_weight": 1.0,
-            "fit_scale": False,
             "patience": None,
             "augment": augmentation,
             "precision": preset.precision,

@@ -5,10 +5,11 @@ from typing import Any
 from nearwise.lab.experiments.vit.data import VitData, augmentation
 from nearwise.lab.experiments.vit.learner import Recipe
 from nearwise.lab.experiments.vit.settings import VitSettings
-from nearwise.training.settings import EngineConfig, Precision
+from nearwise.lab.training.runs import RunConfig
+from nearwise.training.settings import Precision
 
 
-def engine_config(settings: VitSettings) -> EngineConfig:
+def engine_config(settings: VitSettings) -> RunConfig:
     """Give the settings of the training loop."""
     s = settings
     precision: Precision = s.amp_type if s.use_amp else "float32"
@@ -33,7 +34,7 @@ def engine_config(settings: VitSettings) -> EngineConfig:
         "evaluate_every": s.evaluate_every,
         "checkpoint_every": s.checkpoint_every,
     }
-    return EngineConfig(**values)
+    return RunConfig(**values)
 
 
 def make_recipe(settings: VitSettings, data: VitData) -> Recipe:

@@ -34,7 +34,8 @@ from nearwise.lab.experiments.vit.outputs import (
 from nearwise.lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.lab.experiments.vit.settings import HOW, VitSettings
 from nearwise.lab.nn.vit import VisionTransformer
-from nearwise.training import BatchLoss, TrainingResult, train_epochs
+from nearwise.lab.training.runs import RunLoss, compiled
+from nearwise.training import TrainingResult, train_epochs
 from nearwise.warn import warn_user
 
 
@@ -114,9 +115,9 @@ def train_vit(
         on_resume(already)
         progress(f"Going on after epoch {len(history)} of {settings.num_epochs}")
 
-    with _Peak(job.device) as peak:
+    with _Peak(job.device) as peak, compiled(job.model, job.config):
         result = train_epochs(
-            BatchLoss(job.model, batch_loss, len(job.data.train), job.evaluate),
+            RunLoss(job.model, batch_loss, len(job.data.train), job.evaluate, job.config),
             job.config,
             seed=settings.seed,
             device=job.device,

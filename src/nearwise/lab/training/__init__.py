@@ -1,0 +1,1 @@
+"""What the lab's trainings do beside the library's: settings, rates, averages, terms of a loss."""

@@ -44,6 +44,7 @@ from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import RowStore, StoredRows, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
+_MILVUS = ("milvus+http://", "milvus+https://")
 _LOCATION = "memory"  # the part of the folder that holds where the memory is
 _OLDEST = 5  # format version that still opens
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
@@ -231,10 +232,19 @@ def _located(
         location = _Location.model_validate_json(content.blobs[_LOCATION])
         is_own = location.uri == OWN_STORE
         is_server, is_path = "://" in location.uri, os.path.isabs(location.uri)
+        if location.uri.startswith(_MILVUS):
+            raise StoreError(
+                "older",
+                f"The memory of {path} is in Milvus, which nearwise no longer supports. Open it "
+                "with the version that wrote it, or fit the model again and move its memory to a "
+                "folder or to PostgreSQL.",
+            )
         if not location.uri.isprintable() or not (is_own or is_server or is_path):
             raise ValueError(f"its store is {location.uri!r}")
         place = engine_of(location.uri).located(location.uri)
     except (KeyError, ValueError) as error:
+        if isinstance(error, StoreError):
+            raise
         raise _invalid(path, error) from error
     if is_own:
         refuse_trusted_store(path, trusted_store)
@@ -327,7 +337,7 @@ def _checked(uri: str, folder: Path) -> str:
     if parts.password is not None or {*parse_qs(parts.query)} & {"password", "sslpassword"}:
         raise ValueError(
             "The URI of the store holds a password, which lists of processes and logs show. Leave "
-            "it out: PostgreSQL reads PGPASSWORD and ~/.pgpass, Milvus MILVUS_TOKEN."
+            "it out: PostgreSQL reads PGPASSWORD and ~/.pgpass."
         )
     return uri
 

@@ -25,9 +25,8 @@ def move(
         typer.Option(
             "--store",
             metavar="URI",
-            help="A folder on disk, postgresql://USER@HOST/DATABASE#SCHEMA or "
-            "milvus+http://HOST:PORT/DATABASE#NAME, each not there yet; by default a folder in the "
-            "new model. Passwords come from PGPASSWORD or ~/.pgpass, and MILVUS_TOKEN.",
+            help="A folder on disk or postgresql://USER@HOST/DATABASE#SCHEMA, not there yet; by "
+            "default a folder in the new model. Passwords come from PGPASSWORD or ~/.pgpass.",
         ),
     ] = None,
     quiet: QuietOption = False,
@@ -38,7 +37,7 @@ def move(
     predicts, so it opens at once and needs little memory. The commands predict, inspect, verify,
     add, remove, relabel, undo, history, compact and serve work with it as with any other model;
     what needs all remembered rows at once (evaluate, clean, refresh, the map and the review of the
-    page) does not. Needs the extra disk, postgres or milvus.
+    page) does not. Needs the extra disk or postgres.
 
     [bold]Examples[/bold]
       nearwise move iris.model --out large.model

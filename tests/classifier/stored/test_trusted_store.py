@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, move_memory, open_live
-from nearwise.classifier.stored.folder import changes_of_store
+from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
+from nearwise.classifier.stored.folder import history_of
 from nearwise.memory import StoreError
 from nearwise.memory.stores import engine_of
 from tests.classifier.cases import attn_knn, blobs
@@ -16,8 +16,8 @@ from tests.memory.stores.servers import require
 
 OPENERS = {
     "load": AttnKNNClassifier.load,
-    "live": open_live,
-    "history": lambda folder, trusted_store=None: changes_of_store(folder, trusted_store),
+    "live": LiveModel,
+    "history": history_of,
 }
 X, Y = blobs(150)
 
@@ -111,7 +111,7 @@ def test_what_is_a_link_is_not_the_folders_own_store(own, tmp_path):
 @pytest.mark.parametrize("opened", OPENERS.values(), ids=OPENERS)
 def test_a_store_is_not_named_where_the_folder_holds_the_memory(own, model, tmp_path, opened):
     model.save(tmp_path / "held")
-    folders = [own] if opened is not AttnKNNClassifier.load else [own, tmp_path / "held"]
+    folders = [own, tmp_path / "held"]
     for folder in folders:
         with pytest.raises(ValueError, match="in its own folder"):
             opened(folder, trusted_store=tmp_path)
@@ -120,12 +120,12 @@ def test_a_store_is_not_named_where_the_folder_holds_the_memory(own, model, tmp_
 def test_a_memory_is_opened_and_changed_where_the_user_says(model, tmp_path):
     uri = str(tmp_path / "elsewhere")
     move_memory(model, tmp_path / "m", uri)
-    with open_live(tmp_path / "m", trusted_store=uri) as live:
+    with LiveModel(tmp_path / "m", trusted_store=uri) as live:
         live.add(X[:2], Y[:2])
         live.undo(1)
         live.compact()
         assert live.catch_up() == 2
-    assert [c.kind for c in changes_of_store(tmp_path / "m", uri)] == ["add", "remove"]
+    assert [c.kind for c in history_of(tmp_path / "m", uri)] == ["add", "remove"]
     loaded = AttnKNNClassifier.load(tmp_path / "m", trusted_store=uri)
     assert np.array_equal(loaded.predict_proba(X), model.predict_proba(X))
 

@@ -1,6 +1,5 @@
 """Engines to test stores with, and servers that are started for them."""
 
-import contextlib
 import importlib.util
 import itertools
 import shutil

@@ -46,10 +46,11 @@ def move(
     """
     check_folder("--out", out, [model], for_model=True)
     from nearwise.classifier import move_memory
-    from nearwise.classifier.stored.folder import is_stored, refuse_moved
+    from nearwise.classifier.stored.folder import is_stored
 
     if is_stored(model):
-        refuse_moved()
+        raise ValueError(f"The memory of {model} is in a store already.")
+
     learned = open_model(model)
 
     with steps("writing rows", quiet=quiet) as tell:

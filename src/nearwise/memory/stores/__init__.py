@@ -4,7 +4,6 @@ from importlib import import_module
 
 from nearwise.memory.stores.protocol import (
     Edit,
-    Engine,
     RowReader,
     RowStore,
     Schema,
@@ -16,7 +15,6 @@ from nearwise.memory.stores.protocol import (
 
 __all__ = [
     "Edit",
-    "Engine",
     "RowReader",
     "RowStore",
     "Schema",
@@ -28,7 +26,7 @@ __all__ = [
 ]
 
 
-def engine_of(uri: str) -> type[Engine]:
+def engine_of(uri: str) -> type[RowStore]:
     """Name the engine that a URI is for.
 
     "postgresql://..." is PostgreSQL, a path a folder on disk.
@@ -44,5 +42,5 @@ def engine_of(uri: str) -> type[Engine]:
             "postgresql://HOST/DATABASE."
         )
     module = import_module(f"nearwise.memory.stores.{name[0]}")
-    engine: type[Engine] = getattr(module, name[1])
+    engine: type[RowStore] = getattr(module, name[1])
     return engine

@@ -1,5 +1,6 @@
 """A model folder whose memory is in a store: opened where the user says that it is."""
 
+import contextlib
 import os
 import shlex
 from collections.abc import Sequence
@@ -87,10 +88,8 @@ def history_of(
         refuse_trusted_store(path, trusted_store)
         return changes_of(path)
     store = _open_store(*_located(_read(path), path, trusted_store), path)
-    try:
+    with contextlib.closing(store):
         return store.history(store.lineage)
-    finally:
-        store.close()
 
 
 def accept_loss(
@@ -106,10 +105,8 @@ def accept_loss(
     if not is_stored(path):
         return accept_lost_changes(kind, path)
     store = _open_store(*_located(_read(path), path, trusted_store), path)
-    try:
+    with contextlib.closing(store):
         return store.accept_loss()
-    finally:
-        store.close()
 
 
 def _read(path: Path) -> Folder:

@@ -86,7 +86,7 @@ def move_memory(
     place = OWN_STORE if store is None else engine_of(uri).located(uri)
     columns = _columns_of(fitted.predictor.views)
     layout, codec = _layout_of(fitted, columns), RowCodec()
-    rows = _rows_of(fitted, columns, layout, codec)
+    rows = _rows_of(fitted, columns, layout, codec, progress or (lambda done, n_rows: None))
     first = next(rows)  # packs the schema of all, which the summary names
     tensors, meta, blobs = pack_model(model, _sample(fitted))  # what it refuses, it refuses here
     for n_views, calibration in layout.calibration.items():
@@ -98,7 +98,7 @@ def move_memory(
     opened = engine_of(uri).create(
         uri,
         Schema(spaces, n_facts),
-        _followed(first, rows, views.n_findable, progress),
+        itertools.chain([first], rows),
         _summary_of(fitted, codec).model_dump(),
     )
     try:
@@ -225,7 +225,11 @@ def _summary_of(model: FittedModel, codec: RowCodec) -> MemorySummary:
 
 
 def _rows_of(
-    model: FittedModel, columns: dict[str, Tensor], layout: Layout, codec: RowCodec
+    model: FittedModel,
+    columns: dict[str, Tensor],
+    layout: Layout,
+    codec: RowCodec,
+    progress: Callable[[int, int], None],
 ) -> Iterator[StoredRows]:
     """Give the rows of a model that may be found, in batches, in the order of their ids."""
     bank, labels = model.bank, model.label_positions
@@ -233,7 +237,7 @@ def _rows_of(
     found = found[torch.argsort(bank.ids[found])]
     names = [spec.name for spec in model.predictor.views.specs]
     given = codec.table(model.rows, model.row_names)
-    n_bytes = max(1, given.nbytes // max(1, given.num_rows))
+    n_done, n_bytes = 0, max(1, given.nbytes // max(1, given.num_rows))
     for at in found.split(max(1, min(BATCH, _BATCH_BYTES // n_bytes))):
         yield StoredRows(
             bank.ids[at].numpy(),
@@ -243,20 +247,8 @@ def _rows_of(
             layout.facts({name: column[at] for name, column in columns.items()}, len(at)),
             codec.pack_table(given.take(at.numpy())),
         )
-
-
-def _followed(
-    first: StoredRows,
-    rows: Iterator[StoredRows],
-    n_rows: int,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[StoredRows]:
-    n_done = 0
-    for batch in itertools.chain([first], rows):
-        yield batch
-        n_done += len(batch)
-        if progress is not None:
-            progress(n_done, n_rows)
+        n_done += len(at)
+        progress(n_done, len(found))
 
 
 def _pack_calibration(rows: CalibrationRows) -> dict[str, Tensor]:

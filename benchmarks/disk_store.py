@@ -30,7 +30,7 @@ import numpy as np
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier import move_memory, open_live
+from nearwise.classifier import LiveModel, move_memory
 from nearwise.conditions import hardware, versions
 
 HERE = Path(__file__).parent
@@ -60,7 +60,7 @@ def make(folder: Path, n_rows: int, n_fitted: int) -> dict[str, float]:
     seconds["move_s"] = time.perf_counter() - begin
     seconds["add_s"] = seconds["compact_s"] = 0.0
     del model, X
-    with open_live(folder) as live:
+    with LiveModel(folder) as live:
         for number, start in enumerate(range(n_fitted, n_rows, BATCH)):
             X, y = rows(min(BATCH, n_rows - start), 2 + number)
             begin = time.perf_counter()
@@ -96,7 +96,7 @@ def asked(folder: Path, repeats: int) -> dict[str, Any]:
     before = memory_mb()
     found: dict[str, Any] = {}
     begin = time.perf_counter()
-    live = open_live(folder)
+    live = LiveModel(folder)
     found["open_s"] = time.perf_counter() - begin
     found["n_rows"] = live.model.n_remembered_
     found["first_ms"] = milliseconds(lambda: live.model.predict_proba(X[:1]))

@@ -54,6 +54,7 @@ TARGETS: dict[str, float | None] = {
     "heads": 1,
     "memory views": 1,
     "pipelines": 1,
+    "reaches into privates of the classifier": 0,
     "constructor parameters": 18,
     "settings of a fit": None,
     "settings of a training": None,
@@ -156,6 +157,27 @@ def pipelines(tree: ast.AST) -> int:
     return sum(last_name(call.func) == "Predictor" for call in calls)
 
 
+def private_reaches(trees: Mapping[Path, ast.AST]) -> int:
+    """Lines of classifier, service and commands that use a private name of the classifier."""
+    path = SOURCE / "classifier" / "classifier.py"
+    parts = [n for n in nodes_of(trees[path]) if last_name(getattr(n, "value", None)) == "self"]
+    parts += [n for n in nodes_of(trees[path]) if isinstance(n, ast.FunctionDef)]
+    names = {str(getattr(part, "attr", getattr(part, "name", ""))) for part in parts}
+    own = {name for name in names if name.startswith("_") and not name.startswith("__")}
+    found = set()
+    for other, tree in trees.items():
+        theirs = {"self", "cls"} | {n.name for n in nodes_of(tree) if isinstance(n, ast.ClassDef)}
+        found |= {
+            (other, node.lineno)
+            for node in nodes_of(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr in own
+            and last_name(node.value) not in theirs
+        }
+    rooms = {"classifier", "serve", "cli"}
+    return sum(file != path and bool(rooms & {*file.parts}) for file, _ in found)
+
+
 def fields(tree: ast.AST, names: tuple[str, ...]) -> int:
     """Annotated fields of the classes with these names."""
     classes = [node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)]
@@ -190,6 +212,7 @@ def kinds_and_words() -> dict[str, float]:
         "heads": sum(map(heads, inside["nn"])),
         "memory views": sum(name.endswith("Views") for name in classes),
         "pipelines": sum(map(pipelines, inside["fit"])),
+        "reaches into privates of the classifier": private_reaches(trees),
         "settings of a fit": sum(
             fields(tree, ("Settings", "HeadConfig")) for tree in trees.values()
         ),

@@ -33,7 +33,7 @@ import pandas as pd
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier import move_memory, open_live
+from nearwise.classifier import LiveModel, move_memory
 from nearwise.conditions import hardware, versions
 
 HERE = Path(__file__).parent
@@ -134,13 +134,13 @@ class Target:
         table.unlink()
         if code:
             raise RuntimeError(f"{shlex.join(command)} ended with {code}")
-        with open_live(self.folder) as live:
+        with LiveModel(self.folder) as live:
             made = live._find(key=f"c{number}")
         self.acknowledged[made.version] = made.ids
 
     def checked(self, original: Path) -> dict[str, Any]:
         """Count what was lost or doubled, and compare predictions with changes from scratch."""
-        with open_live(self.folder) as live:
+        with LiveModel(self.folder) as live:
             listed = live.history()
             added = [row for c in listed if c.kind == "add" for row in c.ids]
             by_version = {change.version: change.ids for change in listed}
@@ -157,7 +157,7 @@ class Target:
                 "keys_twice": len(listed) - len({change.key for change in listed}),
             }
             proba = live.model.predict_proba(X)
-        with open_live(original) as again:  # all changes once more, one by one
+        with LiveModel(original) as again:  # all changes once more, one by one
             for change in listed:
                 kind, *arguments = self.asked[change.key or ""]
                 getattr(again, kind)(*arguments)

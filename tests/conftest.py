@@ -16,8 +16,6 @@ from typing import Any
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# A connection to Milvus that stays open reports of its keep-alives on whatever test's stderr.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402

@@ -109,3 +109,13 @@ def test_the_way_of_a_call_counts_files_entered_and_steps_between_them(house):
 
     assert house.way_of_a_row(lambda: names.did_you_mean("a", ["b"])) == (1, 0)
     assert house.way_of_a_row(lambda: sorted([2, 1])) == (0, 0)
+
+
+def test_lines_that_use_a_private_name_of_the_classifier_are_counted(house):
+    own = house.SOURCE / "classifier" / "classifier.py"
+    trees = {
+        own: ast.parse("class C:\n    def _change(self):\n        self._lock.acquire()\n"),
+        own.with_name("live.py"): ast.parse("a._lock\na._other\nself._lock\nb(a._change, a._lock)"),
+        house.SOURCE / "memory" / "bank.py": ast.parse("a._change()"),
+    }
+    assert house.private_reaches(trees) == 2

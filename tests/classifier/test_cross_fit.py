@@ -56,7 +56,7 @@ def test_the_head_is_kept_as_it_came_where_training_brings_nothing():
     plain.fit(X, y)
     record = model.choice_["head"]
     assert record["nll_after"] > record["nll_before"] - 1 / 150
-    heads = [one._model.predictor.head.state_dict() for one in (plain, model)]
+    heads = [one.fitted_.predictor.head.state_dict() for one in (plain, model)]
     assert all(same(heads[0][name], heads[1][name]) for name in heads[0])
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier, Query
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from tests.classifier.cases import (
@@ -109,9 +109,9 @@ def every_failure_leaves_the_old_model(change, model, step):
         except Injected:
             if model._fitted is not version:  # on the way out, after the assignment: it is whole
                 assert same(model.predict_proba(NEW), after)
-                model._model = version
+                model.fitted_ = version
             continue
-        model._model = version  # the line after the one that published it
+        model.fitted_ = version  # the line after the one that published it
     assert same(model.predict_proba(NEW), before)
     changed = copy.deepcopy(model)
     change(changed)
@@ -187,7 +187,9 @@ def work_together(seconds, n_readers, n_writers, folder):
         for number in range(first, min(last + 1, len(versions))):
             if (place, number) not in known:
                 rows = NEW[place : place + 5]
-                known[place, number] = model._query_of(versions[number], rows).proba()
+                known[place, number] = Query(
+                    versions[number], versions[number].encoded(rows)
+                ).proba()
         candidates = [known[place, n] for n in range(first, min(last + 1, len(versions)))]
         assert any(same(proba, one) for one in candidates)
     model.save(folder / "model")

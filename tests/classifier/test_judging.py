@@ -142,7 +142,7 @@ def test_what_was_judged_is_the_same_from_journal_and_folder(settings, tmp_path)
 
 def test_a_judgement_that_fails_publishes_nothing(monkeypatch):
     model = based()
-    before = model._model
+    before = model.fitted_
 
     def broken(*args, **options):
         raise RuntimeError("no space left")
@@ -150,7 +150,7 @@ def test_a_judgement_that_fails_publishes_nothing(monkeypatch):
     monkeypatch.setattr(judging, "accept_head", broken)
     with pytest.raises(RuntimeError, match="no space"):
         model.relabel(*wrong_third())
-    assert model._model is before
+    assert model.fitted_ is before
 
 
 def test_at_most_two_thousand_rows_are_judged_and_their_draw_repeats(monkeypatch):

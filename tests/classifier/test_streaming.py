@@ -139,7 +139,7 @@ def test_journals_of_a_former_eviction_are_made_again():
     changed, made = apply(model, model._fitted, draft_add(model, parts))
     former = replace(made, details=made.details | {"eviction": "importance"})
     with pytest.warns(UserWarning, match="no longer has"):
-        again = replay(now, [former])
+        again = replay(now, now.fitted_, [former])
     assert again.bank == changed.bank and len(again.bank) == 70
     assert now.eviction == "reservoir"
 

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from nearwise.classifier.stored.working_set import StoredViews
+from nearwise.classifier.stored.memory import StoredMemory
 from nearwise.memory.stores import StoredRows
 
 pytest.importorskip("lance")
@@ -60,7 +60,7 @@ def test_verify_predicts_by_the_rows_of_the_store(nearwise, moved, monkeypatch):
     def break_off(self, *arguments):
         raise RuntimeError("of another width")
 
-    monkeypatch.setattr(StoredViews, "search", break_off)
+    monkeypatch.setattr(StoredMemory, "search", break_off)
     verified = nearwise("verify", moved)
     assert verified.exit_code == 2
     assert f"{moved}: predictions by the rows of its store: of another width" in verified.err

@@ -298,7 +298,7 @@ def test_a_minute_of_readers_and_writers_each_answer_is_that_of_one_version(fold
     assert [one.version for one in history] == list(range(1, len(made) + 1))
     wanted = {0: original.predict_proba(X)}
     for change in history:
-        original._publish(replay(original, [change]))
+        original.fitted_ = replay(original, original.fitted_, [change])
         wanted[change.version] = original.predict_proba(X)
     for answer in seen:
         got = [list(one["proba"].values()) for one in answer["predictions"]]

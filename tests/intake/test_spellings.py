@@ -397,12 +397,12 @@ def test_the_command_line_fits_what_is_written_with_signs(tmp_path, nearwise):
 def test_the_service_reads_text_as_the_training_file_was_written(later):
     from fastapi.testclient import TestClient
 
-    from nearwise.classifier import open_live
+    from nearwise.classifier import LiveModel
     from nearwise.serve import Limits, Service, create_app
 
     folder, text = later
     meant = pd.read_parquet(folder / "meant.parquet").drop(columns="y").to_dict("records")
-    app = create_app(Service(open_live(folder / "model"), Limits()), name="m", keys=(), hosts=None)
+    app = create_app(Service(LiveModel(folder / "model"), Limits()), name="m", keys=(), hosts=None)
     with TestClient(app) as client:
         said, numbers, bad = (
             client.post("/predict", json={"rows": rows})

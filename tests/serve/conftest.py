@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from fastapi.testclient import TestClient
 
-from nearwise.classifier import AttnKNNClassifier, open_live
+from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app
 from tests.store.folders import saved_pair, small_table
 
@@ -34,7 +34,7 @@ def asked(folder):
 
     @contextmanager
     def open_service(where=folder, keys=(), hosts=None, *, limits=None, **options):
-        service = Service(open_live(where), limits or Limits(), **options)
+        service = Service(LiveModel(where), limits or Limits(), **options)
         app = create_app(service, name="table", keys=keys, hosts=hosts)
         with TestClient(app, raise_server_exceptions=False) as client:
             client.service = service

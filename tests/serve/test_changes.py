@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel, open_live
+from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app, service
 from tests.classifier.cases import attn_knn
 from tests.serve.conftest import json_rows, problem
@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_written_is_not_the_clients_mistake(client, monk
 
 
 def test_an_application_made_before_a_fork_answers_and_follows_after_it(folder):
-    forked = Service(open_live(folder), follow=True)
+    forked = Service(LiveModel(folder), follow=True)
     app = create_app(forked, name="table")
     _, rows = json_rows(2)
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, move_memory, open_live
+from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
 from tests.serve.conftest import json_rows, problem
 
 pytest.importorskip("lance")
@@ -45,7 +45,7 @@ def test_changes_over_http_are_in_the_store(client, moved):
     fed = client.post("/feedback", json={"rows": rows[:1], "labels": ["no"]})
     assert fed.status_code == 201 and client.get("/feedback").json()["rows"] == 1
     now = client.post("/predict", json={"rows": rows}).json()
-    with open_live(moved) as other:
+    with LiveModel(moved) as other:
         assert [c.kind for c in other.history()] == ["add", "relabel", "remove", "feedback"]
         assert other.version == now["memory_version"] == 4
     kinds = [one["kind"] for one in client.get("/changes").json()["changes"]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory, open_live
+from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
 from nearwise.memory import INDEX_NAMES, StoreError, verify_folder
 from nearwise.memory.cell_index import CellIndex
 from tests.classifier.cases import QUICK, attn_knn, blobs, fit_once, quietly, same
@@ -270,7 +270,7 @@ def test_a_memory_on_disk_answers_as_its_folder_opens(approximate, tmp_path, mon
     folder = tmp_path / "m"
     move_memory(model_of("euclidean", "auto"), folder)
 
-    with open_live(folder) as live:
+    with LiveModel(folder) as live:
         live.add(X[300:304], Y[300:304])
         removed = live.remove([3, 9])
         live.relabel([7], [(Y[7] + 1) % 3])

@@ -8,8 +8,7 @@ from nearwise.classifier.model.learned_rows import LearnedRows
 from nearwise.classifier.noise.transition import audited_transition
 from nearwise.classifier.query import Query
 from nearwise.classifier.settings import Settings
-from nearwise.classifier.stored.folder import move_memory
-from nearwise.classifier.stored.live import StoredModel, open_live
+from nearwise.classifier.stored.moving import move_memory
 from nearwise.classifier.uncertainty.explain import Explanation, Neighbor, Parts
 from nearwise.classifier.uncertainty.selective import Selection
 from nearwise.warn import RowsWarning
@@ -27,9 +26,7 @@ __all__ = [
     "RowsWarning",
     "Selection",
     "Settings",
-    "StoredModel",
     "audited_transition",
     "move_memory",
-    "open_live",
     "report_columns",
 ]

@@ -20,12 +20,12 @@ from nearwise.classifier.fit.parameter_checks import (
     check_settings,
 )
 from nearwise.classifier.fit.pipeline import fit_problem
-from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
+from nearwise.classifier.fit.problem import Problem, given_folds
 from nearwise.classifier.inputs import labels
 from nearwise.classifier.inputs.columns import ColumnReport, Wish
 from nearwise.classifier.inputs.images import TTAView
-from nearwise.classifier.inputs.rows import AnyRows, KnownColumns, Rows, Source
-from nearwise.classifier.model.class_prior import ClassPrior, check_class_prior
+from nearwise.classifier.inputs.rows import KnownColumns, Rows, Source
+from nearwise.classifier.model.class_prior import ClassPrior
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.learned_rows import (
     LearnedRows,
@@ -44,18 +44,15 @@ from nearwise.classifier.noise.label_issues import (
 from nearwise.classifier.noise.noisy_labels import transition_of
 from nearwise.classifier.noise.review import review
 from nearwise.classifier.noise.transition import Transition
-from nearwise.classifier.online import changes
-from nearwise.classifier.online.changes import Bound, NewRows
-from nearwise.classifier.online.judging import judged_again
+from nearwise.classifier.online import by_settings, changes
+from nearwise.classifier.online.changes import Bound
 from nearwise.classifier.online.refreshing import (
     can_refresh,
-    refuse_fixed_positions,
-    refuse_refresh,
 )
 from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
-from nearwise.classifier.storage.persistence import load_model_folder, save_model
+from nearwise.classifier.storage.persistence import load_model_folder, note_folder, save_model
 from nearwise.classifier.stored.folder import is_stored, open_stored, refuse_trusted_store
 from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
@@ -161,6 +158,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     [0, 0]
     """
 
+    fitted_: FittedModel  # the version that predictions see; a change replaces it
+
     @hinting
     def __init__(
         self,
@@ -233,9 +232,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         rows = Rows.given(source.X, columns, views=views)
         model = self._fit_model(source, rows, columns, sample_weight)
         with self._lock:
-            self._publish(model)
-            folders = self.__dict__.get("_folders", {})
-            folders |= {key: state._replace(fitted_anew=True) for key, state in folders.items()}
+            before = self.fitted_.folders if hasattr(self, "fitted_") else {}
+            folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
+            self.fitted_ = replace(model, folders=folders)
         return self
 
     def _fit_model(
@@ -290,29 +289,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         stream = replace(model.stream, refreshed_size=len(model.bank))
         return replace(model, stream=stream)
 
-    def _fit_again(self, model: FittedModel) -> FittedModel:
-        """Fit to what is remembered, with the same seed; the estimate of wrong labels stays."""
-        bank = model.bank
-        weight = bank.sample_weight.double().numpy()
-        own = None if (weight == 1).all() else weight / weight.mean()
-        codes = model.label_positions.numpy()
-        before: Any = model.predictor.encoder
-        encoder = type(before)()
-        encoded = encoder.learn(model.rows, self.columns, before)
-        problem = Problem(encoder, encoded, codes, own, model.n_classes, ids=bank.ids)
-        problem.tta = model.predictor.tta
-        problem.views = encoder.views(encoded, [], problem.tta)
-        with Progress(self.verbose) as progress:
-            settings = self._settings_of_refresh(model)
-            predictor = fit_problem(problem, settings, progress)
-        predictor.views.label_model = model.predictor.label_model
-        if "label_noise" in model.predictor.choice:
-            predictor.choice["label_noise"] = model.predictor.choice["label_noise"]
-        predictor.views.bank.next_id = bank.next_id
-        arrived = int(bank.ids.max()) + 1
-        stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank), changed=0)
-        return changes.fading(replace(model, predictor=predictor, stream=stream))
-
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
         params: dict[str, Any] = super().get_params(deep)
@@ -346,18 +322,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_model")
+        return hasattr(self, "fitted_")
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_writers"}
 
     # --- the model, and its properties --------------------------------------------------------
-
-    def _publish(self, model: FittedModel) -> None:
-        """Replace the present model by one that was fitted or read."""
-        with self._lock:
-            self._model = model
 
     @property
     def _lock(self) -> threading.RLock:
@@ -371,12 +342,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Have a lock that no thread holds."""
         self.__dict__.pop("_writers", None)
 
-    def _change(self, change: Callable[..., FittedModel], *args: Any, **options: Any) -> None:
+    def _change(self, change: Callable[[FittedModel], FittedModel]) -> None:
         """Publish what a change makes of the model; writers take turns."""
         check_is_fitted(self)
         with self._lock, one_thread():
-            self._model.check_changeable()
-            self._model = change(self._model, *args, **options)
+            self.fitted_.predictor.views.check_changeable()
+            self.fitted_ = change(self.fitted_)
 
     @property
     def _predictor(self) -> Predictor:
@@ -390,7 +361,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def _fitted(self) -> FittedModel:
         """The version of the model that a call works with from its first line to its last."""
         check_is_fitted(self)
-        return self._model
+        return self.fitted_
 
     @property
     def n_features_in_(self) -> int:
@@ -507,13 +478,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     # --- queries ------------------------------------------------------------------------------
 
-    def _encoded(
-        self, model: FittedModel, X: Any, views: Sequence[Any] | None = None
-    ) -> list[AnyRows]:
-        """Check and encode new rows and their further views: those given, or such as `fit` made."""
-        rows = Rows.given(X, model.columns, model.predictor.encoder, views)
-        return rows.encode(model.predictor.tta if views is None else None)
-
     def query(
         self,
         X: Any = None,
@@ -546,12 +510,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """
         if explain is not None and explain is not False:
             check_count("explain", explain, 1)
-        return self._query_of(self._fitted, X, views, explain=explain)
-
-    def _query_of(
-        self, model: FittedModel, X: Any, views: Sequence[Any] | None = None, **extras: Any
-    ) -> Query:
-        return Query(model, None if X is None else self._encoded(model, X, views), **extras)
+        model = self._fitted
+        rows = None if X is None else model.encoded(X, views)
+        return Query(model, rows, explain=explain)
 
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
         """Class probabilities.
@@ -790,7 +751,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         keys : float32 Tensor of shape (n, width), on the CPU
         """
         model = self._fitted.for_query(remembered=False)
-        rows = self._encoded(model, X, [])
+        rows = model.encoded(X, [])
         if space == "features":
             return model.predictor.feature_keys(rows[0])
         found, _ = model.predictor.keys_of_new(rows)
@@ -827,7 +788,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         features: Callable[[], Tensor] | None = None
         model = model.for_query(remembered=X is None)
         if X is not None:
-            features = lambda: model.predictor.feature_keys(self._encoded(model, X, [])[0])  # noqa: E731
+            features = lambda: model.predictor.feature_keys(model.encoded(X, [])[0])  # noqa: E731
         return kneighbors(model, features, n_neighbors)
 
     def kneighbors_graph(
@@ -1059,39 +1020,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         source = Source.of(X, y)
         with self._lock:
-            self._model.check_changeable()
-            self._model, ids = self._added(self._model, source, sample_weight, views, self._bound)
+            self.fitted_.predictor.views.check_changeable()
+            self.fitted_, ids = by_settings.with_rows(
+                self, self.fitted_, source, sample_weight, views, self._bound
+            )
         return ids
-
-    @one_thread()
-    def _added(
-        self,
-        model: FittedModel,
-        source: Source,
-        sample_weight: Any,
-        views: Sequence[Any] | None,
-        bound: changes.Bound,
-    ) -> tuple[FittedModel, Tensor]:
-        check_bound(self)
-        X, y, names = source
-        rows = Rows.given(X, model.columns, model.predictor.encoder, views)
-        everyone = rows.encode(model.predictor.tta if views is None else None)
-        weight = labels.check_weight(sample_weight, len(rows))
-        new = NewRows(rows.X, everyone, y, weight, names)
-        changed, ids = changes.with_rows(model, new, bound)
-        return self._judged_again(model, changed), ids
-
-    def _judged_again(self, before: FittedModel, after: FittedModel) -> FittedModel:
-        """Judge a changed model again where much has changed, by the settings as they are."""
-
-        def settings() -> FitSettings:
-            known = len(after.predictor.prior)
-            wanted = check_class_prior(self.class_prior, self._n_listed(after, known))
-            seed, own = after.stream.seed, dict(Settings.of(self.settings))
-            # The rest is for fits, and was checked against other rows.
-            return FitSettings.model_construct(**own, class_prior=wanted, seed=seed)
-
-        return judged_again(before, after, settings)
 
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
@@ -1115,7 +1048,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If an id is not remembered, a class would lose its last row, or too few rows stay.
             Nothing is then forgotten.
         """
-        self._change(self._exactly, changes.without_rows, ids, forget_classes=forget_classes)
+        self._change(
+            lambda model: by_settings.with_change(
+                self, model, changes.without_rows, ids, forget_classes=forget_classes
+            )
+        )
 
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
         """Give remembered rows other labels among `classes_`; nothing is trained again.
@@ -1132,16 +1069,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If an id is not remembered, a label is new, or a class would lose its last row.
         """
-        self._change(self._exactly, changes.with_labels, ids, y, forget_classes=forget_classes)
-
-    def _exactly(
-        self, model: FittedModel, change: Callable[..., FittedModel], *args: Any, **options: Any
-    ) -> FittedModel:
-        """Change remembered rows, without any trace of the former ones where that is possible."""
-        changed = change(model, *args, **options)
-        if model.holds_memory and model.predictor.forgets_exactly:
-            return self._fit_again(changed)
-        return self._judged_again(model, changed)
+        self._change(
+            lambda model: by_settings.with_change(
+                self, model, changes.with_labels, ids, y, forget_classes=forget_classes
+            )
+        )
 
     def partial_fit(
         self,
@@ -1174,17 +1106,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """
         source = Source.of(X, y)
         with self._lock:
-            if not hasattr(self, "_model"):
+            if not hasattr(self, "fitted_"):
                 self._fit_first(source, classes, sample_weight, views)
                 return self
-            model = self._model
+            model = self.fitted_
             if can_refresh(model.predictor):
-                self._settings_of_refresh(model)  # refused before anything is learned
+                by_settings.settings_of_refresh(self, model)  # refused before anything is learned
             model = changes.with_declared(model, classes, source.y)
-            model, _ = self._added(model, source, sample_weight, views, self._bound)
+            model, _ = by_settings.with_rows(self, model, source, sample_weight, views, self._bound)
             if changes.refresh_is_due(model):
-                model = self._refreshed(model)
-            self._model = model
+                model = by_settings.refreshed(self, model)
+            self.fitted_ = model
         return self
 
     def _fit_first(
@@ -1209,33 +1141,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             later = [c for c in declared.tolist() if c not in set(present.tolist())]
             model = changes.with_classes(model, later)
             model = replace(model, stream=replace(model.stream, declared=True))
-        self._publish(model)
-
-    def _settings_of_refresh(self, model: FittedModel) -> FitSettings:
-        """Check the settings again; a memory of fewer rows than `n_neighbors` uses all it has."""
-        n_rows = len(model.bank)
-        if isinstance(self.n_neighbors, int | np.integer):
-            n_rows = max(n_rows, int(self.n_neighbors) + 1)
-        n_classes = self._n_listed(model, model.n_classes)
-        refuse_fixed_positions(self.cv)
-        return check_settings(
-            self,
-            n_rows,
-            n_classes,
-            model.stream.seed,
-            n_views=model.predictor.n_views,
-            images=model.predictor.encoder.kind == "images",
-            folds=given_folds(self.cv, model.rows, model.classes[model.label_positions.numpy()]),
-        )
-
-    def _n_listed(self, model: FittedModel, n_classes: int) -> int:
-        """Classes that a class prior lists: `n_classes`, or fewer where later ones have come."""
-        correction = model.predictor.classes
-        if correction is not None and correction.wanted is not None:
-            listed = len(correction.wanted)  # shares that were given do not list later classes
-            if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
-                return listed
-        return n_classes
+        self.fitted_ = model
 
     def refresh(self) -> Self:
         """Fit again to what is remembered now, with the same seed.
@@ -1249,12 +1155,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If the fit was given views, which are not remembered, took some labels to be wrong
             (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
         """
-        self._change(self._refreshed)
+        self._change(lambda model: by_settings.refreshed(self, model))
         return self
-
-    def _refreshed(self, model: FittedModel) -> FittedModel:
-        refuse_refresh(model.predictor)
-        return self._fit_again(model)
 
     # --- folders ------------------------------------------------------------------------------
 
@@ -1277,8 +1179,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         OSError
             If it cannot be written. What was there before is unchanged.
         """
-        check_is_fitted(self)
-        save_model(self, folder, overwrite=overwrite)
+        with self._lock:  # the same version to the end, whatever is added meanwhile
+            fitted = self._fitted
+        state = save_model(self, fitted, folder, overwrite=overwrite)
+        with self._lock:
+            note_folder(self.fitted_, folder, state)
 
     @classmethod
     def load(

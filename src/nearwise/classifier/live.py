@@ -1,20 +1,21 @@
 """LiveModel: a saved classifier whose changes survive, for services and for several processes."""
 
-import copy
 import json
 import os
+import random
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from nearwise.classifier.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs.labels import check_labels, check_weight, label_values
 from nearwise.classifier.inputs.rows import AnyRows, Rows, Source
-from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.online import changes
+from nearwise.classifier.model.fitted_model import FittedModel, FolderState
+from nearwise.classifier.online import by_settings, changes
 from nearwise.classifier.online.feedback import Yardstick, feedback_summary, judge
 from nearwise.classifier.online.refreshing import refuse_refresh
 from nearwise.classifier.query import Query
@@ -23,7 +24,6 @@ from nearwise.classifier.storage.journaling import (
     KEEP,
     RELABEL,
     Draft,
-    FolderState,
     apply,
     draft_add,
     draft_keep,
@@ -32,19 +32,19 @@ from nearwise.classifier.storage.journaling import (
     draft_undo,
     pack_rows_to_add,
     plain_ids,
-    replay,
     undone_by,
 )
 from nearwise.classifier.storage.persistence import save_model
+from nearwise.classifier.stored.logs import log_of
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
 from nearwise.forking import heed_forks
-from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
+from nearwise.memory import Change, StoreError
 from nearwise.memory.journal import REFRESH
+from nearwise.memory.stores import Snapshot
 from nearwise.safe_files import plain
-from nearwise.warn import warn_user
 
-# Changes times remembered rows; the second where a change is a fit (benchmarks/live_changes.py).
-_ADDED_PER_SECOND, _REFITTED_PER_SECOND = 1_000_000, 10_000
+_PAUSE = 0.02  # seconds, at most, before a change is tried again
+_TRIES = 50  # of a change, where other processes change the same store
 _WAIT = 30.0  # seconds for another process that is changing the same folder
 
 
@@ -71,7 +71,7 @@ class Version(NamedTuple):
 
     def encoded(self, X: Any) -> list[AnyRows]:
         """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
-        return self.classifier._encoded(self.fitted, X)
+        return self.fitted.encoded(X)
 
     def if_changed(
         self, removed: Sequence[int] = (), labels: Mapping[int, Any] | None = None
@@ -93,9 +93,6 @@ class Version(NamedTuple):
             If a row is not remembered, a label is not known, or too few rows would stay.
         """
         fitted = self.fitted
-        if not fitted.holds_memory:
-            stored: Any = fitted
-            return self._replace(fitted=stored.imagined(removed, labels or {}))
         if labels:
             ids, y = list(labels), list(labels.values())
             fitted = changes.with_labels(fitted, ids, y, forget_classes=True)
@@ -152,7 +149,6 @@ class LiveModel:
     75
     """
 
-    _of_store: ClassVar[bool] = False  # rather than a model that holds its memory
     _yardstick: Yardstick | None  # of the last feedback
 
     def __init__(
@@ -165,33 +161,32 @@ class LiveModel:
     ) -> None:
         self.folder = Path(folder).absolute()
         self._trusted, self._trusted_store, self._wait = trusted, trusted_store, wait
-        self._journal = Journal(self.folder)
         self._lock = threading.RLock()
         self._load()
-        heed_forks(self, LiveModel._renew_lock, LiveModel._leave_journal)
+        heed_forks(self, LiveModel._renew_lock, LiveModel._leave_log)
 
     def __enter__(self) -> "LiveModel":
-        """Give the model itself; the block's end closes the journal."""
+        """Give the model itself; the block's end closes its files."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the journal."""
+        """Close files and connections."""
         self.close()
 
     def close(self) -> None:
-        """Close the journal's file; the next call opens it again."""
+        """Close files and connections; the next call opens them again."""
         with self._lock:
-            self._journal.close()
+            self._log.close()
 
     @property
     def model(self) -> AttnKNNClassifier:
         """The classifier as it is now, for queries; `LiveModel` changes it."""
-        return self._opened[1]
+        return self.now.classifier
 
     @property
     def now(self) -> Version:
         """The version that predictions see; a caller that keeps it goes on seeing it."""
-        return self._now
+        return self._opened[1]
 
     @property
     def version(self) -> int:
@@ -211,9 +206,7 @@ class LiveModel:
     @property
     def replay_seconds(self) -> float:
         """About how much longer the folder takes to open for changes that are not folded in."""
-        fitted = self.now.fitted
-        at_once = _REFITTED_PER_SECOND if fitted.predictor.forgets_exactly else _ADDED_PER_SECOND
-        return self.n_pending * len(fitted.bank) / at_once
+        return self._log.replay_seconds(self._held)
 
     def add(
         self,
@@ -316,7 +309,7 @@ class LiveModel:
         *,
         feedback: bool,
     ) -> Change:
-        source, known = Source.of(X, y), self.model._fitted
+        source, known = Source.of(X, y), self.now.fitted
         rows = Rows.given(source.X, known.columns, known.predictor.encoder, views)
         check_labels(source.y, len(rows))
         weight = check_weight(sample_weight, len(rows))
@@ -331,7 +324,7 @@ class LiveModel:
                 return draft_add(self.model, parts)
             further = None if views is None else rows.further
             judged_by = self._judged_by(fitted)
-            query = self.model._query_of(fitted, rows.X, further, judged_by=judged_by)
+            query = Query(fitted, fitted.encoded(rows.X, further), judged_by=judged_by)
             return draft_add(self.model, parts, judge(query, source.y))
 
         return self._commit(draft, request, key)
@@ -421,14 +414,7 @@ class LiveModel:
         """
         if last is not None:
             check_count("last", last, 1)
-        state = self._state
-        with Journal(self.folder) as journal:  # changes under way are not waited for
-            there, found = journal.state(), journal.history(state.lineage, last)
-        if there is not None and there.lineage != state.lineage:
-            return []  # a new model replaced this one, and its journal this one's
-        if state.version > max(state.saved, found[-1].version if found else 0):
-            raise StoreError("torn", f"{journal.path} lacks changes that were made through it.")
-        return found
+        return self._log.history(self._state, last)
 
     def catch_up(self) -> int:
         """Make the changes that other processes have made since; give the version.
@@ -444,7 +430,7 @@ class LiveModel:
 
     def refuse_refresh(self) -> None:
         """Raise the ValueError of a model that cannot be fitted again to what it remembers."""
-        refuse_refresh(self.model._predictor)
+        refuse_refresh(self.now.fitted.predictor)
 
     def refresh(self) -> Change:
         """Fit again to what is remembered now, as `AttnKNNClassifier.refresh`, and save.
@@ -464,20 +450,21 @@ class LiveModel:
             As `compact`. Nothing has changed then, unless the folder was saved and the journal
             could not be: the next change or `catch_up` goes on from the new model.
         """
-        with self._lock, locked_folder(self.folder, wait=self._wait):
+        self.refuse_refresh()
+        log: Any = self._log  # of a folder, as others are refused
+        with self._lock, log.turn():
             self._catch_up()
-            state = self._state
+            state, before = self._state, self.now.fitted
             change = Change(state.version + 1, REFRESH, (), {})
-            refreshed = copy.copy(self.model)
-            refreshed._folders = {self._opened[0]: state._replace(version=change.version)}
-            refreshed._publish(self.model._refreshed(self._now.fitted))
-            save_model(refreshed, self.folder, locked=True)
-            self._journal.note(state.lineage, change)
-            self._reach(refreshed._fitted, refreshed._folders[self._opened[0]])
+            fitted = by_settings.refreshed(self.model, before)
+            held = {self._opened[0]: state._replace(version=change.version)}
+            saved = save_model(self.model, replace(fitted, folders=held), self.folder, locked=True)
+            log.note(state.lineage, change)
+            self._reach(fitted, saved)
             self._yardstick = None
             return change
 
-    def compact(self, *, keep_removed: bool = False) -> Any:
+    def compact(self, *, keep_removed: bool = False) -> Snapshot | None:
         """Fold all changes into the folder, so that it opens as fast as after the fit.
 
         The history of which rows changed and when is kept.
@@ -487,29 +474,30 @@ class LiveModel:
         keep_removed : bool, default=False
             Whether removed rows stay in the journal, for `undo`. Otherwise they are gone for good.
 
+        Returns
+        -------
+        snapshot : Snapshot or None
+            Of a memory in a store: its version, its rows, and the recall of its searches.
+
         Raises
         ------
         OSError, StoreError
             As `AttnKNNClassifier.save`; nothing has changed then. BlockingIOError if another
             process did not finish its change in time, or still reads what is to be forgotten.
         """
-        with self._lock, locked_folder(self.folder, wait=self._wait):
+        with self._lock, self._log.turn():
             self._catch_up()
-            save_model(self.model, self.folder, locked=True)
-            if not keep_removed:
-                self._journal.fold(self._state.lineage, self._state.version)
+            found = self._log.fold(self.model, self._held, keep_removed=keep_removed)
+            self._catch_up()
+            return found
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _leave_journal(self) -> None:
-        """Close the journal before a fork, unless a thread is writing to it.
-
-        SQLite takes a connection that both processes have for one process.
-        """
+    def _leave_log(self) -> None:
+        """Let go of what a fork must not share, unless a thread is changing the model."""
         if self._lock.acquire(blocking=False):
             try:
-                if not self._journal.is_writing:
-                    self._journal.close()
+                self._log.leave()
             finally:
                 self._lock.release()
 
@@ -521,21 +509,20 @@ class LiveModel:
         classifier = AttnKNNClassifier.load(
             self.folder, trusted=self._trusted, trusted_store=self._trusted_store
         )
-        if classifier._fitted.holds_memory is self._of_store:
-            raise ValueError(
-                f"The memory of {self.folder} is {'not ' if self._of_store else ''}in a store. "
-                f"Use nearwise.classifier.open_live({str(self.folder)!r}), which opens both."
-            )
-        (key,) = classifier._folders
-        self._opened = key, classifier  # at once, for threads that read meanwhile
+        fitted = classifier.fitted_
+        ((key, state),) = fitted.folders.items()
+        self._log = log_of(self.folder, fitted, self._wait)
+        self._opened = key, Version(state.version, classifier, fitted)  # at once, for readers
         self._params, self._yardstick = self._kept_params(), None
-        self._now = Version(self._state.version, classifier, classifier._fitted)
 
     @property
     def _state(self) -> FolderState:
-        key, classifier = self._opened
-        state: FolderState = classifier._folders[key]
-        return state
+        return self._held[1]
+
+    @property
+    def _held(self) -> tuple[FittedModel, FolderState]:
+        key, now = self._opened
+        return now.fitted, now.fitted.folders[key]
 
     def _kept_params(self) -> dict[str, Any]:
         """Parameters that changes do not hold."""
@@ -544,63 +531,53 @@ class LiveModel:
 
     def _reach(self, fitted: FittedModel, state: FolderState) -> None:
         """Let predictions see a version that is on the disk."""
-        with self.model._lock:
-            self.model._folders[self._opened[0]] = state
-            self.model._publish(fitted)
-        self._now = Version(state.version, self.model, fitted)
+        key, now = self._opened
+        fitted.folders[key] = state
+        now.classifier.fitted_ = fitted
+        self._opened = key, now._replace(number=state.version, fitted=fitted)
 
     def _catch_up(self) -> None:
         """Follow the folder; the caller holds the lock."""
         params = self._kept_params()
         same = all(params[name] is value for name, value in self._params.items())
-        if self._now.fitted is not self.model._fitted or not same:
+        if self.now.fitted is not self.model.fitted_ or not same:
             raise ValueError(
                 "live.model was changed by its own methods, and the journal lacks that change. "
                 f"Open the folder again (LiveModel({str(self.folder)!r})) and make the changes by "
                 "its add, remove and relabel. Nothing was written."
             )
-        held = self._state
-        moved = os.path.realpath(self.folder) != self._opened[0]
-        if moved or folder_generation(self.folder) != held.generation:
-            self._load()  # saved by another process: folded in, or a new model
-            return
-        try:
-            later = self._journal.since(held.lineage, held.version)
-        except StoreError as error:
-            if error.reason != "changed":
-                raise
-            self._load()  # folded in just now
-            return
-        there = self._journal.state()
-        latest = there.latest if there is not None and there.lineage == held.lineage else 0
-        if latest < held.version and held.version > held.saved:
-            warn_user(
-                f"{self._journal.path} lacks changes that this process has made or seen: it was "
-                "replaced by an older one, and its folder too. The model is again what these hold."
-            )
+        found = self._log.follow(self.model, self._held)
+        if found is None:
+            self._log.leave()
             self._load()
-            return
-        state = held._replace(version=held.version + len(later))
-        self._reach(replay(self.model, later), state)
+        else:
+            self._reach(*found)
 
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
         """Make a change durable and then visible; `request` identifies a repeated one."""
         key, digest = self._checked_key(key, request)
-        with self._lock, locked_folder(self.folder, wait=self._wait):
+        with self._lock, self._log.turn():
             lineage = self._state.lineage
-            self._catch_up()
-            repeated = self._repeated(key, digest)
-            if repeated is not None:
-                return repeated
-            state = self._state
-            self._refuse_replaced(lineage, request)
-            forked, change = apply(self.model, self._now.fitted, make(self._now.fitted))
-            change = replace(change, version=state.version + 1, key=key, digest=digest)
-            self._journal.append(state.lineage, state.saved, change)
-            self._reach(forked, state._replace(version=change.version))
-            return change
+            for _ in range(_TRIES):
+                self._catch_up()
+                repeated = self._repeated(key, digest)
+                if repeated is not None:
+                    return repeated
+                self._refuse_replaced(lineage, request)
+                fitted, state = self._held
+                made, change = apply(self.model, fitted, make(fitted))
+                change = replace(change, version=state.version + 1, key=key, digest=digest)
+                reached = self._log.write(self._held, made, change)
+                if reached is not None:
+                    self._reach(reached, state._replace(version=change.version))
+                    return change
+                time.sleep(random.uniform(0, _PAUSE))
+        raise BlockingIOError(
+            f"Other processes changed the memory {_TRIES} times while a change was made. Nothing "
+            "was changed; try again."
+        )
 
     def _refuse_replaced(self, lineage: str, request: list[Any]) -> None:
         """Refuse a change of rows of another model than the one that is there now."""
@@ -637,10 +614,12 @@ class LiveModel:
 
     def _find(self, **named: Any) -> Change:
         """Give a change by `version` or `key`; KeyError if there is none."""
-        return self._journal.find(self._state.lineage, **named)
+        return self._log.find(self._state.lineage, **named)
 
-    def _judged_by(self, fitted: FittedModel) -> CalibrationRows:
-        """Calibration rows for answers: of a version that is near enough."""
+    def _judged_by(self, fitted: FittedModel) -> CalibrationRows | None:
+        """Calibration rows for answers: of a version that is near enough, or a store's own."""
+        if not fitted.holds_memory:
+            return None
         if self._yardstick is None or not self._yardstick.fits(fitted):
             self._yardstick = Yardstick.of(fitted)
         return self._yardstick.rows

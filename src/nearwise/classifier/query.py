@@ -120,7 +120,7 @@ class Query:
                 parts = ([view.take(some.numpy()) for view in block] for some in rows)
             for part in parts:
                 if not self._explains:
-                    self.model.release()
+                    self.model.predictor.views.release()
                 yield self.model.predictor.retrieve(part)
 
     def _note(self, retrieved: Retrieved) -> None:

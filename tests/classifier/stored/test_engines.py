@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from nearwise.classifier import AttnKNNClassifier, move_memory, open_live
+from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
 from tests.classifier.cases import fit_once
 from tests.memory.stores.servers import require
 
@@ -36,7 +36,7 @@ def moved(uri, folder):
     """Answers of a model as it was moved, after changes, and after a snapshot, opened anew."""
     move_memory(model(), folder, uri)
     found = [answers(AttnKNNClassifier.load(folder, trusted_store=uri))]
-    with open_live(folder, trusted_store=uri) as live:
+    with LiveModel(folder, trusted_store=uri) as live:
         change(live)
         found.append(answers(live.model))
         kinds = [made.kind for made in live.history()]

@@ -17,12 +17,10 @@ import pytest
 from nearwise.classifier import (
     AttnKNNClassifier,
     LiveModel,
-    StoredModel,
     move_memory,
-    open_live,
 )
 from nearwise.classifier.live import ReusedKeyError
-from nearwise.classifier.stored import folder as folder_module
+from nearwise.classifier.stored import moving
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.cli.commands.verify import verified
 from nearwise.memory import StoreError, UnknownIdError, locked_folder, read_folder, write_folder
@@ -80,7 +78,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def live(made, tmp_path):
     folder = shutil.copytree(made("no base")[1], tmp_path / "m")
-    with open_live(folder) as opened:
+    with LiveModel(folder) as opened:
         yield opened
 
 
@@ -110,18 +108,15 @@ def test_new_rows_are_known_as_a_model_that_holds_its_memory_knows_them(made, tm
     X, y = new_rows(name, 12)
     model = AttnKNNClassifier.load(_saved(original, tmp_path / "own"))
     ids = model.add(X, y).tolist()
-    with open_live(shutil.copytree(folder, tmp_path / "m")) as live:
+    with LiveModel(shutil.copytree(folder, tmp_path / "m")) as live:
         change = live.add(X, y)
         assert list(change.ids) == ids and change.version == live.version == 1
         held = live.now.fitted.holding(ids)
         bank, of_new = held.bank, model.memory_.positions(ids)
-        for spec in model._predictor.views.specs:
+        views = model._predictor.views
+        for spec in views.specs:
             ours = bank.columns[spec.reliability][bank.positions(ids)]
-            views = model._predictor.views
-            if hasattr(views, "space"):
-                theirs = views.space(spec).rows.reliability[of_new]
-            else:
-                theirs = model.memory_.columns[spec.reliability][of_new]
+            theirs = views.space(spec).rows.reliability[of_new]
             assert ours.tolist() == theirs.tolist()
         assert np.allclose(held.predictor.prior, model._predictor.prior)
         # what the rows before are known by stays, and is renewed where the memory is held
@@ -193,7 +188,7 @@ def test_compacting_changes_no_answer_and_forgets_removed_rows(live):
 
 def test_processes_take_turns_and_see_each_other(live):
     X, y = new_rows("no base", 4)
-    with open_live(live.folder) as other:
+    with LiveModel(live.folder) as other:
         live.add(X[:2], y[:2])
         assert other.version == 0
         assert other.add(X[2:], y[2:]).version == 2  # from the newest version on
@@ -205,13 +200,13 @@ def test_processes_take_turns_and_see_each_other(live):
 
 def test_a_change_that_another_process_overtakes_is_made_again(live, monkeypatch):
     X, y = new_rows("no base", 2)
-    store, faster = live._store, []
+    store, faster = live.now.fitted.predictor.views.store, []
     apply = type(store).apply
 
     def late(self, edit, expect):
         if not faster:
             faster.append(True)
-            with open_live(live.folder) as other:
+            with LiveModel(live.folder) as other:
                 other.add(X[:1], y[:1])
         return apply(self, edit, expect)
 
@@ -249,7 +244,7 @@ def test_new_classes_come_to_a_memory_without_a_base(live, made, tmp_path):
     assert live.model.classes_.tolist() == [0, 1, 2, 7]
     assert (live.model.predict(X + 40) == 7).all()
     assert AttnKNNClassifier.load(live.folder).predict(X[:1] + 40) == [7]
-    with open_live(shutil.copytree(made("a table with a base")[1], tmp_path / "b")) as based:
+    with LiveModel(shutil.copytree(made("a table with a base")[1], tmp_path / "b")) as based:
         rows, _ = new_rows("a table with a base", 2)
         with pytest.raises(ValueError, match="cannot be added to a memory in a store"):
             based.add(rows, ["maybe", "maybe"])
@@ -264,7 +259,7 @@ def test_a_class_that_came_after_the_fit_moves_with_the_base(left, tmp_path):
     ids = model.add(X[late][:20], y[late][:20])
     model.remove(ids[left:], forget_classes=True)
     move_memory(model, tmp_path / "m")
-    with open_live(tmp_path / "m") as live:
+    with LiveModel(tmp_path / "m") as live:
         assert np.array_equal(live.model.predict_proba(new_X), model.predict_proba(new_X))
         some = np.r_[np.flatnonzero(new_y == 2)[:8], np.flatnonzero(new_y == 0)[:2]]
         for changed in (live, model):
@@ -279,7 +274,7 @@ def test_columns_may_come_with_other_types(made, tmp_path):
     X = pd.DataFrame({"a": np.arange(60) % 50, "b": ["x", "y"] * 30})
     model = AttnKNNClassifier(random_state=0, preset="instant").fit(X, np.arange(60) % 2)
     move_memory(model, tmp_path / "m")
-    with open_live(tmp_path / "m") as live, warnings.catch_warnings():
+    with LiveModel(tmp_path / "m") as live, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         change = live.add(pd.DataFrame({"a": [1.5, None], "b": [None, "y"]}), [0, 1])
         rows = live.now.fitted.look_up([0, *change.ids])
@@ -321,7 +316,7 @@ def test_refusals_change_nothing(live):
     for change, problem in (
         (lambda: live.add(X, [0]), "row"),
         (lambda: live.relabel([0], [9]), "not among the classes"),
-        (lambda: live.relabel([0, 0], [1, 1]), "each id once"),
+        (lambda: live.relabel([0, 0], [1, 1]), "each once"),
         (lambda: live.remove(range(149)), "fewer than 2"),
         (lambda: live.remove(np.arange(0, 150, 3)), "no row of the class"),
         (lambda: live.refresh(), "in a store"),
@@ -382,8 +377,7 @@ def test_approximate_search_is_exact_where_it_finds_the_neighbors(made, tmp_path
     X, y = blobs(3000, seed=4)
     model = AttnKNNClassifier(**INSTANT).fit(X, y)
     move_memory(model, tmp_path / "m")
-    with open_live(tmp_path / "m") as live:
-        assert isinstance(live, StoredModel)
+    with LiveModel(tmp_path / "m") as live:
         Q, yq = blobs(400, seed=5)
         gap = np.abs(live.model.predict_proba(Q) - model.predict_proba(Q))
         assert (gap.max(axis=1) < 1e-5).mean() > 0.9
@@ -397,8 +391,8 @@ def test_approximate_search_is_exact_where_it_finds_the_neighbors(made, tmp_path
 _WRITER = """
 import sys, json
 import numpy as np
-from nearwise.classifier import open_live
-live = open_live(sys.argv[1])
+from nearwise.classifier import LiveModel
+live = LiveModel(sys.argv[1])
 rng = np.random.default_rng(int(sys.argv[2]))
 print("ready", flush=True)
 for number in range(10_000):
@@ -426,7 +420,7 @@ def test_every_acknowledged_change_survives_kills(made, tmp_path):
             if line.endswith("\n"):
                 version, ids = json.loads(line)
                 acknowledged[version] = tuple(ids)
-        with open_live(folder) as live:
+        with LiveModel(folder) as live:
             listed = {c.version: c.ids for c in live.history()}
             assert all(listed[version] == ids for version, ids in acknowledged.items())
             rows = [row for ids in listed.values() for row in ids]
@@ -453,14 +447,6 @@ def test_keys_and_neighbors_are_those_of_a_model_that_holds_its_memory(made):
         moved.kneighbors(X, 151)
     with pytest.raises(ValueError, match="in a store"):
         moved.kneighbors()
-
-
-def test_a_model_in_a_store_is_opened_by_what_writes_there(made, live, tmp_path):
-    with pytest.raises(ValueError, match="open_live"):
-        LiveModel(live.folder)
-    _saved(made("no base")[0], tmp_path / "held")
-    with pytest.raises(ValueError, match="open_live"):
-        StoredModel(tmp_path / "held")
 
 
 def test_a_model_that_takes_the_place_of_another_is_not_taken_for_it(made, live):
@@ -496,7 +482,7 @@ def test_of_equal_rows_the_same_are_found_as_in_the_model_changed_or_not(tmp_pat
     expected = model.kneighbors(np.eye(4), 20)[1].tolist()
     assert expected[0] != sorted(expected[0]) and max(expected[0]) < 60
     move_memory(model, tmp_path / "m")
-    with open_live(tmp_path / "m") as live:
+    with LiveModel(tmp_path / "m") as live:
         assert live.model.kneighbors(np.eye(4), 20)[1].tolist() == expected
         for ids in (np.arange(240), np.arange(30)):
             live.relabel(ids, np.ones(len(ids), dtype=int), forget_classes=True)
@@ -521,7 +507,7 @@ def test_what_is_kept_beside_the_rows_does_not_grow_with_changes(tmp_path):
     X = pd.DataFrame({f"c{i}": rng.normal(size=60) for i in range(12)}).assign(t=list("xy") * 30)
     model = AttnKNNClassifier(random_state=0, preset="instant", base=None).fit(X, list("ab") * 30)
     move_memory(model, tmp_path / "m")
-    with open_live(tmp_path / "m") as live, warnings.catch_warnings():
+    with LiveModel(tmp_path / "m") as live, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for i in range(20):
             row = X.iloc[[i]].mask(rng.random((1, 13)) < 0.4)
@@ -541,7 +527,7 @@ def test_changes_of_no_rows_change_nothing(live):
 
 def test_a_change_waits_no_longer_than_it_may(live):
     with (
-        open_live(live.folder, wait=0.2) as hasty,
+        LiveModel(live.folder, wait=0.2) as hasty,
         locked_folder(live.folder / "rows" / "head"),
         pytest.raises(BlockingIOError, match=r"0\.2 s"),
     ):
@@ -567,7 +553,7 @@ def test_a_move_that_fails_leaves_nothing_behind(made, tmp_path, monkeypatch):
     def stopped(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folder_module, "write_folder", stopped)
+    monkeypatch.setattr(moving, "write_folder", stopped)
     with pytest.raises(KeyboardInterrupt):
         move_memory(model, tmp_path / "m", str(tmp_path / "store"))
     assert not (tmp_path / "store").exists() and not (tmp_path / "m" / "manifest.json").exists()

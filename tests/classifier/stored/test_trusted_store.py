@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, move_memory, open_live
-from nearwise.classifier.stored.folder import changes_of_store
+from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
+from nearwise.classifier.stored.folder import history_of
 from nearwise.memory import StoreError
 from nearwise.memory.stores import engine_of
 from tests.classifier.cases import attn_knn, blobs
@@ -16,8 +16,8 @@ from tests.memory.stores.servers import require
 
 OPENERS = {
     "load": AttnKNNClassifier.load,
-    "live": open_live,
-    "history": lambda folder, trusted_store=None: changes_of_store(folder, trusted_store),
+    "live": LiveModel,
+    "history": history_of,
 }
 X, Y = blobs(150)
 
@@ -39,7 +39,6 @@ def own(model, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch):
     monkeypatch.setenv("PGPASSWORD", "hunter2")
-    monkeypatch.setenv("MILVUS_TOKEN", "root:hunter2")
 
 
 def refused(opened, folder, **named):
@@ -56,16 +55,15 @@ def refused(opened, folder, **named):
         "postgresql://u@127.0.0.1:PORT/x",
         "postgresql://u@localhost/x?hostaddr=127.0.0.1&port=PORT&passfile=/etc/hosts",
         "postgresql:///x?host=127.0.0.1&port=PORT&sslmode=disable&sslkey=/etc/hosts",
-        "milvus+http://127.0.0.1:PORT/x#y",
     ],
 )
 def test_no_server_is_reached_that_only_the_folder_names(own, tmp_path, opened, uri):
-    require("psycopg", "pymilvus")
+    require("psycopg")
     with listener("clear") as heard:
         folder = placed(own, tmp_path / "m", uri.replace("PORT", str(heard.port)))
         said = refused(opened, folder)
         assert heard.is_untouched
-        for named in ("postgresql://u@127.0.0.1:1/x", "milvus+http://127.0.0.1:1", tmp_path / "s"):
+        for named in ("postgresql://u@127.0.0.1:1/x", tmp_path / "s"):
             assert "that you named is another" in refused(opened, folder, trusted_store=named)
         assert heard.is_untouched
     assert f"{heard.port}/x" in said and "--store" in said and "trusted_store=" in said
@@ -84,7 +82,7 @@ def test_no_folder_is_opened_that_only_the_folder_names(own, model, tmp_path, op
 
 @pytest.mark.parametrize(
     "uri",
-    ["rows/../../x", "../x", "x", "", "rows/", "redis://h/x", "/\x1b[2J", "milvus+http://h/\n#x"],
+    ["rows/../../x", "../x", "x", "", "rows/", "redis://h/x", "/\x1b[2J", "milvus+ftp://h/x"],
 )
 def test_a_place_that_no_move_writes_is_invalid_whatever_the_user_says(own, tmp_path, uri):
     folder = placed(own, tmp_path / "m", uri)
@@ -92,6 +90,13 @@ def test_a_place_that_no_move_writes_is_invalid_whatever_the_user_says(own, tmp_
         with pytest.raises(StoreError, match="never writes") as found:
             AttnKNNClassifier.load(folder, trusted_store=named)
         assert found.value.reason == "invalid"
+
+
+def test_a_memory_in_milvus_is_refused_with_what_to_do(own, tmp_path):
+    folder = placed(own, tmp_path / "m", "milvus+http://h:19530/#nearwise")
+    with pytest.raises(StoreError, match="PostgreSQL") as found:
+        AttnKNNClassifier.load(folder, trusted_store="milvus+http://h")
+    assert found.value.reason == "older" and "with the version that wrote it" in str(found.value)
 
 
 def test_what_is_a_link_is_not_the_folders_own_store(own, tmp_path):
@@ -106,7 +111,7 @@ def test_what_is_a_link_is_not_the_folders_own_store(own, tmp_path):
 @pytest.mark.parametrize("opened", OPENERS.values(), ids=OPENERS)
 def test_a_store_is_not_named_where_the_folder_holds_the_memory(own, model, tmp_path, opened):
     model.save(tmp_path / "held")
-    folders = [own] if opened is not AttnKNNClassifier.load else [own, tmp_path / "held"]
+    folders = [own, tmp_path / "held"]
     for folder in folders:
         with pytest.raises(ValueError, match="in its own folder"):
             opened(folder, trusted_store=tmp_path)
@@ -115,12 +120,12 @@ def test_a_store_is_not_named_where_the_folder_holds_the_memory(own, model, tmp_
 def test_a_memory_is_opened_and_changed_where_the_user_says(model, tmp_path):
     uri = str(tmp_path / "elsewhere")
     move_memory(model, tmp_path / "m", uri)
-    with open_live(tmp_path / "m", trusted_store=uri) as live:
+    with LiveModel(tmp_path / "m", trusted_store=uri) as live:
         live.add(X[:2], Y[:2])
         live.undo(1)
         live.compact()
         assert live.catch_up() == 2
-    assert [c.kind for c in changes_of_store(tmp_path / "m", uri)] == ["add", "remove"]
+    assert [c.kind for c in history_of(tmp_path / "m", uri)] == ["add", "remove"]
     loaded = AttnKNNClassifier.load(tmp_path / "m", trusted_store=uri)
     assert np.array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
@@ -157,13 +162,11 @@ PLACES = {
     "postgresql://a:1,b:2/d": "postgresql://a:1,b:2/d#nearwise",
     "postgresql:///d?host=/run/x&service=y": "postgresql://%2Frun%2Fx/d#nearwise",
     "postgresql://[::1]:99/d?host=other": "postgresql://other:99/d#nearwise",
-    "milvus+http://H": "milvus+http://h:19530/#nearwise",
-    "milvus+https://h/d#n": "milvus+https://h:443/d#n",
 }
 
 
 @pytest.mark.parametrize("uri", PLACES)
 def test_a_place_is_said_without_user_and_settings_and_is_a_uri_of_itself(uri):
-    require("psycopg", "pymilvus")
+    require("psycopg")
     place = engine_of(uri).located(uri)
     assert place == PLACES[uri] == engine_of(place).located(place)

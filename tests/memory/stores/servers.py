@@ -1,21 +1,17 @@
 """Engines to test stores with, and servers that are started for them."""
 
-import contextlib
 import importlib.util
 import itertools
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from nearwise.memory.stores import engine_of
 
-ENGINES = ("disk", "postgres", "milvus")
+ENGINES = ("disk", "postgres")
 _NUMBERS = itertools.count()
 
 
@@ -41,46 +37,11 @@ def postgres_uri():
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="session")
-def milvus_uri(tmp_path_factory):
-    """The server that milvus-lite brings, for this process."""
-    with milvus_server(tmp_path_factory.mktemp("milvus")) as uri:
-        yield uri
-
-
-@contextlib.contextmanager
-def milvus_server(folder):
-    """Run the server that milvus-lite brings."""
-    require("pymilvus", "milvus_lite")
-    port = free_port()
-    place = ["--data-dir", str(folder / "data"), "--host", "127.0.0.1", "--port", str(port)]
-    command = [sys.executable, "-m", "milvus_lite.cmdline", "server", *place]
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        _wait_for(port, server, folder / "log")
-        yield f"milvus+http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
 def free_port():
     """Find a port that nobody listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
-
-
-def _wait_for(port, server, log, seconds=60):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if server.poll() is not None:
-            break
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.1)
-    raise RuntimeError(f"the Milvus server did not start: {log.read_text()}")
 
 
 class Place:

@@ -83,7 +83,7 @@ def test_a_fork_is_told_to_open_the_model_and_the_parent_goes_on(store):
     assert store.apply(edit(1, removed=ROWS.ids[:1]), 0).version == 1
 
 
-@pytest.mark.parametrize("place", ["postgres", "milvus"], indirect=True)
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")
 def test_a_fork_may_open_a_store_of_a_server_that_its_parent_uses(place):
     uri = place.new_uri()

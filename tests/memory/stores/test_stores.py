@@ -301,7 +301,7 @@ def test_keys_of_one_number_and_rows_without_facts_are_kept(place):
     store.close()
 
 
-@pytest.mark.parametrize("uri", ["mysql://localhost/x", "milvus://localhost/x", "ftp://x/y"])
+@pytest.mark.parametrize("uri", ["mysql://localhost/x", "milvus+http://localhost/x", "ftp://x/y"])
 def test_a_uri_of_no_engine_is_refused(uri):
     with pytest.raises(ValueError, match=r"names no store\. Use a folder"):
         engine_of(uri)

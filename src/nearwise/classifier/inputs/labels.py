@@ -185,3 +185,9 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     if not weight.any():
         raise ValueError("Every sample_weight is zero. Give a positive weight to some rows.")
     return weight
+
+
+def label_list(y: np.ndarray) -> list[Any]:
+    """Labels as JSON holds them; moments as whole numbers of their unit."""
+    plain: list[Any] = (y.view(np.int64) if y.dtype.kind in "mM" else y).tolist()
+    return plain

@@ -1,14 +1,16 @@
 """FittedModel: everything a fitted classifier predicts with, as one value that never changes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from nearwise.classifier.inputs.rows import KnownColumns
+from nearwise.classifier.inputs.rows import AnyRows, KnownColumns, Rows
+from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory import MemoryBank
 
@@ -31,6 +33,20 @@ class StreamState:
     declared: bool = False
     half_life: float | None = None
     changed: int = 0
+
+
+class FolderState(NamedTuple):
+    """What a model holds of a folder: its generation, its lineage and the last change.
+
+    `saved` is the last change that the folder itself holds; those after it are in the journal.
+    `fitted_anew`: the model was fitted since, and is no longer that of the lineage.
+    """
+
+    generation: str
+    lineage: str
+    version: int
+    saved: int
+    fitted_anew: bool = False
 
 
 class RememberedRow(NamedTuple):
@@ -67,6 +83,9 @@ class FittedModel:
     stream : StreamState
     evicted : int64 Tensor of shape (n_evicted,)
         Ids that the last change forgot for the capacity.
+    folders : dict of str to FolderState
+        What is held of the folders that it was read from or written to, by their real paths;
+        shared by all versions of a classifier, and the one part that changes.
     """
 
     predictor: Predictor
@@ -78,8 +97,12 @@ class FittedModel:
     target_name: str
     stream: StreamState
     evicted: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    folders: dict[str, FolderState] = field(default_factory=dict)
 
-    holds_memory: ClassVar[bool] = True  # rather than a store
+    @property
+    def holds_memory(self) -> bool:
+        """Whether all remembered rows are here, rather than in a store."""
+        return self.predictor.views.holds_all
 
     @property
     def bank(self) -> MemoryBank:
@@ -89,17 +112,18 @@ class FittedModel:
     @property
     def n_remembered(self) -> int:
         """Number of remembered rows."""
-        return len(self.bank)
+        return self.predictor.views.n_remembered
 
     @property
     def next_id(self) -> int:
         """Id that the next row gets."""
-        return self.bank.next_id
+        return self.predictor.views.next_id
 
     @property
     def rows_per_class(self) -> np.ndarray:
         """Number of remembered rows of each class, int64 (n_classes,)."""
-        return np.bincount(self.label_positions.numpy(), minlength=self.n_classes)
+        found: np.ndarray = self.predictor.views.rows_per_class().numpy()
+        return found
 
     @property
     def n_classes(self) -> int:
@@ -117,34 +141,46 @@ class FittedModel:
         found: np.ndarray = self.classes[self.label_positions[positions].numpy()]
         return found
 
+    def given(self, positions: Any) -> tuple[Any, np.ndarray | None]:
+        """Remembered rows at bank positions as they were given, and their files."""
+        fetched = self.predictor.views.given(positions)
+        if fetched is not None:
+            return fetched
+        names = None if self.row_names is None else self.row_names[positions]
+        is_table = isinstance(self.rows, pd.DataFrame)
+        return self.rows.iloc[positions] if is_table else self.rows[positions], names
+
     def rows_at(self, positions: Any) -> Any:
         """Remembered rows at bank positions, as they were given."""
-        is_table = isinstance(self.rows, pd.DataFrame)
-        return self.rows.iloc[positions] if is_table else self.rows[positions]
+        return self.given(positions)[0]
 
     def fork(self) -> Self:
         """Copy the model for a change; what the change replaces is the copy's own."""
         return replace(self, predictor=self.predictor.fork())
 
-    # What follows is for models that fetch what they need of their memory; here all is in memory.
+    def encoded(self, X: Any, views: Sequence[Any] | None = None) -> list[AnyRows]:
+        """Check and encode new rows and their further views: those given, or such as `fit` made."""
+        rows = Rows.given(X, self.columns, self.predictor.encoder, views)
+        return rows.encode(self.predictor.tta if views is None else None)
 
     def for_query(self, *, remembered: bool) -> Self:
         """Give the model that a query uses, about remembered rows or others."""
-        return self
-
-    def release(self) -> None:
-        """Let go of what was fetched."""
+        if remembered:
+            self.predictor.views.require_all("The remembered rows")
+        return self._with(self.predictor.views.for_query())
 
     def holding(self, ids: Any) -> Self:
         """Give a model that holds remembered rows; UnknownIdError if one is not remembered."""
-        return self
+        return self._with(self.predictor.views.holding(ids))
 
-    def check_changeable(self) -> None:
-        """Raise ValueError where the memory is changed elsewhere."""
+    def _with(self, views: MemoryViews) -> Self:
+        if views is self.predictor.views:
+            return self
+        return replace(self, predictor=replace(self.predictor, views=views))
 
     def draw_id(self, rng: np.random.Generator) -> int:
         """Draw the id of a remembered row."""
-        return int(rng.choice(self.bank.ids.numpy()))
+        return self.predictor.views.draw_id(rng)
 
     def look_up(self, ids: Any) -> list[RememberedRow]:
         """Give remembered rows by id; UnknownIdError if one is not remembered."""
@@ -158,5 +194,4 @@ class FittedModel:
 
     def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
         """Give the training rows at bank positions, column name to value."""
-        names = None if self.row_names is None else self.row_names[positions]
-        return self.predictor.encoder.described(self.rows_at(positions), names)
+        return self.predictor.encoder.described(*self.given(positions))

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -152,6 +153,8 @@ class MemoryViews:
     states : mapping of str to IndexState, optional
         What indexes of these rows have learned before, by space; see `index_states`.
     """
+
+    holds_all: ClassVar[bool] = True  # rows are not fetched where they are needed
 
     def __init__(
         self,
@@ -455,6 +458,104 @@ class MemoryViews:
             metric=spec.metric,
         )
 
+    # --- rows by id, and changes of them ---------------------------------------------------------
+
+    @property
+    def n_remembered(self) -> int:
+        """Number of remembered rows."""
+        return len(self.bank)
+
+    @property
+    def next_id(self) -> int:
+        """Id that the next row gets."""
+        return self.bank.next_id
+
+    def rows_per_class(self, *, findable: bool = False) -> Tensor:
+        """Count the remembered rows, or those that may be found, by class as given, (C,)."""
+        labels = self.bank.labels.argmax(1) if self.bank.is_soft else self.bank.labels
+        chosen = labels[self.rows()] if findable else labels
+        return torch.bincount(chosen, minlength=self.bank.n_classes)
+
+    def hold(self, ids: Any) -> Tensor:
+        """Have rows in the bank, and give their positions; UnknownIdError if one is unknown."""
+        return self.bank.positions(ids)
+
+    def draw_id(self, rng: np.random.Generator) -> int:
+        """Draw the id of a remembered row."""
+        return int(rng.choice(self.bank.ids.numpy()))
+
+    def add_rows(
+        self,
+        keys: dict[str, Tensor],
+        columns: dict[str, Tensor],
+        labels: Tensor,
+        sample_weight: Tensor | None,
+        n_classes: int,
+    ) -> Tensor:
+        """Remember rows whose labels neither base nor keys have learned; give their ids."""
+        n_rows, kept = len(labels), self.bank.columns
+        own = {name: kept[name] for spec in self.specs for name in _columns(spec)}
+        new = {name: column.new_zeros(n_rows, column.shape[1]) for name, column in own.items()}
+        new[FOLD] = torch.zeros(n_rows, dtype=torch.int64)
+        new |= {FINDABLE: torch.ones(n_rows, dtype=torch.bool), FITTED: labels}
+        columns = {name: part for name, part in (new | columns).items() if name in kept}
+        ids = self.bank.add(
+            keys, labels, sample_weight=sample_weight, n_classes=n_classes, columns=columns
+        )
+        self.forget()
+        self._judge_new(self.bank.positions(ids))
+        return ids
+
+    def remove_rows(self, ids: Any) -> Tensor | None:
+        """Forget rows; give the former positions of those that stay, of a memory held here."""
+        stays = torch.ones(len(self.bank), dtype=torch.bool)
+        stays[self.bank.positions(ids)] = False
+        self.bank.remove(ids)
+        self.forget()
+        self._judge_rest()
+        return torch.nonzero(stays)[:, 0]
+
+    def relabel_rows(self, ids: Any, labels: Tensor) -> None:
+        """Give rows other labels; no other row is searched for.
+
+        The bank keeps what the labels were before.
+        """
+        former = self.bank.columns.setdefault(FITTED, self.bank.labels)
+        self.bank.relabel(ids, labels)
+        if torch.equal(former, self.bank.labels):
+            del self.bank.columns[FITTED]
+        self.forget_labels()
+
+    # What follows is for a memory that is elsewhere; here all rows are in the bank.
+
+    def require_all(self, what: str) -> None:
+        """Raise ValueError where not all rows are here; `what` needs them."""
+
+    def check_changeable(self) -> None:
+        """Raise ValueError where the memory is changed elsewhere."""
+
+    def check_addable(self, fresh: list[Any], capacity: int | None, *, has_base: bool) -> None:
+        """Raise ValueError where rows of new classes, or a capacity, are not possible."""
+
+    def holding(self, ids: Any) -> Self:
+        """Give a memory that holds rows."""
+        return self
+
+    def for_query(self) -> Self:
+        """Give the memory that a query uses."""
+        return self
+
+    def release(self) -> None:
+        """Drop what was fetched."""
+
+    def given(self, positions: Any) -> tuple[Any, np.ndarray | None] | None:
+        """Rows at positions as they were given, and their files; None: the model has them."""
+        return None
+
+    def keep_given(self, rows: Any, names: np.ndarray | None) -> bool:
+        """Keep rows of a change as they were given; False where the model does."""
+        return False
+
     # --- the columns ----------------------------------------------------------------------------
 
     @property
@@ -466,12 +567,7 @@ class MemoryViews:
         for spec in self.specs:
             self._note(spec)
 
-    def columns_of_new(self, n_rows: int) -> dict[str, Tensor]:
-        """Columns that `judge_new` fills for rows that are added."""
-        kept = {name: self.bank.columns[name] for spec in self.specs for name in _columns(spec)}
-        return {name: column.new_zeros(n_rows, column.shape[1]) for name, column in kept.items()}
-
-    def judge_new(self, positions: Tensor, n_known: int) -> None:
+    def _judge_new(self, positions: Tensor) -> None:
         """Note the neighbors of rows that were added, and where they are those of others."""
         for spec in self.specs:
             own, apart = (self.bank.columns[name] for name in _columns(spec))
@@ -489,10 +585,7 @@ class MemoryViews:
             self.bank.columns |= dict(zip(_columns(spec), (own, apart), strict=True))
             self._note(spec, positions)
 
-    def judge_relabelled(self, positions: Tensor) -> None:
-        """Do nothing: what depends on labels is worked out from them when it is needed."""
-
-    def judge_rest(self) -> None:
+    def _judge_rest(self) -> None:
         """Search again for rows whose neighbors were removed."""
         for spec in self.specs:
             own = self.bank.columns[f"own.{spec.name}"]

@@ -21,9 +21,8 @@ from nearwise.classifier.online.capacity import rows_to_forget
 from nearwise.classifier.online.refreshing import can_refresh
 from nearwise.classifier.online.updates import (
     append_rows,
-    drop_rows,
-    give_labels,
     refuse_emptied_classes,
+    refuse_few,
 )
 from nearwise.classifier.storage.row_storage import append_frame
 from nearwise.memory.eviction import EvictionName, check_capacity, usual_half_life
@@ -63,9 +62,8 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
 
     Gives the model and the new rows' ids.
     """
-    if not model.holds_memory:
-        stored: Any = model
-        return stored.with_rows(new, bound)
+    views = model.predictor.views
+    views.check_addable([], bound.capacity, has_base=model.predictor.has_base)
     if bound.capacity is not None:
         _check_room(model, new.y, bound.capacity)
     n_views = model.predictor.n_views
@@ -76,22 +74,25 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
         )
     present, codes = check_labels(new.y, len(new.given))
     positions, fresh = positions_among(model.classes, present)
+    views.check_addable(fresh, None, has_base=model.predictor.has_base)
     weight = None if new.weight is None else new.weight / model.weight_unit
-    if isinstance(model.rows, pd.DataFrame):
-        rows: Any = append_frame(model.rows, as_frame(new.given))
-    else:
-        rows = np.concatenate([model.rows, np.asarray(new.given, dtype=model.rows.dtype)])
     fork = model.fork()
     labels = torch.from_numpy(positions[codes])
     n_classes = len(model.classes) + len(fresh)
     ids = append_rows(fork.predictor, new.views, labels, weight, n_classes)
-    fork = replace(
-        fork,
-        rows=rows,
-        row_names=_with_names(model, new.names, len(new.given)),
-        classes=classes_with(model.classes, fresh),
-    )
+    fork = replace(_with_given(fork, new), classes=classes_with(model.classes, fresh))
     return bounded(_settled(fork), bound), ids
+
+
+def _with_given(fork: FittedModel, new: NewRows) -> FittedModel:
+    """Keep new rows as they were given."""
+    if fork.predictor.views.keep_given(new.given, new.names):
+        return fork
+    if isinstance(fork.rows, pd.DataFrame):
+        rows: Any = append_frame(fork.rows, as_frame(new.given))
+    else:
+        rows = np.concatenate([fork.rows, np.asarray(new.given, dtype=fork.rows.dtype)])
+    return replace(fork, rows=rows, row_names=_with_names(fork, new.names, len(new.given)))
 
 
 def _settled(fork: FittedModel) -> FittedModel:
@@ -102,13 +103,13 @@ def _settled(fork: FittedModel) -> FittedModel:
 
 def without_rows(model: FittedModel, ids: Any, *, forget_classes: bool) -> FittedModel:
     """Forget remembered rows by id."""
-    if not model.holds_memory:
-        stored: Any = model
-        return stored.without_rows(ids, forget_classes=forget_classes)
+    fork = model.fork()
+    views = fork.predictor.views
+    at = views.hold(ids)
+    refuse_few(views, at)
     if not forget_classes:
-        at = model.bank.positions(ids)
-        refuse_emptied_classes(model.bank, at, None, model.classes, "Removing")
-    return _forgotten(model.fork(), ids)
+        refuse_emptied_classes(views, at, None, model.classes, "Removing")
+    return _forgotten(fork, ids)
 
 
 def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> FittedModel:
@@ -119,14 +120,12 @@ def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -
             f"Labels {unknown[:5]} are not among the classes {model.classes.tolist()[:10]}. "
             "Add rows of new classes by add()."
         )
-    if not model.holds_memory:
-        stored: Any = model
-        return stored.with_labels(ids, positions, forget_classes=forget_classes)
-    new = torch.from_numpy(positions)
-    if not forget_classes and len(positions) == len(at := model.bank.positions(ids)):
-        refuse_emptied_classes(model.bank, at, new, model.classes, "Relabelling")
-    fork = model.fork()
-    give_labels(fork.predictor, ids, new)
+    new, fork = torch.from_numpy(positions), model.fork()
+    views = fork.predictor.views
+    at = views.hold(ids)
+    if not forget_classes and len(new) == len(at):
+        refuse_emptied_classes(views, at, new, model.classes, "Relabelling")
+    views.relabel_rows(ids, new)
     return _settled(fork)
 
 
@@ -210,13 +209,13 @@ def fading(fork: FittedModel) -> FittedModel:
 
 
 def _forgotten(fork: FittedModel, ids: Any) -> FittedModel:
-    keep = drop_rows(fork.predictor, ids)
-    if isinstance(fork.rows, pd.DataFrame):
-        rows: Any = fork.rows.iloc[keep].reset_index(drop=True)
-    else:
-        rows = fork.rows[keep]
-    names = None if fork.row_names is None else fork.row_names[keep]
-    return _settled(replace(fork, rows=rows, row_names=names))
+    stays = fork.predictor.views.remove_rows(ids)
+    if stays is not None:
+        rows, names = fork.rows, fork.row_names
+        is_table = isinstance(rows, pd.DataFrame)
+        rows = rows.iloc[stays].reset_index(drop=True) if is_table else rows[stays]
+        fork = replace(fork, rows=rows, row_names=None if names is None else names[stays])
+    return _settled(fork)
 
 
 def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np.ndarray | None:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.inputs.labels import label_values, positions_among
+from nearwise.classifier.inputs.labels import label_list, label_values, positions_among
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.query import SET_CONFIDENCE, Query
-from nearwise.classifier.storage.journaling import FEEDBACK, Judged, label_list, undone_by
+from nearwise.classifier.storage.journaling import FEEDBACK, Judged, undone_by
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, calibration_rows
 from nearwise.memory import Change
 from nearwise.metrics.calibration import N_BINS, equal_width_bins, mean_gap

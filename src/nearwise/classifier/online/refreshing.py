@@ -13,6 +13,7 @@ def can_refresh(predictor: Predictor) -> bool:
 
 def refuse_refresh(predictor: Predictor) -> None:
     """Raise a ValueError with the reason if a fit cannot be refreshed."""
+    predictor.views.require_all("A refresh is a fit to the remembered rows, which")
     if _lost_views(predictor):
         raise ValueError(
             f"This classifier was fitted to {predictor.n_views} views of every row, and remembers "

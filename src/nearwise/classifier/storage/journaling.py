@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 
 from nearwise.classifier.fit.parameter_checks import check_bound
-from nearwise.classifier.inputs.labels import label_values
+from nearwise.classifier.inputs.labels import label_list, label_values
 from nearwise.classifier.inputs.rows import Source
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.online import changes
+from nearwise.classifier.online import by_settings, changes
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
 from nearwise.classifier.storage.parameters import replace_former
 from nearwise.classifier.storage.row_storage import storable
@@ -30,20 +30,6 @@ from nearwise.training.settings import plain_message
 ADD, REMOVE, RELABEL = "add", "remove", "relabel"
 FEEDBACK, KEEP = "feedback", "keep"
 _LABELS = "labels"  # the part of a change that holds its labels; rows are in rows/0, rows/1, ...
-
-
-class FolderState(NamedTuple):
-    """What a model holds of a folder: its generation, its lineage and the last change.
-
-    `saved` is the last change that the folder itself holds; those after it are in the journal.
-    `fitted_anew`: the model was fitted since, and is no longer that of the lineage.
-    """
-
-    generation: str
-    lineage: str
-    version: int
-    saved: int
-    fitted_anew: bool = False
 
 
 class Draft(NamedTuple):
@@ -133,13 +119,12 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
     if not ids:
         raise ValueError("No ids were given. Name the rows to forget.")
     at = fitted.bank.positions(ids).tolist()
-    rows = fitted.rows_at(at)
+    rows, names = fitted.given(at)
     if isinstance(rows, pd.DataFrame):
         rows = rows.reset_index(drop=True)
-    weight, names = fitted.bank.sample_weight, fitted.row_names
     labels = _labels_of(fitted, ids)
-    weights = weight[at].double().numpy() * fitted.weight_unit
-    held = _pack_labels(labels, weights, None if names is None else names[at])
+    weights = fitted.bank.sample_weight[at].double().numpy() * fitted.weight_unit
+    held = _pack_labels(labels, weights, names)
     details = _Removed(forget_classes=forget_classes).model_dump()
     return Draft(REMOVE, ids, details, {"rows/0": pack_table(rows), _LABELS: held})
 
@@ -243,18 +228,22 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         weight = None if labels.weights is None else np.array(labels.weights)
         bound = changes.Bound(added.capacity, cast(EvictionName, added.eviction), gone)
         source = Source(rows[0], y, names)
-        made, ids = model._added(fitted, source, weight, rows[1:] or None, bound)
+        made, fresh = by_settings.with_rows(model, fitted, source, weight, rows[1:] or None, bound)
         found = {"evicted": made.evicted.tolist()}
-        return made, _made(change, tuple(ids.tolist()), found)
+        return made, _made(change, tuple(fresh.tolist()), found)
     ids = np.array(change.ids, dtype=np.int64)
     if change.kind == REMOVE:
         forget = _Removed.model_validate(details).forget_classes
-        made = model._exactly(fitted, changes.without_rows, ids, forget_classes=forget)
+        made = by_settings.with_change(
+            model, fitted, changes.without_rows, ids, forget_classes=forget
+        )
     elif change.kind == RELABEL:
         new = _Relabelled.model_validate(details)
         y = np.array(new.labels, dtype=np.dtype(new.dtype))
         forget = new.forget_classes
-        made = model._exactly(fitted, changes.with_labels, ids, y, forget_classes=forget)
+        made = by_settings.with_change(
+            model, fitted, changes.with_labels, ids, y, forget_classes=forget
+        )
     elif change.kind == KEEP:
         _Kept.model_validate(details)
         made = fitted
@@ -263,7 +252,7 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
     return made, _made(change, change.ids, {})
 
 
-def replay(model: Any, found: Sequence[Change]) -> FittedModel:
+def replay(model: Any, fitted: FittedModel, found: Sequence[Change]) -> FittedModel:
     """Make changes from the journal again, and give the result; it is not published yet.
 
     Raises
@@ -271,7 +260,7 @@ def replay(model: Any, found: Sequence[Change]) -> FittedModel:
     StoreError
         If a change cannot be made, or comes out otherwise than it was acknowledged.
     """
-    fitted, bound = model._fitted, {}
+    bound: dict[str, Any] = {}
     for change in found:
         try:
             with warnings.catch_warnings():
@@ -325,12 +314,6 @@ def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | N
 
 def _labels_of(fitted: FittedModel, ids: Any) -> np.ndarray:
     return fitted.labels_at(fitted.bank.positions(ids))
-
-
-def label_list(y: np.ndarray) -> list[Any]:
-    """Labels as JSON holds them; moments as whole numbers of their unit."""
-    plain: list[Any] = (y.view(np.int64) if y.dtype.kind in "mM" else y).tolist()
-    return plain
 
 
 def plain_ids(ids: Any) -> tuple[int, ...]:

@@ -19,11 +19,12 @@ from torch import Tensor
 from nearwise.classifier.fit.base import Base, Candidate
 from nearwise.classifier.fit.embedding import Embedding
 from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.labels import label_list
 from nearwise.classifier.inputs.rows import KnownColumns
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.array_models import from_arrays, kind_of
 from nearwise.classifier.model.class_prior import ClassCorrection
-from nearwise.classifier.model.fitted_model import FittedModel, StreamState
+from nearwise.classifier.model.fitted_model import FittedModel, FolderState, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration, Merge
 from nearwise.classifier.model.memory_views import FOLD, OPINION, MemoryViews, SpaceSpec
@@ -37,9 +38,10 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
+from nearwise.classifier.query import Query
 from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.index_storage import pack_indexes, unpack_indexes
-from nearwise.classifier.storage.journaling import REMOVE, FolderState, label_list, replay
+from nearwise.classifier.storage.journaling import REMOVE, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.parameters import read_cv, replace_former, stored_cv
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
@@ -410,22 +412,18 @@ def pack_model(
 
 def save_model(
     model: Any,
+    fitted: FittedModel,
     folder: str | os.PathLike[str],
     *,
     overwrite: bool = False,
     locked: bool = False,
-) -> None:
-    """Write a fitted classifier to a folder, in one step; see `AttnKNNClassifier.save`.
+) -> FolderState:
+    """Write a version of a classifier to a folder, in one step; see `AttnKNNClassifier.save`.
 
-    `locked`: the caller holds the folder's lock.
+    `locked`: the caller holds the folder's lock. Gives what is held of the folder now.
     """
     path = Path(folder)
-    key = os.path.realpath(path)
-    # What this model holds of each folder that it was loaded from or saved to.
-    known: dict[str, FolderState] = model.__dict__.setdefault("_folders", {})
-    with model._lock:  # the same version to the end, whatever is added meanwhile
-        fitted: FittedModel = model._fitted
-        before = None if overwrite else known.get(key)
+    before = None if overwrite else fitted.folders.get(os.path.realpath(path))
     tensors, meta, blobs = pack_model(model, fitted)
     trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
     goes_on = before is not None and not before.fitted_anew
@@ -449,13 +447,8 @@ def save_model(
         locked=locked,
     )
     state = FolderState(generation, lineage=generation, version=0, saved=0)
-    with model._lock:
-        if before is not None and goes_on:
-            state = before._replace(generation=generation, saved=before.version)
-            # a `LiveModel` may have made a change since the folder was written
-            known[key] = state._replace(version=known[key].version)
-        else:
-            known[key] = state
+    if before is not None and goes_on:
+        state = before._replace(generation=generation, saved=before.version)
     with nullcontext() if locked else locked_folder(path):
         _clear_journal(path, state)
     if trusted:
@@ -463,6 +456,16 @@ def save_model(
             f"{path} holds a base with parts that are only loaded where you trust them. Open it "
             f"with {type(model).__name__}.load({str(path)!r}, trusted={trusted})."
         )
+    return state
+
+
+def note_folder(fitted: FittedModel, folder: str | os.PathLike[str], state: FolderState) -> None:
+    """Note that a version, or an earlier one, was written to a folder."""
+    key = os.path.realpath(folder)
+    held = fitted.folders.get(key)
+    if held is not None and held.lineage == state.lineage:  # changed since the folder was written
+        state = state._replace(version=max(held.version, state.version))
+    fitted.folders[key] = state
 
 
 def _refuse_later_changes(path: Path, before: FolderState) -> None:
@@ -514,8 +517,8 @@ def _compare(
         ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        mine = model._query_of(fitted, fitted.rows[:_FEW]).proba()
-        gap = np.abs(mine - stored.predict_proba(stored._fitted.rows[:_FEW])).max()
+        mine = Query(fitted, fitted.encoded(fitted.rows[:_FEW])).proba()
+        gap = np.abs(mine - stored.predict_proba(stored.fitted_.rows[:_FEW])).max()
     if not gap <= _CLOSE or not np.array_equal(fitted.classes, stored.classes_):
         raise StoreError(
             "invalid",
@@ -530,9 +533,10 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     path = Path(folder)
     content, state, changes = _read_with_changes(path)
     model = rebuilt(kind, content, trusted, path)
-    model._publish(replay(model, changes))
+    fitted = replay(model, model.fitted_, changes)
     state = state._replace(version=state.version + len(changes))
-    model._folders = {os.path.realpath(path): state}
+    model.fitted_ = fitted
+    note_folder(fitted, path, state)
     return model
 
 
@@ -554,7 +558,8 @@ def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
         content, state = _read(path)
         if not journal.accept_loss(state.lineage, state.saved):
             return False
-        save_model(rebuilt(kind, content, (), path), path, overwrite=True, locked=True)
+        model = rebuilt(kind, content, (), path)
+        save_model(model, model.fitted_, path, overwrite=True, locked=True)
     return True
 
 
@@ -647,7 +652,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
                 target_name=meta["target_name"],
                 stream=StreamState(**meta["stream"]),
             )
-            model._publish(fading(fitted))
+            model.fitted_ = fading(fitted)
         with part_of_folder("predictions"):
             try_predictions(model)
     except InvalidPartError as error:
@@ -695,7 +700,7 @@ def try_predictions(model: Any) -> None:
     """Predict a few remembered rows: what no single check finds shows here, as a ValueError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        proba = model.predict_proba(model._fitted.rows[:_FEW])
+        proba = model.predict_proba(model.fitted_.rows[:_FEW])
     if proba.shape[1] != len(model.classes_) or not np.isfinite(proba).all():
         raise ValueError(f"some are not finite, or not of {len(model.classes_)} classes")
     if np.abs(proba.sum(axis=1) - 1).max() > _CLOSE:

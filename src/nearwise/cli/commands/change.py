@@ -272,18 +272,9 @@ def history(
       nearwise history iris.model --json
     """
     require_model(model)
-    from nearwise.classifier.storage.persistence import changes_of
-    from nearwise.classifier.stored.folder import (
-        changes_of_store,
-        is_stored,
-        refuse_trusted_store,
-    )
+    from nearwise.classifier.stored.folder import history_of
 
-    if is_stored(model):
-        found = changes_of_store(model, store)
-    else:
-        refuse_trusted_store(model, store)
-        found = changes_of(model)
+    found = history_of(model, store)
     if as_json:
         show_json(
             [
@@ -347,11 +338,11 @@ def compact(
       nearwise compact iris.model
     """
     require_model(model)
-    from nearwise.classifier import open_live
+    from nearwise.classifier import LiveModel
 
     if accept_lost_changes:
         _accept_lost_changes(model, store, quiet=quiet)
-    with in_place(model), open_live(model, trusted_store=store) as live:
+    with in_place(model), LiveModel(model, trusted_store=store) as live:
         n_changes = live.n_pending
         found = live.compact()
     if not quiet and found is not None:
@@ -369,14 +360,10 @@ def compact(
 
 def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> None:
     from nearwise.classifier import AttnKNNClassifier
-    from nearwise.classifier.storage.persistence import accept_lost_changes
-    from nearwise.classifier.stored.folder import accept_lost_changes_of_store, is_stored
+    from nearwise.classifier.stored.folder import accept_loss
 
     with in_place(folder):
-        if is_stored(folder):
-            lost = accept_lost_changes_of_store(folder, store)
-        else:
-            lost = accept_lost_changes(AttnKNNClassifier, folder)
+        lost = accept_loss(AttnKNNClassifier, folder, store)
     if not quiet:
         as_saved = f"{folder} is again as it was last saved; its history begins anew."
         say(as_saved if lost else f"No changes of {folder} are lost.")
@@ -386,10 +373,10 @@ def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> Non
 def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["LiveModel"]:
     """Open a model for a change of its journal, and fold the journal in where it has grown long."""
     require_model(folder)
-    from nearwise.classifier import open_live
+    from nearwise.classifier import LiveModel
     from nearwise.memory import StoreError
 
-    with in_place(folder), open_live(folder, trusted_store=store) as live:
+    with in_place(folder), LiveModel(folder, trusted_store=store) as live:
         yield live
         if live.replay_seconds < _LONGEST_REPLAY:
             return
@@ -428,9 +415,7 @@ def _new_ones(
     Of a memory in a store nothing is said: nobody looks through all of it unasked. Nor where
     remembered rows equal each other, as new ones then do, too.
     """
-    from nearwise.classifier.stored.folder import is_stored
-
-    if is_stored(folder) and not new_only:
+    if not learned.fitted_.holds_memory and not new_only:
         return rows
     found = learned.learned_rows(rows.X)
     n_known, noun = int((~found.new).sum()), rows.noun

@@ -76,7 +76,7 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
     from nearwise.classifier.uncertainty.explain import without_pixels
     from nearwise.memory import UnknownIdError
 
-    fitted, found, strange = model._fitted, [], []
+    fitted, found, strange = model.fitted_, [], []
     for one in ids:
         try:
             (row,) = fitted.look_up([one])
@@ -108,7 +108,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     """
     from nearwise.classifier import Settings
 
-    counts = model._fitted.rows_per_class
+    counts = model.fitted_.rows_per_class
     params, defaults = model.get_params(deep=False), type(model)().get_params(deep=False)
     rare = Settings.of(params.pop("settings", None)).stored()
     facts = {
@@ -131,14 +131,14 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     }
     if not facts["files"]:
         del facts["files"]
-    if not model._fitted.holds_memory:
-        from nearwise.classifier.stored.facts import stored
+    if not model.fitted_.holds_memory:
+        from nearwise.classifier.stored.memory import stored
 
-        facts["memory"] = stored(model._fitted).store.place
+        facts["memory"] = stored(model.fitted_).store.place
     if scores:
         from nearwise.metrics import evaluate_probabilities
 
-        positions = model._fitted.label_positions.numpy()
+        positions = model.fitted_.label_positions.numpy()
         facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
     return facts
 

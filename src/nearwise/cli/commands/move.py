@@ -26,9 +26,8 @@ def move(
         typer.Option(
             "--store",
             metavar="URI",
-            help="A folder on disk, postgresql://USER@HOST/DATABASE#SCHEMA or "
-            "milvus+http://HOST:PORT/DATABASE#NAME, each not there yet; by default a folder in the "
-            "new model. Passwords come from PGPASSWORD or ~/.pgpass, and MILVUS_TOKEN.",
+            help="A folder on disk or postgresql://USER@HOST/DATABASE#SCHEMA, not there yet; by "
+            "default a folder in the new model. Passwords come from PGPASSWORD or ~/.pgpass.",
         ),
     ] = None,
     quiet: options.QuietOption = False,
@@ -39,7 +38,7 @@ def move(
     predicts, so it opens at once and needs little memory. The commands predict, inspect, verify,
     add, remove, relabel, undo, history, compact and serve work with it as with any other model;
     what needs all remembered rows at once (evaluate, clean, refresh, the map and the review of the
-    page) does not. Needs the extra disk, postgres or milvus.
+    page) does not. Needs the extra disk or postgres.
 
     [bold]Examples[/bold]
       nearwise move iris.model --out large.model
@@ -48,10 +47,11 @@ def move(
     """
     check_folder("--out", out, [model], for_model=True)
     from nearwise.classifier import move_memory
-    from nearwise.classifier.stored.folder import is_stored, refuse_moved
+    from nearwise.classifier.stored.folder import is_stored
 
     if is_stored(model):
-        refuse_moved()
+        raise ValueError(f"The memory of {model} is in a store already.")
+
     learned = open_model(model)
 
     with steps("writing rows", quiet=quiet) as tell:

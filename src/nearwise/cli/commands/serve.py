@@ -91,7 +91,7 @@ def serve(
     import torch
     import uvicorn
 
-    from nearwise.classifier import open_live
+    from nearwise.classifier import LiveModel
     from nearwise.functional.threads import coarse_threads
     from nearwise.serve import Limits, Service, create_app, read_keys
     from nearwise.serve.app import model_name
@@ -113,7 +113,7 @@ def serve(
         say(f"Opening {model} ...")
     service = Service(
         # another process's change, and then its own
-        open_live(model, wait=deadline / 2, trusted_store=store),
+        LiveModel(model, wait=deadline / 2, trusted_store=store),
         Limits(max_queue, max_rows, n_bytes, deadline),
         read_only=read_only,
         follow=follow,

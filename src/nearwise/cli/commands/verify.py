@@ -82,18 +82,18 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
 
 
 def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any]:
-    from nearwise.classifier import open_live
+    from nearwise.classifier import LiveModel
     from nearwise.classifier.storage.persistence import try_predictions
     from nearwise.classifier.storage.stored_parts import part_of_folder
 
-    with open_live(folder, trusted=trusted, trusted_store=store) as live:
+    with LiveModel(folder, trusted=trusted, trusted_store=store) as live:
         in_store: dict[str, Any] = {}
         if not live.now.fitted.holds_memory:
             in_store = _store(live.now.fitted)
             with part_of_folder(f"{folder}: predictions by the rows of its store"):
                 try_predictions(live.model)
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
-    models = model._predictor.row_models
+    models = model.fitted_.predictor.row_models
     base = getattr(models, "base", None)
     return {
         "rows": model.n_remembered_,
@@ -109,7 +109,7 @@ def _store(fitted: "FittedModel") -> dict[str, Any]:
     """Read a store as a whole; StoreError if it is not as it was written, as far as that shows."""
     import numpy as np
 
-    from nearwise.classifier.stored.facts import stored
+    from nearwise.classifier.stored.memory import stored
     from nearwise.classifier.stored.row_codec import RowCodec
     from nearwise.memory import StoreError
 

@@ -44,7 +44,7 @@ class ImageOptions:
 
 def encoder_of_images(model: "AttnKNNClassifier") -> "ImageEncoder | None":
     """Size and channels of the images that a model was fitted on; None for a table."""
-    encoder = model._predictor.encoder
+    encoder = model.fitted_.predictor.encoder
     return encoder if encoder.kind == "images" else None
 
 

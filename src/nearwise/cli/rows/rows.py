@@ -258,7 +258,7 @@ def read_to_predict(
 
 def _values(model: "AttnKNNClassifier") -> "dict[str, list[object]]":
     """Categories of each column that a model has learned."""
-    encoder: Any = model._fitted.predictor.encoder
+    encoder: Any = model.fitted_.predictor.encoder
     return dict(encoder.categories)
 
 

@@ -1,10 +1,9 @@
-"""Stores of remembered rows that outgrow memory: a folder on disk, PostgreSQL, Milvus."""
+"""Stores of remembered rows that outgrow memory: a folder on disk, PostgreSQL."""
 
 from importlib import import_module
 
 from nearwise.memory.stores.protocol import (
     Edit,
-    Engine,
     RowReader,
     RowStore,
     Schema,
@@ -16,7 +15,6 @@ from nearwise.memory.stores.protocol import (
 
 __all__ = [
     "Edit",
-    "Engine",
     "RowReader",
     "RowStore",
     "Schema",
@@ -28,24 +26,21 @@ __all__ = [
 ]
 
 
-def engine_of(uri: str) -> type[Engine]:
+def engine_of(uri: str) -> type[RowStore]:
     """Name the engine that a URI is for.
 
-    "postgresql://..." is PostgreSQL, "milvus+http(s)://..." Milvus, a path a folder on disk.
+    "postgresql://..." is PostgreSQL, a path a folder on disk.
     """
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if scheme in ("postgresql", "postgres"):
         name = "postgres", "PostgresStore"
-    elif scheme in ("milvus+http", "milvus+https"):
-        name = "milvus", "MilvusStore"
     elif not scheme:
         name = "disk", "DiskStore"
     else:
         raise ValueError(
-            f"A URI of the kind {scheme}:// names no store. Use a folder, "
-            "postgresql://HOST/DATABASE or "
-            "milvus+http://HOST:PORT/DATABASE."
+            f"A URI of the kind {scheme}:// names no store. Use a folder, or "
+            "postgresql://HOST/DATABASE."
         )
     module = import_module(f"nearwise.memory.stores.{name[0]}")
-    engine: type[Engine] = getattr(module, name[1])
+    engine: type[RowStore] = getattr(module, name[1])
     return engine

@@ -12,7 +12,6 @@ _EXTRAS = {
     "faiss": ("on disk", "disk"),
     "psycopg": ("in PostgreSQL", "postgres"),
     "pgvector.psycopg": ("in PostgreSQL", "postgres"),
-    "pymilvus": ("in Milvus", "milvus"),
 }
 _NOT_FORKABLE = ("lance",)  # threads that belong to the package, not to what is opened with it
 _used_by: dict[str, int] = {}  # process that used such a package first

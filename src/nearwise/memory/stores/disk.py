@@ -18,10 +18,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from nearwise.cached import cached_property
-from nearwise.functional import Metric, topk_neighbors
+from nearwise.functional import topk_neighbors
 from nearwise.memory.arrow import read_stream
 from nearwise.memory.gate import subfolder
 from nearwise.memory.journal import Change, Journal
@@ -57,38 +57,17 @@ _Count = Annotated[int, Field(ge=0)]
 _PART = {"put": "store/put", "removed": "store/removed", "summary": "store/summary"}  # of a change
 
 
-class _Head(NamedTuple):
-    """Properties of the folder; `bulk`, `schema`, `probes` and `files` are those of a `Bulk`."""
+class _Head(BaseModel):
+    """What the folder "head" holds; the last four are those of a `Bulk`."""
 
-    generation: str
-    lineage: str
-    version: int
-    bulk: str
-    schema: Schema
-    summary: dict[str, Any]
-    probes: dict[str, int]
-    files: Files | None
-
-
-class _Spaces(BaseModel):
-    """Of `Schema`, as JSON holds it."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-    spaces: dict[str, tuple[Annotated[int, Field(ge=1)], Metric]]
-    n_facts: _Count
-
-
-class _Meta(BaseModel):
-    """Of `_Head`, as JSON holds it."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
     lineage: str
     version: _Count
-    bulk: Annotated[str, Field(pattern=f"^{_BULK}$")]
-    spaces: Annotated[_Spaces, Field(alias="schema")]
     summary: dict[str, Any]
+    bulk: Annotated[str, Field(pattern=f"^{_BULK}$")]
+    rows: Annotated[Schema, Field(alias="schema"), PlainSerializer(Schema.to_json)]
     probes: dict[str, _Count]
-    files: dict[str, tuple[_Count, str]] | None = None
+    files: Files | None = None
 
 
 class _Tail(NamedTuple):
@@ -206,7 +185,7 @@ class DiskStore(OneProcess):
         self._journal = Journal(self._head_folder)
         if os.path.lexists(self._head_folder):  # else reading it says that there is none
             subfolder(self.uri, _HEAD)
-        self._head = _read_head(self._head_folder)
+        self._generation, self._head = _read_head(self._head_folder)
         self._open()
 
     @property
@@ -215,14 +194,14 @@ class DiskStore(OneProcess):
 
     @staticmethod
     def located(uri: str) -> str:
-        """Give the absolute path; see `Engine.located`."""
+        """Give the absolute path; see `RowStore.located`."""
         return os.path.abspath(uri)
 
     @classmethod
     def create(
         cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
     ) -> "DiskStore":
-        """Make a store in a folder that is new or empty; see `Engine.create`."""
+        """Make a store in a folder that is new or empty; see `RowStore.create`."""
         folder = Path(uri)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise StoreError("foreign", f"{folder} is there already. Give a new or empty folder.")
@@ -232,7 +211,15 @@ class DiskStore(OneProcess):
             bulk = Bulk.write(folder / name, schema, rows)
             bulk.judge()
             lineage = secrets.token_hex(8)
-            head = _Head("", lineage, 0, name, schema, summary, bulk.probes, bulk.files)
+            head = _Head(
+                lineage=lineage,
+                version=0,
+                summary=summary,
+                bulk=name,
+                rows=schema,
+                probes=bulk.probes,
+                files=bulk.files,
+            )
             _write_head(folder / _HEAD, head, None)
         except BaseException:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -241,13 +228,13 @@ class DiskStore(OneProcess):
 
     @classmethod
     def open(cls, uri: str) -> "DiskStore":
-        """Open a store; see `Engine.open`."""
+        """Open a store; see `RowStore.open`."""
         return cls(uri)
 
     @property
     def schema(self) -> Schema:
         """What is kept of each row."""
-        return self._head.schema
+        return self._head.rows
 
     @property
     def lineage(self) -> str:
@@ -255,11 +242,11 @@ class DiskStore(OneProcess):
         return self._head.lineage
 
     def _open(self) -> None:
-        found = _read_head(self._head_folder)
+        generation, found = _read_head(self._head_folder)
         if found.lineage != self.lineage:
             raise replaced(self.place)
-        self._head = found
-        bulk = Bulk(subfolder(self.uri, found.bulk), found.schema, found.probes, found.files)
+        self._generation, self._head = generation, found
+        bulk = Bulk(subfolder(self.uri, found.bulk), found.rows, found.probes, found.files)
         tail = _Tail(self.schema.no_rows(), np.empty(0, np.int64))
         self._reader = DiskReader(bulk, tail, self._head.version, self._head.summary)
 
@@ -267,7 +254,7 @@ class DiskStore(OneProcess):
         """Open the newest version; see `RowStore.reader`."""
         self.refuse_fork()
         while True:
-            if folder_generation(self._head_folder) != self._head.generation:
+            if folder_generation(self._head_folder) != self._generation:
                 self._open()
             try:
                 changes = self._journal.since(self.lineage, self._reader.version)
@@ -340,16 +327,12 @@ class DiskStore(OneProcess):
             try:
                 bulk = Bulk.write(Path(self.uri) / name, self.schema, now.scan())
                 recall = bulk.judge()
-                head = before._replace(
-                    version=now.version,
-                    bulk=name,
-                    summary=now.summary,
-                    probes=bulk.probes,
-                    files=bulk.files,
-                )
-                _write_head(self._head_folder, head, before.generation)
+                update = {"version": now.version, "bulk": name, "summary": now.summary}
+                update |= {"probes": bulk.probes, "files": bulk.files}
+                head = before.model_copy(update=update)
+                _write_head(self._head_folder, head, self._generation)
             except BaseException:
-                if _read_head(self._head_folder).bulk != name:
+                if _read_head(self._head_folder)[1].bulk != name:
                     shutil.rmtree(Path(self.uri) / name, ignore_errors=True)
                 raise
             self._journal.fold(self.lineage, now.version, keep="remove" if keep_removed else None)
@@ -375,7 +358,7 @@ class DiskStore(OneProcess):
         return Verified(checked, [f"{files} ({why})"])
 
     def accept_loss(self) -> bool:
-        """Go on without changes since the last snapshot, if they are lost; whether they were."""
+        """Go on if changes are lost; see `RowStore.accept_loss`."""
         with locked_folder(self._head_folder, wait=self.wait):
             return self._journal.accept_loss(self.lineage, self._head.version)
 
@@ -391,34 +374,31 @@ class DiskStore(OneProcess):
 
 
 def _write_head(folder: Path, head: _Head, replaces: str | None) -> None:
-    meta = head._asdict() | {"schema": head.schema.to_json()}
-    del meta["generation"]
     write_folder(
         folder,
         kind=KIND,
         format_version=_VERSION,
         tensors={},
-        meta=meta,
+        meta=head.model_dump(by_alias=True),
         replaces=replaces,
         locked=replaces is not None,
     )
 
 
-def _read_head(folder: Path) -> _Head:
+def _read_head(folder: Path) -> tuple[str, _Head]:
+    """Read what the folder holds, and its generation."""
     found = read_folder(folder, kind=KIND, newest_version=_VERSION)
     try:
-        meta = _Meta.model_validate_json(json.dumps(found.meta))
-        if {*meta.probes} != {*meta.spaces.spaces}:
+        head = _Head.model_validate_json(json.dumps(found.meta))
+        if {*head.probes} != {*head.rows.spaces}:
             raise ValueError("indexes of other spaces")
-        if (meta.files is None) != (found.version == 1):
+        if (head.files is None) != (found.version == 1):
             raise ValueError("checksums of the rows' files")
     except ValueError as error:
         raise StoreError(
             "invalid", f"{folder} holds what nearwise never writes ({error}). Restore it."
         ) from error
-    schema = Schema.from_json(found.meta["schema"])
-    known = meta.model_dump(exclude={"spaces"})
-    return _Head(found.generation, schema=schema, **known)
+    return found.generation, head
 
 
 def _pack_rows(rows: StoredRows) -> bytes:

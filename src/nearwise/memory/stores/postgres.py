@@ -195,14 +195,14 @@ class PostgresStore:
 
     @classmethod
     def open(cls, uri: str) -> "PostgresStore":
-        """Open a store; see `Engine.open`."""
+        """Open a store; see `RowStore.open`."""
         return cls(uri)
 
     @classmethod
     def create(
         cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
     ) -> "PostgresStore":
-        """Make a store in a schema that is not there yet; see `Engine.create`."""
+        """Make a store in a schema that is not there yet; see `RowStore.create`."""
         database = PostgresServer(uri)
         keys = "".join(f", key{i} vector({s.width})" for i, s in enumerate(schema.spaces.values()))
         with database.transaction():
@@ -394,6 +394,10 @@ class PostgresStore:
         (state,) = self._database.run("SHOW data_checksums").fetchone()
         return Verified([], [f"bytes of the rows (PostgreSQL's own checksums of them are {state})"])
 
+    def accept_loss(self) -> bool:
+        """Lose nothing: a change is a transaction of the database."""
+        return False
+
     def close(self) -> None:
         """Close all connections; the next call opens one again."""
         self._database.close()
@@ -409,28 +413,11 @@ def _copy(database: PostgresServer, rows: StoredRows, version: int) -> None:
     keys = "".join(f", key{number}" for number in range(len(rows.keys)))
     text = f'COPY "{database.name}".rows (id, born, died, label, weight, facts{keys}, row)'
     assert rows.rows is not None  # they are written as they were given
-    kinds = [
-        "int8",
-        "int8",
-        "int8",
-        "int8",
-        "float4",
-        "bytea",
-        *["vector"] * len(rows.keys),
-        "bytea",
-    ]
+    kinds = [*["int8"] * 4, "float4", "bytea", *["vector"] * len(rows.keys), "bytea"]
     with database.connection.cursor().copy(f"{text} FROM STDIN WITH (FORMAT BINARY)") as copy:
         copy.set_types(kinds)
         for i in range(len(rows)):
-            copy.write_row(
-                (
-                    int(rows.ids[i]),
-                    version,
-                    _NEVER,
-                    int(rows.labels[i]),
-                    float(rows.weights[i]),
-                    rows.facts[i].astype("<f4").tobytes(),
-                    *(part[i] for part in rows.keys.values()),
-                    rows.rows[i],
-                )
-            )
+            numbers = int(rows.ids[i]), version, _NEVER, int(rows.labels[i]), float(rows.weights[i])
+            keys_of = (part[i] for part in rows.keys.values())
+            facts = rows.facts[i].astype("<f4").tobytes()
+            copy.write_row((*numbers, facts, *keys_of, rows.rows[i]))

@@ -89,7 +89,7 @@ class PostgresServer(OneProcess):
 
 
 def place_of(uri: str) -> str:
-    """Say where a URI leads, without user and settings; see `Engine.located`."""
+    """Say where a URI leads, without user and settings; see `RowStore.located`."""
     conninfo, name = _split(uri)
     said = _parsed(conninfo)
     hosts = (said.get("host") or said.get("hostaddr") or "").split(",")

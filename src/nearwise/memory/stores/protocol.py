@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from nearwise.functional import Metric
 from nearwise.memory.arrow import checked
@@ -23,7 +24,7 @@ SPARE = 8  # candidates beyond those needed, so that exact distances settle the 
 class SpaceSchema(NamedTuple):
     """A key space: numbers of a key, and the metric it is searched by."""
 
-    width: int
+    width: Annotated[int, Field(ge=1)]
     metric: Metric
 
 
@@ -31,7 +32,7 @@ class Schema(NamedTuple):
     """What a store keeps of a row: a key per space, and `n_facts` further numbers."""
 
     spaces: dict[str, SpaceSchema]
-    n_facts: int
+    n_facts: Annotated[int, Field(ge=0)]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` rebuilds it."""
@@ -245,8 +246,28 @@ class RowStore(Protocol):
     the change was made from, and is refused where another process was faster.
     """
 
-    place: str  # as `Engine.located` gives it
+    place: str  # as `located` gives it
     wait: float | None  # seconds that a change waits for that of another process; None: for ever
+
+    @staticmethod
+    def located(uri: str) -> str:
+        """Say where a URI leads, always in the same words, without credentials and settings.
+
+        Nothing is opened. ValueError if a store cannot be there.
+        """
+        ...
+
+    @classmethod
+    def create(
+        cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
+    ) -> "RowStore":
+        """Make a store that is not there yet, at version 0; StoreError "foreign" if it is."""
+        ...
+
+    @classmethod
+    def open(cls, uri: str) -> "RowStore":
+        """Open a store; StoreError if there is none, or it is of a newer nearwise."""
+        ...
 
     @property
     def schema(self) -> Schema:
@@ -290,6 +311,10 @@ class RowStore(Protocol):
         """Check what is stored beside reading all rows; StoreError names what is not sound."""
         ...
 
+    def accept_loss(self) -> bool:
+        """Go on without changes since the last snapshot, if they are lost; whether they were."""
+        ...
+
     def close(self) -> None:
         """Release files and connections; the next call opens them again."""
         ...
@@ -315,27 +340,3 @@ def replaced(place: str) -> StoreError:
         f"Another memory has replaced the one in {place}; ids and versions of the former do not "
         "apply to it. Open the model again.",
     )
-
-
-class Engine(Protocol):
-    """How a store is made and opened; every engine's class has these three."""
-
-    @staticmethod
-    def located(uri: str) -> str:
-        """Say where a URI leads, always in the same words, without credentials and settings.
-
-        Nothing is opened. ValueError if a store cannot be there.
-        """
-        ...
-
-    @classmethod
-    def create(
-        cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
-    ) -> RowStore:
-        """Make a store that is not there yet, at version 0; StoreError "foreign" if it is."""
-        ...
-
-    @classmethod
-    def open(cls, uri: str) -> RowStore:
-        """Open a store; StoreError if there is none, or it is of a newer nearwise."""
-        ...

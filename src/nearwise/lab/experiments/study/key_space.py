@@ -135,9 +135,9 @@ class NetworkView:
 
 def network_view(model: Any, images: Any) -> NetworkView:
     """View of a fitted classifier of images on test images (n, h, w, c)."""
-    predictor = model._predictor
+    predictor = model.fitted_.predictor
     bank, judged = predictor.views.bank, predictor.judged
-    rows = predictor.row_models(model._encoded(model._fitted, images)[0]).cpu()
+    rows = predictor.row_models(model.fitted_.encoded(images)[0]).cpu()
     keys, labels = bank.keys[TRAINED], bank.labels
     space = KeySpace(
         keys[~judged], labels[~judged], keys[judged], labels[judged], rows.keys[TRAINED],

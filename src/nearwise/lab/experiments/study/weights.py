@@ -85,7 +85,7 @@ def _rows(X: Any, positions: np.ndarray) -> Any:
 
 def _of_held_out(model: Any, test: Any, seed: int) -> Exchange:
     """Of a classifier that holds rows out, which are remembered and left out of their neighbors."""
-    predictor = model._predictor
+    predictor = model.fitted_.predictor
     views, bank = predictor.judged_views, predictor.views.bank
     positions = torch.nonzero(predictor.judged)[:, 0]
     keyed = [_known(predictor, positions)] if views is None else views.keyed
@@ -103,7 +103,7 @@ def _known(predictor: Any, positions: Tensor) -> KeyedRows:
 
 def _of_rows(model: Any, X: Any, labels: Tensor, test: Any, seed: int) -> Exchange:
     """Of a classifier that has not seen the rows X."""
-    predictor = model._predictor
+    predictor = model.fitted_.predictor
     fitted, views = (
         [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, some)]
         for some in (X, test)
@@ -113,7 +113,7 @@ def _of_rows(model: Any, X: Any, labels: Tensor, test: Any, seed: int) -> Exchan
 
 
 def _encoded(model: Any, X: Any) -> list[Any]:
-    views: list[Any] = model._encoded(model._fitted, X)
+    views: list[Any] = model.fitted_.encoded(X)
     return views
 
 

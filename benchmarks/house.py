@@ -294,11 +294,10 @@ def ways() -> dict[str, float]:
         return AttnKNNClassifier(preset="fast", random_state=0, n_jobs=1).fit(X, y)
 
     model = fit()
-    flags: dict[str, Any] = {"sets": True, "novelty": True, "explain": 5}
     everything = ("proba", "sets", "novelty_p_value", "explanations")
 
     def ask() -> None:
-        query = model.query(row, **flags)
+        query = model.query(row, explain=5)
         for name in everything:
             getattr(query, name)()
         query.selection(coverage=0.9)

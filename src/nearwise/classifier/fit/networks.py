@@ -21,6 +21,7 @@ from nearwise.training import TrainConfig, TrainingResult
 from nearwise.training.settings import plain_message
 
 _LEAST_TRAINED = 2_000  # rows from which a key space is worth trying to train
+_DEEP = 10_000  # rows from which networks add to Gaussian classes of ready embeddings
 _STOPS = 10  # one in this many rows stops the training of a key space
 
 
@@ -179,8 +180,8 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
         return None
     if not ready_embeddings(problem.table[0]):
         return "table"
-    # Beside Gaussian classes a linear model adds nearly as much, at a tenth of the cost.
-    return "deep" if len(problem.labels) > LARGE and not problem.is_gaussian else None
+    # Of fewer rows a linear model adds nearly as much to Gaussian classes, at a tenth of the cost.
+    return "deep" if len(problem.labels) > (_DEEP if problem.is_gaussian else LARGE) else None
 
 
 def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:

@@ -306,7 +306,7 @@ class Predictor:
         )
 
     def shrunk(self, log_proba: Tensor, base_log_proba: Tensor, n_classes: int) -> Tensor:
-        """Shrink the head's log-probabilities towards the base, and name all classes; on the CPU."""
+        """Shrink log-probabilities of the head towards the base, and name all classes."""
         if self.has_base:
             log_proba = shrink(log_proba, base_log_proba, self.acceptance.share)
         return widen(log_proba, n_classes).cpu()

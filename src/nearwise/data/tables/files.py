@@ -9,14 +9,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from nearwise.data.tables.cells import Cells, with_words
 from nearwise.data.tables.delimited import parse_text
 from nearwise.data.tables.documents import parse_excel, parse_json, parse_parquet
-from nearwise.data.tables.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
+from nearwise.data.tables.npz import of_table, read_arrays, to_table, write_arrays
 from nearwise.data.tables.numeric_columns import Learned, Written
 from nearwise.data.tables.unpack import (
     COMPRESSED_SUFFIXES,
@@ -210,7 +208,7 @@ def _parse(
         return parse_excel(content, where, note, header=header, known=known)
     if form in _NAMED:
         if form == "npz":
-            table = _from_arrays(read_arrays(content, where), where)
+            table = to_table(read_arrays(content, where), where)
         elif form == "parquet":
             table = parse_parquet(content, where)
         else:
@@ -220,35 +218,6 @@ def _parse(
     delimiter = "\t" if form == "tsv" else None
     options: dict[str, Any] = {"delimiter": delimiter, "header": header, "known": known}
     return parse_text(content, where, note, like=like, **options)
-
-
-def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:
-    matrix = next((n for n in FEATURE_NAMES if n in arrays and arrays[n].ndim == 2), None)
-    n_rows = len(arrays[matrix]) if matrix else len(np.atleast_1d(next(iter(arrays.values()))))
-    columns: Arrays = {}
-    if matrix:
-        X = arrays[matrix]
-        columns |= {f"f{i}": X[:, i] for i in range(X.shape[1])}
-    columns |= {n: a for n, a in arrays.items() if n != matrix and a.shape == (n_rows,)}
-    left = {name: a.shape for name, a in arrays.items() if name != matrix and name not in columns}
-    if not columns or left:
-        raise ValueError(
-            f"{where} is not a table: it holds { ({n: a.shape for n, a in arrays.items()}) }. "
-            f"Store one two-dimensional feature array ({', '.join(FEATURE_NAMES)}) and "
-            "one-dimensional arrays of the same length."
-        )
-    return pd.DataFrame({name: _as_column(values) for name, values in columns.items()})
-
-
-def _as_column(values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Decode bytes, and bring numbers wider than 64 bits to float64."""
-    if values.dtype.kind == "S":
-        return np.asarray([bytes(value).decode() for value in values])
-    return (
-        values.astype(np.float64)
-        if values.dtype.itemsize > 8 and values.dtype.kind == "f"
-        else values
-    )
 
 
 def write_table(
@@ -311,38 +280,9 @@ def _serialise(table: pd.DataFrame, form: Format) -> bytes:
             ) from error
         return stream.getvalue()
     if form == "npz":
-        return write_arrays(_to_arrays(table))
+        return write_arrays(of_table(table))
     text = table.to_csv(index=False, sep="\t" if form == "tsv" else ",", lineterminator="\n")
     return text.encode("utf-8")
-
-
-def _to_arrays(table: pd.DataFrame) -> Arrays:
-    packed: list[str] = []
-    while f"f{len(packed)}" in table.columns and "X" not in table.columns:
-        packed.append(f"f{len(packed)}")
-    types = set(table[packed].dtypes)
-    arrays: Arrays = {}
-    # one array for embeddings; columns of several types keep an array each
-    if len(types) == 1 and isinstance(kind := types.pop(), np.dtype) and kind.kind in "fiu":
-        arrays["X"] = table[packed].to_numpy()
-    else:
-        packed = []
-    for name in table.columns:
-        if name not in packed:
-            arrays[name] = _plain(table[name])
-    return arrays
-
-
-def _plain(column: "pd.Series[Any]") -> NDArray[np.generic]:
-    """Return a column as numbers, truth values or fixed-width text."""
-    if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype):
-        numeric = column.astype(float) if column.isna().any() else column
-        return np.asarray(numeric.to_numpy())
-    if column.isna().any():
-        raise ValueError(
-            f"Column {column.name!r} has missing text, which npz cannot hold. Write Parquet or CSV."
-        )
-    return column.astype(str).to_numpy(dtype=str)
 
 
 def _write_bytes(content: bytes, path: Path) -> None:

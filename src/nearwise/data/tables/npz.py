@@ -1,4 +1,4 @@
-"""Arrays in npz files: read with checks of their sizes, and written."""
+"""Arrays in npz files: read with checks of their sizes, written, and as the columns of a table."""
 
 import io
 import math
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from nearwise.data.tables.unpack import ZIP_ERRORS, ZIP_MAGIC, ExpansionError, check_expansion
@@ -84,3 +85,63 @@ def write_arrays(arrays: Arrays) -> bytes:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
     return stream.getvalue()
+
+
+def to_table(arrays: Arrays, where: str) -> pd.DataFrame:
+    """Give a feature array as columns f0, f1, ..., and others of its length as a column each."""
+    matrix = next((n for n in FEATURE_NAMES if n in arrays and arrays[n].ndim == 2), None)
+    n_rows = len(arrays[matrix]) if matrix else len(np.atleast_1d(next(iter(arrays.values()))))
+    columns: Arrays = {}
+    if matrix:
+        X = arrays[matrix]
+        columns |= {f"f{i}": X[:, i] for i in range(X.shape[1])}
+    columns |= {n: a for n, a in arrays.items() if n != matrix and a.shape == (n_rows,)}
+    left = {name: a.shape for name, a in arrays.items() if name != matrix and name not in columns}
+    if not columns or left:
+        raise ValueError(
+            f"{where} is not a table: it holds { ({n: a.shape for n, a in arrays.items()}) }. "
+            f"Store one two-dimensional feature array ({', '.join(FEATURE_NAMES)}) and "
+            "one-dimensional arrays of the same length."
+        )
+    return pd.DataFrame({name: _as_column(values) for name, values in columns.items()})
+
+
+def _as_column(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Decode bytes, and bring numbers wider than 64 bits to float64."""
+    if values.dtype.kind == "S":
+        return np.asarray([bytes(value).decode() for value in values])
+    return (
+        values.astype(np.float64)
+        if values.dtype.itemsize > 8 and values.dtype.kind == "f"
+        else values
+    )
+
+
+def of_table(table: pd.DataFrame) -> Arrays:
+    """Give columns f0, f1, ... of one numeric type as one array X, all others as one each."""
+    packed: list[str] = []
+    while f"f{len(packed)}" in table.columns and "X" not in table.columns:
+        packed.append(f"f{len(packed)}")
+    types = set(table[packed].dtypes)
+    arrays: Arrays = {}
+    # one array for embeddings; columns of several types keep an array each
+    if len(types) == 1 and isinstance(kind := types.pop(), np.dtype) and kind.kind in "fiu":
+        arrays["X"] = table[packed].to_numpy()
+    else:
+        packed = []
+    for name in table.columns:
+        if name not in packed:
+            arrays[name] = _plain(table[name])
+    return arrays
+
+
+def _plain(column: "pd.Series[Any]") -> NDArray[np.generic]:
+    """Return a column as numbers, truth values or fixed-width text."""
+    if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype):
+        numeric = column.astype(float) if column.isna().any() else column
+        return np.asarray(numeric.to_numpy())
+    if column.isna().any():
+        raise ValueError(
+            f"Column {column.name!r} has missing text, which npz cannot hold. Write Parquet or CSV."
+        )
+    return column.astype(str).to_numpy(dtype=str)

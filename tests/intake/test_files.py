@@ -185,36 +185,6 @@ READ = {
         {"a": [1], "b": [2]},
         "left out 2 lines at the top",
     ),
-    "sep= of Excel": (
-        "t.csv",
-        b"sep=;\na;b\n1;u\n2;v\n",
-        {"a": [1, 2], "b": ["u", "v"]},
-        "says that ';'",
-    ),
-    "sep= with a mark": (
-        "t.csv",
-        b'\xef\xbb\xbf"sep=,"\r\na,b\r\n1,u\r\n',
-        {"a": [1], "b": ["u"]},
-        "that ','",
-    ),
-    "sep= that settles it": (
-        "t.csv",
-        b"SEP=\t\na,b\tc\n1,5\t2\n",
-        {"a,b": [1.5], "c": [2]},
-        "says that",
-    ),
-    "units and totals are rows": (
-        "t.csv",
-        b"a,b\n,cm\nx,1\ny,2\nTotal,3\n",
-        {"a": [NAN, "x", "y", "Total"], "b": ["cm", "1", "2", "3"]},
-        None,
-    ),
-    "gaps of spreadsheets and databases": (
-        "t.csv",
-        b"a,b\n1,x\n#DIV/0!,\\N\n#VALUE!,(null)\n4,z\n",
-        {"a": [1, NAN, NAN, 4], "b": ["x", NAN, NAN, "z"]},
-        "4 cells hold only",
-    ),
     "names behind a #": ("t.csv", b"#a,b\n1,2\n", {"#a": [1], "b": [2]}, None),
     "infinity and nan": (
         "t.csv",
@@ -379,14 +349,6 @@ REFUSED = {
         b"|1x3 folds\n1, 2, x\n3, 4, y\n",
         "line 2 has 3 values.*mark remarks",
     ),
-    "names of rows without a name, as R writes them": (
-        "t.csv",
-        b"mpg,cyl\nMazda RX4,21.0,6\nDatsun 710,22.8,4\n",
-        "line 2 has 3 values.*give every column a name",
-    ),
-    "Markdown": ("t.csv", b"| a | b |\n|--:|:--|\n| 1 | x |\n", "lines of dashes, as Markdown"),
-    "a database shell": ("t.csv", b" a | b \n---+---\n 1 | x\n(1 row)\n", "lines of dashes"),
-    "a framed table": ("t.csv", b"+---+\n| a |\n+---+\n| 1 |\n", "lines of dashes"),
     "long line of blanks": (
         "t.txt",
         b"a b\n" + b"1 2\n" * 27000 + b"1 2 3\n",

@@ -11,6 +11,9 @@ ADULT = (
     "39, State-gov, 77516, 2020-01-31, <=50K\n50, Private, 83311, 2020-02-29, >50K\n"
     "38, ?, 215646, 2020-03-31, <=50K\n"
 )
+SPECTRUM = "species," + ",".join(str(nm) for nm in range(400, 440, 2)) + "\n"
+SPECTRUM += "".join(f"{name}," + ",".join(["0.5", "0.7"] * 10) + "\n" for name in "abc")
+
 WITHOUT_NAMES = {
     "iris": IRIS,
     "adult": ADULT,
@@ -22,8 +25,6 @@ WITHOUT_NAMES = {
     "rising numbers within their columns": "1,2,3\n1,3,4\n2,2,3\n0,1,2\n",
     "blanks": "5.1 3.5 u\n4.9 3.0 u\n",
     "a gap at the start": "?,3.5,u\n4.9,3.0,u\n",
-    "days": "2020-01-01,u\n2020-01-02,v\n",
-    "years": "country,1990,1991,1992\nChad,6.1,6.3,6.5\nPeru,22.1,22.5,23.0\n",
 }
 WITH_NAMES = {
     "words": "width,label\n1,u\n2,v\n",
@@ -36,6 +37,8 @@ WITH_NAMES = {
 NUMBERED = {
     "written by pandas": pd.DataFrame(np.eye(4)).assign(label=list("aabb")).to_csv(index=False),
     "with row numbers": pd.DataFrame(np.eye(4)).to_csv(),
+    "years": "country,1990,1991,1992\nChad,6.1,6.3,6.5\nPeru,22.1,22.5,23.0\n",
+    "wavelengths": SPECTRUM,
 }
 
 

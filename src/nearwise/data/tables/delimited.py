@@ -6,14 +6,22 @@ import io
 import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pandas as pd
 
+from nearwise.data.tables.around import (
+    separator_line,
+    with_row_names,
+    without_footer,
+    without_remarks,
+    without_rules,
+    without_units,
+)
 from nearwise.data.tables.cells import Cells, beyond_float, with_exact_wholes
 from nearwise.data.tables.header import check_names, unnamed_by_place
+from nearwise.data.tables.layout import BLANKS, Layout, first_line, layout_of, sample, split
 from nearwise.data.tables.numeric_columns import Written, read_numbers, text_columns
 from nearwise.data.tables.unpack import Note
 
@@ -30,33 +38,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_DELIMITERS = (",", ";", "\t", "|")
-BLANKS = r"\s+"
 _WORDS = {BLANKS: "blanks", "\t": "tabs"}
-_SAMPLE = 1 << 16  # bytes that the layout is found from
-_SEPARATOR = re.compile(rb'\s*"?sep=([,;|\t])"?[^\S\r\n]*(?:\r\n|\n|\r)', re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the values of a line are separated: by a character, or a regular expression for blanks.
-
-    `spaced`: a blank follows every delimiter and is not a part of the value.
-    """
-
-    delimiter: str
-    spaced: bool
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments for pandas."""
-        return {
-            "sep": self.delimiter,
-            "skipinitialspace": self.spaced,
-            "encoding": "utf-8",
-            "index_col": False,
-            "low_memory": False,
-        }
 
 
 def read_delimited(source: Path | BinaryIO, **options: Any) -> pd.DataFrame:
@@ -85,24 +67,21 @@ def parse_text(
     there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
     """
     content = _as_utf8(content, where, note)
-    if separator := _SEPARATOR.match(content):
-        delimiter, content = separator[1].decode(), content[separator.end() :]
-        note(f"{where}: the first line says that {delimiter!r} separates values; left out.")
-    content = _without_remarks(content, delimiter, where, note)
-    lines = _sample(content)
-    if any(re.fullmatch(r"(?=.*[|+])[\s|+:-]*--[\s|+:-]*", line) for line in lines[:2]):
-        raise ValueError(
-            f"{where} is laid out with lines of dashes, as Markdown is. Leave these lines out, and "
-            "the bars at the ends of the others."
-        )
-    layout = _layout_of(lines, delimiter)
+    content, named = separator_line(content, where, note)
+    content = without_remarks(content, named or delimiter, where, note)
+    content = without_rules(content, where, note)
+    layout = layout_of(sample(content), named or delimiter)
     if layout.delimiter == BLANKS:
         note(f"{where}: no delimiter found; values are taken to be separated by blanks.")
-    if len(_split(_first_line(content), layout)) > MAX_COLUMNS:
+    if len(split(first_line(content), layout)) > MAX_COLUMNS:
         raise ValueError(
             f"{where} has more than {MAX_COLUMNS:,} columns, the most that are read. Is it one "
             "line where there should be many?"
         )
+    if header is not False:
+        content = with_row_names(content, layout, where, note)
+        content = without_units(content, layout, where, note)
+    content = without_footer(content, layout, where, note)
     try:
         cells = _first_cells(content, layout)
         body = _read(content, layout, header)
@@ -147,78 +126,6 @@ def parse_text(
         return pd.DataFrame({name: text[place] for name, place in places.items()})
 
     return spelt.attach(table), written
-
-
-def _without_remarks(content: bytes, delimiter: str | None, where: str, note: Note) -> bytes:
-    """Leave out the lines at the top that begin with #, unless the last of them holds the names."""
-    remarks = re.match(rb"\s*(#[^\r\n]*\s*)+", content)
-    if remarks is None:
-        return content
-    lines = [line for line in remarks[0].splitlines() if line.strip()]
-    rest = content[remarks.end() :]
-    layout = _layout_of(_sample(rest), delimiter)
-    last = _split(lines[-1].decode(errors="replace"), layout)
-    following = _split(_first_line(rest), layout)
-    n_numbers = sum(value.replace(".", "").strip().isdigit() for value in following)
-    if 1 < len(last) == len(following) and 2 * n_numbers >= len(following):
-        rest = lines.pop() + b"\n" + rest
-    if lines:
-        note(f"{where}: left out {len(lines)} lines at the top that begin with #.")
-    return rest
-
-
-def _first_line(content: bytes) -> str:
-    """Return the first line that is not blank."""
-    line = re.match(rb"\s*([^\r\n]*)", content)
-    return line[1].decode(errors="replace") if line else ""
-
-
-def _split(line: str, layout: Layout) -> list[str]:
-    """Split a line without quotes into values."""
-    return line.split() if layout.delimiter == BLANKS else line.split(layout.delimiter)
-
-
-def _sample(content: bytes) -> list[str]:
-    """Return the first lines; what stands in quotes is taken out of them."""
-    start = content[:_SAMPLE].decode(errors="replace")
-    lines = re.split(r"\r\n|\n|\r", re.sub(r'"[^"]*"', '""', start))
-    if len(content) > _SAMPLE and len(lines) > 1:
-        lines.pop()  # cut off
-    return [line for line in lines if line.strip()] or [""]
-
-
-def _layout_of(lines: Sequence[str], delimiter: str | None) -> Layout:
-    """Return the layout of lines without quoted text, of a delimiter if one is given."""
-    delimiter = delimiter or _delimiter(lines)
-    below = lines[1:] or lines
-    spaced = delimiter != BLANKS and all(
-        0 < line.count(delimiter) == line.count(f"{delimiter} ") for line in below
-    )
-    return Layout(delimiter, spaced)
-
-
-def _delimiter(lines: Sequence[str]) -> str:
-    """Choose what occurs equally often in all lines, or all but the first; else most in that."""
-    counts = {mark: [line.count(mark) for line in lines] for mark in _DELIMITERS}
-    steady = [mark for mark, n in counts.items() if n[0] and len(set(n)) == 1]
-    # 1,5;2,5 holds as many commas as semicolons, or more
-    if {",", ";"} <= set(steady) and not any(re.search(r"(?<!\d),|,(?!\d)", x) for x in lines):
-        return ";"
-    # a first line unlike all the others is a remark: its marks mean nothing
-    below = [mark for mark, n in counts.items() if len(n) > 2 and n[1] and len(set(n[1:])) == 1]
-    candidates = steady or below or [mark for mark, n in counts.items() if n[0]]
-    if not candidates and _has_blanks(lines):
-        return BLANKS
-    return max(candidates or [","], key=lambda mark: counts[mark][:2])
-
-
-def _has_blanks(lines: Sequence[str]) -> bool:
-    """Return whether blanks separate columns: as many in each line, one of them all numbers."""
-    rows = [line.split() for line in lines]
-    if len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
-        return False
-    columns = zip(*(rows[1:] or rows), strict=True)
-    return any(all(re.fullmatch(r"[+-]?[\d.,]+(e[+-]?\d+)?", v) for v in c) for c in columns)
 
 
 def _as_utf8(content: bytes, where: str, note: Note) -> bytes:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from nearwise.names import listed
 
 _NUMBER = re.compile(r"[+-]?(?:\d[\d.,]*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _BLANK = {"", "?", "NA", "N/A", "nan", "NaN", "None", "null", "NULL"}
-_FEW = 3  # numbers from which 0, 1, 2, ... may be names
+_FEW = 3  # numbers from which an ascending row of them may be names, such as years
 _DIGITS = 4  # digits that make a spelling significant, as in 2020-01-31
 
 
@@ -75,8 +76,7 @@ def _check_first_line(cells: Sequence[str], body: pd.DataFrame, where: str, note
     if not like_data or 2 * len(like_data) < len(places):
         return
     shown = listed([cells[i] for i in over_numbers])
-    counted = [cells[i].strip() for i in numbers] == [str(i) for i in range(len(numbers))]
-    if not alike and counted and len(numbers) >= _FEW:  # a DataFrame without names, from pandas
+    if not alike and _may_be_names([cells[i] for i in numbers], columns, numbers):
         if 2 * len(over_numbers) > len(places):
             note(
                 f"{where}: the first line is read as column names although it holds numbers "
@@ -102,11 +102,42 @@ def _holds_numbers(column: "pd.Series") -> bool:
 def _is_like(cell: str, column: "pd.Series") -> bool:
     """Return whether text occurs in a column, or is spelt as its values are (dates, say)."""
     values = column.dropna().astype(str).str.strip()
+    if not len(values):
+        return False
     if values.eq(cell).any():
         return True
     spelling = _spelling(cell)
-    return spelling.count("9") >= _DIGITS and {*map(_spelling, values.iloc[:50])} == {spelling}
+    return spelling.count("9") >= _DIGITS and all(
+        _spelling(v) == spelling for v in values.iloc[:50]
+    )
 
 
 def _spelling(text: str) -> str:
     return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text))
+
+
+def _may_be_names(
+    cells: Sequence[str], columns: dict[int, "pd.Series"], places: Sequence[int]
+) -> bool:
+    """Whether numbers are names: 0, 1, 2 ..., or ascending and far from what is below them."""
+    try:
+        values = [float(cell) for cell in cells]
+    except ValueError:  # 1.000,5
+        return False
+    if len(values) < _FEW:
+        return False
+    if values == list(range(len(values))):
+        return True  # a DataFrame without names that was written by pandas
+    rising = all(a < b for a, b in pairwise(values)) or all(a > b for a, b in pairwise(values))
+    return rising and 2 * sum(
+        _is_outside(value, columns[i]) for value, i in zip(values, places, strict=True)
+    ) > len(values)
+
+
+def _is_outside(value: float, column: "pd.Series") -> bool:
+    """Return whether a number lies outside a column's range, widened by its width on both sides."""
+    if not _holds_numbers(column):
+        return bool(len(column))
+    low, high = float(column.min()), float(column.max())
+    width = high - low
+    return not low - width <= value <= high + width

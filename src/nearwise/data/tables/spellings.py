@@ -50,6 +50,14 @@ _TOKEN = re.compile(
     r"([.,]?[0-9](?:[0-9.,' \xa0]*[0-9])?\.?(?:[eE][+-]?[0-9]+)?)"
     rf"(?:\s*({_SYMBOLS}|{_CODES}|{_UNITS})|\s+([VWLKF]|{_WORD}))?(\)?)"
 )
+_UNIT = (
+    rf"(?:{_SYMBOLS}|{_CODES}|{_UNITS}|[A-Zdjt]|[kcm]?m[23]|[kmµn]?mol|deg|degrees?|percent|pct)"
+)
+_UNIT_WORDS = (
+    "years?|yrs?|months?|weeks?|days?|hours?|minutes?|seconds?|persons?|people|count|number|text|"
+    "string|int|integer|float|double|bool|boolean|date|datetime|unitless|none|n/a|-+"
+)
+_UNIT_CELL = re.compile(rf"{_UNIT}(?:[/·*^]{_UNIT})*|{_UNIT_WORDS}|\(.*\)|\[.*\]", re.IGNORECASE)
 _ASCII_WORDS = re.compile(r"[^\W\d_]+\.?(?:/[^\W\d_]+)?")
 _PADDED = re.compile(r"0\d", re.ASCII)
 _SAMPLE = 50  # texts that are looked at before all
@@ -271,6 +279,11 @@ def _marks_of(body: str) -> tuple[bool, bool]:
     point = (last_point > last_comma or not both) and _POINT.fullmatch(body) is not None
     comma = (last_comma > last_point or not both) and _COMMA.fullmatch(body) is not None
     return point, comma
+
+
+def is_unit(text: str) -> bool:
+    """Whether a text names a unit or a type, as a line under the names of columns does."""
+    return _UNIT_CELL.fullmatch(text) is not None
 
 
 def in_common(tokens: Collection[Token]) -> Common | None:

@@ -1,0 +1,129 @@
+"""Lines of a file that are no rows: left out with a note where that is certain, else named."""
+
+import pytest
+
+from nearwise.data import read_table
+from tests.intake.test_files import read
+
+# content, what it must give, words of the note
+LEFT_OUT = {
+    "sep= of Excel": ("sep=;\na;b\n1;u\n2;v\n", {"a": [1, 2], "b": ["u", "v"]}, "says that ';'"),
+    "sep= with a mark": ('\ufeff"sep=,"\r\na,b\r\n1,u\r\n', {"a": [1], "b": ["u"]}, "that ','"),
+    "sep= that settles it": ("SEP=\t\na,b\tc\n1,5\t2\n", {"a,b": [1.5], "c": [2]}, "says that"),
+    "R, blanks": (
+        '"Width" "Species"\n"1" 5.1 "u"\n"2" 4.9 "v w"\n',
+        {"Unnamed: 0": [1, 2], "Width": [5.1, 4.9], "Species": ["u", "v w"]},
+        "as R writes them",
+    ),
+    "R, names of rows": (
+        "mpg,cyl\nMazda RX4,21.0,6\nDatsun 710,22.8,4\n",
+        {"Unnamed: 0": ["Mazda RX4", "Datsun 710"], "mpg": [21, 22.8], "cyl": [6, 4]},
+        "as R writes them",
+    ),
+    "R, numbered": (
+        "a;b\n1;7;u\n2;8;v\n3;9;u\n",
+        {"Unnamed: 0": [1, 2, 3], "a": [7, 8, 9], "b": ["u", "v", "u"]},
+        "as R writes them",
+    ),
+    "units": (
+        "name,height,mass\n,cm,kg\nada,170,60\nbob,180,80\n",
+        {"name": ["ada", "bob"], "height": [170, 180], "mass": [60, 80]},
+        r"line 2 holds units \('cm', 'kg'\)",
+    ),
+    "units in brackets": (
+        "t;v;y\n[s];(m/s);-\n1;2,5;u\n2;3,5;v\n",
+        {"t": [1, 2], "v": [2.5, 3.5], "y": ["u", "v"]},
+        "line 2 holds units",
+    ),
+    "types": ("a,b\nint,float\n1,2.5\n2,3\n", {"a": [1, 2], "b": [2.5, 3]}, "line 2 holds units"),
+    "a total": (
+        "region,n,m\neast,100,1\nwest,500,2\nTotal,600,\n",
+        {"region": ["east", "west"], "n": [100, 500], "m": [1, 2]},
+        "last line is no row and left out: 'Total,600,'",
+    ),
+    "a total below numbers": (
+        "a,b\n1,2\n3,4\nTOTAL:,6\n", {"a": [1, 3], "b": [2, 4]}, "last line is no row",
+    ),
+    "a source": (
+        "a,b\n1,2\n3,4\nSource: World Bank, 2020\n", {"a": [1, 3], "b": [2, 4]}, "'Source: W",
+    ),
+    "notes and a source": (
+        "a,b,c\n1,2,x\n3,4,y\n\nNote: c is new,,\n* since 2019\nSource: us\n",
+        {"a": [1, 3], "b": [2, 4], "c": ["x", "y"]},
+        "Note: c is new",
+    ),
+    "Markdown": (
+        "| a | b c |\n|--:|:---|\n| 1 | x |\n| 2.5 | y z |\n",
+        {"a": [1, 2.5], "b c": ["x", "y z"]},
+        "Markdown",
+    ),
+    "Markdown without bars at the ends": (
+        "a | b\n--|--\n1 | x\n2 | y\n", {"a": [1, 2], "b": ["x", "y"]}, "Markdown",
+    ),
+    "a database shell": (
+        " a | b \n---+---\n 1 | x\n 2 | y\n(2 rows)\n", {"a": [1, 2], "b": ["x", "y"]}, "2 rows",
+    ),
+    "a framed table": (
+        "+---+---+\n| a | b |\n+---+---+\n| 1 | x |\n| 2 | y |\n+---+---+\n",
+        {"a": [1, 2], "b": ["x", "y"]},
+        "lines of dashes",
+    ),
+    "gaps of spreadsheets and databases": (
+        "a,b\n1,x\n#DIV/0!,\\N\n#VALUE!,(null)\n4,z\n",
+        {"a": [1, None, None, 4], "b": ["x", None, None, "z"]},
+        "4 cells hold only",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_lines_that_are_no_rows_are_left_out_with_a_note(tmp_path, case):
+    content, expected, words = LEFT_OUT[case]
+    table, notes = read(tmp_path, "t.csv", content.encode())
+    assert table.astype(object).where(table.notna(), None).to_dict("list") == expected
+    with pytest.warns(UserWarning, match=words):
+        read_table(tmp_path / "t.csv")
+    assert notes
+
+
+# content, rows that it has, words of the note (none: no note)
+KEPT = {
+    "a total in every column": ("r,n\neast,1\nwest,2\nTotal,3\n", 3, "begins with 'Total'"),
+    "totals among categories": ("r,n\nTotal,1\nwest,\nTotal,\n", 3, None),
+    "one row": ("r,n\nTotal,\n", 1, None),
+    "notes as values": ("note,b\nnotes,1\nnote,2\nnote on x,3\n", 3, None),
+    "words over numbers": ("h,m\nfoo,bar\n1,2\n3,4\n", 3, r"line 2 holds words \('foo', 'bar'\)"),
+    "one word over numbers": ("h,m\nabout,1\n1,2\n3,4\n", 3, None),
+    "units in every row": ("a,b\ncm,kg\nm,g\ncm,g\n", 3, None),
+    "units over numbers and one number": ("a,b\ncm,1\n5,2\n6,3\n", 3, None),
+    "dashes as values": ("a|b\n-|1\n-|2\n", 2, None),
+    "a name more": ("a,b,c\n1,2\n3,4\n", 2, "fewer than 3 values"),
+    "blank behind every line": ("a,b\n1,2,\n3,4,\n", 2, None),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_lines_that_may_be_rows_are_kept(tmp_path, case):
+    content, n_rows, words = KEPT[case]
+    table, notes = read(tmp_path, "t.csv", content.encode())
+    assert len(table) == n_rows
+    assert bool(words) == bool(notes), notes
+    if words:
+        with pytest.warns(UserWarning, match=words):
+            read_table(tmp_path / "t.csv")
+
+
+def test_numbers_in_the_first_values_of_longer_lines_are_no_names(tmp_path):
+    with pytest.raises(ValueError, match="line 2 has 3 values"):
+        read(tmp_path, "t.csv", b"a,b\n1,2,3\n4,5,6\n")
+
+
+def test_a_file_without_units_fits_a_file_with_them(tmp_path):
+    """One column written in three ways, each as the file's owner means it."""
+    ways = {
+        "units.csv": b"h;m\ncm;kg\n1.700;60,5\n1.800;80,5\n",
+        "plain.csv": b"h,m\n1700,60.5\n1800,80.5\n",
+        "signed.csv": b'h,m\n"1,700","60.5"\n"1,800","80.5"\n',
+    }
+    tables = [read(tmp_path, name, content)[0].to_dict("list") for name, content in ways.items()]
+    assert tables[0] == tables[1] == tables[2] == {"h": [1700, 1800], "m": [60.5, 80.5]}

@@ -74,7 +74,15 @@ class Unfitted(TermsObjective):
         """Leave the scale as it is."""
 
 
-OBJECTIVES = {UNREFRESHED: Unrefreshed, UNFITTED: Unfitted}
+class Unstopped(TermsObjective):
+    """Only the untrained network and the last epoch are evaluated."""
+
+    def evaluation_due(self, epoch: int) -> bool:
+        """Whether it is the untrained network."""
+        return epoch == 0
+
+
+OBJECTIVES = {UNREFRESHED: Unrefreshed, UNFITTED: Unfitted, UNSTOPPED: Unstopped}
 
 
 def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
@@ -94,8 +102,8 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
     settings = default_config("table", len(train), fast=False) | PIECES[piece]
     network = make_network("table", encoder, numbers.shape[1], len(classes), seed)
     start = time.perf_counter()
-    judged = None if piece == UNSTOPPED else rows.take(torch.from_numpy(held_out))
-    config, objective = TermsConfig(**settings), OBJECTIVES.get(piece, TermsObjective)
+    judged, config = rows.take(torch.from_numpy(held_out)), TermsConfig(**settings)
+    objective = OBJECTIVES.get(piece, TermsObjective)
     result = train_embedder(network, taught, judged, config, seed=seed, objective=objective)
     seconds = time.perf_counter() - start
     numbers, categories = encoder.network_inputs(seen)

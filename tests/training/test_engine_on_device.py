@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import sys
 import torch
-from nearwise.nn import VisionTransformer
+from nearwise.lab.nn import VisionTransformer
 from nearwise.lab.training.runs import RunConfig, RunLoss
 from nearwise.training import Augmentation, train_epochs
 from nearwise.lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages

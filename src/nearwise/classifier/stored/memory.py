@@ -426,13 +426,11 @@ class StoredMemory(MemoryViews):
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
         """Give rows other labels."""
+        changed, before = np.asarray(ids, dtype=np.int64), self.summary
+        self._count(changed, -1)
         self.bank.relabel(ids, labels)  # which checks them
-        changed = np.asarray(ids, dtype=np.int64)
         if not len(changed):
             return
-        self.release()
-        before = self.summary
-        self._count(changed, -1)
         without, self.summary = self.summary, before
         self._judge(replace(self._rows(changed, rows=True), labels=labels.numpy()), None)
         self.summary = without

@@ -36,7 +36,7 @@ def distance_column(spec: SpaceSpec) -> str:
     return f"own_distance.{spec.name}"
 
 
-class Column(Part):
+class FactColumn(Part):
     """A column of the bank as numbers of a row in the store."""
 
     name: str
@@ -66,14 +66,14 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    columns : list of Column
+    columns : list of FactColumn
         In the order in which they stand in a row's facts.
     spaces : dict of str to SpaceFacts
     calibration : dict of int to CalibrationRows
         By the number of views.
     """
 
-    columns: list[Column]
+    columns: list[FactColumn]
     spaces: dict[str, SpaceFacts]
     calibration: dict[int, CalibrationRows]
 

@@ -20,7 +20,13 @@ from nearwise.classifier.storage.persistence import (
     rebuilt,
 )
 from nearwise.classifier.storage.stored_parts import InvalidPartError, part_of_folder, under
-from nearwise.classifier.stored.memory import Column, Layout, SpaceFacts, StoredMemory, at_version
+from nearwise.classifier.stored.memory import (
+    FactColumn,
+    Layout,
+    SpaceFacts,
+    StoredMemory,
+    at_version,
+)
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
 from nearwise.classifier.uncertainty.explain import Parts
 from nearwise.memory import Change, Folder, StoreError, folder_kind, read_folder
@@ -39,7 +45,7 @@ class Location(Part):
 
     uri: str
     lineage: str
-    columns: list[Column]
+    columns: list[FactColumn]
     spaces: dict[str, SpaceFacts]
     views: Annotated[list[Size], Field(min_length=1)]
     caveat: str

@@ -36,7 +36,7 @@ def distance_column(spec: SpaceSpec) -> str:
     return f"own_distance.{spec.name}"
 
 
-class Column(Part):
+class FactColumn(Part):
     """A column of the bank as numbers of a row in the store."""
 
     name: str
@@ -66,14 +66,14 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    columns : list of Column
+    columns : list of FactColumn
         In the order in which they stand in a row's facts.
     spaces : dict of str to SpaceFacts
     calibration : dict of int to CalibrationRows
         By the number of views.
     """
 
-    columns: list[Column]
+    columns: list[FactColumn]
     spaces: dict[str, SpaceFacts]
     calibration: dict[int, CalibrationRows]
 
@@ -426,13 +426,11 @@ class StoredMemory(MemoryViews):
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
         """Give rows other labels."""
+        changed, before = np.asarray(ids, dtype=np.int64), self.summary
+        self._count(changed, -1)
         self.bank.relabel(ids, labels)  # which checks them
-        changed = np.asarray(ids, dtype=np.int64)
         if not len(changed):
             return
-        self.release()
-        before = self.summary
-        self._count(changed, -1)
         without, self.summary = self.summary, before
         self._judge(replace(self._rows(changed, rows=True), labels=labels.numpy()), None)
         self.summary = without

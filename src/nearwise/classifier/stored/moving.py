@@ -25,7 +25,7 @@ from nearwise.classifier.online.changes import without_rows
 from nearwise.classifier.storage.persistence import VERSION, pack_model
 from nearwise.classifier.stored.folder import LOCATION, STORED_KIND, Location
 from nearwise.classifier.stored.memory import (
-    Column,
+    FactColumn,
     Layout,
     MemorySummary,
     SpaceFacts,
@@ -203,7 +203,7 @@ def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
         n_views: calibration_rows(predictor, model.n_classes, n_views)
         for n_views in {1, predictor.n_views}
     }
-    return Layout([*map(Column.model_validate, described)], spaces, calibration)
+    return Layout([*map(FactColumn.model_validate, described)], spaces, calibration)
 
 
 def _summary_of(model: FittedModel, codec: RowCodec) -> MemorySummary:

@@ -7,6 +7,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.metrics import log_loss
 
 from nearwise import AttnKNNClassifier
+from nearwise.classifier.fit import pipeline
 from nearwise.classifier.fit.gaussian import fit_gaussian
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.array_models import Gaussian, from_arrays
@@ -124,6 +125,16 @@ def test_many_columns_that_a_forest_predicts_better_get_a_forest():
     assert [*instant(X, y).choice_["base"]] == ["extra-trees"]
 
 
+def test_a_forest_begun_to_compare_with_grows_into_the_one_that_is_fitted_at_once(monkeypatch):
+    rng = np.random.default_rng(0)
+    wave = rng.uniform(-6, 6, 200)
+    X, y = wave[:, None] + 0.1 * rng.normal(size=(200, 64)), np.sin(2 * wave) > 0
+    grown = instant(X, y)
+    monkeypatch.setattr(pipeline, "_may_be_gaussian", lambda *_: False)
+    assert same(grown.predict_proba(X), instant(X, y).predict_proba(X))
+    assert same(grown.predict_proba(None), instant(X, y).predict_proba(None))
+
+
 # --- forgetting ---------------------------------------------------------------------------------
 
 
@@ -140,6 +151,17 @@ def test_removed_and_relabelled_rows_leave_nothing_behind():
     fresh = instant(X[kept], y[kept])
     assert same(model.predict_proba(X), fresh.predict_proba(X))
     assert same(model.predict_proba(None), fresh.predict_proba(None))
+
+
+def test_rows_that_are_added_and_removed_leave_the_former_predictions():
+    X, y = embeddings()
+    model = instant(X[:200], y[:200])
+    before, left_out = model.predict_proba(X), model.predict_proba(None)
+    ids = model.add(X[200:230], y[200:230])
+    assert not same(model.predict_proba(X), before)
+    model.remove(ids)
+    assert same(model.predict_proba(X), before)
+    assert same(model.predict_proba(None), left_out)
 
 
 def test_rows_of_a_new_class_are_predicted_before_the_base_knows_it():

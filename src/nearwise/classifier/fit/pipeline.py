@@ -53,7 +53,6 @@ from nearwise.classifier.fit.problem import (
     cross_fit_folds,
     make_folds,
 )
-from nearwise.classifier.inputs.labels import judging_weight
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.array_models import Gaussian
 from nearwise.classifier.model.class_prior import capped_rows
@@ -88,7 +87,7 @@ from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.training import HeadRows
 
-_FEW = 32  # rows below which learning on the table makes predictions too sure
+_FEWEST = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
 _TUNED_MANY = 2  # the same beside Gaussian classes of many rows
 _HEADS = 5  # folds of rows that are held out once
@@ -154,6 +153,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     spaces = average_views(keyed).keys
     base: Base | None = None
     own: tuple[Candidate, Tensor] | None = None
+    begun: ExtraTreesClassifier | None = None
     data = opinion = embedding = None
     learns = _learns(problem, settings)
     if learns:
@@ -166,7 +166,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     every_label = problem.label_model.of_all(problem.folds)
     if _may_be_gaussian(problem, settings):
         progress.stage(GAUSSIAN)
-        own = _better_gaussian(problem, settings, every_label)
+        own, begun = _better_gaussian(problem, settings, every_label)
         problem.is_gaussian = own is not None
     if learns:
         embedding = _networks(problem, settings, progress)
@@ -181,7 +181,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
         spaces[TRAINED] = embedding.keys(0, *problem.table)
     if _takes_forest(problem, settings):
         progress.stage("forest")
-        own = _forest(problem, settings, every, every_label)
+        own = _forest(problem, settings, every, every_label, begun=begun)
         opinion = own[1]
     if own is not None:
         base = base or _alone(problem, *own)
@@ -291,7 +291,7 @@ def _learns(problem: Problem, settings: FitSettings) -> bool:
     """Whether more than one classifier is learned on the table; of few rows only on request."""
     if problem.is_held_out:
         return True
-    if settings.preset == "instant" or len(problem.labels) >= _FEW:
+    if settings.preset == "instant" or len(problem.labels) >= _FEWEST:
         return settings.preset != "instant"
     own_base = settings.base is not None and not isinstance(settings.base, str)
     noisy = settings.label_fitter.description is not None
@@ -314,30 +314,29 @@ def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
     """Make a base of one classifier, which predicts each row by `left_out` (n, C)."""
     base = Base([], {candidate.name: 1.0}, problem.n_classes)
     base.oof_log_proba = left_out.double().numpy()
-    weight = judging_weight(problem.labels, problem.weight)
-    base.nll = {candidate.name: tempered_nll(base.oof_log_proba, problem.labels, weight)}
+    base.nll = {candidate.name: tempered_nll(base.oof_log_proba, *problem.judged)}
     return base
 
 
 def _better_gaussian(
     problem: Problem, settings: FitSettings, label_model: LabelModel
-) -> tuple[Candidate, Tensor] | None:
+) -> tuple[tuple[Candidate, Tensor] | None, ExtraTreesClassifier | None]:
     """Give what `_gaussian` does if it predicts left-out rows better than votes, else None.
 
-    Of few rows a forest is tried as well. Many columns of numbers need not be an embedding.
+    Of few rows half of a forest is tried as well, which comes second: many columns of numbers need
+    not be an embedding.
     """
 
     def nll(left_out: Tensor) -> float:
-        judging = judging_weight(problem.labels, problem.weight)
-        judged = (problem.labels, judging, problem.label_model)
-        return tempered_nll(left_out.double().numpy(), *judged)
+        return tempered_nll(left_out.double().numpy(), *problem.judged)
 
-    gaussian = _gaussian(problem, label_model)
+    gaussian, begun = _gaussian(problem, label_model), None
     least = min(problem.choice["feature_nll"].values())
     if len(problem.labels) <= FEW:
         every = np.arange(len(problem.labels))
-        least = min(least, nll(_forest(problem, settings, every, label_model, smaller=2)[1]))
-    return gaussian if nll(gaussian[1]) < least else None
+        forest, out_of_bag = _forest(problem, settings, every, label_model, smaller=2)
+        least, begun = min(least, nll(out_of_bag)), forest.model
+    return (gaussian if nll(gaussian[1]) < least else None), begun
 
 
 def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Tensor]:
@@ -349,9 +348,7 @@ def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Ten
     arrays, scores = fit_gaussian(*problem.table, labels, weight)
     parts = np.full((len(labels), problem.n_classes), _LEAST)
     parts[:, arrays["classes"]] = np.maximum(log_softmax(scores, axis=1), _LEAST)
-    judging = judging_weight(problem.labels, problem.weight)
-    judged = (problem.labels, judging, problem.label_model)
-    pool = pooled({GAUSSIAN: parts}, *judged, ridge=RIDGE / len(labels))
+    pool = pooled({GAUSSIAN: parts}, *problem.judged, ridge=RIDGE / len(labels))
     power = pool.powers[GAUSSIAN]
     arrays |= {name: arrays[name] * power**0.5 for name in ("factor", "offset")}
     arrays["bias"] = arrays["bias"] * power
@@ -380,16 +377,18 @@ def _forest(
     label_model: LabelModel,
     *,
     smaller: int = 1,
+    begun: ExtraTreesClassifier | None = None,
 ) -> tuple[Candidate, Tensor]:
     """Fit trees to bootstrap samples of some rows, and predict these out of bag.
 
     Gives log-probabilities (n_rows, C); the class shares where a row is in all samples. `smaller`
-    divides the number of trees.
+    divides the number of trees; `begun` are the first trees of the same forest.
     """
     encoder, encoded = problem.table
     options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
     options["n_estimators"] //= smaller
-    model = ExtraTreesClassifier(**options, bootstrap=True, oob_score=True)
+    model = ExtraTreesClassifier(bootstrap=True, oob_score=True, warm_start=True)
+    model = (begun or model).set_params(**options)
     labels, weight = label_model.target(0, problem.labels, problem.weight)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")

@@ -152,9 +152,14 @@ class Problem:
         return torch.ones(len(self.labels)) if self.weight is None else as_float(self.weight)
 
     @property
+    def judged(self) -> tuple[np.ndarray, np.ndarray | None, LabelModel]:
+        """What predictions of all rows, each left out, are measured by: labels, weights (n,)."""
+        return self.labels, judging_weight(self.labels, self.weight), self.label_model
+
+    @property
     def judging_weight(self) -> Tensor:
         """As `row_weight`, but 0 for the only row of a class; float32 (n,)."""
-        weight = judging_weight(self.labels, self.weight)
+        weight = self.judged[1]
         return self.row_weight if weight is None else as_float(weight)
 
     @property

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -124,7 +124,7 @@ def pack_predictor(
         tensors |= {f"views/{name}": tensor for name, tensor in named.items()}
     meta["indexes"], arrays = pack_indexes(predictor.views)
     tensors |= arrays
-    _pack_row_models(predictor.row_models, tensors, meta, blobs)
+    _pack_row_models(predictor, tensors, meta, blobs)
     return tensors, meta, blobs
 
 
@@ -166,21 +166,20 @@ def _unpack_judgement(meta: dict[str, Any]) -> Judgement:
 
 
 def _pack_row_models(
-    models: RowModels, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
+    predictor: Predictor, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
 ) -> None:
-    if models.embedding is not None:
-        _pack_embedding(models.embedding, tensors, meta)
-    if isinstance(models, TableModels):
-        meta["features"], arrays = models.features.to_state()
-        tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
-    if isinstance(models, ImageNetworks):
-        _pack_stages(models, tensors, meta)
-    if isinstance(models, TableModels):
-        if models.base is not None:
-            _pack_base(models.base, tensors, meta, blobs)
-    else:
-        assert isinstance(models, ImageNetworks)  # there is no third kind
-        meta["use_head"] = models.use_head
+    if predictor.row_models.embedding is not None:
+        _pack_embedding(predictor.row_models.embedding, tensors, meta)
+    if predictor.encoder.kind == "images":
+        networks = cast(ImageNetworks, predictor.row_models)
+        _pack_stages(networks, tensors, meta)
+        meta["use_head"] = networks.use_head
+        return
+    models = cast(TableModels, predictor.row_models)
+    meta["features"], arrays = models.features.to_state()
+    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    if models.base is not None:
+        _pack_base(models.base, tensors, meta, blobs)
 
 
 def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:

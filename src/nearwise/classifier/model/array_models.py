@@ -77,21 +77,23 @@ class KernelLogistic(_Model):
         self._gamma = float(_floats(arrays, "gamma", ()))
         if self._gamma <= 0:
             raise ValueError(f"gamma is {self._gamma}, which is not positive")
-        self._components = _floats(arrays, "components", (None, None))
-        self._wide = wide = self._components.astype(np.float64)
+        self._wide = wide = _floats(arrays, "components", (None, None)).astype(np.float64)
         self._norms = np.einsum("ij,ij->i", wide, wide)
         n, self.n_features_in_ = wide.shape
-        self._normalization = _floats(arrays, "normalization", (n, n))
+        self._normalization = _floats(arrays, "normalization", (n, n)).astype(np.float64)
         if self._logistic.n_features_in_ != n:
             n_columns = self._logistic.n_features_in_
             raise ValueError(f"coef has {n_columns} columns for {n} components")
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Class probabilities of rows."""
-        rows = X.astype(np.float64)  # in the order of scikit-learn's sums, for the same bits
+        """Class probabilities of rows.
+
+        In float64, also where it was fitted in float32: the normalization has large entries, by
+        which rows would be predicted otherwise alone than beside others.
+        """
+        rows = X.astype(np.float64)
         squared = -2 * (rows @ self._wide.T) + np.einsum("ij,ij->i", rows, rows)[:, None]
-        squared = np.maximum(squared + self._norms, 0).astype(self._components.dtype)
-        kernel = np.exp(squared * -self._gamma)
+        kernel = np.exp(np.maximum(squared + self._norms, 0) * -self._gamma)
         return self._logistic.predict_proba(kernel @ self._normalization.T)
 
 

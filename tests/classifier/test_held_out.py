@@ -53,21 +53,13 @@ def test_probabilities_sum_to_one_for_one_view_and_for_two(data, fitted):
         np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-12)
 
 
-def test_two_equal_views_say_what_one_says_and_do_not_disagree(data, fitted):
+def test_two_equal_views_say_what_one_says(data, fitted):
     X = data[0][:30]
     one, two = fitted.predict_parts(X), fitted.predict_parts(X, [X])
     whole = fitted._predictor.of_views.whole
     sharper = one.proba ** (fitted.temperature_ / whole)
     expected = sharper / sharper.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(two.proba, expected, atol=1e-4)
-    assert two.disagreement.max() < 1e-6
-
-
-def test_views_that_differ_disagree_within_bounds(data, fitted):
-    X, _, view = data
-    disagreement = fitted.predict_parts(X, [view]).disagreement
-    assert 0 < disagreement.mean() < disagreement.max() <= 1
-    assert not fitted.predict_parts(X).disagreement.any()
 
 
 def test_merging_is_the_mean_of_probabilities_or_of_logits():

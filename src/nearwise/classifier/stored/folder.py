@@ -150,7 +150,7 @@ def _located(
             )
         if not location.uri.isprintable() or not (is_own or is_server or is_path):
             raise ValueError(f"its store is {location.uri!r}")
-        place = engine_of(location.uri).located(location.uri)
+        located = engine_of(location.uri).located(location.uri)
     except (KeyError, ValueError) as error:
         if isinstance(error, StoreError):
             raise
@@ -159,7 +159,7 @@ def _located(
         refuse_trusted_store(path, trusted_store)
         return location, str(subfolder(path, OWN_STORE))
     given = None if trusted_store is None else os.fspath(trusted_store)
-    if given is not None and engine_of(given).located(given) == place:
+    if given is not None and engine_of(given).located(given) == located:
         return location, given
     risk = "where your credentials go" if is_server else "what is read and changed elsewhere"
     problem = (
@@ -170,9 +170,9 @@ def _located(
     settings = ", with the user name or settings that you connect with" if is_server else ""
     raise StoreError(
         "untrusted",
-        f"The memory of {path} is outside its folder, in {place}. {problem}; nothing was opened "
+        f"The memory of {path} is outside its folder, in {located}. {problem}; nothing was opened "
         "there. If you know that store, repeat the command with "
-        f"--store {shlex.quote(place)} (in Python trusted_store={place!r}){settings}.",
+        f"--store {shlex.quote(located)} (in Python trusted_store={located!r}){settings}.",
     )
 
 

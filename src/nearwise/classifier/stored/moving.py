@@ -83,7 +83,7 @@ def move_memory(
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError("foreign", f"{path} is there already. Give a new or empty folder.")
     uri = str(path / OWN_STORE) if store is None else _checked(store, path)
-    place = OWN_STORE if store is None else engine_of(uri).located(uri)
+    located = OWN_STORE if store is None else engine_of(uri).located(uri)
     columns = _columns_of(fitted.predictor.views)
     layout, codec = _layout_of(fitted, columns), RowCodec()
     rows = _rows_of(fitted, columns, layout, codec, progress or (lambda done, n_rows: None))
@@ -103,7 +103,7 @@ def move_memory(
     )
     try:
         location = Location(
-            uri=place,
+            uri=located,
             lineage=opened.lineage,
             columns=layout.columns,
             spaces=layout.spaces,

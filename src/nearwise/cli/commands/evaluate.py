@@ -118,10 +118,12 @@ def evaluate(
     features, y, halves = take_rows(rows.X, scored.at), scored.y, scored.halves
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
     null_mass = float(scored.parts.null_mass.mean())
-    asked = TrustOptions(coverage, confidence=confidence)
-    asked.check_ranges()
+    trust_options = TrustOptions(coverage, confidence=confidence)
+    trust_options.check_ranges()
     trust = (
-        measure_trust(learned, features, y, asked) if scored.new else {"not_measured": ONLY_LEARNED}
+        measure_trust(learned, features, y, trust_options)
+        if scored.new
+        else {"not_measured": ONLY_LEARNED}
     )
     shots = shots_of(learned, y, halves)
     classes = by_class(learned.classes_, y, halves["model"])

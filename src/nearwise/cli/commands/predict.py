@@ -105,8 +105,8 @@ def predict(
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
-    asked = TrustOptions(coverage, max_risk, sets, novelty, confidence)
-    asked.check()
+    trust_options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
+    trust_options.check()
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     check_output("--out", out, data)
     form = form or _format_of(out)
@@ -115,9 +115,9 @@ def predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
     query = learned.query(features, explain=(neighbors or None) if explain else False)
-    chosen = asked.select(query)  # first: it may be refused
+    chosen = trust_options.select(query)  # first: it may be refused
     explanations = query.explanations() if explain else None
-    trust = trust_columns(query, asked, chosen, as_text=form != "jsonl")
+    trust = trust_columns(query, trust_options, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
         # without columns, pandas 2 gives no records at all
         rows = copied.to_dict("records") or [{} for _ in explanations]

@@ -71,7 +71,7 @@ DECIMALS: tuple[Decimal, Decimal] = (".", ",")
 class Token(NamedTuple):
     """How texts of one shape are a number: their sign or unit, and where digits and marks stand.
 
-    `body` has the digits and marks of the shape, `place` is theirs in a text; `point` and `comma`
+    `body` has the digits and marks of the shape, `span` is theirs in a text; `point` and `comma`
     say which decimal marks it may have.
     """
 
@@ -82,7 +82,7 @@ class Token(NamedTuple):
     negative: bool = False
     plain: bool = False
     minus: str = ""
-    place: tuple[int, int] = (0, 0)
+    span: tuple[int, int] = (0, 0)
 
     def fits(self, decimal: "Decimal") -> bool:
         """Whether this is a number with a decimal mark; without one if that is ""."""
@@ -244,8 +244,8 @@ def _token(shape: str) -> Token | None:
     if NUMBER.fullmatch(stripped):
         body = stripped.lstrip("+-")
         comma = "." not in body or _COMMA.fullmatch(body) is not None
-        place = (offset + len(stripped) - len(body), offset + len(stripped))
-        return Token("", body, True, comma, stripped[0] == "-", plain=True, place=place)
+        span = (offset + len(stripped) - len(body), offset + len(stripped))
+        return Token("", body, True, comma, stripped[0] == "-", plain=True, span=span)
     typed = stripped.translate(_TYPEWRITTEN)
     match = _TOKEN.fullmatch(typed)
     if match is None:
@@ -264,8 +264,8 @@ def _token(shape: str) -> Token | None:
     elif negative and typed != stripped:
         odd = next((c for c in stripped if c in _MINUSES), "")
     point, comma = _marks_of(body)
-    place = (offset + match.start(5), offset + match.end(5))
-    token = Token(sign, body, point, comma, negative, minus=odd, place=place)
+    span = (offset + match.start(5), offset + match.end(5))
+    token = Token(sign, body, point, comma, negative, minus=odd, span=span)
     return token if point or comma else None
 
 
@@ -322,5 +322,5 @@ def _are_amounts(tokens: Collection[Token]) -> bool:
 
 def number_text(text: str, token: Token, decimal: Decimal) -> str:
     """Write a number that fits a decimal mark as float() reads it."""
-    digits = text[slice(*token.place)].translate(_WITHOUT[decimal])
+    digits = text[slice(*token.span)].translate(_WITHOUT[decimal])
     return f"-{digits}" if token.negative else digits

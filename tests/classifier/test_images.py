@@ -401,7 +401,7 @@ def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
     images, _ = patches(5, seed=1)
     _, ids = fitted.kneighbors(images, 1)
     bank = fitted.memory_
-    distance = torch.cdist(fitted.keys(images), bank.keys["features"])
+    distance = torch.cdist(torch.from_numpy(fitted.keys(images)), bank.keys["features"])
     assert torch.equal(bank.ids[distance.argmin(dim=1)], torch.from_numpy(ids[:, 0]))
     assert fitted.keys(images, "trained").shape == (5, bank.keys["trained"].shape[1])
     with pytest.raises(ValueError, match="There is no space 'traned'"):

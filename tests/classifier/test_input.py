@@ -288,7 +288,7 @@ def test_values_that_came_later_are_used_after_a_refresh():
     frame = pd.DataFrame(X, columns=list("abcd"))
     with quietly():
         model = attn_knn(**CHEAP).fit(frame.assign(late=np.nan), y)
-        model.add(frame.assign(late=1.5), y).numpy()
+        model.add(frame.assign(late=1.5), y)
         assert model.refresh().column_types_["late"] == "number"
 
 

@@ -392,9 +392,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return self._fitted.n_remembered
 
     @property
-    def evicted_(self) -> Tensor:
+    def evicted_(self) -> np.ndarray:
         """Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity, int64."""
-        return self._fitted.evicted
+        return self._fitted.evicted.numpy().copy()
 
     @property
     def n_forgotten_(self) -> int:
@@ -737,7 +737,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         check_novelty_score(score)
         return self.query(X, views).novelty_p_value(score)
 
-    def keys(self, X: Any, space: str = "features") -> Tensor:
+    def keys(self, X: Any, space: str = "features") -> np.ndarray:
         """Keys of rows in one of the spaces that are searched for neighbors.
 
         Parameters
@@ -748,16 +748,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Returns
         -------
-        keys : float32 Tensor of shape (n, width), on the CPU
+        keys : float32 ndarray of shape (n, width)
         """
         model = self._fitted.for_query(remembered=False)
         rows = model.encoded(X, [])
         if space == "features":
-            return model.predictor.feature_keys(rows[0])
+            return model.predictor.feature_keys(rows[0]).numpy()
         found, _ = model.predictor.keys_of_new(rows)
         if space not in found:
             raise ValueError(f"There is no space {space!r}. Known: {', '.join(found)}.")
-        return found[space]
+        return found[space].numpy()
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
@@ -1001,7 +1001,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         sample_weight: Any = None,
         *,
         views: Sequence[Any] | None = None,
-    ) -> Tensor:
+    ) -> np.ndarray:
         """Remember new rows, of new classes too, without training again.
 
         A memory over its `capacity` then forgets rows by `eviction`; `evicted_` has their ids,
@@ -1014,7 +1014,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Returns
         -------
-        ids : int64 Tensor of shape (n_added,)
+        ids : int64 ndarray of shape (n_added,)
             Ids go on from the largest ever given, so they show the order of arrival.
         """
         check_is_fitted(self)
@@ -1024,7 +1024,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             self.fitted_, ids = by_settings.with_rows(
                 self, self.fitted_, source, sample_weight, views, self._bound
             )
-        return ids
+        return ids.numpy().copy()
 
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.

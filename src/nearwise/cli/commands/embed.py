@@ -67,7 +67,7 @@ def embed(
     copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
-    keys = learned.keys(features, space).numpy()
+    keys = learned.keys(features, space)
     letter = "f" if form == "npz" else "e"  # an npz holds columns f0, f1, ... as one array
     columns = [f"{letter}{i}" for i in range(keys.shape[1])]
     write_table(beside(copied, pd.DataFrame(keys, columns=columns)), out, format=form)

@@ -239,7 +239,7 @@ def classifier_map(
     bank = model.memory_
     space = "trained" if "trained" in bank.keys else "features"
     labels = bank.labels.argmax(dim=1) if bank.is_soft else bank.labels
-    asked = model.keys(rows[:n_rows], space)
+    asked = torch.from_numpy(model.keys(rows[:n_rows], space))
     drawn = _drawn_map(bank.keys[space].float(), labels, asked, y[:n_rows], classes, n_rows)
     return drawn | {"space": space}
 

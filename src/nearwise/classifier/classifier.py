@@ -46,9 +46,7 @@ from nearwise.classifier.noise.review import review
 from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import by_settings, changes
 from nearwise.classifier.online.changes import Bound
-from nearwise.classifier.online.refreshing import (
-    can_refresh,
-)
+from nearwise.classifier.online.refreshing import can_refresh
 from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint

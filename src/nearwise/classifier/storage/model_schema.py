@@ -331,9 +331,7 @@ def _check_lengths(model: StoredModel) -> None:
     if model.label_model is not None:
         for name in ("matrix", "low", "high"):
             _check_square(f"label_model.{name}", getattr(model.label_model, name))
-    is_image = True
     if isinstance(model.encoder, StoredTable):
-        is_image = False
         if len(model.feature_names_in) not in (0, model.n_features_in):
             raise ValueError("feature_names_in: not one name per column")
         _check_table("encoder", model.encoder)
@@ -348,6 +346,7 @@ def _check_lengths(model: StoredModel) -> None:
         raise ValueError("specs: one name occurs twice")
     if not {*model.indexes} <= {*names}:
         raise ValueError(f"indexes: {[*model.indexes]} for the spaces {names}")
+    is_image = isinstance(model.encoder, StoredImages)
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
     if "trained" in names and model.embedding is None:

@@ -105,7 +105,7 @@ def accept_loss(
 ) -> bool:
     """Go on from a model of class `kind` as it was last written, if changes since are lost.
 
-    Whether they were. Databases keep no journal in a folder, and lose none.
+    Gives whether any were lost. Databases keep no journal in a folder, and lose none.
     """
     path = Path(folder)
     if not is_stored(path):

@@ -66,8 +66,8 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A network to train. Tables: auto, identity (none), table (a key space), deep, "
-            "mlp (their heads may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
+            help="A network to train. Tables: auto, identity (none), table (a key space), deep "
+            "(its heads may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
             "resnet-small, resnet18, resnet50, hf:NAME[@REVISION], or the folder of a model.",
         ),
     ] = None,

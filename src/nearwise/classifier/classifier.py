@@ -22,6 +22,7 @@ from nearwise.classifier.fit.parameter_checks import (
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import Problem, given_folds
 from nearwise.classifier.inputs import labels
+from nearwise.classifier.inputs.groups import check_groups
 from nearwise.classifier.inputs.columns import ColumnReport, Wish
 from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.rows import KnownColumns, Rows, Source
@@ -204,6 +205,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         y: Any = None,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         views: Sequence[Any] | None = None,
     ) -> Self:
         """Learn from training rows.
@@ -221,12 +223,19 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             is remembered; heads and calibration are fitted without it, with a warning.
         sample_weight : array-like of shape (n,), optional
             Non-negative; weighs a row's loss and its vote.
+        groups : array-like of shape (n,), optional
+            What each row belongs to, such as a patient or a recording, where new rows will belong
+            to new ones: a group is in one fold, its rows are no neighbors of each other in
+            training, and sets, risks and p-values count every group once. By default equal rows
+            are a group where many are copies (a twentieth of the rows or more, in a table without
+            few different rows); ``groups=range(n)`` takes copies for rows of their own. Not with
+            `label_noise`.
         views : sequence of arrays like `X`, optional
             Further views of the same rows, such as the embeddings of the flipped images. Networks
             are trained on the first as well, keys are averaged over all, and predictions from as
             many views are calibrated as such. Images have theirs from `tta`.
         """
-        source, columns = Source.of(X, y), KnownColumns()
+        source, columns = Source.of(X, y, groups), KnownColumns()
         rows = Rows.given(source.X, columns, views=views)
         model = self._fit_model(source, rows, columns, sample_weight)
         with self._lock:
@@ -238,10 +247,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def _fit_model(
         self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
     ) -> FittedModel:
-        _, y, names = source
+        _, y, names, _ = source
         classes, codes = labels.check_labels(y, len(rows))
-        labels.check_class_sizes(classes, codes)
-        labels.warn_of_lone_rows(classes, codes)
+        groups = check_groups(source.groups, len(rows))
+        labels.check_class_sizes(classes, codes, groups)
+        labels.warn_of_lone_rows(classes, codes, groups)
         weight = labels.check_weight(sample_weight, len(rows))
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
@@ -254,8 +264,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             seed,
             n_views=1 + len(rows.further),
             images=rows.encoder.kind == "images",
-            folds=given_folds(self.cv, rows.X, classes[codes]),
+            folds=given_folds(self.cv, rows.X, classes[codes], groups),
         )
+        if self.label_noise is not None and groups is not None:
+            raise ValueError(
+                "groups and label_noise do not go together: wrong labels are found by rows that "
+                "are left out one by one. Leave one of them out."
+            )
         if self.label_noise is not None:
             fitter = label_fitter(self.label_noise, classes, settings)
             settings = settings.model_copy(update={"label_fitter": fitter})
@@ -263,6 +278,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         encoder: Any = rows.encoder
         encoded = encoder.learn(rows.X, self.columns)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
+        problem.group(groups, copies=self.label_noise is None)
         if self.capacity is not None:
             check_capacity(self.capacity, len(classes))
         problem.tta = settings.tta
@@ -279,6 +295,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             row_names=None if names is None else names[remembered],
             weight_unit=weight_unit,
             target_name=str(getattr(y, "name", None) or "target"),
+            group_name=None if groups is None else str(getattr(source.groups, "name", None) or ""),
             stream=StreamState(seed, first, len(bank), first),
         )
         if self.capacity is None:
@@ -998,6 +1015,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         y: Any = None,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         views: Sequence[Any] | None = None,
     ) -> np.ndarray:
         """Remember new rows, of new classes too, without training again.
@@ -1007,8 +1025,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X, y, sample_weight, views
-            As in `fit`.
+        X, y, sample_weight, groups, views
+            As in `fit`. A classifier that was fitted with groups takes no rows without.
 
         Returns
         -------
@@ -1016,7 +1034,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             Ids go on from the largest ever given, so they show the order of arrival.
         """
         check_is_fitted(self)
-        source = Source.of(X, y)
+        source = Source.of(X, y, groups)
         with self._lock:
             self.fitted_.predictor.views.check_changeable()
             self.fitted_, ids = by_settings.with_rows(
@@ -1080,6 +1098,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         classes: Any = None,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         views: Sequence[Any] | None = None,
     ) -> Self:
         """Learn from the next batch: the first is fitted, later ones are added.
@@ -1090,7 +1109,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X, y, sample_weight, views
+        X, y, sample_weight, groups, views
             As in `fit`. The first batch must be one that can be fitted.
         classes : array-like, optional
             All classes that will ever come. Those the first batch lacks get their column at the
@@ -1102,7 +1121,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If the first batch cannot be fitted, or a label is not among the declared classes.
         """
-        source = Source.of(X, y)
+        source = Source.of(X, y, groups)
         with self._lock:
             if not hasattr(self, "fitted_"):
                 self._fit_first(source, classes, sample_weight, views)
@@ -1128,7 +1147,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         if unknown:
             raise ValueError(f"y holds {unknown[:5]}, which classes={classes!r} does not list.")
         try:
-            labels.check_class_sizes(present, codes)
+            labels.check_class_sizes(present, codes, check_groups(source.groups, len(rows)))
         except ValueError as error:
             raise ValueError(
                 f"The first batch of a stream must be one that can be fitted. {error} Collect "

@@ -173,7 +173,8 @@ class Query:
         """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
         predictor, classes = self.model.predictor, self.model.classes
         if trust:  # refused before anything is computed
-            check_enough(self.calibration_rows().truth, classes, SET_CONFIDENCE, each=False)
+            rows = self.calibration_rows()
+            check_enough(rows.truth, classes, SET_CONFIDENCE, each=False, noun=rows.noun)
         if self.views is None:
             parts = self.parts
             behind = remembered_reasons(predictor, self._n_shown, len(classes))
@@ -203,7 +204,8 @@ class Query:
     ) -> Selection:
         """Predictions and which of them to act on; `AttnKNNClassifier.predict_selective`."""
         check_request(coverage, max_risk, confidence)
-        rows, parts, alpha = self.calibration_rows(), self.parts, 1.0 - confidence
+        rows = self.calibration_rows().one_per_group()
+        parts, alpha = self.parts, 1.0 - confidence
         judge = Judge(rows)
         if coverage is not None:
             found, n_tests = judge.at_coverage(coverage), 1
@@ -230,6 +232,7 @@ class Query:
                 n_tests,
                 judged_on=self.model.predictor.judged_on,
                 caveat=rows.caveat if rows.in_shares else "",
+                grouped=rows.groups is not None,
             ),
         )
 
@@ -249,7 +252,8 @@ class Query:
         check_method(method)
         raps = check_penalty(penalty, free_ranks)
         rows = self.calibration_rows()
-        check_enough(rows.truth, self.model.classes, confidence, each=class_conditional)
+        enough = rows.truth, self.model.classes, confidence
+        check_enough(*enough, each=class_conditional, noun=rows.noun)
         generator = None if seed is None else check_random_state(seed)
 
         def draw(n_rows: int) -> np.ndarray | None:

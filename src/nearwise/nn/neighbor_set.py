@@ -220,6 +220,9 @@ class RememberedSpace:
     metric : str, default="euclidean"
         Of the distances. Those of "inner_product" have no zero, so that they are taken from the
         nearest of each row and query.
+    groups : int64 Tensor of shape (n,), optional
+        Numbers of groups, from 0: rows of a group are left out with each other, and are no own
+        neighbors of each other. By default each row is its own.
     """
 
     labels: Tensor
@@ -232,6 +235,7 @@ class RememberedSpace:
     base_log_proba: Tensor | None = None
     weight: Tensor | None = None
     metric: Metric = "euclidean"
+    groups: Tensor | None = None
 
     @classmethod
     def of(
@@ -307,10 +311,8 @@ class RememberedSpace:
             return seen
         reliability = torch.full_like(seen.distances, 0.5)
         if self.own.shape[1]:
-            reliability = pair_reliability(at, self.own, self.labels, left_out)
-        own = F.one_hot(self.labels[left_out], self.n_classes)
-        own = own if self.weight is None else own * self.weight[left_out, None]
-        log_prior, summary = log_shares(self._counts - own), seen.summary
+            reliability = pair_reliability(at, self.own, self.labels, left_out, self.groups)
+        log_prior, summary = log_shares(self._counts - self._own_counts(left_out)), seen.summary
         summary[:, 3] = torch.special.entr(log_prior.exp()).sum(1)
         summary[:, 4:10] = self._votes_without[left_out]
         return seen._replace(reliability=reliability, log_prior=log_prior, summary=summary)
@@ -350,6 +352,21 @@ class RememberedSpace:
     def _counts(self) -> Tensor:
         return torch.bincount(self.labels, self.weight, self.n_classes).float()
 
+    def _own_counts(self, rows: Tensor) -> Tensor:
+        """How much the rows that are left out with each row count as each class, (B, C)."""
+        if self.groups is not None:
+            return self._counts_of_groups[self.groups[rows]]
+        own = F.one_hot(self.labels[rows], self.n_classes)
+        return own if self.weight is None else own * self.weight[rows, None]
+
+    @cached_property
+    def _counts_of_groups(self) -> Tensor:
+        """How much the rows of each group count as each class, (n_groups, C)."""
+        assert self.groups is not None  # callers see to it
+        rows = F.one_hot(self.labels, self.n_classes).float()
+        rows = rows if self.weight is None else rows * self.weight[:, None]
+        return _sums(rows, self.groups)
+
     @cached_property
     def _agrees(self) -> Tensor:
         return (self.labels[self.own] == self.labels[:, None]).float()
@@ -387,9 +404,14 @@ class RememberedSpace:
         """Mean of `_votes` as it is where each row in turn is left out, (n, 6).
 
         Its own share goes, and where it is one of another row's own neighbors, the next takes its
-        place.
+        place. Of groups the shares of all their rows go, and no more.
         """
         judged, n = self._judged, len(self.labels)
+        if self.groups is not None:
+            every = torch.zeros(n, self._votes.shape[1] + 1, device=judged.device)
+            every[judged] = F.pad(self._votes.float(), (0, 1), value=1.0)
+            rest = every.sum(0) - _sums(every, self.groups)
+            return (rest[:, :-1] / rest[:, -1:].clamp_min(1))[self.groups]
         total = self._votes.sum(0).repeat(n, 1)
         total[judged] -= self._votes
         n_left = torch.full((n, 1), float(len(judged)), device=total.device)
@@ -403,12 +425,14 @@ class RememberedSpace:
         return total / n_left.clamp_min(1)
 
 
-def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+def pair_reliability(
+    neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor, groups: Tensor | None = None
+) -> Tensor:
     """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
 
     The query's label must not reach its own prediction through its neighbors' reliability, so
     where i is among j's nearest m, the next one replaces it; where there is no next one, the
-    reliability is unknown, 0.5.
+    reliability is unknown, 0.5. With `groups` all rows of the query's group are left out.
 
     Parameters
     ----------
@@ -419,12 +443,15 @@ def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tens
     labels : int64 Tensor of shape (n,)
     query : int64 Tensor of shape (B,)
         Positions of the queries among the remembered rows.
+    groups : int64 Tensor of shape (n,), optional
 
     Returns
     -------
     reliability : Tensor of shape (B, K), in [0, 1].
     """
     m = max(own.shape[1] - 1, 1)
+    if groups is not None:
+        return _reliability_of_others(neighbors, own, labels, groups[query], groups, m)
     agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
     plain = agrees[:, :m].sum(1)
     shares = []
@@ -436,6 +463,30 @@ def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tens
         else:
             without = torch.full_like(plain[j], 0.5)
         shares.append(torch.where(is_in, without, plain[j]) / m)
+    return torch.cat(shares)
+
+
+def _sums(rows: Tensor, groups: Tensor) -> Tensor:
+    """Sum of the rows (n, w) of each group, (n_groups, w)."""
+    return rows.new_zeros(int(groups.max()) + 1, rows.shape[1]).index_add_(0, groups, rows)
+
+
+def _reliability_of_others(
+    neighbors: Tensor, own: Tensor, labels: Tensor, of_query: Tensor, groups: Tensor, m: int
+) -> Tensor:
+    """Do what `pair_reliability` does by groups; `of_query` (B,) are those of the queries.
+
+    Of the own neighbors of other groups the first m count.
+    """
+    agrees = (labels[own] == labels[:, None]).float()
+    shares = []
+    for rows in torch.arange(len(neighbors)).split(2048):
+        j = neighbors[rows]
+        others = groups[own][j] != of_query[rows, None, None]
+        counted = (others & (others.cumsum(2) <= m)).float()
+        n_counted = counted.sum(2)
+        share = (counted * agrees[j]).sum(2) / n_counted.clamp_min(1)
+        shares.append(torch.where(n_counted > 0, share, 0.5))
     return torch.cat(shares)
 
 

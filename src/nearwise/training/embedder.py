@@ -382,8 +382,8 @@ def check_training(
         raise ValueError(
             f"Training needs at least 2 rows, got {len(train)}: a row cannot be its own neighbor."
         )
-    if len(torch.unique(train.row_ids)) < len(train):
-        raise ValueError("Ids of the training rows repeat. Give each row an id of its own.")
+    if len(torch.unique(train.row_ids)) < 2:
+        raise ValueError("All training rows have one id, so that none can vote for another.")
     if config.ce_weight and network.head is None:
         raise ValueError("ce_weight needs a linear head. Build the network with head=True.")
     for name, rows in (("train", train), ("held_out", held_out)):

@@ -22,8 +22,8 @@ class TrainingRows:
     x_cat : int64 Tensor of shape (n, G), optional
         Category codes; 0 is unknown or missing.
     ids : int64 Tensor of shape (n,), optional
-        Unique; a row never votes for the row with its own id. Default 0..n-1. Held-out rows that
-        are not among the training rows need ids of their own, or none (`ids` of -1 never match).
+        Rows with equal ids never vote for each other. Default 0..n-1. Held-out rows that are not
+        among the training rows need ids of their own, or none (`ids` of -1 never match).
     sample_weight : Tensor of shape (n,), optional
         Non-negative; weighs a row's loss and its vote.
     second_x_num : Tensor of the shape of `x_num`, optional

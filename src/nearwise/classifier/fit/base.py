@@ -23,6 +23,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import has_fit_parameter
 
 from nearwise.classifier.fit.as_arrays import as_arrays
+from nearwise.classifier.fit.forest import forest_settings
 from nearwise.classifier.inputs.labels import judging_weight
 from nearwise.classifier.inputs.table import (
     LARGE,
@@ -41,7 +42,6 @@ View = Literal["dense", "ordinal", "ordinal_filled"]
 Fold = tuple[np.ndarray, np.ndarray]  # positions of training and of held-out rows
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 RIDGE = 4.0  # pull of powers and temperatures towards 1, in rows, beside a pretrained head
-FEW = 1_000  # rows up to which threads cost more than they save
 _TRIED = 2  # folds by which candidates are dropped that bring nothing
 _MANY = 5  # classes beyond which boosting, a tree per class and round, costs more than it gives
 
@@ -175,17 +175,6 @@ def auto_candidates(
     return chosen
 
 
-def forest_settings(n_rows: int, *, seed: int, n_jobs: int | None) -> dict[str, Any]:
-    """Choose a forest for this many rows: large tables get fewer trees with larger leaves."""
-    leaf, trees = (2, 120) if n_rows > LARGE else (1, 200)
-    return {
-        "n_estimators": trees,
-        "min_samples_leaf": leaf,
-        "n_jobs": 1 if n_jobs is None and n_rows <= FEW else n_jobs or coarse_threads(),
-        "random_state": seed,
-    }
-
-
 def _mlp(*, large: bool, seed: int) -> MLPClassifier:
     """Two hidden layers, which find products of columns that no other candidate does."""
     settings: dict[str, Any] = {"alpha": 0.3, "batch_size": 64, "max_iter": 100}
@@ -291,6 +280,7 @@ def cross_fit(
     extra: dict[str, np.ndarray] | None = None,
     beside: dict[str, np.ndarray] | None = None,
     label_model: LabelModel = AS_GIVEN,
+    groups: np.ndarray | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Base:
     """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
@@ -300,12 +290,13 @@ def cross_fit(
     holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. Where
     `beside` is given, candidates must add to its log-probabilities, which take no part: the pool is
     of those that do and of `extra`, or empty. The label model gives what each fold's
-    models are fitted to, and scores the pool on `labels`, except on a row alone in its class.
+    models are fitted to, and scores the pool on `labels`, except on a row (or of the `groups` one)
+    alone in its class.
     `progress` is called with a line before each fit. Of one fold alone only the rows that it holds
     out are predicted.
     """
     known = (extra or {}) | (beside or {})
-    judging = judging_weight(labels, weight)
+    judging = judging_weight(labels, weight, groups)
     out = {one.name: np.zeros((len(labels), n_classes)) for one in candidates}
 
     def fitted(ones: list[Candidate], numbers: range) -> list[Candidate]:

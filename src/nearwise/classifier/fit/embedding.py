@@ -199,12 +199,14 @@ def train_member(
     second: AnyRows | None = None,
     options: dict[str, Any] | None = None,
     likelihood: Tensor | None = None,
+    groups: np.ndarray | None = None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
     """Train one member on a fold's training rows, stopped early on its held-out rows.
 
     `second` is another view of the same rows, taken half the time; `options` are further arguments
     of an `ImageEmbedder`. With the `likelihood` (n, C) of the given labels, the labels of the
-    training rows are corrected while the network trains.
+    training rows are corrected while the network trains. Rows of one of the `groups` (n,) do not
+    vote for each other.
     """
     inputs: Callable[[Any], tuple[Tensor, Tensor | None]] = encoder.network_inputs
     numbers, codes = inputs(rows)
@@ -212,6 +214,7 @@ def train_member(
         numbers,
         torch.from_numpy(labels),
         x_cat=codes,
+        ids=None if groups is None else torch.from_numpy(groups),
         sample_weight=None if weight is None else torch.from_numpy(weight).float(),
         second_x_num=None if second is None else inputs(second)[0],
     )

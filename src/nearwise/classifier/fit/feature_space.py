@@ -7,6 +7,7 @@ from torch import Tensor
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.row_models import FEATURE_MAPS, FeatureSpace
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, topk_neighbors
+from nearwise.memory.groups import group_numbers, n_of_others
 
 _CHOICE_QUERIES, _CHOICE_ROWS = 2_000, 20_000
 
@@ -20,18 +21,22 @@ def choose_feature_space(
     metric: Metric,
     seed: int,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    groups: np.ndarray | None = None,
 ) -> tuple[FeatureSpace, dict[str, float]]:
     """Take the map with the lowest leave-one-out NLL of a distance-weighted vote.
 
     Beside it comes the NLL of each map, over at most 2,000 rows drawn by `seed`, whose
     neighbors come from a part of 20,000 rows of a larger table. The map taken is fitted to all of
-    its rows.
+    its rows. With `groups` (n,) neighbors are of other groups.
     """
+    own = torch.arange(len(labels)) if groups is None else group_numbers(groups)
     drawn = np.random.default_rng(seed).permutation(len(labels))
     everything = rows
     if len(labels) > _CHOICE_ROWS:
         drawn = drawn[:_CHOICE_ROWS]
-        rows, labels, drawn = rows.take(drawn), labels[drawn], np.arange(_CHOICE_ROWS)
+        rows, labels, own = rows.take(drawn), labels[drawn], own[drawn]
+        drawn = np.arange(_CHOICE_ROWS)
+    n_neighbors = min(n_neighbors, n_of_others(own))
     some = drawn[:_CHOICE_QUERIES]
     spaces: dict[str, FeatureSpace] = {}
     scores: dict[str, float] = {}
@@ -45,8 +50,8 @@ def choose_feature_space(
             keys[drawn],  # in no order of the table, in which ties would go to some class
             n_neighbors,
             metric=metric,
-            query_ids=torch.from_numpy(some),
-            key_ids=torch.from_numpy(drawn),
+            query_ids=own[some],
+            key_ids=own[drawn],
             memory_budget=memory_budget,
         )
         spaces[kind], scores[kind] = (

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearwise.classifier.fit.embedding import Embedding, default_config, train_member
 from nearwise.classifier.fit.feature_space import choose_feature_space
-from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.label_model import Target
@@ -35,10 +35,11 @@ def fit_features(
         encoder,
         rows.take(positions),
         problem.labels[positions],
-        min(settings.n_neighbors, len(positions) - 1),
+        settings.n_neighbors,
         metric=settings.metric,
         seed=settings.seed,
         memory_budget=settings.memory_budget,
+        groups=None if problem.groups is None else problem.groups[positions],
     )
     problem.choice["features"] = features.kind
     return features
@@ -101,6 +102,9 @@ def fit_keys(
     order = np.random.default_rng(settings.seed).permutation(rows)
     n_stop = max(len(rows) // _STOPS, 1)
     fold = (order[n_stop:], order[:n_stop])
+    if problem.groups is not None:
+        parts = make_folds(problem.labels[rows], _STOPS, settings.seed, problem.groups[rows])[0]
+        fold = (rows[parts[0]], rows[parts[1]])
     train = training_settings("table", problem, settings)
     name = f"key space {member + 1} of {len(problem.folds) + 1}"
     trainer = _Trainer("table", train, problem, settings, progress)
@@ -162,6 +166,7 @@ class _Trainer:
             second=second,
             options=settings.embedder_options,
             likelihood=likelihood,
+            groups=problem.groups,
         )
         problem.history.extend(
             {"stage": f"embedder {kind}", "member": member} | _plain_record(record)

@@ -17,17 +17,16 @@ from torch import Tensor
 
 from nearwise.classifier.fit.as_arrays import as_arrays
 from nearwise.classifier.fit.base import (
-    FEW,
     RIDGE,
     Base,
     Candidate,
     auto_candidates,
     cross_fit,
     floored_log,
-    forest_settings,
     given_candidate,
 )
 from nearwise.classifier.fit.embedding import HEAD, Embedding
+from nearwise.classifier.fit.forest import FEW, fit_forest, forest_settings
 from nearwise.classifier.fit.gaussian import fit_gaussian
 from nearwise.classifier.fit.head_fitting import (
     JUDGED,
@@ -51,6 +50,7 @@ from nearwise.classifier.fit.problem import (
     Unseen,
     auto_folds,
     cross_fit_folds,
+    held_out_fold,
     make_folds,
 )
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
@@ -82,7 +82,6 @@ from nearwise.classifier.model.row_models import (
     supervised_keys,
 )
 from nearwise.classifier.progress import Progress
-from nearwise.data import hold_out
 from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.training import HeadRows
@@ -94,6 +93,7 @@ _HEADS = 5  # folds of rows that are held out once
 _EPOCHS_OF_VIEWS = 12
 _NEIGHBORS = "neighbors"
 _LEAST = -1e4  # log-probability of what cannot be
+_OF_GROUPS = 5  # folds of groups by which Gaussian classes leave them out
 _WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
 
 
@@ -101,7 +101,10 @@ def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> 
     """Fit to the folds of the settings: cross-fitted, or one fold that is held out once."""
     if isinstance(share := settings.cv, float):
         check_held_out(len(problem.labels), problem.n_classes, share)
-        problem.folds = settings.folds or [hold_out(problem.labels, share, settings.seed)]
+        fold = settings.folds or [
+            held_out_fold(problem.labels, share, settings.seed, problem.groups)
+        ]
+        problem.folds = fold
         held_out = problem.folds[0][1]
         if problem.weight is not None and not problem.weight[held_out].any():
             raise ValueError(
@@ -160,8 +163,9 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
         if not problem.is_held_out:
             auto = auto_folds(len(every), fast=settings.fast)
             n_folds = auto if settings.cv == "auto" else int(settings.cv)
-            split = settings.folds or cross_fit_folds(problem.labels, n_folds, settings.seed)
-            problem.folds = split
+            problem.folds = settings.folds or cross_fit_folds(
+                problem.labels, n_folds, settings.seed, problem.groups
+            )
         settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
     every_label = problem.label_model.of_all(problem.folds)
     if _may_be_gaussian(problem, settings):
@@ -236,7 +240,8 @@ def _with_head(
     held_out = problem.folds[0][1]
     if problem.is_held_out:
         n_rows, n_heads = len(held_out), _HEADS
-        split = make_folds(problem.labels[held_out], n_heads, settings.seed)
+        of_held = None if problem.groups is None else problem.groups[held_out]
+        split = make_folds(problem.labels[held_out], n_heads, settings.seed, of_held)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
     data, *others = tries
@@ -348,6 +353,8 @@ def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Ten
     arrays, scores = fit_gaussian(*problem.table, labels, weight)
     parts = np.full((len(labels), problem.n_classes), _LEAST)
     parts[:, arrays["classes"]] = np.maximum(log_softmax(scores, axis=1), _LEAST)
+    if problem.groups is not None:
+        parts = _without_groups(problem, labels, weight)
     pool = pooled({GAUSSIAN: parts}, *problem.judged, ridge=RIDGE / len(labels))
     power = pool.powers[GAUSSIAN]
     arrays |= {name: arrays[name] * power**0.5 for name in ("factor", "offset")}
@@ -355,6 +362,21 @@ def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Ten
     left_out = floored_log(np.exp(pool.log_proba))
     candidate = Candidate(GAUSSIAN, None, "dense", [Gaussian(arrays)])
     return candidate, as_float(log_softmax(left_out, axis=1))
+
+
+def _without_groups(
+    problem: Problem, labels: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray:
+    """Log-probabilities (n, C) of each row by Gaussian classes without some groups, its own too."""
+    encoder, rows = problem.table
+    parts = np.full((len(labels), problem.n_classes), _LEAST)
+    for train, held_out in make_folds(problem.labels, _OF_GROUPS, 0, problem.groups):
+        some = None if weight is None else weight[train]
+        model = Gaussian(fit_gaussian(encoder, rows.take(train), labels[train], some)[0])
+        proba = model.predict_proba(encoder.dense(rows.take(held_out)))
+        log_proba = np.maximum(np.log(np.maximum(proba, np.finfo(float).tiny)), _LEAST)
+        parts[np.ix_(held_out, model.classes_)] = log_proba
+    return parts
 
 
 def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
@@ -379,7 +401,7 @@ def _forest(
     smaller: int = 1,
     begun: ExtraTreesClassifier | None = None,
 ) -> tuple[Candidate, Tensor]:
-    """Fit trees to bootstrap samples of some rows, and predict these out of bag.
+    """Fit trees to samples of some rows, and predict these by trees that did not learn them.
 
     Gives log-probabilities (n_rows, C); the class shares where a row is in all samples. `smaller`
     divides the number of trees; `begun` are the first trees of the same forest.
@@ -387,15 +409,16 @@ def _forest(
     encoder, encoded = problem.table
     options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
     options["n_estimators"] //= smaller
-    model = ExtraTreesClassifier(bootstrap=True, oob_score=True, warm_start=True)
-    model = (begun or model).set_params(**options)
     labels, weight = label_model.target(0, problem.labels, problem.weight)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
-        view = encoder.ordinal_filled(encoded.take(rows))
-        model.fit(view, labels[rows], sample_weight=None if weight is None else weight[rows])
+    model, out_of_bag = fit_forest(
+        encoder.ordinal_filled(encoded.take(rows)),
+        labels[rows],
+        None if weight is None else weight[rows],
+        options,
+        groups=None if problem.groups is None else problem.groups[rows],
+        begun=begun,
+    )
     shares = problem.prior.double().repeat(len(rows), 1).numpy()
-    out_of_bag = np.asarray(model.oob_decision_function_)
     known = np.isfinite(out_of_bag).all(1) & (out_of_bag.sum(1) > 0)
     shares[known] = 0.0
     shares[np.ix_(known, model.classes_)] = out_of_bag[known]
@@ -418,6 +441,7 @@ def _remember(
     """
     at = torch.from_numpy(rows)
     columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
+    columns |= {name: column[at] for name, column in problem.group_column.items()}
     if problem.is_held_out and base_log_proba is not None:
         columns[FOLD] -= torch.from_numpy(np.isin(rows, problem.folds[0][0])).long()
     every = np.array_equal(rows, np.arange(len(problem.labels)))  # then keys are not copied
@@ -442,12 +466,13 @@ def _remember(
         n_classes=problem.n_classes,
         columns=columns,
     )
-    k = min(settings.n_neighbors, n_found - 1)
-    metrics = {"features": settings.metric}
-    specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]
     width = problem.encoder.n_columns
     options = (settings.index, settings.memory_budget, None, label_model.remembered())
-    return MemoryViews(width, bank, [], *options).measure(specs)
+    views = MemoryViews(width, bank, [], *options)
+    k = min(settings.n_neighbors, n_found - 1 if views.groups is None else views.n_others)
+    metrics = {"features": settings.metric}
+    specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]
+    return views.measure(specs)
 
 
 class _LeftOut:
@@ -601,6 +626,7 @@ def _cross_fitted(
             extra=extra,
             beside={_NEIGHBORS: of_neighbors} if settings.base == "auto" else None,
             label_model=problem.label_model,
+            groups=problem.groups,
             progress=progress.stage,
         )
         base = base if base.gates else None

@@ -12,18 +12,27 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import torch
 from pydantic import ConfigDict, Field
-from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
+from sklearn.model_selection import (
+    KFold,
+    PredefinedSplit,
+    StratifiedGroupKFold,
+    StratifiedKFold,
+)
 from torch import Tensor
 
+from nearwise.classifier.inputs.groups import copied_rows
 from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.labels import judging_weight, lone_rows
 from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.table import LARGE, Encoded, TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
+from nearwise.classifier.model.memory_views import COPIES, GROUP
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.progress import Progress
 from nearwise.classifier.settings import Preset, Settings
+from nearwise.data import hold_out
 from nearwise.functional import Metric
+from nearwise.memory.groups import group_numbers
 from nearwise.names import listed
 
 MOST_FOLDS = 100  # each fits a forest and fills a memory
@@ -109,7 +118,8 @@ class Problem:
     """The training rows of one fit, and what it notes: its choices and training curves.
 
     `views` are further views of the same rows; `ids` those of rows that were remembered before;
-    `is_gaussian`: Gaussian classes and not a forest begin the base.
+    `groups` numbers the groups of rows that are left out together, and `group_column` is the
+    memory's column of that; `is_gaussian`: Gaussian classes and not a forest begin the base.
     """
 
     encoder: AnyEncoder
@@ -122,10 +132,26 @@ class Problem:
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     ids: Tensor | None = None
+    groups: np.ndarray | None = None
+    group_column: dict[str, Tensor] = field(default_factory=dict)
     label_model: LabelModel = AS_GIVEN
     is_gaussian: bool = False
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    def group(self, given: np.ndarray | None, *, copies: bool = True) -> None:
+        """Set the groups of rows: those of these digests (n,), or where wished those of copies."""
+        digests, name = given, GROUP
+        if given is None and copies:
+            digests, name = copied_rows(self.rows), COPIES
+        if digests is None:
+            return
+        column = torch.from_numpy(digests)
+        numbers = group_numbers(column).numpy()
+        if name == COPIES and lone_rows(self.labels, numbers).all():
+            return  # copies of one row are all there is of a class
+        self.group_column, self.groups = {name: column}, numbers
+        self.choice["groups"] = {"of": name, "n": int(numbers.max()) + 1}
 
     @property
     def is_held_out(self) -> bool:
@@ -154,7 +180,8 @@ class Problem:
     @property
     def judged(self) -> tuple[np.ndarray, np.ndarray | None, LabelModel]:
         """What predictions of all rows, each left out, are measured by: labels, weights (n,)."""
-        return self.labels, judging_weight(self.labels, self.weight), self.label_model
+        weight = judging_weight(self.labels, self.weight, self.groups)
+        return self.labels, weight, self.label_model
 
     @property
     def judging_weight(self) -> Tensor:
@@ -179,29 +206,51 @@ def auto_folds(n_rows: int, *, fast: bool) -> int:
     return 3 if fast or n_rows > LARGE else 5
 
 
-def cross_fit_folds(labels: np.ndarray, n_folds: int, seed: int) -> list[Fold]:
+def held_out_fold(
+    labels: np.ndarray, share: float, seed: int, groups: np.ndarray | None = None
+) -> Fold:
+    """Hold out a share of the rows of each class; of groups whole ones, about so many rows."""
+    if groups is None:
+        return hold_out(labels, share, seed)
+    memory, held_out = make_folds(labels, max(2, round(1 / share)), seed, groups)[0]
+    if len(np.unique(groups[held_out])) < 2:
+        raise ValueError(
+            f"cv={share} holds out rows of one group alone, of {len(np.unique(groups))}, and heads "
+            "are fitted to some of them and judged by others. Hold more out, such as cv=0.3."
+        )
+    return memory, held_out
+
+
+def cross_fit_folds(
+    labels: np.ndarray, n_folds: int, seed: int, groups: np.ndarray | None = None
+) -> list[Fold]:
     """Stratified folds; the only row of a class is never held out, and all learn from it."""
-    lone = lone_rows(labels)
+    lone = lone_rows(labels, groups)
     rest, always = np.flatnonzero(~lone), np.flatnonzero(lone)
+    of_rest = None if groups is None else groups[rest]
     return [
         (np.sort(np.concatenate([rest[train], always])), rest[held_out])
-        for train, held_out in make_folds(labels[rest], n_folds, seed)
+        for train, held_out in make_folds(labels[rest], n_folds, seed, of_rest)
     ]
 
 
-def make_folds(labels: np.ndarray, n_folds: int, seed: int) -> list[Fold]:
-    """Stratified folds; at most as many as the largest class has rows."""
+def make_folds(
+    labels: np.ndarray, n_folds: int, seed: int, groups: np.ndarray | None = None
+) -> list[Fold]:
+    """Stratified folds, each group in one; at most as many as groups, or the largest class's rows.
+
+    Without groups a row is one of its own.
+    """
     largest = int(np.bincount(labels).max())
-    n_splits = max(2, min(n_folds, largest))
+    most = largest if groups is None else min(largest, len(np.unique(groups)))
     # Where no class has two rows there is nothing to stratify by.
-    kind = StratifiedKFold if largest > 1 else KFold
-    splitter = kind(n_splits, shuffle=True, random_state=seed)
+    kind = KFold if largest < 2 else StratifiedKFold if groups is None else StratifiedGroupKFold
+    splitter = kind(max(2, min(n_folds, most)), shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         # A rare class is missing from some folds; the base's floor and the neighbors stand in.
         warnings.filterwarnings("ignore", message="The least populated class")
-        return [
-            (train, held_out) for train, held_out in splitter.split(np.zeros(len(labels)), labels)
-        ]
+        folds = list(splitter.split(np.zeros(len(labels)), labels, groups))
+    return [(train, held_out) for train, held_out in folds if len(train) and len(held_out)]
 
 
 def is_splitter(cv: Any) -> bool:
@@ -216,21 +265,23 @@ def has_fixed_positions(cv: Any) -> bool:
     return is_splitter(cv) and (not hasattr(cv, "split") or isinstance(cv, PredefinedSplit))
 
 
-def given_folds(cv: Any, rows: Any, labels: np.ndarray) -> list[Fold]:
+def given_folds(
+    cv: Any, rows: Any, labels: np.ndarray, groups: np.ndarray | None = None
+) -> list[Fold]:
     """Folds by a splitter or by pairs of positions, checked; none where `cv` is neither.
 
-    The only row of a class is never held out, and all learn from it.
+    The only row (or group) of a class is never held out, and all learn from it.
 
     Raises
     ------
     ValueError
-        If parts are empty, overlap or lack a class; if one of several splits holds out no row, or
-        no split holds out some row; if `cv` cannot be used.
+        If parts are empty, overlap, share a group or lack a class; if one of several splits holds
+        out no row, or no split holds out some row; if `cv` cannot be used.
     """
     if not is_splitter(cv):
         return []
     named = f"cv={textwrap.shorten(repr(cv), 60)}" if hasattr(cv, "split") else "cv"
-    pairs = _pairs(cv, named, rows, labels)
+    pairs = _pairs(cv, named, rows, labels, groups)
     if not pairs:
         raise ValueError(f"{named} gives no split. Give at least one, or a number of folds (cv=5).")
     if len(pairs) > MOST_FOLDS:
@@ -239,7 +290,7 @@ def given_folds(cv: Any, rows: Any, labels: np.ndarray) -> list[Fold]:
             "models of its own. Give fewer, such as cv=5."
         )
     codes = np.unique(labels, return_inverse=True)[1]
-    lone = lone_rows(codes)
+    lone = lone_rows(codes, groups)
     folds: list[Fold] = []
     n_held = np.zeros(len(labels), dtype=int)
     for number, pair in enumerate(pairs, 1):
@@ -252,6 +303,12 @@ def given_folds(cv: Any, rows: Any, labels: np.ndarray) -> list[Fold]:
             raise ValueError(
                 f"{split} has row {held_out[learn[held_out]][0]} in both parts. What is held out "
                 "must not be learned from."
+            )
+        if groups is not None and len(both := np.intersect1d(groups[train], groups[held_out])):
+            row = held_out[groups[held_out] == both[0]][0]
+            raise ValueError(
+                f"{split} has rows of one group in both parts (row {row} is of such a group). Give "
+                "a splitter that keeps groups together, such as StratifiedGroupKFold(5)."
             )
         learn |= lone
         missing = np.setdiff1d(labels, labels[learn])
@@ -268,17 +325,19 @@ def given_folds(cv: Any, rows: Any, labels: np.ndarray) -> list[Fold]:
     return folds
 
 
-def _pairs(cv: Any, named: str, rows: Any, labels: np.ndarray) -> list[Any]:
+def _pairs(
+    cv: Any, named: str, rows: Any, labels: np.ndarray, groups: np.ndarray | None
+) -> list[Any]:
     """Ask for the splits, one more than there may be at the most."""
     if isinstance(cv, Iterator):
         raise ValueError(f"{named} is used up by one fit. Give a list: cv=list(...).")
     try:
-        return list(islice(cv.split(rows, labels) if hasattr(cv, "split") else cv, MOST_FOLDS + 1))
+        splits = cv.split(rows, labels, groups) if hasattr(cv, "split") else cv
+        return list(islice(splits, MOST_FOLDS + 1))
     except (TypeError, ValueError) as error:
-        if "groups" in str(error):
+        if "groups" in str(error) and groups is None:
             raise ValueError(
-                f"{named} needs groups, which fit does not take yet. Give its splits: "
-                "cv=list(splitter.split(X, y, groups))."
+                f"{named} needs to know the groups of the rows: give them to fit(groups=...)."
             ) from error
         raise ValueError(f"{named} cannot split {len(labels)} rows: {error}") from error
 

@@ -124,8 +124,10 @@ def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
     return np.array([positions[label] for label in labels.tolist()], dtype=np.int64), fresh
 
 
-def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
-    """Refuse a single class, and a table in which no class has two rows."""
+def check_class_sizes(
+    classes: np.ndarray, codes: np.ndarray, groups: np.ndarray | None = None
+) -> None:
+    """Refuse a single class, and a table in which no class has two rows, or two groups."""
     if len(classes) < 2:
         raise ValueError(
             f"All {len(codes)} rows belong to one class, {classes.tolist()[0]!r}. A classifier "
@@ -137,29 +139,47 @@ def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
             f"({listed(classes.tolist())}), so that nothing can be learned about any. Give at "
             "least 2 rows of some class, or another column as the target."
         )
+    if groups is not None and lone_rows(codes, groups).all():
+        raise ValueError(
+            f"Every class is in one group alone ({len(np.unique(groups))} groups, {len(classes)} "
+            "classes), so that nothing shows how a new group is told apart. Give groups that share "
+            "classes, or none."
+        )
 
 
-def lone_rows(codes: np.ndarray) -> np.ndarray:
-    """Whether each row is the only one of its class, bool (n,)."""
-    found: np.ndarray = np.bincount(codes, minlength=1)[codes] == 1
+def lone_rows(codes: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """Whether each row is the only one of its class, or its group the only one, bool (n,)."""
+    pairs = np.unique(np.stack([codes, groups]), axis=1)[0] if groups is not None else codes
+    found: np.ndarray = np.bincount(pairs, minlength=1)[codes] == 1
     return found
 
 
-def judging_weight(codes: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
+def judging_weight(
+    codes: np.ndarray, weight: np.ndarray | None, groups: np.ndarray | None = None
+) -> np.ndarray | None:
     """Weights by which predictions of left-out rows count (n,): none of a class with one row.
 
-    Where such a row is left out, nothing is left of its class.
+    Where such a row is left out, or the only group of a class, nothing is left of the class.
     """
-    lone = lone_rows(codes)
+    lone = lone_rows(codes, groups)
     if not lone.any():
         return weight
     return np.where(lone, 0.0, 1.0 if weight is None else weight)
 
 
-def warn_of_lone_rows(classes: np.ndarray, codes: np.ndarray) -> None:
-    """Warn of classes with a single row, and say what is done with it."""
-    single = classes[np.bincount(codes, minlength=len(classes)) == 1]
-    if len(single):
+def warn_of_lone_rows(
+    classes: np.ndarray, codes: np.ndarray, groups: np.ndarray | None = None
+) -> None:
+    """Warn of classes with a single row or group, and say what is done with it."""
+    single = classes[np.unique(codes[lone_rows(codes, groups)])]
+    if len(single) and groups is not None:
+        many = f"{len(single)} classes have" if len(single) > 1 else "One class has"
+        warn_user(
+            f"{many} rows of a single group ({listed(single.tolist())}). They are remembered and "
+            "found as neighbors, but never left out: heads and calibration are fitted to the other "
+            "classes."
+        )
+    elif len(single):
         many = f"{len(single)} classes have" if len(single) > 1 else "One class has"
         warn_user(
             f"{many} a single row ({listed(single.tolist())}). It is remembered and found as a "

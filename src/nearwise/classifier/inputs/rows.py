@@ -48,20 +48,21 @@ KnownColumns.__name__ = "AttnKNNClassifier"  # scikit-learn's messages name the 
 
 
 class Source(NamedTuple):
-    """Rows and labels as `fit` takes them, and names of the rows (files of images), if any."""
+    """Rows, labels and groups as `fit` takes them, and names of rows (files of images), if any."""
 
     X: Any
     y: Any = None
     names: np.ndarray | None = None
+    groups: Any = None
 
     @classmethod
-    def of(cls, X: Any, y: Any = None, *, training: bool = True) -> "Source":
+    def of(cls, X: Any, y: Any = None, groups: Any = None, *, training: bool = True) -> "Source":
         """Read rows and labels from a folder, files or a data set, and keep all else as it is."""
         if isinstance(X, Source):
             return X
         if isinstance(X, pd.DataFrame | np.ndarray):
-            return cls(X, y)
-        return cls(*read_source(X, y, training=training))
+            return cls(X, y, groups=groups)
+        return cls(*read_source(X, y, training=training), groups)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,6 +80,8 @@ class FittedModel:
     weight_unit : float
         Mean sample weight in `fit`; later weights are divided by it.
     target_name : str
+    group_name : str or None
+        Column of the groups, "" where it had no name; None of a fit that was not given groups.
     stream : StreamState
     evicted : int64 Tensor of shape (n_evicted,)
         Ids that the last change forgot for the capacity.
@@ -98,6 +100,7 @@ class FittedModel:
     stream: StreamState
     evicted: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     folders: dict[str, FolderState] = field(default_factory=dict)
+    group_name: str | None = None
 
     @property
     def holds_memory(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.functional import Metric, Neighbors, pairwise_distances
 from nearwise.memory import IndexName, MemoryBank, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
+from nearwise.memory.groups import group_numbers, n_of_others, nearest_of_others
 from nearwise.memory.index import BaseIndex, IndexState
 from nearwise.memory.ties import tie_order
 from nearwise.nn import NeighborSet, RememberedSpace
@@ -23,6 +25,8 @@ FOLD = "fold"  # int64 (n,): -1 for rows whose label base or keys have learned; 
 FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
+GROUP = "group"  # int64 (n,): rows of a group, such as a patient's, are left out together
+COPIES = "copies"  # int64 (n,): the same where equal rows are the groups
 FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; there once one was changed
 TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
 Searchable = BaseIndex | ChangedIndex
@@ -31,6 +35,7 @@ _FEW = 8  # new rows that are measured one by one
 _AT_ONCE = 2**24  # distances to new rows that are measured at once
 _SEARCHED = 2**16  # rows whose neighbors are searched for at once
 _LABELS = "labels"
+_GROUPS = "groups"
 _DERIVED = ("_indexes", "_sealed", "_own", "derived")
 
 
@@ -275,6 +280,23 @@ class MemoryViews:
         """Number of rows that may be found."""
         return len(self.rows())
 
+    @property
+    def groups(self) -> Tensor | None:
+        """Numbers of the groups of rows that are left out together, (n,); None without groups."""
+        name = next((one for one in (GROUP, COPIES) if one in self.bank.columns), None)
+        if name is None:
+            return None
+        if _GROUPS not in self.derived:
+            self.derived[_GROUPS] = group_numbers(self.bank.columns[name])
+        numbers: Tensor = self.derived[_GROUPS]
+        return numbers
+
+    @property
+    def n_others(self) -> int:
+        """Fewest rows that a remembered row may find: none of its own group."""
+        rows, groups = self.rows(), self.groups
+        return len(rows) - 1 if groups is None else n_of_others(groups[rows])
+
     def retrieve(
         self,
         keys: dict[str, Tensor],
@@ -324,16 +346,28 @@ class MemoryViews:
     def search(
         self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None = None
     ) -> Neighbors:
-        """Nearest rows: distances in the space's unit, and bank positions; ties by `tie_order`."""
+        """Nearest rows: distances in the space's unit, and bank positions; ties by `tie_order`.
+
+        Rows of the group of a query whose id is given are left out.
+        """
         index, positions = self._index(spec)
         query = query.cpu() if self.device is None else query.to(self.device)
-        spare = len(positions) - (query_ids is not None)
+        spare = len(positions) if query_ids is None else self.n_others
         if spare < 1:
             raise ValueError(
                 f"The memory holds {len(positions)} rows that may be found. Add rows first."
             )
-        distances, indices = index.search(query, min(k, spare), query_ids)
-        return Neighbors(distances.cpu() / spec.unit, positions[indices.cpu()])
+
+        def find(rows: Tensor | slice, n_neighbors: int, ids: Tensor | None) -> Neighbors:
+            distances, indices = index.search(query[rows], n_neighbors, ids)
+            return Neighbors(distances.cpu() / spec.unit, positions[indices.cpu()])
+
+        groups = self.groups
+        if query_ids is None or groups is None:
+            return find(slice(None), min(k, spare), query_ids)
+        own = groups[self.bank.positions(query_ids)]
+        of_any = partial(find, ids=None)
+        return nearest_of_others(of_any, own, groups, min(k, spare), len(positions))
 
     def _index(self, spec: SpaceSpec) -> tuple[Searchable, Tensor]:
         """Index over the rows that may be found, and their positions in the bank."""
@@ -456,6 +490,7 @@ class MemoryViews:
             base_log_proba=base,
             weight=weight,
             metric=spec.metric,
+            groups=self.groups,
         )
 
     # --- rows by id, and changes of them ---------------------------------------------------------
@@ -560,7 +595,7 @@ class MemoryViews:
 
     @property
     def _width(self) -> int:
-        return min(OWN_NEIGHBORS, len(self.rows()) - 1)
+        return min(OWN_NEIGHBORS, self.n_others)
 
     def judge(self) -> None:
         """Note each row's own neighbors."""
@@ -569,6 +604,7 @@ class MemoryViews:
 
     def _judge_new(self, positions: Tensor) -> None:
         """Note the neighbors of rows that were added, and where they are those of others."""
+        groups = self.groups
         for spec in self.specs:
             own, apart = (self.bank.columns[name] for name in _columns(spec))
             if own.shape[1] < self._width:  # there were too few rows before
@@ -579,6 +615,8 @@ class MemoryViews:
             near, theirs, before = apart[:n_old], own[:n_old], keys[:n_old]
             for new in positions.split(max(1, _AT_ONCE // len(before))):
                 to_new = _distances(before, keys[new], spec.metric) / spec.unit
+                if groups is not None:
+                    to_new[groups[:n_old, None] == groups[new]] = torch.inf
                 near, order = torch.cat([near, to_new], 1).topk(self._width, largest=False)
                 theirs = torch.cat([theirs, ids[new].expand(len(before), -1)], 1).gather(1, order)
             own, apart = torch.cat([theirs, own[n_old:]]), torch.cat([near, apart[n_old:]])

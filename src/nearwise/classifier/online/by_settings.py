@@ -10,12 +10,14 @@ from torch import Tensor
 from nearwise.classifier.fit.parameter_checks import check_bound, check_settings
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
+from nearwise.classifier.inputs.groups import check_groups
 from nearwise.classifier.inputs.labels import check_weight
 from nearwise.classifier.inputs.rows import Rows, Source
 from nearwise.classifier.model.class_prior import check_class_prior
 from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.memory_views import GROUP
 from nearwise.classifier.online import changes
-from nearwise.classifier.online.changes import Bound, NewRows
+from nearwise.classifier.online.changes import Bound, NewRows, groups_of_new
 from nearwise.classifier.online.judging import judged_again
 from nearwise.classifier.online.refreshing import refuse_fixed_positions, refuse_refresh
 from nearwise.classifier.progress import Progress
@@ -34,11 +36,12 @@ def with_rows(
 ) -> tuple[FittedModel, Tensor]:
     """Remember rows, and judge the model again where much has changed; give their ids, too."""
     check_bound(params)
-    X, y, names = source
+    X, y, names, groups = source
     rows = Rows.given(X, model.columns, model.predictor.encoder, views)
     everyone = rows.encode(model.predictor.tta if views is None else None)
     weight = check_weight(sample_weight, len(rows))
-    new = NewRows(rows.X, everyone, y, weight, names)
+    digests = groups_of_new(model, check_groups(groups, len(rows)), everyone[0])
+    new = NewRows(rows.X, everyone, y, weight, names, digests)
     changed, ids = changes.with_rows(model, new, bound)
     return _judged_again(params, model, changed), ids
 
@@ -69,6 +72,10 @@ def fit_again(params: Any, model: FittedModel) -> FittedModel:
     encoder = type(before)()
     encoded = encoder.learn(model.rows, params.columns, before)
     problem = Problem(encoder, encoded, codes, own, model.n_classes, ids=bank.ids)
+    given = bank.columns.get(GROUP)
+    problem.group(
+        None if given is None else given.numpy(), copies=model.predictor.label_model.as_given
+    )
     problem.tta = model.predictor.tta
     problem.views = encoder.views(encoded, [], problem.tta)
     with Progress(params.verbose) as progress:
@@ -85,7 +92,7 @@ def fit_again(params: Any, model: FittedModel) -> FittedModel:
 
 def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
     """Check the settings again; a memory of fewer rows than `n_neighbors` uses all it has."""
-    n_rows = len(model.bank)
+    bank, n_rows = model.bank, len(model.bank)
     if isinstance(params.n_neighbors, int | np.integer):
         n_rows = max(n_rows, int(params.n_neighbors) + 1)
     n_classes = _n_listed(params, model, model.n_classes)
@@ -97,7 +104,12 @@ def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
         model.stream.seed,
         n_views=model.predictor.n_views,
         images=model.predictor.encoder.kind == "images",
-        folds=given_folds(params.cv, model.rows, model.classes[model.label_positions.numpy()]),
+        folds=given_folds(
+            params.cv,
+            model.rows,
+            model.labels_at(),
+            None if GROUP not in bank.columns else bank.columns[GROUP].numpy(),
+        ),
     )
 
 

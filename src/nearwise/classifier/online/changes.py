@@ -16,7 +16,7 @@ from nearwise.classifier.inputs.labels import check_labels, label_values, positi
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import as_frame
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.memory_views import Forgetting
+from nearwise.classifier.model.memory_views import COPIES, GROUP, Forgetting
 from nearwise.classifier.online.capacity import rows_to_forget
 from nearwise.classifier.online.refreshing import can_refresh
 from nearwise.classifier.online.updates import (
@@ -47,7 +47,7 @@ class Bound(NamedTuple):
 class NewRows(NamedTuple):
     """Rows to remember, as the user gave them, and encoded in as many views as those of `fit`.
 
-    Weights are in the unit of the user.
+    Weights are in the unit of the user; `groups` are columns of the bank.
     """
 
     given: Any
@@ -55,6 +55,30 @@ class NewRows(NamedTuple):
     y: Any
     weight: np.ndarray | None
     names: np.ndarray | None
+    groups: dict[str, Tensor]
+
+
+def groups_of_new(
+    model: FittedModel, given: np.ndarray | None, rows: AnyRows
+) -> dict[str, Tensor]:
+    """Column of the bank with the groups of new rows; empty where the model has no groups.
+
+    ValueError if groups are given and the model has none, or the reverse.
+    """
+    if (model.group_name is None) != (given is None):
+        name = model.group_name and f" (those of the fit were {model.group_name!r})"
+        raise ValueError(
+            f"This classifier was fitted with groups{name or ''}, and none were given for new rows. "
+            "Give one value per row: groups=..."
+            if given is None
+            else "This classifier was fitted without groups. Leave groups out, or fit again with "
+            "groups."
+        )
+    if given is not None:
+        return {GROUP: torch.from_numpy(given)}
+    if COPIES not in model.bank.columns:
+        return {}
+    return {COPIES: torch.from_numpy(rows.digests())}
 
 
 def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedModel, Tensor]:
@@ -79,7 +103,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
     fork = model.fork()
     labels = torch.from_numpy(positions[codes])
     n_classes = len(model.classes) + len(fresh)
-    ids = append_rows(fork.predictor, new.views, labels, weight, n_classes)
+    ids = append_rows(fork.predictor, new.views, labels, weight, n_classes, new.groups)
     fork = replace(_with_given(fork, new), classes=classes_with(model.classes, fresh))
     return bounded(_settled(fork), bound), ids
 

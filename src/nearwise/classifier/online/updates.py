@@ -17,12 +17,14 @@ def append_rows(
     labels: Tensor,
     weight: np.ndarray | None,
     n_classes: int,
+    groups: dict[str, Tensor],
 ) -> Tensor:
     """Remember new rows, given in as many views as those of `fit`, and return their ids.
 
     Neither base nor keys have learned their labels, so that they are calibration rows from now on.
     """
     keys, columns = predictor.keys_of_new(views)
+    columns |= groups
     columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, views))
     sample_weight = None if weight is None else as_float(weight)
     return predictor.views.add_rows(keys, columns, labels, sample_weight, n_classes)

@@ -269,6 +269,7 @@ class StoredModel(Part):
     n_features_in: Count
     feature_names_in: list[str]
     target_name: str
+    group_name: str | None = None
     weight_unit: Positive
     stream: StoredStream
     row_names: list[str] | None

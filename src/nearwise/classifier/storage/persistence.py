@@ -401,6 +401,7 @@ def pack_model(
         "n_features_in": fitted.columns.n_features_in_,
         "feature_names_in": fitted.columns.names or [],
         "target_name": fitted.target_name,
+        "group_name": fitted.group_name,
         "weight_unit": fitted.weight_unit,
         "stream": asdict(fitted.stream),
         "row_names": None if fitted.row_names is None else fitted.row_names.tolist(),
@@ -649,6 +650,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
                 row_names=None if names is None else np.array(names, dtype=np.str_),
                 weight_unit=meta["weight_unit"],
                 target_name=meta["target_name"],
+                group_name=meta.get("group_name"),
                 stream=StreamState(**meta["stream"]),
             )
             model.fitted_ = fading(fitted)

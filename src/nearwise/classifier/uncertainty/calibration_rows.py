@@ -1,6 +1,6 @@
 """What trust is built on: rows whose labels their own predictions have not seen."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -30,9 +30,12 @@ class CalibrationRows(NamedTuple):
         How much each row counts as each class: 1 for its label and 0 for the others, or by the
         label model. Single entries may then be negative or above 1; over many rows they give
         the right counts. Where they are such shares and a class prior is given, rows count as much
-        as each class in it.
+        as each class in it. With groups a row counts as much as its group has rows less, so that
+        every group counts once.
     caveat : str
         What the label model takes for granted; a clause, or empty.
+    groups : int64 ndarray of shape (n,), optional
+        Numbers of the groups that rows are left out with.
     """
 
     labels: np.ndarray
@@ -40,6 +43,7 @@ class CalibrationRows(NamedTuple):
     distance: np.ndarray
     truth: np.ndarray
     caveat: str
+    groups: np.ndarray | None = None
 
     @property
     def correct(self) -> np.ndarray:
@@ -49,21 +53,49 @@ class CalibrationRows(NamedTuple):
 
     @property
     def wrong(self) -> np.ndarray:
-        """How much each row counts as a wrong prediction, (n,): 0 or 1 unless `in_shares`."""
+        """How much each row counts as a wrong prediction, (n,), of `counts`."""
         best = self.parts.proba.argmax(axis=1)
         share: np.ndarray = self.counts - self.truth[np.arange(len(best)), best]
         return share
 
     @property
     def counts(self) -> np.ndarray:
-        """How much each row counts in all, (n,): 1 unless `in_shares`."""
+        """How much each row counts in all, (n,): 1 unless `in_shares`, or one of a group."""
         total: np.ndarray = self.truth.sum(axis=1)
         return total
 
     @property
     def in_shares(self) -> bool:
-        """Whether `truth` holds more than ones and zeros."""
-        return not np.isin(self.truth, (0.0, 1.0)).all()
+        """Whether rows count as several classes, as labels may be wrong."""
+        return self.groups is None and not np.isin(self.truth, (0.0, 1.0)).all()
+
+    @property
+    def noun(self) -> str:
+        """What counts once."""
+        return "rows" if self.groups is None else "groups"
+
+    def take(self, at: np.ndarray) -> Self:
+        """Return some of the rows; groups count once again."""
+        groups = None if self.groups is None else self.groups[at]
+        truth = self.truth[at]
+        if groups is not None:
+            _, own, size = np.unique(groups, return_inverse=True, return_counts=True)
+            truth = (truth != 0) / size[own][:, None]
+        parts = Parts(*(part[at] for part in self.parts))
+        return self._replace(
+            labels=self.labels[at],
+            parts=parts,
+            distance=self.distance[at],
+            truth=truth,
+            groups=groups,
+        )
+
+    def one_per_group(self) -> Self:
+        """Return a random row of each group, which counts once; all where there are no groups."""
+        if self.groups is None:
+            return self
+        order = np.random.default_rng(0).permutation(len(self.groups))
+        return self.take(np.sort(order[np.unique(self.groups[order], return_index=True)[1]]))
 
 
 @one_thread(torch_only=True)
@@ -103,13 +135,7 @@ def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> Calibr
         return rows._replace(truth=rows.truth * chance)
     of_rows = chance[rows.labels]
     kept = np.flatnonzero(np.random.default_rng(0).random(len(of_rows)) < of_rows)
-    return CalibrationRows(
-        rows.labels[kept],
-        Parts(*(part[kept] for part in rows.parts)),
-        rows.distance[kept],
-        rows.truth[kept],
-        rows.caveat,
-    )
+    return rows.take(kept)
 
 
 def judged_positions(predictor: Predictor) -> Tensor:
@@ -122,19 +148,22 @@ def judged_positions(predictor: Predictor) -> Tensor:
 
 def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     bank = predictor.views.bank
-    rows = judged_positions(predictor).numpy()
-    if len(rows) > MOST_ROWS:
-        rows = np.sort(np.random.default_rng(0).choice(rows, MOST_ROWS, replace=False))
-    positions = torch.from_numpy(rows)
+    judged = judged_positions(predictor).numpy()
+    if len(judged) > MOST_ROWS:
+        judged = np.sort(np.random.default_rng(0).choice(judged, MOST_ROWS, replace=False))
+    positions = torch.from_numpy(judged)
     calibration = predictor.calibration(n_views)
     merged, _ = predictor.predict_judged(n_classes, n_views, positions)
     keys, ids = bank.keys["features"][positions], bank.ids[positions]
     spec, labels = predictor.views.specs[0], bank.labels[positions].numpy()
     found = predictor.views.search(spec, keys, spec.n_neighbors, ids)
-    return CalibrationRows(
+    groups = predictor.views.groups
+    rows = CalibrationRows(
         labels,
         make_parts(calibration.corrected(merged), calibration),
         found.distances[:, -1].double().numpy(),
         predictor.label_model.class_weights(labels, n_classes),
         predictor.label_model.caveat,
+        None if groups is None else groups[positions].numpy(),
     )
+    return rows.take(np.arange(len(labels)))

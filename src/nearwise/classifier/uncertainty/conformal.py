@@ -236,8 +236,12 @@ def rows_needed(confidence: float) -> int:
     return max(1, math.ceil(1.0 / (1.0 - confidence) - 1.0 - _SLACK))
 
 
-def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, each: bool) -> None:
+def check_enough(
+    truth: np.ndarray, classes: np.ndarray, confidence: float, *, each: bool, noun: str = "rows"
+) -> None:
     """Refuse too few calibration rows, in all or (`each`) of any class; `truth` as in `p_values`.
+
+    `noun` is what counts once: rows, or groups of them.
 
     Raises
     ------
@@ -248,8 +252,8 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
     n_rows = round(float(truth.sum()), 1)
     if n_rows < needed:
         raise ValueError(
-            f"Sets of confidence {confidence} need at least {needed} rows to judge by, and there "
-            f"are {n_rows:g}. Fit with more rows (or hold more out: cv=0.3), or ask for "
+            f"Sets of confidence {confidence} need at least {needed} {noun} to judge by, and there "
+            f"are {n_rows:g}. Fit with more {noun} (or hold more out: cv=0.3), or ask for "
             f"a confidence of at most {_most_confident(n_rows):.3g}."
         )
     if not each:
@@ -259,9 +263,9 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
     if len(short):
         named = ", ".join(f"{classes[i]!s} has {max(counts[i], 0):g}" for i in short[:5])
         raise ValueError(
-            f"Class-conditional sets of confidence {confidence} need at least {needed} rows of "
-            f"every class to judge by; {named}{' ...' if len(short) > 5 else ''}. Give more rows "
-            "of them, a lower confidence, or class_conditional=False."
+            f"Class-conditional sets of confidence {confidence} need at least {needed} {noun} of "
+            f"every class to judge by; {named}{' ...' if len(short) > 5 else ''}. Give more of "
+            "them, a lower confidence, or class_conditional=False."
         )
 
 

@@ -217,9 +217,15 @@ def guarantee(
     *,
     judged_on: str,
     caveat: str,
+    grouped: bool = False,
 ) -> str:
-    """Report in words what a risk bound promises and what not; `judged_on` as of `Predictor`."""
+    """Report in words what a risk bound promises and what not; `judged_on` as of `Predictor`.
+
+    `grouped`: the calibration rows are one of each group.
+    """
     how = f"the rows are {_HOW[judged_on]}{caveat}"
+    if grouped:
+        how += "; they are one row of each group, left out with its group"
     name = "empirical Bernstein" if caveat else "Clopper-Pearson"
     corrected = f", corrected for {n_tests} thresholds tried" if n_tests > 1 else ""
     return (

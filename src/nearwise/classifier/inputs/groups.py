@@ -1,0 +1,92 @@
+"""Groups of rows that belong together: those that a user names, or rows that equal each other."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nearwise.classifier.inputs.by_text import as_read
+from nearwise.classifier.inputs.rows import AnyRows
+from nearwise.classifier.inputs.table import as_digests
+
+_REPEATED = 0.05  # share of the rows that equal another one from which copies are no accident
+_SOME = 10_000  # rows by which it is seen whether a table has few different rows
+_CHANCE = 0.5  # pairs of rows that differ in one column, per pair of equal rows, beyond which it has
+
+Digests = NDArray[np.int64]
+
+
+def check_groups(groups: Any, n_rows: int) -> Digests | None:
+    """Digests of the groups that rows are said to belong to, int64 (n,); None without groups.
+
+    Groups of equal text are one, as 7 and "7" are in different files.
+
+    Raises
+    ------
+    ValueError
+        If there is not one group per row, some are missing, or it is no flat array.
+    """
+    if groups is None:
+        return None
+    if isinstance(groups, str | bytes) or np.ndim(groups) != 1:
+        shape = "text" if isinstance(groups, str | bytes) else f"shape {np.shape(groups)}"
+        raise ValueError(
+            f"groups has {shape}. Give one value per row, such as X['subject'] (and leave that "
+            "column out of X)."
+        )
+    values = pd.Series(np.asarray(groups, dtype=object))
+    if len(values) != n_rows:
+        raise ValueError(f"X has {n_rows} rows but groups has {len(values)}. Give one per row.")
+    missing = values.isna()
+    if missing.any():
+        raise ValueError(
+            f"groups holds no value in {int(missing.sum())} of {n_rows} rows (first in row "
+            f"{int(missing.argmax())}). Give a row that belongs to no group a value of its own."
+        )
+    codes, distinct = pd.factorize(values)
+    digests: Digests = as_digests(as_read(value).encode() for value in distinct)[codes]
+    return digests
+
+
+def copied_rows(rows: AnyRows) -> Digests | None:
+    """Digests of the rows, int64 (n,), where many are copies of others that were made; else None.
+
+    Equal rows of a table with few different ones, such as answers to three questions, are no
+    copies: there rows that differ in a single column are about as many as equal ones.
+    """
+    digests: Digests = rows.digests()
+    _, group, size = np.unique(digests, return_inverse=True, return_counts=True)
+    if np.mean(size[group] > 1) < _REPEATED:
+        return None
+    cells = _hashed_cells(rows)
+    if cells is None:
+        return digests
+    some = np.random.default_rng(0).permutation(len(cells))[:_SOME]
+    cells = cells[some]
+    whole = cells.sum(axis=1)
+    equal = _n_pairs(whole)
+    nearly = sum(_n_pairs(whole - column) - equal for column in cells.T)
+    return digests if equal and nearly <= _CHANCE * equal else None
+
+
+def _n_pairs(digests: NDArray[np.uint64]) -> int:
+    """Number of pairs of equal ones."""
+    size = np.unique(digests, return_counts=True)[1].astype(np.int64)
+    return int((size * (size - 1) // 2).sum())
+
+
+def _hashed_cells(rows: AnyRows) -> NDArray[np.uint64] | None:
+    """Number for the content of each cell, whose sums (modulo 2**64) are those of the rows."""
+    if not hasattr(rows, "codes"):
+        return None  # of images
+    numbers = np.where(np.isnan(rows.numbers), np.nan, rows.numbers + 0.0)
+    parts = [np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint64)]
+    parts.append(rows.codes.astype(np.uint64))
+    cells = np.concatenate([part.reshape(len(rows), -1) for part in parts], axis=1)
+    salt = np.random.default_rng(0).integers(1, 2**63, cells.shape[1], dtype=np.uint64)
+    # The finalizer of splitmix64, by which values that differ in a bit have unrelated sums.
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        cells = (cells ^ salt ^ (cells >> np.uint64(shift))) * np.uint64(factor)
+    mixed: NDArray[np.uint64] = cells ^ (cells >> np.uint64(31))
+    return mixed

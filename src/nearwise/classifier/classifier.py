@@ -22,7 +22,6 @@ from nearwise.classifier.fit.parameter_checks import (
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import Problem, given_folds
 from nearwise.classifier.inputs import labels
-from nearwise.classifier.inputs.groups import check_groups
 from nearwise.classifier.inputs.columns import ColumnReport, Wish
 from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.rows import KnownColumns, Rows, Source
@@ -249,7 +248,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> FittedModel:
         _, y, names, _ = source
         classes, codes = labels.check_labels(y, len(rows))
-        groups = check_groups(source.groups, len(rows))
+        groups = None if source.groups is None else source.groups.of_rows(len(rows))
         labels.check_class_sizes(classes, codes, groups)
         labels.warn_of_lone_rows(classes, codes, groups)
         weight = labels.check_weight(sample_weight, len(rows))
@@ -295,7 +294,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             row_names=None if names is None else names[remembered],
             weight_unit=weight_unit,
             target_name=str(getattr(y, "name", None) or "target"),
-            group_name=None if groups is None else str(getattr(source.groups, "name", None) or ""),
+            group_name=None if source.groups is None else source.groups.name,
             stream=StreamState(seed, first, len(bank), first),
         )
         if self.capacity is None:
@@ -1147,7 +1146,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         if unknown:
             raise ValueError(f"y holds {unknown[:5]}, which classes={classes!r} does not list.")
         try:
-            labels.check_class_sizes(present, codes, check_groups(source.groups, len(rows)))
+            groups = None if source.groups is None else source.groups.of_rows(len(rows))
+            labels.check_class_sizes(present, codes, groups)
         except ValueError as error:
             raise ValueError(
                 f"The first batch of a stream must be one that can be fitted. {error} Collect "

@@ -214,6 +214,7 @@ class LiveModel:
         y: Any = None,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         views: Sequence[Any] | None = None,
         key: str | None = None,
     ) -> Change:
@@ -221,7 +222,7 @@ class LiveModel:
 
         Parameters
         ----------
-        X, y, sample_weight, views
+        X, y, sample_weight, groups, views
             As there.
         key : str, optional
             Names the request. Sent again under the same key, it changes nothing and gives the
@@ -243,13 +244,15 @@ class LiveModel:
         StoreError
             If the folder has become unreadable. In all four cases nothing has changed.
         """
-        return self._remember(X, y, sample_weight, views, key, feedback=False)
+        source = Source.of(X, y, groups)
+        return self._remember(source, sample_weight, views, key, feedback=False)
 
     def feedback(
         self,
         X: Any,
         y: Any,
         *,
+        groups: Any = None,
         views: Sequence[Any] | None = None,
         key: str | None = None,
     ) -> Change:
@@ -262,7 +265,7 @@ class LiveModel:
 
         Parameters
         ----------
-        X, y, views, key
+        X, y, groups, views, key
             As in `add`.
 
         Returns
@@ -278,7 +281,7 @@ class LiveModel:
         ValueError, BlockingIOError, OSError, StoreError
             As `add`.
         """
-        return self._remember(X, y, None, views, key, feedback=True)
+        return self._remember(Source.of(X, y, groups), None, views, key, feedback=True)
 
     def feedback_summary(self, last: int | None = None) -> dict[str, Any]:
         """Measure how good the answers were to the rows of all feedback that was not undone.
@@ -301,15 +304,14 @@ class LiveModel:
 
     def _remember(
         self,
-        X: Any,
-        y: Any,
+        source: Source,
         sample_weight: Any,
         views: Sequence[Any] | None,
         key: str | None,
         *,
         feedback: bool,
     ) -> Change:
-        source, known = Source.of(X, y), self.now.fitted
+        known = self.now.fitted
         rows = Rows.given(source.X, known.columns, known.predictor.encoder, views)
         check_labels(source.y, len(rows))
         weight = check_weight(sample_weight, len(rows))

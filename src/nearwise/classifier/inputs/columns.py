@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from nearwise.classifier.inputs.group_columns import alike_by
 from nearwise.classifier.inputs.dates import (
     TIME,
     DateColumn,
@@ -36,6 +37,7 @@ Wish = Literal["keep", "number", "category", "date", "left out"] | str  # "date:
 WISHES = ("keep", "number", "category", "date", "left out")
 _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
 _MOSTLY = 0.9  # share of cells that read as numbers, from which the others look like slips
+ALIKE = "rows of one value are nearly alike, as those of one person or device are"
 EMPTY = "no value in any row"  # reason to leave a column out
 _FEWEST_IDS = 5  # rows below which distinct values mean nothing, whatever the name
 _FEWEST_RUN = 10  # rows from which counting up by one is no accident
@@ -77,9 +79,9 @@ class ColumnReport:
         Texts in a column of numbers or dates that count as missing.
     reason : str
         Why, where the type alone does not explain it.
-    change : {"", "keep", "number", "category", "date"}
+    change : {"", "keep", "number", "category", "date", "groups"}
         What to give for this column in `columns`, or as a flag of 'nearwise fit', to have it used
-        in the other way.
+        in the other way. "groups": it may name what several rows belong to, `groups` of `fit`.
     """
 
     name: str
@@ -136,10 +138,34 @@ def plan_columns(
     chosen = _check_wishes(wishes, frame)
     written = Written.of(frame)
     usual = written.decimal or (decimal_of(frame) if judge else "")
-    return [
+    plans = [
         plan_column(frame[name], str(name), chosen.get(str(name)), written, usual, judge=judge)
         for name in frame.columns
     ]
+    return _with_groups(frame, plans, chosen) if judge else plans
+
+
+def _with_groups(
+    frame: pd.DataFrame, plans: list[ColumnPlan], chosen: Mapping[str, Wish]
+) -> list[ColumnPlan]:
+    """Note which columns may name what several rows belong to; a wish for one settles it."""
+    used = {plan.report.name: plan.report for plan in plans if plan.report.use != "left out"}
+    alike = set(alike_by({name: frame[name] for name in used}))
+    found = []
+    for plan in plans:
+        name, report = plan.report.name, plan.report
+        few = report.distinct is not None and 2 <= report.distinct <= len(frame) / 2
+        named = few and report.use != "date" and is_id_name(name)
+        if name in used and name not in chosen and (named or name in alike):
+            why = ALIKE if name in alike else "an id by its name, and values repeat"
+            reason = f"{report.reason}; {why}" if report.reason else why
+            plan = replace(
+                plan,
+                report=replace(report, reason=reason, change="groups"),
+                warn=plan.warn or name in alike,
+            )
+        found.append(plan)
+    return found
 
 
 def refuse_nothing_used(reports: Sequence[ColumnReport]) -> None:
@@ -172,15 +198,19 @@ def warn_of_columns(plans: list[ColumnPlan]) -> None:
     spoken = [plan.report for plan in plans if plan.warn]
     if not spoken:
         return
-    lines = [
-        f"Column {report.name!r} {_spoken(report)} "
-        f"(columns={{{report.name!r}: {report.change!r}}} changes it)."
-        if report.change
-        else f"Column {report.name!r} {_spoken(report)}."
-        for report in spoken[:5]
-    ]
+    lines = [f"Column {report.name!r} {_spoken(report)}{_remedy(report)}." for report in spoken[:5]]
     more = f" So are {len(spoken) - 5} more: see column_report_." if len(spoken) > 5 else ""
     warn_user(" ".join(lines) + more, ColumnWarning)
+
+
+def _remedy(report: ColumnReport) -> str:
+    """Say what changes the use of a column."""
+    if report.change == "groups":
+        return (
+            f". If new rows will have other values there, give fit(groups=X[{report.name!r}]) and "
+            f"leave the column out: columns={{{report.name!r}: 'left out'}}"
+        )
+    return f" (columns={{{report.name!r}: {report.change!r}}} changes it)" if report.change else ""
 
 
 def _spoken(report: ColumnReport) -> str:
@@ -442,7 +472,7 @@ def _numbers_as_text(
     """Numbers written as text stay categories, unless they differ in (nearly) every row."""
     reason = _every_row_its_own(plan.report, len(column))
     padded = any(isinstance(v, str) and _PADDED.fullmatch(v.strip()) for v in values)
-    if reason and (padded or _is_id_name(name)):
+    if reason and (padded or is_id_name(name)):
         return _left_out(plan, reason, change="number")
     if reason:
         report = _report(
@@ -477,7 +507,7 @@ def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
     n, distinct = n_rows - report.missing, report.distinct or 0
     if n < 0.9 * n_rows:
         return ""  # whether there is a value may be informative
-    if distinct == n and n >= _FEWEST_IDS and _is_id_name(report.name):
+    if distinct == n and n >= _FEWEST_IDS and is_id_name(report.name):
         return "a row id by its name, different in every row"
     if distinct == n and n >= _FEWEST_TEXTS:
         return "text that is different in every row"
@@ -496,7 +526,7 @@ def _row_number(column: pd.Series, name: str, report: ColumnReport) -> str:
     values = pd.to_numeric(column.dropna(), errors="coerce").to_numpy(dtype=float)
     if np.isnan(values).any() or not np.isfinite(values).all() or (values % 1 != 0).any():
         return ""
-    if _is_id_name(name):
+    if is_id_name(name):
         return "a row id by its name, different in every row"
     whole = pd.api.types.is_integer_dtype(column) and n == len(column) >= _FEWEST_RUN
     if whole and (np.diff(values) == 1).all() and not _TIME_WORDS & set(_words(name)):
@@ -516,7 +546,8 @@ def _words(name: str) -> list[str]:
     return [word.casefold() for word in _WORDS.findall(name)]
 
 
-def _is_id_name(name: str) -> bool:
+def is_id_name(name: str) -> bool:
+    """Whether a column is called an id or an index."""
     words = _words(name)
     named = bool(words) and (words[-1] in _ID_WORDS or words[0] in _ID_WORDS)
     return named or _INDEX_NAME.fullmatch(name.strip()) is not None

@@ -1,13 +1,12 @@
 """Groups of rows that belong together: those that a user names, or rows that equal each other."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from nearwise.classifier.inputs.by_text import as_read
-from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import as_digests
 
 _REPEATED = 0.05  # share of the rows that equal another one from which copies are no accident
@@ -17,39 +16,58 @@ _CHANCE = 0.5  # pairs of rows that differ in one column, per pair of equal rows
 Digests = NDArray[np.int64]
 
 
-def check_groups(groups: Any, n_rows: int) -> Digests | None:
-    """Digests of the groups that rows are said to belong to, int64 (n,); None without groups.
+class Groups(NamedTuple):
+    """Groups that rows are said to belong to.
 
-    Groups of equal text are one, as 7 and "7" are in different files.
+    Attributes
+    ----------
+    digests : int64 ndarray of shape (n,)
+        Hashes of the groups' names. Names of equal text are one, as 7 and "7" in different files.
+    name : str
+        Of the column that held them; "" where it had none.
+    """
+
+    digests: Digests
+    name: str
+
+    def of_rows(self, n_rows: int) -> Digests:
+        """Return the digests; ValueError if they are not those of so many rows."""
+        if len(self.digests) != n_rows:
+            raise ValueError(
+                f"X has {n_rows} rows but groups has {len(self.digests)}. Give one per row."
+            )
+        return self.digests
+
+
+def check_groups(groups: Any) -> Groups | None:
+    """Read what `fit` takes as groups; None without.
 
     Raises
     ------
     ValueError
-        If there is not one group per row, some are missing, or it is no flat array.
+        If some are missing, or it is no flat array.
     """
-    if groups is None:
-        return None
+    if groups is None or isinstance(groups, Groups):
+        return groups
     if isinstance(groups, str | bytes) or np.ndim(groups) != 1:
         shape = "text" if isinstance(groups, str | bytes) else f"shape {np.shape(groups)}"
         raise ValueError(
             f"groups has {shape}. Give one value per row, such as X['subject'] (and leave that "
             "column out of X)."
         )
-    values = pd.Series(np.asarray(groups, dtype=object))
-    if len(values) != n_rows:
-        raise ValueError(f"X has {n_rows} rows but groups has {len(values)}. Give one per row.")
+    values = pd.Series(list(groups), dtype=object)
     missing = values.isna()
     if missing.any():
         raise ValueError(
-            f"groups holds no value in {int(missing.sum())} of {n_rows} rows (first in row "
+            f"groups holds no value in {int(missing.sum())} of {len(values)} rows (first in row "
             f"{int(missing.argmax())}). Give a row that belongs to no group a value of its own."
         )
     codes, distinct = pd.factorize(values)
-    digests: Digests = as_digests(as_read(value).encode() for value in distinct)[codes]
-    return digests
+    digests = as_digests(as_read(value).encode() for value in distinct)[codes]
+    return Groups(digests, str(getattr(groups, "name", None) or ""))
 
 
-def copied_rows(rows: AnyRows) -> Digests | None:
+def copied_rows(rows: Any) -> Digests | None:
     """Digests of the rows, int64 (n,), where many are copies of others that were made; else None.
 
     Equal rows of a table with few different ones, such as answers to three questions, are no
@@ -76,7 +94,7 @@ def _n_pairs(digests: NDArray[np.uint64]) -> int:
     return int((size * (size - 1) // 2).sum())
 
 
-def _hashed_cells(rows: AnyRows) -> NDArray[np.uint64] | None:
+def _hashed_cells(rows: Any) -> NDArray[np.uint64] | None:
     """Number for the content of each cell, whose sums (modulo 2**64) are those of the rows."""
     if not hasattr(rows, "codes"):
         return None  # of images

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from nearwise.classifier.inputs.columns import ColumnWarning, refuse_repeated
+from nearwise.classifier.inputs.groups import Groups, check_groups
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder, TTAView, check_images
 from nearwise.classifier.inputs.sources import as_rows, read_source
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
@@ -53,7 +54,7 @@ class Source(NamedTuple):
     X: Any
     y: Any = None
     names: np.ndarray | None = None
-    groups: Any = None
+    groups: Groups | None = None
 
     @classmethod
     def of(cls, X: Any, y: Any = None, groups: Any = None, *, training: bool = True) -> "Source":
@@ -61,8 +62,8 @@ class Source(NamedTuple):
         if isinstance(X, Source):
             return X
         if isinstance(X, pd.DataFrame | np.ndarray):
-            return cls(X, y, groups=groups)
-        return cls(*read_source(X, y, training=training), groups)
+            return cls(X, y, groups=check_groups(groups))
+        return cls(*read_source(X, y, training=training), check_groups(groups))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
 GROUP = "group"  # int64 (n,): rows of a group, such as a patient's, are left out together
 COPIES = "copies"  # int64 (n,): the same where equal rows are the groups
+GROUPED = (GROUP, COPIES)
 FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; there once one was changed
 TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
 Searchable = BaseIndex | ChangedIndex
@@ -283,7 +284,7 @@ class MemoryViews:
     @property
     def groups(self) -> Tensor | None:
         """Numbers of the groups of rows that are left out together, (n,); None without groups."""
-        name = next((one for one in (GROUP, COPIES) if one in self.bank.columns), None)
+        name = next((one for one in GROUPED if one in self.bank.columns), None)
         if name is None:
             return None
         if _GROUPS not in self.derived:

@@ -10,7 +10,6 @@ from torch import Tensor
 from nearwise.classifier.fit.parameter_checks import check_bound, check_settings
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
-from nearwise.classifier.inputs.groups import check_groups
 from nearwise.classifier.inputs.labels import check_weight
 from nearwise.classifier.inputs.rows import Rows, Source
 from nearwise.classifier.model.class_prior import check_class_prior
@@ -40,8 +39,9 @@ def with_rows(
     rows = Rows.given(X, model.columns, model.predictor.encoder, views)
     everyone = rows.encode(model.predictor.tta if views is None else None)
     weight = check_weight(sample_weight, len(rows))
-    digests = groups_of_new(model, check_groups(groups, len(rows)), everyone[0])
-    new = NewRows(rows.X, everyone, y, weight, names, digests)
+    digests = None if groups is None else groups.of_rows(len(rows))
+    own = groups_of_new(model, digests, everyone[0])
+    new = NewRows(rows.X, everyone, y, weight, names, own)
     changed, ids = changes.with_rows(model, new, bound)
     return _judged_again(params, model, changed), ids
 

@@ -63,8 +63,11 @@ def groups_of_new(
 ) -> dict[str, Tensor]:
     """Column of the bank with the groups of new rows; empty where the model has no groups.
 
-    ValueError if groups are given and the model has none, or the reverse.
+    ValueError if groups are given and the model has none, or the reverse; a memory in a store
+    keeps none.
     """
+    if not model.holds_memory:
+        return {}
     if (model.group_name is None) != (given is None):
         name = model.group_name and f" (those of the fit were {model.group_name!r})"
         raise ValueError(

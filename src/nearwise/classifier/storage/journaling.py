@@ -13,9 +13,11 @@ import torch
 from pydantic import Field
 
 from nearwise.classifier.fit.parameter_checks import check_bound
+from nearwise.classifier.inputs.groups import Groups
 from nearwise.classifier.inputs.labels import label_list, label_values
 from nearwise.classifier.inputs.rows import Source
 from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.memory_views import GROUP
 from nearwise.classifier.online import by_settings, changes
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
 from nearwise.classifier.storage.parameters import replace_former
@@ -42,12 +44,13 @@ class Draft(NamedTuple):
 
 
 class _Labels(Part):
-    """Labels of added or removed rows, and their weights and files."""
+    """Labels of added or removed rows, and their weights, files and groups (digests)."""
 
     labels: list[Category]
     dtype: LabelType
     weights: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None
     names: list[str] | None
+    groups: list[int] | None = None
 
 
 class Judged(Part):
@@ -101,7 +104,8 @@ def pack_rows_to_add(
 ) -> dict[str, bytes]:
     """Pack rows that were checked, their labels, weights and files."""
     parts = {f"rows/{i}": pack_table(rows) for i, rows in enumerate([source.X, *(views or [])])}
-    parts[_LABELS] = _pack_labels(label_values(source.y), weight, source.names)
+    groups = None if source.groups is None else source.groups.of_rows(len(source.X))
+    parts[_LABELS] = _pack_labels(label_values(source.y), weight, source.names, groups)
     return parts
 
 
@@ -124,7 +128,8 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
         rows = rows.reset_index(drop=True)
     labels = _labels_of(fitted, ids)
     weights = fitted.bank.sample_weight[at].double().numpy() * fitted.weight_unit
-    held = _pack_labels(labels, weights, names)
+    groups = fitted.bank.columns.get(GROUP)
+    held = _pack_labels(labels, weights, names, None if groups is None else groups[at].numpy())
     details = _Removed(forget_classes=forget_classes).model_dump()
     return Draft(REMOVE, ids, details, {"rows/0": pack_table(rows), _LABELS: held})
 
@@ -227,7 +232,9 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         y = np.array(labels.labels, dtype=np.dtype(labels.dtype))
         weight = None if labels.weights is None else np.array(labels.weights)
         bound = changes.Bound(added.capacity, cast(EvictionName, added.eviction), gone)
-        source = Source(rows[0], y, names)
+        digests = None if labels.groups is None else np.array(labels.groups, dtype=np.int64)
+        groups = None if digests is None else Groups(digests, "")
+        source = Source(rows[0], y, names, groups)
         made, fresh = by_settings.with_rows(model, fitted, source, weight, rows[1:] or None, bound)
         found = {"evicted": made.evicted.tolist()}
         return made, _made(change, tuple(fresh.tolist()), found)
@@ -302,12 +309,18 @@ def unpack_table(stored: bytes, n_rows: int) -> Any:
     return frame_of(table)
 
 
-def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | None) -> bytes:
+def _pack_labels(
+    y: np.ndarray,
+    weight: np.ndarray | None,
+    names: np.ndarray | None,
+    groups: np.ndarray | None,
+) -> bytes:
     held = _Labels(
         labels=label_list(y),
         dtype=y.dtype.str,
         weights=None if weight is None else weight.tolist(),
         names=None if names is None else names.tolist(),
+        groups=None if groups is None else groups.tolist(),
     )
     return held.model_dump_json().encode()
 

@@ -18,6 +18,7 @@ from nearwise.classifier.model.memory_views import (
     FINDABLE,
     FITTED,
     FOLD,
+    GROUPED,
     OPINION,
     MemoryViews,
 )
@@ -41,7 +42,7 @@ from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import Schema, SpaceSchema, StoredRows, engine_of
 from nearwise.memory.stores.protocol import BATCH
 
-_NOT_KEPT = (FOLD, FINDABLE, FITTED, BASE)  # columns that only predictions of remembered rows need
+_NOT_KEPT = (FOLD, FINDABLE, FITTED, BASE, *GROUPED)  # columns that only predictions of remembered rows need
 _BATCH_BYTES = 2**28  # of rows that are written at once
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
 
@@ -86,6 +87,7 @@ def move_memory(
     located = OWN_STORE if store is None else engine_of(uri).located(uri)
     columns = _columns_of(fitted.predictor.views)
     layout, codec = _layout_of(fitted, columns), RowCodec()
+    fitted = _without_groups(fitted)
     rows = _rows_of(fitted, columns, layout, codec, progress or (lambda done, n_rows: None))
     first = next(rows)  # packs the schema of all, which the summary names
     tensors, meta, blobs = pack_model(model, _sample(fitted))  # what it refuses, it refuses here
@@ -151,6 +153,15 @@ def _checked(uri: str, folder: Path) -> str:
     return uri
 
 
+def _without_groups(fitted: FittedModel) -> FittedModel:
+    """Give a model that knows no groups: rows in a store are not left out of anything."""
+    fork = fitted.fork()
+    for name in GROUPED:
+        if fork.bank.columns.pop(name, None) is not None:
+            fork.predictor.views.forget_labels()
+    return fork
+
+
 def _sample(fitted: FittedModel) -> FittedModel:
     """Give a model with few of the rows, some of each class, that opens and predicts."""
     labels, n_rows = fitted.label_positions.numpy(), len(fitted.bank)
@@ -200,7 +211,7 @@ def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
             usual=float(columns[spec.reliability].mean()),
         )
     calibration = {
-        n_views: calibration_rows(predictor, model.n_classes, n_views)
+        n_views: calibration_rows(predictor, model.n_classes, n_views).one_per_group()
         for n_views in {1, predictor.n_views}
     }
     return Layout([*map(FactColumn.model_validate, described)], spaces, calibration)

@@ -59,7 +59,9 @@ def _described(column: "ColumnReport", flags: bool) -> str:
     text = ", ".join(parts)
     if column.reason:
         text += f"; {column.reason}"
-    if flags and column.change:
+    if flags and column.change == "groups":
+        text += f" (--groups {_quoted(column.name)} keeps them together)"
+    elif flags and column.change:
         text += f" (--{column.change} {_quoted(column.name)} changes that)"
     return text
 

@@ -329,8 +329,7 @@ def cross_fit(
         parts |= {one.name: out[one.name][at] for one in ones}
         some = (labels[at], None if judging is None else judging[at], label_model)
         nll.update({name: tempered_nll(part, *some) for name, part in parts.items()})
-        n = None if groups is None else len(np.unique(groups[at]))
-        pool, *others = (lean_pool(one, *some, n=n) for one in label_model.pool_options(parts))
+        pool, *others = (lean_pool(one, *some) for one in label_model.pool_options(parts))
         for other in others:
             pool = other if clearly_lower(other.losses, pool.losses) else pool
         return pool
@@ -354,8 +353,7 @@ def cross_fit(
         if not parts:
             return Base([], {}, n_classes)
         some = labels[every], None if judging is None else judging[every]
-        n_apart = len(every) if groups is None else len(np.unique(groups[every]))
-        pool = pooled(parts, *some, label_model, ridge=RIDGE / n_apart)
+        pool = pooled(parts, *some, label_model, ridge=RIDGE / len(every))
     base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
     base.oof_log_proba = np.zeros((len(labels), n_classes))
     base.oof_log_proba[every] = pool.log_proba

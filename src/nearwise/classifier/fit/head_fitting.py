@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.base import RIDGE
 from nearwise.classifier.fit.class_calibration import fit_class_correction
 from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.model.class_prior import ClassCorrection, log_ratio
@@ -71,13 +70,12 @@ def tuned_head(
     settings: FitSettings,
     label_model: LabelModel,
     progress: Progress,
-    groups: Tensor | None = None,
 ) -> tuple[CrossFit, Tensor, dict[str, float]]:
     """Train the head further, and keep that where other rows are predicted better.
 
     For the first `n_heads` of the folds, which are positions in `data`. Also gives the rows on
     which that was measured, predicted by heads that they neither trained nor stopped, and the NLL
-    of these before and after. `groups` (n,) are those of the rows.
+    of these before and after.
     """
     rows = torch.from_numpy(np.concatenate([held for _, held in folds[:n_heads]]))
     some = data.take(rows)
@@ -86,8 +84,7 @@ def tuned_head(
     labelled = (some.labels, some.weight, label_model)
     before, after = (mean_nll(one, *labelled) for one in (plain.log_proba, fit.log_proba))
     nlls = {"nll_before": before, "nll_after": after}
-    of_rows = None if groups is None else groups[rows]
-    if not clearly_better(fit.log_proba, plain.log_proba, *labelled, of_rows):
+    if not clearly_better(fit.log_proba, plain.log_proba, *labelled):
         head = copy.deepcopy(shared_head())
         return CrossFit(head, plain.log_proba, plain.neighbor_log_proba), rows, nlls
     return fit, rows, nlls
@@ -119,13 +116,12 @@ def accept_head(
     problem: Labelled,
     settings: FitSettings,
     *,
-    n: int,
+    ridge: float = 0.0,
 ) -> Predictor:
     """Take the head; decide by out-of-fold predictions on its share and the temperatures.
 
-    `n` is the number of rows, or of the groups that they belong to.
+    `ridge` is that of `fit_temperature`.
     """
-    ridge = RIDGE / n
     labelled = (data.labels, data.weight, problem.label_model)
     oof_nll = mean_nll(fit.log_proba, *labelled)
     part_temperatures = tuple(
@@ -137,7 +133,6 @@ def accept_head(
             fit.log_proba,
             data.base_log_proba if predictor.has_base else None,
             *labelled,
-            n=n,
             ridge=ridge,
         )
         if settings.calibrate
@@ -164,13 +159,12 @@ def calibrated_views(
     problem: Labelled,
     settings: FitSettings,
     *,
-    n: int,
+    ridge: float,
 ) -> Predictor:
     """Choose how views are merged, and fit the temperatures of merged predictions.
 
-    `fit` and `data` hold the views of the same rows one after the other; `n` as in `accept_head`.
+    `fit` and `data` hold the views of the same rows one after the other.
     """
-    ridge = RIDGE / n
     n_rows, n_classes = len(data) // predictor.n_views, len(predictor.prior)
     each = [
         Answer(

@@ -245,13 +245,9 @@ def _with_head(
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
     data, *others = tries
-    groups = None if problem.groups is None else torch.from_numpy(problem.groups)
-    if groups is not None and problem.is_held_out:
-        groups = groups[held_out].repeat(predictor.n_views)
-    tune = (folds, n_heads, settings, model, progress, groups)
+    tune = (folds, n_heads, settings, model, progress)
     fit, rows, problem.choice["head"] = tuned_head(predictor, data, *tune)
-    of_rows = None if groups is None else groups[rows]
-    judged = data.labels[rows], data.weight[rows], model, of_rows
+    judged = data.labels[rows], data.weight[rows], model
     for other in others:
         found, _, nlls = tuned_head(predictor, other, *tune)
         if clearly_better(found.log_proba, fit.log_proba, *judged):
@@ -260,9 +256,9 @@ def _with_head(
         problem.choice["spaces"] = [spec.name for spec in predictor.views.specs[: len(data.spaces)]]
         predictor.views.keep(problem.choice["spaces"])
     first = rows < n_rows
-    n = int(first.sum()) if of_rows is None else len(of_rows[first].unique())
+    ridge = RIDGE / int(first.sum())
     some = data.take(rows[first])
-    tuned = accept_head(predictor, fit.take(first), some, problem, settings, n=n)
+    tuned = accept_head(predictor, fit.take(first), some, problem, settings, ridge=ridge)
     if predictor.n_views == 1:
         return tuned
     progress.stage("views")
@@ -273,7 +269,7 @@ def _with_head(
         keyed = [predictor.row_models(rows.take(held_out)).cpu() for rows in problem.all_views]
     ids = of_held if problem.ids is None else problem.ids[of_held]
     order = torch.argsort(rows)  # the folds of one that is held out cover it
-    merged = calibrated_views(tuned, fit.take(order), data, problem, settings, n=n)
+    merged = calibrated_views(tuned, fit.take(order), data, problem, settings, ridge=ridge)
     return replace(merged, judged_views=JudgedRows(ids, keyed))
 
 
@@ -359,7 +355,7 @@ def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Ten
     parts[:, arrays["classes"]] = np.maximum(log_softmax(scores, axis=1), _LEAST)
     if problem.groups is not None:
         parts = _without_groups(problem, labels, weight)
-    pool = pooled({GAUSSIAN: parts}, *problem.judged, ridge=RIDGE / problem.n_apart())
+    pool = pooled({GAUSSIAN: parts}, *problem.judged, ridge=RIDGE / len(labels))
     power = pool.powers[GAUSSIAN]
     arrays |= {name: arrays[name] * power**0.5 for name in ("factor", "offset")}
     arrays["bias"] = arrays["bias"] * power
@@ -571,7 +567,7 @@ def _as_new(
         if trains_keys:
             trained = fold.retrieve(keys | {TRAINED: fold.trained_keys(progress)})
             if tries:
-                trains_keys = nll - fold.nll(trained) > max(_WORTH * nll, 1 / problem.n_apart(fold.at))
+                trains_keys = nll - fold.nll(trained) > max(_WORTH * nll, 1 / len(fold.at))
             if trains_keys:
                 found = trained
         looks.append(found)
@@ -711,6 +707,6 @@ def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -
     answer = predictor.predict_left_out(problem.n_classes, rows)
     labelled = (problem.truth[rows], problem.judging_weight[rows])
     parts = predictions_of(predictor, [answer], *labelled)
-    predictor = accept_head(predictor, *parts, problem, settings, n=problem.n_apart(rows))
+    predictor = accept_head(predictor, *parts, problem, settings, ridge=RIDGE / len(rows))
     source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
     return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

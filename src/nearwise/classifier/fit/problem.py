@@ -153,12 +153,6 @@ class Problem:
         self.group_column, self.groups = {name: column}, numbers
         self.choice["groups"] = {"of": name, "n": int(numbers.max()) + 1}
 
-    def n_apart(self, rows: np.ndarray | Tensor | slice = slice(None)) -> int:
-        """How many of some rows are independent of each other: one of each group."""
-        if self.groups is None:
-            return len(self.labels[rows])
-        return len(np.unique(self.groups[rows]))
-
     @property
     def is_held_out(self) -> bool:
         """Whether there is one fold, whose rows are held out once."""

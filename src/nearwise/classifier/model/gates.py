@@ -59,16 +59,14 @@ def lean_pool(
     labels: np.ndarray,
     weight: np.ndarray | None,
     label_model: LabelModel = AS_GIVEN,
-    *,
-    n: int | None = None,
 ) -> Pool:
     """Pool predictions, less those that are not worth their cost.
 
     One after the other is left out that raises the NLL least, as long as the rise in all is not
-    more than one power gains by chance, half a row's share; of `n` groups, half a group's.
+    more than one power gains by chance, half a row's share.
     """
     pool = pooled(parts, labels, weight, label_model)
-    most = pool.nll + 0.5 / (n or len(labels))
+    most = pool.nll + 0.5 / len(labels)
     while len(parts := pool.parts) > 1:
         rest = ({n: part for n, part in parts.items() if n != left_out} for left_out in parts)
         least = min((pooled(one, labels, weight, label_model) for one in rest), key=lambda p: p.nll)

@@ -133,7 +133,6 @@ def accept(
     weight: Tensor,
     label_model: LabelModel = AS_GIVEN,
     *,
-    n: int | None = None,
     ridge: float = 0.0,
 ) -> Acceptance:
     """Choose share and temperature together on out-of-fold rows.
@@ -151,12 +150,10 @@ def accept(
     weight : Tensor of shape (n,)
     label_model : LabelModel, optional
         Leads from the classes that are predicted to `labels`.
-    n : int, optional
-        Groups that the rows belong to; by default each is its own.
     ridge : float, default=0.0
         Of the temperature; see `fit_temperature`.
     """
-    worth = 1.0 / (n or len(labels))
+    worth = 1.0 / len(labels)
     sources = "out-of-fold head (a temperature lowers no NLL)", "out-of-fold temperature"
     shares = [1.0] if base is None else [1.0, *np.linspace(0.0, 0.95, 20).tolist()]
     tried: list[tuple[float, Acceptance]] = []
@@ -178,23 +175,19 @@ def clearly_better(
     labels: Tensor,
     weight: Tensor,
     label_model: LabelModel = AS_GIVEN,
-    groups: Tensor | None = None,
 ) -> bool:
     """Whether predictions (n, C) of new rows are better than others by more than chance.
 
     Their NLL of smoothed labels is lower by over 1 / n and by over the standard error of the
-    paired differences. With `groups` (n,), numbered, these and not the rows are independent.
+    paired differences.
     """
     before, after = (
         smoothed_losses(label_model.given_log_proba(one), labels) for one in (other, log_proba)
     )
     share = weight / weight.sum()
     gain = ((before - after) * share).sum()
-    off, n = (before - after - gain) * share, len(labels)
-    if groups is not None:
-        off = off.new_zeros(int(groups.max()) + 1).index_add(0, groups, off)
-        n = len(groups.unique())
-    return bool(gain > max(1 / n, float(off.norm())))
+    error = ((before - after - gain) * share).norm()
+    return bool(gain > max(1 / len(labels), float(error)))
 
 
 def fit_temperature(

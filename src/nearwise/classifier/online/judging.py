@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.classifier.fit.base import RIDGE
 from nearwise.classifier.fit.head_fitting import (
     JUDGED,
     accept_head,
@@ -110,10 +111,9 @@ def _judged(model: FittedModel, settings: Callable[[], FitSettings]) -> Predicto
     plain = replace(predictor, acceptance=NOT_YET, choice=dict(predictor.choice))
     _, views = plain.predict_judged(model.n_classes, predictor.n_views, rows)
     labels, weight = model.label_positions[rows], _weight(model, rows)
-    groups = predictor.views.groups
-    n = len(rows) if groups is None else len(groups[rows].unique())
+    ridge = RIDGE / len(rows)
     parts = predictions_of(plain, views[:1], labels, weight)
-    again = accept_head(plain, *parts, known, chosen, n=n)
+    again = accept_head(plain, *parts, known, chosen, ridge=ridge)
     again.choice["judged"] = {
         "rows": len(rows),
         "changed": _n_since_fit(model),
@@ -124,7 +124,7 @@ def _judged(model: FittedModel, settings: Callable[[], FitSettings]) -> Predicto
     again = replace(again, acceptance=replace(again.acceptance, source=source))
     if predictor.n_views > 1:
         parts = predictions_of(plain, views, labels, weight)
-        again = calibrated_views(again, *parts, known, chosen, n=n)
+        again = calibrated_views(again, *parts, known, chosen, ridge=ridge)
     return _with(again, _judgement(again), of_fit=predictor.of_fit or _judgement(predictor))
 
 

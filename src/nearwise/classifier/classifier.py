@@ -108,7 +108,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Rows left out of what is fitted first, and then used for heads and calibration. An int:
         folds of a cross-fit, for tables in one view. A float: a share once; it also stops the
         networks. A splitter of scikit-learn: a cross-fit if it has several splits, else its test
-        rows once; `groups` are not supported. "auto" and None: 5 folds, 3 with preset="fast" and
+        rows once. "latest": the last fifth of the rows once, as given, to judge by what came last
+        where the first were earlier. "auto" and None: 5 folds, 3 with preset="fast" and
         above 5,000 rows; for images and views a share of .1, up to .5 to reach 20 rows.
     tta : {"flip", "shift"} or sequence of these, optional
         Further views of every image: mirrored; four shifted crops. They are part of the memory's

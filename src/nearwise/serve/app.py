@@ -210,7 +210,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
             y = labels_for(live.now, body.labels, new_classes=body.new_classes)
             take = live.feedback if "judged" in details else live.add
             with collected_warnings() as said:
-                change = take(X, y, key=key)
+                change = take(X, y, groups=body.groups, key=key)
             warnings.extend(dict.fromkeys(said))
             return change
 

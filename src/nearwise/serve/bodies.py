@@ -162,6 +162,9 @@ class Labelled(Rows):
     """Rows with their labels."""
 
     labels: Labels
+    groups: Labels | None = Field(
+        None, description="What each row belongs to, for a model that was fitted with groups."
+    )
     new_classes: bool = Field(
         False,
         description="Whether labels may be new classes; otherwise an unknown label is an error.",
@@ -171,6 +174,8 @@ class Labelled(Rows):
     def _as_many(self) -> "Labelled":
         if len(self.labels) != self.n_rows:
             raise ValueError(f"{self.n_rows} rows have {len(self.labels)} labels; give one each")
+        if self.groups is not None and len(self.groups) != self.n_rows:
+            raise ValueError(f"{self.n_rows} rows have {len(self.groups)} groups; give one each")
         return self
 
 

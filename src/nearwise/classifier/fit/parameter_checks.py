@@ -221,7 +221,7 @@ def _check_cv(
     if not (by_rows or (whole and 2 <= cv <= MOST_FOLDS)):
         raise ValueError(
             f'cv={estimator.cv!r} must be "auto", a number of folds from 2 to {MOST_FOLDS}, a '
-            "share between 0 and 1 of the rows to hold out once, or a splitter of "
+            'share between 0 and 1 of the rows to hold out once, "latest", or a splitter of '
             "sklearn.model_selection."
         )
     if images or n_views > 1:

@@ -1,5 +1,6 @@
 """What a fit works on: checked settings, the encoded training rows and their folds."""
 
+import math
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +36,8 @@ from nearwise.functional import Metric
 from nearwise.memory.groups import group_numbers
 from nearwise.names import listed
 
+LATEST = "latest"  # cv that holds out the last rows once
+_LATEST_SHARE = 0.2
 MOST_FOLDS = 100  # each fits a forest and fills a memory
 
 Fold = tuple[np.ndarray, np.ndarray]  # positions of the rows to learn from, and of those held out
@@ -278,6 +281,8 @@ def given_folds(
         If parts are empty, overlap, share a group or lack a class; if one of several splits holds
         out no row, or no split holds out some row; if `cv` cannot be used.
     """
+    if isinstance(cv, str) and cv == LATEST:
+        return [_latest(labels, groups)]
     if not is_splitter(cv):
         return []
     named = f"cv={textwrap.shorten(repr(cv), 60)}" if hasattr(cv, "split") else "cv"
@@ -323,6 +328,26 @@ def given_folds(
     if len(pairs) > 1:
         _check_each_once(np.where(lone, 1, n_held), named)
     return folds
+
+
+def _latest(labels: np.ndarray, groups: np.ndarray | None) -> Fold:
+    """Hold out the last fifth of the rows, but learn those of classes that came there first.
+
+    And of groups that came before.
+    """
+    n_rows = len(labels)
+    later = np.arange(n_rows) >= n_rows - math.ceil(_LATEST_SHARE * n_rows)
+    held_out = later & np.isin(labels, labels[~later])
+    if groups is not None:
+        held_out &= ~np.isin(groups, groups[~later])
+    if len(np.unique(labels[held_out])) < 2:
+        also = "" if groups is None else " of groups that no earlier row is of"
+        raise ValueError(
+            f'cv="latest" (--time) holds out the last {int(later.sum())} of {n_rows} rows, and '
+            f"among those{also} are rows of fewer than 2 known classes. Give more rows, or hold "
+            "random ones out: cv=0.2."
+        )
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 def _pairs(

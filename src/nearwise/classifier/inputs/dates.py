@@ -78,6 +78,16 @@ def holds_dates(column: pd.Series) -> bool:
     return len(values) > 0 and all(isinstance(v, datetime.date | np.datetime64) for v in values)
 
 
+def moments_of(column: pd.Series) -> pd.Series:
+    """Read a column of dates, or of text that writes them in one way; NaT for what is none."""
+    if holds_dates(column):
+        return pd.to_datetime(_moments(column, "", str(column.name)), utc=True)
+    distinct = [value for value in column.dropna().unique() if isinstance(value, str)]
+    layouts, _ = text_layouts(distinct) if distinct else ([], [])
+    found = read_texts(column.astype(object), layouts[0] if layouts else ISO)
+    return pd.to_datetime(found, utc=True)
+
+
 def holds_times(column: pd.Series) -> bool:
     """Whether a column's values are times of day, not text that looks like them."""
     if not pd.api.types.is_object_dtype(column.dtype):

@@ -16,7 +16,7 @@ from nearwise.classifier.inputs.labels import check_labels, label_values, positi
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import as_frame
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.memory_views import COPIES, GROUP, Forgetting
+from nearwise.classifier.model.memory_views import FOLD, GROUPED, Forgetting
 from nearwise.classifier.online.capacity import rows_to_forget
 from nearwise.classifier.online.refreshing import can_refresh
 from nearwise.classifier.online.updates import (
@@ -61,7 +61,10 @@ class NewRows(NamedTuple):
 def groups_of_new(
     model: FittedModel, given: np.ndarray | None, rows: AnyRows
 ) -> dict[str, Tensor]:
-    """Column of the bank with the groups of new rows; empty where the model has no groups.
+    """Columns of the bank about the groups of new rows; empty where the model has no groups.
+
+    Rows of a group that a base has learned are no calibration rows: it does not predict them as
+    rows of a new group.
 
     ValueError if groups are given and the model has none, or the reverse; a memory in a store
     keeps none.
@@ -77,11 +80,15 @@ def groups_of_new(
             else "This classifier was fitted without groups. Leave groups out, or fit again with "
             "groups."
         )
-    if given is not None:
-        return {GROUP: torch.from_numpy(given)}
-    if COPIES not in model.bank.columns:
+    name = next((one for one in GROUPED if one in model.bank.columns), None)
+    if name is None:
         return {}
-    return {COPIES: torch.from_numpy(rows.digests())}
+    groups = torch.from_numpy(rows.digests() if given is None else given)
+    learned = torch.zeros(len(groups), dtype=torch.bool)
+    if model.predictor.has_base:
+        of_fit = model.bank.columns[name][model.bank.ids < model.stream.refreshed_at]
+        learned = torch.isin(groups, of_fit)
+    return {name: groups, FOLD: -learned.long()}
 
 
 def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedModel, Tensor]:

@@ -13,13 +13,16 @@ from nearwise.warn import warn_user
 _SPLITTERS = (
     "KFold",
     "StratifiedKFold",
+    "GroupKFold",
+    "StratifiedGroupKFold",
     "LeaveOneOut",
     "ShuffleSplit",
     "StratifiedShuffleSplit",
+    "GroupShuffleSplit",
     "PredefinedSplit",
 )
 _FORMER_EVICTIONS = ("class-balanced", "importance")
-_PLAIN: TypeAdapter[Any] = TypeAdapter(int | float | Literal["auto"] | None)
+_PLAIN: TypeAdapter[Any] = TypeAdapter(int | float | Literal["auto", "latest"] | None)
 
 
 def stored_cv(cv: Any) -> Any:

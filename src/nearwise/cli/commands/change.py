@@ -63,6 +63,14 @@ def add(
             "that both have.",
         ),
     ] = False,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that says what rows belong to, for a model that was fitted with groups; "
+            "by default the one of that name.",
+        ),
+    ] = None,
     resize: options.ResizeOption = False,
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
@@ -106,6 +114,7 @@ def add(
             target,
             images,
             part="train",
+            groups=groups or learned.fitted_.group_name or None,
             skip_unlabelled=skip_unlabelled,
             header=header,
             quiet=quiet,

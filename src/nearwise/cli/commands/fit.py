@@ -47,6 +47,23 @@ def fit(
     weight: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that says what rows belong to, such as a patient with several; new rows "
+            "will be of new ones. Rows of one are learned and left out together.",
+        ),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="COLUMN",
+            help="Column of dates or numbers: the latest fifth of the rows is held out, to judge "
+            "and calibrate by, as new rows will be later still.",
+        ),
+    ] = None,
     preset: Annotated[
         Literal["default", "fast", "instant"] | None,
         typer.Option(
@@ -135,19 +152,23 @@ def fit(
       nearwise fit train.csv -t churned -o churn.model --resume
       nearwise fit train.csv -t churned -o churn.model --preset instant
       nearwise fit train.csv -t churned -o churn.model --cv 10
+      nearwise fit visits.csv -t relapse -o relapse.model --groups patient
+      nearwise fit train.csv -t churned -o churn.model --time signed_up
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
       nearwise fit flowers/ --out flowers.model --image-size 64
     """
     check_out(out, overwrite=overwrite)
     check_folder("--out", out, [data], for_model=True)
     check_checkpoints(out)
+    if time_column is not None and cv is not None:
+        raise ValueError("--time holds out the latest fifth of the rows. Leave --cv out.")
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)
     chosen: dict[str, Any] = {
         "preset": preset,
         "base": base,
         "embedder": embedder,
         "n_neighbors": parse_count("--n-neighbors", n_neighbors),
-        "cv": parse_cv("--cv", cv),
+        "cv": "latest" if time_column is not None else parse_cv("--cv", cv),
         "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
         "class_prior": class_prior,
         "columns": columns or None,
@@ -161,6 +182,8 @@ def fit(
         drop=drop or [],
         keep_words=keep_words or [],
         weight=weight,
+        groups=groups,
+        time=time_column,
         skip_unlabelled=skip_unlabelled,
         header=header,
         quiet=quiet,
@@ -295,6 +318,8 @@ def _summarize(
     if rows.names is None:
         n_used = sum(use != "left out" for use in model.column_types_.values())
         learned, judged = f"rows and {n_used} columns", "NLL out of fold"
+        if model.cv == "latest":
+            judged = f"NLL of the latest {model.choice_['held_out']} rows"
     else:
         size = model.column_types_["image"].removesuffix(" uint8")
         n_held = model.choice_["held_out"]

@@ -142,6 +142,31 @@ def split_target(
     return (features[y.notna()], y[y.notna()]) if missing else (features, y)
 
 
+def in_order(table: "pd.DataFrame", time: str, where: str) -> "pd.DataFrame":
+    """Sort rows by a column of dates, moments or numbers, the latest last.
+
+    ValueError naming the first cell that is none.
+    """
+    import pandas as pd
+
+    from nearwise.classifier.inputs.dates import moments_of
+
+    column = table[time]
+    is_number = pd.api.types.is_numeric_dtype(column)
+    when = column if is_number else moments_of(column)
+    missing = when.isna()
+    if missing.any():
+        row = int(missing.to_numpy().argmax())
+        value = column.iloc[row]
+        text = "no value" if pd.isna(value) else repr(value)
+        raise ValueError(
+            f"{named(where)}: the --time column {time!r} holds {text} in row {row} (counted from "
+            f"0; {int(missing.sum())} such rows of {len(column)}), which is no date that can be "
+            "told and no number. Write dates as 2024-12-31, or leave those rows out."
+        )
+    return table.loc[when.sort_values(kind="stable").index]
+
+
 def free_name(name: object, taken: Collection[str]) -> str:
     """Give a column's name, with a _ after it for each time that it is taken."""
     free = str(name)

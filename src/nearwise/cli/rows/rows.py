@@ -11,6 +11,7 @@ from nearwise.cli.rows.column_options import report
 from nearwise.cli.rows.frames import (
     Frame,
     as_learned,
+    in_order,
     match_columns,
     match_places,
     named,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 class Rows:
     """Rows with labels, none of them missing: a table, or images and (`names`) their files.
 
-    `frame` is what a table was read as, with the columns as they are written.
+    `frame` is what a table was read as, with the columns as they are written; `groups` the column
+    that says what rows belong to.
     """
 
     X: "pd.DataFrame | np.ndarray"
@@ -48,6 +50,7 @@ class Rows:
     weight: "np.ndarray | None" = None
     names: "np.ndarray | None" = None
     frame: Frame | None = None
+    groups: "pd.Series | None" = None
 
     def __len__(self) -> int:
         """How many there are."""
@@ -61,14 +64,16 @@ class Rows:
     @property
     def source(self) -> Any:
         """What `fit` and `add` take for X."""
+        from nearwise.classifier.inputs.groups import check_groups
         from nearwise.classifier.inputs.rows import Source
 
-        return Source(self.X, self.y, self.names)
+        return Source(self.X, self.y, self.names, check_groups(self.groups))
 
     def take(self, at: "np.ndarray") -> "Rows":
         """Give some of them, by position."""
         names, weight = (None if of is None else of[at] for of in (self.names, self.weight))
-        return Rows(take_rows(self.X, at), self.y.iloc[at], weight, names, self.frame)
+        groups = None if self.groups is None else self.groups.iloc[at]
+        return Rows(take_rows(self.X, at), self.y.iloc[at], weight, names, self.frame, groups)
 
     def described(self, row: int, n_columns: int) -> dict[str, str]:
         """Describe a row: its first columns, or its file."""
@@ -99,6 +104,8 @@ def read_to_learn(
     drop: Sequence[str] = (),
     keep_words: Sequence[str] = (),
     weight: str | None = None,
+    groups: str | None = None,
+    time: str | None = None,
     skip_unlabelled: bool = False,
     header: bool | None = None,
     quiet: bool = False,
@@ -106,14 +113,16 @@ def read_to_learn(
     """Read rows that a model is to be fitted to.
 
     `data` is a table, "-" for one on standard input, or a folder with a folder of images for each
-    class; `target`, `drop`, `keep_words` and `weight` name columns of a table, `uses` says what
-    some are used as, which is reported of all. Rows without a label are left out on request.
+    class; `target`, `drop`, `keep_words`, `weight`, `groups` and `time` name columns of a table,
+    `uses` says what some are used as, which is reported of all. Rows come in the order of `time`;
+    columns of weights and groups are no features. Rows without a label are left out on request.
     ValueError if an option does not go with `data`, or this cannot be read.
     """
     if names_images(data):
         check_target(target)
         _refuse_header(header)
-        for option, value in (("--drop", drop), ("--keep-words", keep_words), ("--weight", weight)):
+        named_columns = {"--drop": drop, "--keep-words": keep_words, "--weight": weight}
+        for option, value in (named_columns | {"--groups": groups, "--time": time}).items():
             if value:
                 raise ValueError(f"{option} names a column; images have none. Leave it out.")
         _refuse_skipping(skip_unlabelled)
@@ -128,17 +137,24 @@ def read_to_learn(
             f"Which column of {named(data)} holds the labels? Name it with --target; it has: "
             f"{columns}."
         )
-    weights: pd.Series | None = None
-    if weight is not None:
-        require_columns(frame.table, [weight], data)
-        weights = frame.table.pop(weight)
+    taken = [name for name in (weight, groups, time) if name is not None]
+    if target in taken or len(set(taken)) < len(taken):
+        raise ValueError(
+            "--target, --weight, --groups and --time name four columns; give each another one."
+        )
+    require_columns(frame.table, taken, data)
+    if time is not None:
+        frame = frame._replace(table=in_order(frame.table, time, data))
+    weights: pd.Series | None = None if weight is None else frame.table.pop(weight)
+    belongs: pd.Series | None = None if groups is None else frame.table.pop(groups)
     category = [name for name, use in uses.items() if use == "category"]
     unmerged(frame, [target, *category], data, quiet=quiet)
     features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
     _note_words(frame, features, data, quiet=quiet)
     weight_of = None if weights is None else _weights(weights[labels.index], data)
     report(features, data, uses, quiet=quiet)
-    return Rows(features, labels, weight_of, frame=frame)
+    own = None if belongs is None else _groups(belongs[labels.index], "--groups", data)
+    return Rows(features, labels, weight_of, frame=frame, groups=own)
 
 
 def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: bool) -> None:
@@ -158,6 +174,18 @@ def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: boo
             f"note: {named(data)}: in {name!r} {said}, read as gaps; --keep-words "
             f"{shlex.quote(name)} keeps them as words."
         )
+
+
+def _groups(column: "pd.Series", option: str, data: str) -> "pd.Series":
+    """Give a column of groups, or name the first row that has none."""
+    missing = column.isna()
+    if missing.any():
+        raise ValueError(
+            f"{named(data)}: the {option} column {column.name!r} holds no value in row "
+            f"{int(missing.argmax())} (counted from 0; {int(missing.sum())} such rows of "
+            f"{len(column)}). Give a row that belongs to no group a value of its own."
+        )
+    return column
 
 
 def _weights(column: "pd.Series", data: str) -> "np.ndarray":
@@ -186,6 +214,7 @@ def read_for_model(
     options: ImageOptions,
     *,
     part: Literal["train", "test"],
+    groups: str | None = None,
     skip_unlabelled: bool = False,
     header: bool | None = None,
     quiet: bool = False,
@@ -193,7 +222,7 @@ def read_for_model(
     """Read labelled rows of the kind that the model in folder `name` takes.
 
     As `read_to_learn`, but the target is the model's own by default; `part` says what to take of a
-    folder of images that has both.
+    folder of images that has both, `groups` names a column that is read beside.
     """
     from nearwise.classifier.inputs.by_text import labels_as_classes
 
@@ -204,10 +233,19 @@ def read_for_model(
         frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
         frame = _read_as_learned(frame, values)
         features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
-        features = match_columns(features, names, data, optional=spare, quiet=quiet)
-        return Rows(features, labels_as_classes(labels, model.classes_))
+        known = [name for name in (groups, model.fitted_.group_name) if name]
+        belongs = None
+        if groups is not None:
+            require_columns(features, [groups], data)
+            belongs = _groups(features[groups], "--groups", data)
+        features = match_columns(
+            features, names, data, optional=spare, expected=known, quiet=quiet
+        )
+        return Rows(features, labels_as_classes(labels, model.classes_), groups=belongs)
     _refuse_header(header)
     _refuse_skipping(skip_unlabelled)
+    if groups is not None:
+        raise ValueError("--groups names a column; images have none. Leave it out.")
     check_target(target, model.target_name_)
     rows = _labelled(read_class_folder(data, part, options, of_images, quiet=quiet))
     return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)

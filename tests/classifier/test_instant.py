@@ -187,9 +187,8 @@ def test_a_tiny_memory_grows(base):
 @pytest.mark.parametrize("base", BASES)
 def test_a_stream_is_learned_within_its_capacity(base):
     X, y = blobs(300)
-    model = AttnKNNClassifier(
-        preset="instant", estimator=base, random_state=0, capacity=80, eviction="age"
-    )
+    settings = {"capacity": 80, "eviction": "age"}
+    model = AttnKNNClassifier(preset="instant", estimator=base, random_state=0, settings=settings)
     for start in range(0, 240, 60):
         model.partial_fit(X[start : start + 60], y[start : start + 60])
     assert len(model.memory_) == 80
@@ -295,7 +294,7 @@ def test_the_class_prior_is_changed_as_in_other_presets():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"embedder": "table"}, "embedder='table' does not fit preset=\"instant\", which trains"),
+        ({"settings": {"embedder": "table"}}, "embedder='table' does not fit preset=\"instant\", which trains"),
         ({"estimator": KNeighborsClassifier()}, "estimator=KNeighborsClassifier"),
         ({"cv": 3}, "cv=3"),
         ({"cv": 0.2}, "cv=0.2"),

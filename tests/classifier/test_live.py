@@ -525,7 +525,7 @@ def test_undo_says_what_it_cannot_bring_back(folder):
 
 def test_undo_removes_what_a_capacity_has_left_of_an_addition(folder, tmp_path):
     model = AttnKNNClassifier.load(folder)
-    model.capacity = model.n_remembered_
+    model.set_params(settings__capacity=model.n_remembered_)
     model.save(tmp_path / "full")
     live = LiveModel(tmp_path / "full")
     X, _ = blobs(40, seed=5)

@@ -303,4 +303,4 @@ def test_the_last_row_of_a_class_is_not_relabelled_away():
 def test_a_clone_starts_a_stream_of_its_own():
     model = streamed("reservoir")
     fresh = clone(model)
-    assert fresh.capacity == 60 and not hasattr(fresh, "evicted_")
+    assert fresh._bound.capacity == 60 and not hasattr(fresh, "evicted_")

@@ -121,7 +121,7 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     assert result.exit_code == 0 and "100 were forgotten" in result.err
     before, facts = (json.loads(nearwise("inspect", one, "--json").out) for one in (trained, out))
     assert facts["rows"] == 120
-    assert facts["settings"]["settings"] == {"capacity": 120, "eviction": "age"}
+    assert facts["settings"] | {"capacity": 120, "eviction": "age"} == facts["settings"]
     assert facts["oof_nll"] != before["oof_nll"]  # measured on the rows that it now holds
     failed = nearwise(
         "add", trained, tables / "test.csv", "--eviction", "fifo", "-o", tmp_path / "x"

@@ -294,7 +294,10 @@ def test_the_class_prior_is_changed_as_in_other_presets():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"settings": {"embedder": "table"}}, "embedder='table' does not fit preset=\"instant\", which trains"),
+        (
+            {"settings": {"embedder": "table"}},
+            "embedder='table' does not fit preset=\"instant\", which trains",
+        ),
         ({"estimator": KNeighborsClassifier()}, "estimator=KNeighborsClassifier"),
         ({"cv": 3}, "cv=3"),
         ({"cv": 0.2}, "cv=0.2"),

@@ -99,7 +99,7 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
     )
     memory = rows.take(torch.from_numpy(inner))
     taught = doubled(memory, len(rows)) if piece == TWINS else memory
-    settings = default_config("table", len(train), fast=False) | PIECES[piece]
+    settings = default_config("table", len(train)) | PIECES[piece]
     network = make_network("table", encoder, numbers.shape[1], len(classes), seed)
     start = time.perf_counter()
     judged, config = rows.take(torch.from_numpy(held_out)), TermsConfig(**settings)

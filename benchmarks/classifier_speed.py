@@ -2,7 +2,7 @@
 
 Claims: `AttnKNNClassifier.predict_proba` of 10,000 queries over 50,000 x 64 rows, attention
 included, takes no longer than ``KNeighborsClassifier(algorithm="brute").predict_proba``; a fit of
-Adult (39,000 rows) stays under 60 s with ``preset="fast"`` and under 5 minutes in the default.
+Adult (39,000 rows) stays under 60 s with ``preset="instant"`` and under 5 minutes in the default.
 
     python benchmarks/classifier_speed.py --data-root DATA
 """
@@ -33,7 +33,10 @@ def predictions(repeats: int) -> dict:
     query = torch.randn(10_000, 64, generator=generator).numpy()
     labels = (rows[:, 0] > 0).astype(int) + (rows[:, 1] > 0)
     ours = AttnKNNClassifier(
-        16, base=None, embedder="identity", random_state=SEED, settings={"head": {"epochs": 3}}
+        16,
+        estimator=None,
+        random_state=SEED,
+        settings={"embedder": "identity", "head": {"epochs": 3}},
     ).fit(rows, labels)
     peer = KNeighborsClassifier(16, algorithm="brute").fit(rows, labels)
     result = paired(lambda: ours.predict_proba(query), lambda: peer.predict_proba(query), repeats)
@@ -47,7 +50,7 @@ def adult_fits(data_root: str | None) -> list[dict]:
     train, test = split_dataset(dataset, SEED)
     X: Any = dataset.X
     results = []
-    presets: list[tuple[Any, int]] = [("fast", 60), ("default", 300)]
+    presets: list[tuple[Any, int]] = [("instant", 60), ("default", 300)]
     for preset, most in presets:
         start = time.perf_counter()
         model = AttnKNNClassifier(preset=preset, random_state=SEED)

@@ -103,7 +103,7 @@ def measured(name: str, seed: int, data_root: str | None) -> list[dict[str, Any]
     truth = planted(name, seed, data_root)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = AttnKNNClassifier(preset="fast", random_state=seed).fit(truth["X"], truth["y"])
+        model = AttnKNNClassifier(preset="instant", random_state=seed).fit(truth["X"], truth["y"])
         found = {"review": by_review(model), "Datalab": by_datalab(model, truth["y"])}
     rows = []
     for kind in ("label", "copy", "outlier"):

@@ -53,7 +53,7 @@ def make(folder: Path, n_rows: int, n_fitted: int) -> dict[str, float]:
     seconds = {}
     X, y = rows(n_fitted, 1)
     begin = time.perf_counter()
-    model = AttnKNNClassifier(base=None, preset="instant", random_state=101).fit(X, y)
+    model = AttnKNNClassifier(estimator=None, preset="instant", random_state=101).fit(X, y)
     seconds["fit_s"] = time.perf_counter() - begin
     begin = time.perf_counter()
     move_memory(model, folder)
@@ -91,7 +91,7 @@ def asked(folder: Path, repeats: int) -> dict[str, Any]:
     """Open the model, ask and change it; in a process that has done nothing before."""
     X, y = rows(4 * repeats + 1_000, 10_000)
     small, small_y = rows(200, 9)
-    warm = AttnKNNClassifier(base=None, preset="instant").fit(small, small_y)
+    warm = AttnKNNClassifier(estimator=None, preset="instant").fit(small, small_y)
     warm.predict_proba(X[:2])  # libraries and compiled loops are there before anything is measured
     before = memory_mb()
     found: dict[str, Any] = {}

@@ -97,7 +97,7 @@ def ours(preset: Any, base: Any = "auto") -> Callable[[np.ndarray, np.ndarray, i
     """Fit a preset."""
 
     def fit(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
-        model = AttnKNNClassifier(preset=preset, base=base, random_state=seed).fit(X, y)
+        model = AttnKNNClassifier(preset=preset, estimator=base, random_state=seed).fit(X, y)
         return model.predict_proba
 
     return fit
@@ -110,7 +110,6 @@ METHODS = {
     "MLP + T": mlp,
     "instant, base=None": ours("instant", None),
     "instant": ours("instant"),
-    "fast": ours("fast"),
     "default": ours("default"),
 }
 

@@ -32,7 +32,7 @@ from nearwise.conditions import hardware, versions
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "few-rows"
-PRESETS = "instant,fast,default"
+PRESETS = "instant,default"
 _MOST = 500  # rows of a table
 _WORSE = 0.05  # nats by which a draw counts as lost
 
@@ -84,7 +84,7 @@ def measured(rows: tuple[Any, ...], preset: Any, seed: int) -> dict[str, Any]:
 
 
 def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over draws, and of "default" and "fast" minus "instant" also over tables."""
+    """Means over draws, and of "default" minus "instant" also over tables."""
     found: dict[str, Any] = {"draws": len(draws), "tables": len({one["table"] for one in draws})}
     presets = [preset for preset in PRESETS.split(",") if preset in draws[0]]
     for preset in presets:

@@ -45,7 +45,8 @@ def read(name: str, root: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
     if name.startswith("digits"):
         images, labels = load_digits(return_X_y=True)
         rows = (images * 15).astype(np.uint8).reshape(-1, 8, 8, 1)
-        return rows, labels, None, {"tta": ("shift",)} if name == "digits-shift" else {}
+        shifted = {"settings": {"tta": ("shift",)}}
+        return rows, labels, None, shifted if name == "digits-shift" else {}
     flips = name == "cifar10-features"
     dataset = load_dataset(name, data_root=root, views=flips)
     second = dataset.views["flip"] if flips else None

@@ -25,7 +25,7 @@ from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 DATASETS = ("wine", "breast_cancer", "ionosphere")
-OURS = ("attention", "attention-fast", "attention-instant")
+OURS = ("attention", "attention-instant")
 PLAIN = ("knn-tuned", "logistic", "random-forest", "hgb", "lightgbm", "catboost", "mlp")
 SHOWN = {  # fields of a record, and how many digits count
     "nll": 4,

@@ -2,7 +2,7 @@
 
 Claims: on families of tables that nothing was trained, tuned or chosen on, the lowest mean rank of
 NLL among tuned nearest neighbors, logistic regression, forest, boosting and an MLP, each with a
-temperature; level with preset="fast" at a tenth of its fit; with at most 48 rows no worse than the
+temperature; with at most 48 rows no worse than the
 class shares or a ridge logistic regression by more than .05.
 
     python benchmarks/instant.py --data-root DATA
@@ -124,15 +124,14 @@ def methods(seed: int) -> dict[str, Callable[[pd.DataFrame, np.ndarray], Fitted]
         "extra-trees + T": forest_with_temperature(ExtraTreesClassifier, seed),
         "CatBoost + T": boosting_with_temperature(seed),
         "MLP": as_it_is(columns(lambda: TemperedBag(StoppedMLP(), random_state=seed))),
-        "instant without base": as_it_is(ours(preset="instant", base=None)),
+        "instant without base": as_it_is(ours(preset="instant", estimator=None)),
         "instant": as_it_is(ours(preset="instant")),
-        "fast": as_it_is(ours(preset="fast")),
         "default": as_it_is(ours()),
     }
 
 
 OF_FEW_ROWS = ("class shares", "tuned k-NN", "tuned logistic", "instant without base", "instant")
-OWN = ("instant without base", "fast", "default")  # ranks are of "instant" and peers
+OWN = ("instant without base", "default")  # ranks are of "instant" and peers
 USUAL = [*methods(0)]
 
 

@@ -2,8 +2,8 @@
 
 Claims (two quiet cores): a fit takes at most twice as long as a random forest of 200 trees, plus .3
 seconds; one row 5 ms and 60 microseconds per row in a batch of 2,000; for 50,000 ready embeddings
-with base=None a fit takes 10 seconds, one row 4 ms, 60 microseconds per row in a batch; a fit of
-200,000 rows of 20 numbers peaks under 2 GB.
+with estimator=None a fit takes 10 seconds, one row 4 ms, 60 microseconds per row in a batch; a fit
+of 200,000 rows of 20 numbers peaks under 2 GB.
 
     python benchmarks/instant_speed.py --data-root DATA
     python benchmarks/instant_speed.py --parts digits,mixed
@@ -49,7 +49,7 @@ def costs(X: Any, y: np.ndarray, new: Any, base: Any, repeats: int) -> dict[str,
     """Fit, predictions and folder of one table; `new` is repeated to a batch."""
 
     def fit() -> AttnKNNClassifier:
-        return AttnKNNClassifier(preset="instant", base=base, random_state=SEED).fit(X, y)
+        return AttnKNNClassifier(preset="instant", estimator=base, random_state=SEED).fit(X, y)
 
     model = fit()
     frame = isinstance(new, pd.DataFrame)
@@ -107,12 +107,12 @@ def mixed(repeats: int, data_root: str | None) -> dict[str, Any]:
 
 
 def embeddings(repeats: int, data_root: str | None) -> dict[str, Any]:
-    """CIFAR-10 through a frozen network: 50,000 rows of 192 numbers, base=None."""
+    """CIFAR-10 through a frozen network: 50,000 rows of 192 numbers, estimator=None."""
     found = load_dataset("cifar10-features", data_root=data_root)
     train, test = np.arange(50_000), np.arange(50_000, 60_000)
     X, y = found.X, found.y
     measured = costs(X[train], y[train], X[test], None, max(1, repeats // 3))
-    model = AttnKNNClassifier(preset="instant", base=None, random_state=SEED).fit(
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=SEED).fit(
         X[train], y[train]
     )
     proba = model.predict_proba(X[test])
@@ -132,7 +132,7 @@ def memory(repeats: int, data_root: str | None) -> dict[str, Any]:
     for base in (None, "auto"):
         start = time.perf_counter()
         with PeakMemory() as peak:
-            AttnKNNClassifier(preset="instant", base=base, random_state=SEED).fit(X, y)
+            AttnKNNClassifier(preset="instant", estimator=base, random_state=SEED).fit(X, y)
         taken = round(time.perf_counter() - start, 1)
         found["none" if base is None else "forest"] = {"peak_mib": round(peak.mib), "fit_s": taken}
     return found

@@ -43,7 +43,7 @@ SEEDS = (101, 102, 103)
 FEATURES = "cifar10-features, held out once"
 DIGITS = "digits, classes one by one"
 INSTANT: dict[str, Any] = {"preset": "instant"}
-NO_BASE: dict[str, Any] = {"base": None}
+NO_BASE: dict[str, Any] = {"estimator": None}
 HELD: dict[str, Any] = {"cv": 0.15}
 
 

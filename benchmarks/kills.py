@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         X, y = rows(150, 0)
-        model = AttnKNNClassifier(preset="instant", base=None, random_state=0)
+        model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
         model.fit(X, pd.Series(y, name="label"))
         model.save(root / "original")
         move_memory(model, root / "moved original")

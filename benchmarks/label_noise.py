@@ -10,7 +10,7 @@ adds ("attention-audited"): the transition counted on 400 checked rows instead o
     python benchmarks/label_noise.py --tasks digits,wine-red --seeds 0,1,2 --methods attention
     python benchmarks/label_noise.py --tasks issues-digits,issues-adult
     python benchmarks/label_noise.py --tasks cifar10n --methods attention,attention-audited
-        --rows 8000 --preset fast --out runs/label_noise_audit
+        --rows 8000 --out runs/label_noise_audit
     python benchmarks/label_noise.py --tasks digits-images,mnist --rows 600
         --methods attention,attention-plain --out runs/label_noise_images
     python benchmarks/label_noise.py --judge-only
@@ -127,16 +127,14 @@ def load(task: Task, seed: int, options: argparse.Namespace, rate: float = 0.3) 
     return Noisy(X, given, codes, X_test, positions, dataset.kind, views)
 
 
-def attention(
-    data: Noisy, seed: int, method: str, preset: Any
-) -> tuple[np.ndarray, dict[str, Any]]:
+def attention(data: Noisy, seed: int, method: str) -> tuple[np.ndarray, dict[str, Any]]:
     """Fit the classifier; probabilities of the test rows, and what was chosen."""
     label_noise: Any = None if method == "attention-plain" else "auto"
     if method == "attention-audited":
         some = np.random.default_rng(2000 + seed).permutation(len(data.given))[:CHECKED]
         label_noise = audited_transition(data.given[some], data.true[some])
     given_views, test_views = data.views or (None, None)
-    model = AttnKNNClassifier(label_noise=label_noise, random_state=seed, preset=preset)
+    model = AttnKNNClassifier(label_noise=label_noise, random_state=seed)
     model.fit(data.X, data.given, views=given_views)
     proba = model.predict_proba(data.X_test, views=test_views)
     note = {"temperature": model.temperature_, **model.choice_.get("label_noise", {})}
@@ -170,7 +168,7 @@ def run(task: str, method: str, seed: int, options: argparse.Namespace) -> dict[
     data = load(TASKS[task], seed, options)
     start = time.perf_counter()
     if method.startswith("attention"):
-        proba, note = attention(data, seed, method, options.preset)
+        proba, note = attention(data, seed, method)
     else:
         proba, note = wrapped_peer(method, data, seed)
     scores = evaluate_probabilities(data.y_test, proba)
@@ -209,11 +207,10 @@ def cleanlab_knn(data: Noisy, seed: int) -> np.ndarray:
     from cleanlab import Datalab
 
     model = AttnKNNClassifier(
-        base=None,
-        embedder="identity",
-        preset="fast",
+        estimator=None,
+        cv=3,
+        settings={"embedder": "identity", "head": {"epochs": 1}},
         random_state=seed,
-        settings={"head": {"epochs": 1}},
     ).fit(data.X, data.given)
     features = model.memory_.keys["features"].numpy()
     lab = Datalab({"y": data.given}, label_name="y", verbosity=0)
@@ -279,12 +276,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
     parser.add_argument("--rows", type=int, help="at most so many training rows, for a first look")
-    parser.add_argument(
-        "--preset",
-        choices=("default", "fast"),
-        default="default",
-        help="of the classifier; give each its own --out",
-    )
     parser.add_argument("--data-root", help="default: NEARWISE_DATA")
     parser.add_argument("--out", type=Path, default=Path("runs/label_noise"), help="rows, one each")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for JSON")
@@ -319,8 +310,7 @@ def main(arguments: list[str]) -> None:
     rows = [json.loads(path.read_text()) for path in sorted(options.out.glob("*.json"))]
     rows = [row for row in rows if row["rows"] == options.rows]
     summary = plain(summarize(rows, command_line()))
-    named = ["label_noise", options.rows, None if options.preset == "default" else options.preset]
-    name = "_".join(str(part) for part in named if part)
+    name = "_".join(str(part) for part in ("label_noise", options.rows) if part)
     write_aside(options.results / f"{name}.json", (json.dumps(summary, indent=1) + "\n").encode())
     for task, found in summary["tasks"].items():
         print(task, json.dumps(found["bars"]))

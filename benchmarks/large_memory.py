@@ -54,7 +54,7 @@ def costs(
 ) -> dict[str, Any]:
     """Fit and predict with an index; compare with an exact search of some rows."""
     model = AttnKNNClassifier(
-        preset="instant", base=None, random_state=SEED, settings={"index": index}
+        preset="instant", estimator=None, random_state=SEED, settings={"index": index}
     )
     with PeakMemory() as peak:
         taken, _ = cpu_seconds(lambda: model.fit(X, y))
@@ -108,7 +108,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     warm, y = normal(5_000)
-    AttnKNNClassifier(preset="instant", base=None).fit(warm, y).predict_proba(warm[:100])
+    AttnKNNClassifier(preset="instant", estimator=None).fit(warm, y).predict_proba(warm[:100])
     for part in args.parts:
         # Read again: other parts may have been measured meanwhile.
         record = json.loads(args.out.read_text()) if args.out.exists() else {"results": {}}

@@ -49,7 +49,7 @@ def measured(n_rows: int, repeats: int, data_root: str | None) -> dict[str, Any]
         in_journal.append(milliseconds(lambda: append(*arguments)))
 
     with tempfile.TemporaryDirectory() as folder:
-        model = AttnKNNClassifier(base=None, preset="instant", random_state=101)
+        model = AttnKNNClassifier(estimator=None, preset="instant", random_state=101)
         model.fit(X[:n_rows], y[:n_rows])
         save = milliseconds(lambda: model.save(folder))
         opened = milliseconds(lambda: AttnKNNClassifier.load(folder))

@@ -7,12 +7,12 @@ training share, after their own temperature where they have one). On CIFAR-10's 
 0.01: accuracy .78 and ECE .03.
 
     python benchmarks/long_tail.py --data-root DATA
-    python benchmarks/long_tail.py --dataset digits --seeds 0 --methods "logistic,attention-fast"
+    python benchmarks/long_tail.py --dataset digits --seeds 0 --methods "logistic,attention"
     python benchmarks/long_tail.py --dataset cifar10 --device cuda --epochs 100 \\
         --methods attention,attention+prior       # images, on a GPU
 
 Methods: knn-uniform, logistic, mlp (each recorded with "+prior" as well, from one fit), and
-attention or attention-fast with "+prior" for uniform shares, "+prior+per-class" (per-class
+attention with "+prior" for uniform shares, "+prior+per-class" (per-class
 calibration), "+prior+cap" (at most as many remembered rows of a class as of the median class).
 Rows that the JSON file holds already are kept.
 """
@@ -40,7 +40,7 @@ from nearwise.safe_files import plain, write_aside
 HERE = Path(__file__).parent
 RATIO = 0.01
 BASELINES = ("knn-uniform", "logistic", "mlp")
-DEFAULT = "knn-uniform,logistic,mlp,attention-fast,attention-fast+prior"
+DEFAULT = "knn-uniform,logistic,mlp,attention,attention+prior"
 SHOWN = ("accuracy", "balanced", "nll", "ece", "many", "medium", "few", "fit_seconds")
 BARS = {"cifar10": {"accuracy": 0.78, "ece": 0.03}}
 
@@ -71,7 +71,7 @@ def take(X: Any, rows: np.ndarray) -> Any:
 
 def make_classifier(method: str, seed: int, counts: np.ndarray, options: Any) -> AttnKNNClassifier:
     """The attention classifier with the parts that a method's name lists."""
-    name, *parts = method.split("+")
+    parts = method.split("+")[1:]
     train: dict[str, Any] = {} if options.epochs is None else {"epochs": options.epochs}
     settings: dict[str, Any] = {"checkpoint_dir": options.checkpoints}
     if "per-class" in parts:
@@ -79,11 +79,9 @@ def make_classifier(method: str, seed: int, counts: np.ndarray, options: Any) ->
     if "cap" in parts:
         settings["max_per_class"] = max(2, int(np.median(counts)))
     return AttnKNNClassifier(
-        preset="fast" if name == "attention-fast" else "default",
         class_prior="uniform" if "prior" in parts else "train",
-        settings=settings | {"train": train},
+        settings=settings | {"train": train, "device": options.device},
         random_state=seed,
-        device=options.device,
     )
 
 

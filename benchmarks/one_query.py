@@ -6,7 +6,7 @@ more pass through the pools of the heads, though no search, no base and no atten
 
     python benchmarks/one_query.py
 
-Two models (digits with preset "fast", and 700 rows with categories and gaps with the default
+Two models (digits with preset "instant", and 700 rows with categories and gaps with the default
 preset), 1 and 300 new rows, one thread; the three kinds of query take turns, and medians are
 reported with the smallest and largest time. Writes benchmarks/results/one_query.json.
 """
@@ -84,7 +84,7 @@ def main() -> int:
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     sources = {
-        "digits, fast": (*load_digits(return_X_y=True), {"preset": "fast"}),
+        "digits, instant": (*load_digits(return_X_y=True), {"preset": "instant"}),
         "mixed table, default": (*mixed_table(1000), {}),
     }
     for name, (X, y, settings) in sources.items():

@@ -53,10 +53,13 @@ BASELINE = "max_proba"
 NETWORK_MAX_PROBA, ENERGY, KNN = "network_max_proba", "network_energy", "network_knn"
 K = 50
 MOST = {"letter": 4000, "cifar10-features": 6000}
-CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "settings": {"head": {"epochs": 8}}}
+CHEAP: dict[str, Any] = {
+    "estimator": None,
+    "settings": {"embedder": "identity", "head": {"epochs": 8}},
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(TABLES, CHEAP),
-    "small": {"embedder": "resnet-small", "settings": {"train": {"epochs": 8}}},
+    "small": {"embedder": "resnet-small", "train": {"epochs": 8}},
     "full": {"tta": ["flip"]},
 }
 
@@ -104,9 +107,8 @@ def other_images(
     test[ours.test_index] = True
     X, y = np.asarray(ours.X), np.asarray(ours.y)
     start = time.perf_counter()
-    arguments = dict(SETTINGS[size])
-    settings = {**arguments.pop("settings", {}), "checkpoint_dir": networks}
-    model = AttnKNNClassifier(random_state=seed, device=device, settings=settings, **arguments)
+    settings = {**SETTINGS[size], "device": device, "checkpoint_dir": networks}
+    model = AttnKNNClassifier(random_state=seed, settings=settings)
     model.fit(X[~test], y[~test])
     return {
         "fit_seconds": time.perf_counter() - start,

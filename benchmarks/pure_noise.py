@@ -35,10 +35,10 @@ def draw(n_classes: int, base: str | None, seed: int, label_noise: Any) -> dict[
     X, y = rng.normal(size=(N_TRAIN, WIDTH)), rng.integers(0, n_classes, N_TRAIN)
     fresh, truth = rng.normal(size=(N_FRESH, WIDTH)), rng.integers(0, n_classes, N_FRESH)
     model = AttnKNNClassifier(
-        base=base,
-        embedder="identity",
-        preset="fast",
+        estimator=base,
+        cv=3,
         label_noise=label_noise,
+        settings={"embedder": "identity"},
         random_state=seed,
     )
     with warnings.catch_warnings(record=True) as said:

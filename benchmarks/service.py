@@ -172,7 +172,7 @@ def main(arguments: list[str]) -> None:
     data = load_dataset("cifar10-features", data_root=options.data_root)
     remembered, queried = slice(0, options.rows), slice(options.rows, options.rows + 1_000)
     with tempfile.TemporaryDirectory() as folder:
-        model = AttnKNNClassifier(base=None, preset="instant", random_state=101)
+        model = AttnKNNClassifier(estimator=None, preset="instant", random_state=101)
         model.fit(data.X[remembered], data.y[remembered]).save(folder)
         found = measured(folder, data.X[queried], options.seconds)
     print(json.dumps(found, indent=1))

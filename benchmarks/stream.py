@@ -36,19 +36,19 @@ from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 CAPACITY = 400
-NO_BASE: dict[str, Any] = {"base": None}
-FAST: dict[str, Any] = {"preset": "fast"}
+NO_BASE: dict[str, Any] = {"estimator": None}
+OF_BASE: dict[str, Any] = {"cv": 3}
 # name: (settings, how it learns); "refit" and "window" are what the others are compared with.
 METHODS: dict[str, tuple[dict[str, Any], str]] = {
     "refit on everything": (NO_BASE, "refit"),
     "refit on the last 400": (NO_BASE, "window"),
     "partial_fit": (NO_BASE, "partial_fit"),
     "add, never refreshed": (NO_BASE, "add"),
-    "partial_fit, 400 rows, reservoir": (NO_BASE | {"eviction": "reservoir"}, "partial_fit"),
-    "partial_fit, 400 rows, age": (NO_BASE | {"eviction": "age"}, "partial_fit"),
+    "partial_fit, 400 rows, reservoir": (NO_BASE, "partial_fit"),
+    "partial_fit, 400 rows, age": (NO_BASE | {"settings": {"eviction": "age"}}, "partial_fit"),
     "uniform k-NN, k = 5, on everything": ({}, "uniform"),
-    "with a base: refit on everything": (FAST, "refit"),
-    "with a base: partial_fit": (FAST, "partial_fit"),
+    "with a base: refit on everything": (OF_BASE, "refit"),
+    "with a base: partial_fit": (OF_BASE, "partial_fit"),
 }
 REFERENCE = {name: "refit on everything" for name in METHODS} | {
     "with a base: partial_fit": "with a base: refit on everything"
@@ -140,8 +140,8 @@ def fit(
     X, y = stream.X[since:n], stream.y[since:n]
     if way == "uniform":
         return KNeighborsClassifier(5).fit(X, y)
-    model = AttnKNNClassifier(**settings, capacity=capacity, random_state=seed, n_jobs=1)
-    return model.fit(X, y)
+    model = AttnKNNClassifier(**settings, random_state=seed, n_jobs=1)
+    return model.set_params(settings__capacity=capacity).fit(X, y)
 
 
 def score(model: Any, stream: Stream, n_seen: int, spent: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ maximum probability; the share of wrong answers lies under its 95 % bound in 95 
     python benchmarks/trust.py --datasets digits --seeds 0-4 --fits held-out
 
 Two cheap fits per split (30 % of rows are the test part, stratified), both without base and trained
-space: "cross-fitted" has preset="fast" (3 folds, the pretrained head trained further for up to 8
+space: "cross-fitted" has cv=3 (3 folds, the pretrained head trained further for up to 8
 epochs), "held-out" trains heads of its own for 8 epochs on 20 % of the training rows, which judge
 it too. adult is a random 4,000 rows. Rows are kept in runs/trust as they
 finish; run again, it goes on. Writes benchmarks/results/trust.json, keeping its other data sets.
@@ -36,9 +36,12 @@ from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 CONFIDENCE, COVERAGE, RISK = 0.9, 0.9, 0.05
-CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "settings": {"head": {"epochs": 8}}}
+CHEAP: dict[str, Any] = {
+    "estimator": None,
+    "settings": {"embedder": "identity", "head": {"epochs": 8}},
+}
 FITS: dict[str, dict[str, Any]] = {
-    "cross-fitted": {"preset": "fast", **CHEAP},
+    "cross-fitted": {"cv": 3, **CHEAP},
     "held-out": {"cv": 0.2, **CHEAP},
 }
 SETS: dict[str, dict[str, Any]] = {

@@ -75,9 +75,11 @@ def fitted(dataset: Dataset, folder: Path) -> tuple[AttnKNNClassifier, np.ndarra
     """Fit the classifier of seed 0, and give its training rows by their place."""
     rows = np.setdiff1d(np.arange(len(dataset)), np.asarray(dataset.test_index))
     settings = {
+        "tta": "flip",
+        "device": "cpu",
         "checkpoint_dir": folder / "checkpoints" / "attention",
     }
-    model = AttnKNNClassifier(tta="flip", random_state=0, device="cpu", settings=settings)
+    model = AttnKNNClassifier(random_state=0, settings=settings)
     return model.fit(dataset.X[rows], dataset.y[rows]), rows
 
 

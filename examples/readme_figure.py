@@ -31,7 +31,7 @@ def main(out: Path = OUT) -> None:
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=0.5, stratify=y, random_state=0
     )
-    model = AttnKNNClassifier(preset="fast", random_state=0).fit(X_train, y_train)
+    model = AttnKNNClassifier(cv=3, random_state=0).fit(X_train, y_train)
     plain = KNeighborsClassifier(16).fit(X_train, y_train)
     ours, uniform = model.predict_proba(X_test), plain.predict_proba(X_test)
 

@@ -23,7 +23,7 @@ from nearwise import AttnKNNClassifier
 from nearwise.metrics import risk_coverage_curve
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
-SETTINGS: dict[str, Any] = {"preset": "fast", "embedder": "identity", "random_state": 0}
+SETTINGS: dict[str, Any] = {"preset": "instant", "random_state": 0}
 DARK, BLUE, ORANGE, GREY = "#222222", "#0f86c9", "#d9822b", "#b8bec4"
 NOVEL = 8
 

@@ -62,7 +62,7 @@ def images(**settings) -> tuple[AttnKNNClassifier, dict]:
 
 def changed() -> tuple[AttnKNNClassifier, dict]:
     X, y = table(180)
-    model, asked = fit(X.iloc[:-10], y[:-10], preset="fast")
+    model, asked = fit(X.iloc[:-10], y[:-10], cv=3)
     ids = model.add(X.iloc[-10:], y[-10:])
     model.add(X.iloc[:1], ["perhaps"])
     model.remove(ids[:3])
@@ -72,7 +72,7 @@ def changed() -> tuple[AttnKNNClassifier, dict]:
 
 def stream() -> tuple[AttnKNNClassifier, dict]:
     X, y = blobs(360, 4, 5)
-    model = attn_knn(**{**QUICK, "preset": "fast", "capacity": 150, "eviction": "age", "cv": 2})
+    model = attn_knn(**{**QUICK, "capacity": 150, "eviction": "age", "cv": 2})
     early = y[:120] < 3
     model.partial_fit(X[:120][early], y[:120][early])
     for start in range(120, 330, 70):
@@ -89,23 +89,23 @@ def views() -> tuple[AttnKNNClassifier, dict]:
 def weighted() -> tuple[AttnKNNClassifier, dict]:
     X, y = blobs(200, 3, 6)
     weight = np.random.default_rng(3).uniform(0.2, 2, len(y))
-    return fit(X, y, weight=weight, metric="cosine", max_per_class=30, base=None)
+    return fit(X, y, weight=weight, metric="cosine", max_per_class=30, estimator=None)
 
 
 CASES: dict[str, Callable[[], tuple[AttnKNNClassifier, dict]]] = {
     "table-default": lambda: fit(*table(200)),
-    "table-fast": lambda: fit(*table(260, 1), preset="fast", calibration="per-class"),
+    "table-per-class": lambda: fit(*table(260, 1), cv=3, calibration="per-class"),
     "numbers-embedder": lambda: fit(*blobs(440, 3, 6), embedder="deep", train={"epochs": 3}, cv=2),
-    "embeddings-fast": lambda: fit(*embeddings(330), preset="fast"),
+    "embeddings": lambda: fit(*embeddings(330), cv=3),
     "embeddings-held-out": lambda: fit(
         *embeddings(400), cv=0.2, embedder="deep", train={"epochs": 3}
     ),
     "views": views,
     "images": images,
     "images-flipped": lambda: images(tta=("flip",), class_prior="uniform"),
-    "noise-given": lambda: fit(*noisy(*table(260, 2)), preset="fast", label_noise=0.2),
-    "noise-estimated": lambda: fit(*noisy(*blobs(300, 3, 5)), base=None, label_noise="auto"),
-    "class-prior": lambda: fit(*table(220, 3), preset="fast", class_prior=[0.3, 0.7]),
+    "noise-given": lambda: fit(*noisy(*table(260, 2)), cv=3, label_noise=0.2),
+    "noise-estimated": lambda: fit(*noisy(*blobs(300, 3, 5)), estimator=None, label_noise="auto"),
+    "class-prior": lambda: fit(*table(220, 3), cv=3, class_prior=[0.3, 0.7]),
     "changed": changed,
     "stream": stream,
     "weighted": weighted,

@@ -20,7 +20,9 @@ def line_of(caught) -> tuple[str, int]:
 def model():
     X, y = blobs(60)
     frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
-    return attn_knn(base=None, head={"epochs": 1}, random_state=0, n_jobs=1).fit(frame, y), frame
+    return attn_knn(estimator=None, head={"epochs": 1}, random_state=0, n_jobs=1).fit(
+        frame, y
+    ), frame
 
 
 @pytest.mark.parametrize("method", ["predict", "explain", "novelty_score", "predict_set", "query"])

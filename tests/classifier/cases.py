@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from nearwise.classifier import AttnKNNClassifier, Settings
 
 QUICK = {"head": {"epochs": 1}, "random_state": 0}
-CHEAP = {"base": None, "cv": 2, **QUICK}
+CHEAP = {"estimator": None, "cv": 2, **QUICK}
 
 
 def blobs(n=90, n_classes=3, n_features=4, seed=0, spread=1.2):

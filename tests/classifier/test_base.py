@@ -13,7 +13,7 @@ from tests.classifier.cases import QUICK, attn_knn, same
 
 
 def boosting(encoder):
-    candidates = auto_candidates(encoder, 10_000, 2, fast=True, seed=0, n_jobs=1)
+    candidates = auto_candidates(encoder, 10_000, 2, light=True, seed=0, n_jobs=1)
     return next(c for c in candidates if c.name == "boosting")
 
 
@@ -87,7 +87,7 @@ def test_folds_fitted_side_by_side_give_what_folds_one_by_one_give(table, monkey
     bases, lines = [], []
     for n in (1, 3):
         threads_of_folds(monkeypatch, n)
-        ones = auto_candidates(encoder, 600, 2, fast=False, seed=0, n_jobs=1)
+        ones = auto_candidates(encoder, 600, 2, seed=0, n_jobs=1)
         told = []
         folds = make_folds(y, 3, 0)
         bases.append(cross_fit(ones, encoder, rows, y, None, folds, 2, progress=told.append))
@@ -100,7 +100,7 @@ def test_folds_fitted_side_by_side_give_what_folds_one_by_one_give(table, monkey
 def test_an_interrupt_of_folds_side_by_side_keeps_the_candidates_before(table, monkeypatch):
     encoder, rows, y = table
     threads_of_folds(monkeypatch, 2)
-    ones = auto_candidates(encoder, 600, 2, fast=False, seed=0, n_jobs=1)
+    ones = auto_candidates(encoder, 600, 2, seed=0, n_jobs=1)
 
     def press(line):
         if line == "base: boosting, fold 2 of 3":
@@ -141,12 +141,9 @@ def test_a_table_of_fewer_columns_is_standardised():
     np.testing.assert_allclose(inputs.std(axis=0), 1, rtol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "fast", "folds"),
-    [(1_000, False, 5), (5_000, False, 5), (5_001, False, 3), (1_000, True, 3)],
-)
-def test_folds_by_size(n_rows, fast, folds):
-    assert auto_folds(n_rows, fast=fast) == folds
+@pytest.mark.parametrize(("n_rows", "folds"), [(1_000, 5), (5_000, 5), (5_001, 3)])
+def test_folds_by_size(n_rows, folds):
+    assert auto_folds(n_rows) == folds
 
 
 def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fitted():
@@ -159,7 +156,7 @@ def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fit
 def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X.prod(axis=1) > 0).astype(int)
-    model = attn_knn(embedder="deep", preset="fast", train={"epochs": 20}, **QUICK).fit(X, y)
+    model = attn_knn(embedder="deep", cv=3, train={"epochs": 20}, **QUICK).fit(X, y)
     assert "embedder-head" in model.choice_["base"] and model.choice_["networks"] == 3
     model.save(tmp_path / "m")
     assert same(AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))

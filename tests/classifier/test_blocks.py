@@ -26,9 +26,9 @@ def one_view(X, y, **settings):
 MODELS = {
     "no base": lambda: one_view(*blobs(), embedder="identity"),
     "a base and networks": lambda: one_view(
-        *blobs(), base="auto", preset="fast", embedder="deep", train={"epochs": 2}
+        *blobs(), estimator="auto", embedder="deep", train={"epochs": 2}
     ),
-    "a table": lambda: one_view(*table(), base=logistic()),
+    "a table": lambda: one_view(*table(), estimator=logistic()),
     "views merged": held_out,
 }
 

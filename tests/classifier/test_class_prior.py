@@ -24,7 +24,7 @@ def shares(X, y):
 
 
 @pytest.mark.parametrize("prior", ["uniform", [0.2, 0.3, 0.5]], ids=str)
-@pytest.mark.parametrize("settings", [{}, {"base": logistic()}], ids=["no-base", "base"])
+@pytest.mark.parametrize("settings", [{}, {"estimator": logistic()}], ids=["no-base", "base"])
 def test_prediction_is_bayes_rule_on_the_prediction_for_the_training_shares(prior, settings):
     X, y = tailed()
     settings = settings | {"calibration": None}
@@ -54,7 +54,7 @@ def test_wanting_the_training_shares_changes_nothing():
 def test_without_base_and_neighbors_the_wanted_prior_answers():
     X, y = tailed()
     wanted = {"class_prior": [0.1, 0.2, 0.7], "calibration": None}
-    model = attn_knn(preset="instant", base=None, random_state=0, **wanted).fit(X, y)
+    model = attn_knn(preset="instant", estimator=None, random_state=0, **wanted).fit(X, y)
     head = model._predictor.head
     with torch.no_grad():  # all power to the class shares, as they are
         head.of_query[-1].weight.zero_()
@@ -118,7 +118,7 @@ CONFIGURATIONS = {
     "capped": {"max_per_class": 20, "class_prior": "uniform"},
     "held-out": {
         "class_prior": "uniform", "cv": 0.2, "embedder": "deep",
-        "base": "auto", "train": {"epochs": 1}, "max_per_class": 30,
+        "estimator": "auto", "train": {"epochs": 1}, "max_per_class": 30,
     },
 }  # fmt: skip
 
@@ -144,7 +144,7 @@ def test_saved_changed_and_explained_it_predicts_alike(name, tmp_path):
 def test_views_are_corrected_as_they_are_calibrated(tmp_path):
     X, y = tailed()
     near = X + 0.1
-    settings = {"embedder": "deep", "base": "auto", "train": {"epochs": 1}}
+    settings = {"embedder": "deep", "estimator": "auto", "train": {"epochs": 1}}
     model = attn_knn(**{**CHEAP, **settings, "cv": 0.2}, class_prior="uniform")
     model.fit(X, y, views=[near])
     assert model._predictor.of_views.classes is not None

@@ -1,5 +1,7 @@
 """`cv`: folds, a share that is held out once, or a splitter of scikit-learn."""
 
+import inspect
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -260,6 +262,6 @@ def test_names_of_other_libraries_are_answered_with_cv(name):
     ],
 )
 def test_older_folders_hold_cv_as_two_parameters(n_members, share, cv):
-    params = {"n_members": n_members, "validation_fraction": share, "base": None}
-    replace_former(params)
-    assert params == {"cv": cv, "base": None}
+    params = {"n_members": n_members, "validation_fraction": share, "estimator": None}
+    replace_former(params, inspect.signature(AttnKNNClassifier).parameters)
+    assert params == {"cv": cv, "estimator": None}

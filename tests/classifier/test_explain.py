@@ -19,10 +19,10 @@ from tests.classifier.cases import (
 HELD = {"cv": 0.3, "train": {"epochs": 1}}
 SETTINGS = [
     {},
-    {"base": logistic()},
-    {"base": "auto", "preset": "fast"},
+    {"estimator": logistic()},
+    {"estimator": "auto"},
     {"n_neighbors": 1},
-    {"base": "auto", **HELD},
+    {"estimator": "auto", **HELD},
 ]
 
 

@@ -33,7 +33,7 @@ NEW = X[-20:] + 0.05
 
 @pytest.fixture
 def model():
-    return fitted(X[:-20], Y[:-20], base=logistic())
+    return fitted(X[:-20], Y[:-20], estimator=logistic())
 
 
 CHANGES = {
@@ -136,7 +136,7 @@ def test_a_failure_at_any_line_of_a_change_leaves_the_old_model(model, change):
 
 def work_together(seconds, n_readers, n_writers, folder):
     """Read and write at once; every answer must be that of a version that was published."""
-    model = fitted(X[:-20], Y[:-20], base=logistic())
+    model = fitted(X[:-20], Y[:-20], estimator=logistic())
     versions = [model._fitted]
     answers, faults, over = [], [], threading.Event()
     writing = threading.Lock()
@@ -229,7 +229,7 @@ def test_two_writers_lose_nothing(model):
 def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
     with quietly():
         frame, y = table(120)
-        model = fitted(frame[:100], y[:100], base=logistic())
+        model = fitted(frame[:100], y[:100], estimator=logistic())
     rows = frame[100:]
     model.query(rows).selection(coverage=0.5)  # calibration rows are kept
     passes, searches = [], []
@@ -264,7 +264,7 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
 def test_one_query_says_what_the_methods_say():
     with quietly():
         frame, y = table(140)
-        model = fitted(frame[:110], y[:110], base=logistic(), **QUICK)
+        model = fitted(frame[:110], y[:110], estimator=logistic(), **QUICK)
     rows = frame[110:]
     query = model.query(rows, explain=4)
     assert same(query.proba(), model.predict_proba(rows))
@@ -364,7 +364,7 @@ def test_all_remembered_rows_are_explained():
 def test_nearest_rows_are_found_without_asking_base_or_networks(monkeypatch):
     with quietly():
         frame, y = table(120)
-        model = fitted(frame[:100], y[:100], base=logistic())
+        model = fitted(frame[:100], y[:100], estimator=logistic())
     nearest = model.kneighbors(frame[100:], 3)
     monkeypatch.setattr(type(model._predictor.row_models), "__call__", pytest.fail)
     again = model.kneighbors(frame[100:], 3)

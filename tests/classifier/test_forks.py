@@ -20,11 +20,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this
 INSTANT = {"preset": "instant", "random_state": 0}
 TABLE = blobs(600, n_features=20)
 KINDS = {
-    "no base": (INSTANT | {"base": None}, TABLE),
+    "no base": (INSTANT | {"estimator": None}, TABLE),
     "a base": (INSTANT, TABLE),
-    "cells": (INSTANT | {"base": None, "index": "ivf-flat"}, TABLE),
+    "cells": (INSTANT | {"estimator": None, "index": "ivf-flat"}, TABLE),
     "networks": (
-        {"base": None, "cv": 2, "train": {"epochs": 1}, "head": {"epochs": 1}},
+        {"estimator": None, "cv": 2, "train": {"epochs": 1}, "head": {"epochs": 1}},
         TABLE,
     ),
     "images": (BRIEF, patches(90)),

@@ -59,7 +59,7 @@ def test_a_base_with_predictions_of_true_labels_is_saved_and_says_the_same(tmp_p
     monkeypatch.setattr("nearwise.classifier.fit.base.clearly_lower", lambda *_: True)
     X, y = blobs(200, 2, 3, spread=1.5)
     given = label_noise(y, 0.3, seed=2)
-    model = attn_knn(label_noise=0.3, **{**CHEAP, "base": logistic()}).fit(X, given)
+    model = attn_knn(label_noise=0.3, **{**CHEAP, "estimator": logistic()}).fit(X, given)
     base = model._predictor.row_models.base
     _, of_true = base.label_model.reading_names(base.candidates[0].name)
     assert of_true in base.gates

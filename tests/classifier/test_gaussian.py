@@ -178,7 +178,7 @@ def test_rows_of_a_new_class_are_predicted_before_the_base_knows_it():
 # --- folders ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["instant", "fast"])
+@pytest.mark.parametrize("preset", ["instant", "default"])
 def test_a_folder_keeps_every_bit(tmp_path, preset):
     X, y = embeddings()
     with quietly():

@@ -150,7 +150,7 @@ def test_a_fit_repeats_for_the_same_seed(data, fitted):
 
 def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
     X, y, view = data
-    settings = {**QUICK, "embedder": "identity", "train": {}, "base": None}
+    settings = {**QUICK, "embedder": "identity", "train": {}, "estimator": None}
     model = attn_knn(**settings).fit(X, y, views=[view])
     assert model.choice_["base"] is None
     base = model.predict_parts(X[:5]).base_proba
@@ -160,7 +160,7 @@ def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
 
 def test_a_base_of_your_own_is_fitted_to_the_other_rows(data):
     X, y, _ = data
-    model = attn_knn(**BRIEF, base=logistic()).fit(X, y)
+    model = attn_knn(**BRIEF, estimator=logistic()).fit(X, y)
     judged, predictor = model._predictor.judged, model._predictor
     train = ~judged.numpy()
     own = logistic().fit(predictor.encoder.dense(predictor.encoder.transform(X[train])), y[train])
@@ -181,7 +181,7 @@ def test_a_base_of_your_own_is_fitted_to_the_other_rows(data):
             r"0\.05 of 200 rows holds out 10 .*at least 20 are needed: .*a share of 0\.1 or more",
         ),
         ({"cv": 1.5}, None, "a share between 0 and 1"),
-        ({"base": "logistic"}, None, 'Use "auto", None or a classifier'),
+        ({"estimator": "logistic"}, None, 'Use "auto", None or a classifier'),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_do(data, settings, views, message):

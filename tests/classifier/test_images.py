@@ -85,13 +85,13 @@ def test_small_photographs_train_the_fast_network_by_default(tmp_path):
 def test_few_images_of_the_fast_network_are_seen_more_often_in_smaller_batches():
     def settings(n_rows, channels=3, **options):
         encoder = ImageEncoder(32, 32, channels)
-        options = {"device": "cpu", "fast": False, **options}
+        options = {"device": "cpu", **options}
         return image_config(encoder, "fast-cnn", n_rows, **options)
 
     many, few = settings(45_000), settings(600)
     assert many["epochs"] == 16 and many["batch_size"] == 1000
     assert few["epochs"] > 16 and few["batch_size"] == 32
-    for found in (many, few, settings(45_000, epochs=3), settings(600, fast=True)):
+    for found in (many, few, settings(45_000, epochs=3)):
         assert found["warmup_epochs"] == pytest.approx(0.23 * found["epochs"])
         assert found["lr"] / found["batch_size"] == pytest.approx(many["lr"] / 1000)
     assert many["augment"]["flip"] == "alternate"
@@ -144,7 +144,7 @@ def test_the_memory_takes_new_images_of_a_new_class(fitted):
 
 
 def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path):
-    model = attn_knn(**BRIEF, base=None).fit(*data)
+    model = attn_knn(**BRIEF, estimator=None).fit(*data)
     base = model.predict_parts(data[0][:4]).base_proba
     np.testing.assert_allclose(base, base[:1].repeat(4, axis=0))
     model.save(tmp_path / "model")
@@ -202,9 +202,9 @@ def test_images_and_tables_are_not_mixed_up(data, fitted):
 
 def test_views_stay_those_of_the_fit(data, fitted):
     before = fitted.predict_proba(data[0][:9])
-    fitted.set_params(tta=None)
+    fitted.set_params(settings__tta=())
     np.testing.assert_array_equal(fitted.predict_proba(data[0][:9]), before)
-    fitted.set_params(tta=("shift",))
+    fitted.set_params(settings__tta=("shift",))
 
 
 def test_a_hub_data_set_is_read_with_its_labels(data):
@@ -268,9 +268,9 @@ def test_settings_that_do_not_fit_images_are_refused(data, settings, message):
 def test_settings_of_images_are_refused_for_tables():
     X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
     with pytest.raises(ValueError, match="tta and embedder_options are for images"):
-        AttnKNNClassifier(tta=("flip",)).fit(X, y)
+        attn_knn(tta=("flip",)).fit(X, y)
     with pytest.raises(ValueError, match="image embedders take X as uint8"):
-        AttnKNNClassifier(embedder="resnet18").fit(X, y)
+        attn_knn(embedder="resnet18").fit(X, y)
 
 
 def test_images_of_another_size_are_refused(data, fitted):

@@ -15,7 +15,7 @@ from nearwise.classifier import AttnKNNClassifier, report_columns
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one, table
 
 SETTINGS = {
-    "preset": ("quick", "preset='quick' is not known. Use one of 'default', 'fast'"),
+    "preset": ("quick", "preset='quick' is not known. Use one of 'default', 'instant'"),
     "embedder": ("resnet", "embedder='resnet' is not known. Use one of 'auto', 'identity'"),
     "metric": ("euclidian", "metric='euclidian' is not known. Use one of 'euclidean'"),
     "calibration": (
@@ -23,7 +23,7 @@ SETTINGS = {
         "calibration: Input should be 'auto' or 'per-class'.*got 'platt'",
     ),
     "index": ("faiss", "index: Input should be 'auto', 'exact'.*got 'faiss'"),
-    "base": ("forest", "base='forest' is not known. Use \"auto\", None or a classifier"),
+    "estimator": ("forest", "estimator='forest' is not known. Use \"auto\", None or a classifier"),
     "n_neighbors": ("five", "n_neighbors='five' must be a whole number of at least 1"),
     "max_per_class": (1, "max_per_class: Input should be greater than or equal to 2.*got 1"),
     "device": ("gpu", 'device=\'gpu\' is not known. Use "auto", "cpu"'),
@@ -40,13 +40,27 @@ def test_misspelt_settings_are_named_with_what_is_known(name):
         fitted(**{name: value})
 
 
+def test_the_preset_that_went_is_named_with_what_to_take():
+    with pytest.raises(ValueError, match=r'"fast" is no preset any more: take "instant", or cv=3'):
+        fitted(preset="fast")
+
+
+@pytest.mark.parametrize("name", ["base", "embedder", "tta", "device", "capacity", "eviction"])
+def test_parameters_that_are_called_otherwise_now_are_named_with_it(name):
+    said = r"estimator=\.\.\." if name == "base" else rf"settings=Settings\({name}="
+    with pytest.raises(TypeError, match=said):
+        AttnKNNClassifier(**{name: None})
+    with pytest.raises(ValueError, match=said):
+        AttnKNNClassifier().set_params(**{name: None})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("n_neighbors", 0),
         ("n_neighbors", 2.5),
         ("n_neighbors", True),
-        ("preset", ["fast"]),
+        ("preset", ["instant"]),
         ("metric", np.array([1, 2])),
     ],
     ids=str,
@@ -63,12 +77,12 @@ def test_values_of_the_wrong_kind_are_named(name, value):
 )
 def test_a_base_that_gives_no_class_probabilities_is_refused(base):
     with pytest.raises(ValueError, match=r'is not usable\. Give None, "auto", or a scikit-learn'):
-        fitted(base=base)
+        fitted(estimator=base)
 
 
 def test_a_pipeline_is_a_base_too():
     X, y = blobs()
-    model = fitted(X, y, base=make_pipeline(StandardScaler(), LogisticRegression()))
+    model = fitted(X, y, estimator=make_pipeline(StandardScaler(), LogisticRegression()))
     assert model.score(X, y) > 0.7
 
 
@@ -258,7 +272,7 @@ def test_a_column_without_any_value_is_left_out_with_a_warning(kind, wish):
     frame = frame.assign(fax=EMPTY[kind])
     columns = None if wish is None else {"fax": wish}
     with pytest.warns(UserWarning, match="'fax' is left out: no value in any row"):
-        model = attn_knn(preset="instant", base=None, columns=columns).fit(frame, y)
+        model = attn_knn(preset="instant", estimator=None, columns=columns).fit(frame, y)
     assert model.column_types_["fax"] == "left out"
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -18,8 +18,8 @@ from tests.classifier.cases import blobs, fit_once, quietly, same, sums_to_one, 
 BASES = ["auto", None]
 
 
-def instant(X, y, base=None, **parameters):
-    model = AttnKNNClassifier(preset="instant", base=base, random_state=0, **parameters)
+def instant(X, y, estimator=None, **parameters):
+    model = AttnKNNClassifier(preset="instant", estimator=estimator, random_state=0, **parameters)
     with quietly():
         return fit_once(model, X, y)
 
@@ -87,7 +87,7 @@ def test_columns_that_the_fit_left_out_stay_left_out():
     X, y = blobs(90)
     frame = pd.DataFrame(X, columns=list("abcd")).assign(row=np.arange(90))
     with pytest.warns(UserWarning, match="row"):
-        model = AttnKNNClassifier(preset="instant", base=None, random_state=0).fit(frame, y)
+        model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0).fit(frame, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.remove([5, 7])
@@ -101,10 +101,10 @@ def test_columns_that_the_fit_left_out_stay_left_out():
 def test_with_weights_forgetting_is_exact_up_to_rounding():
     X, y = blobs(90)
     weight = np.random.default_rng(0).uniform(0.5, 2.0, 90)
-    model = AttnKNNClassifier(preset="instant", base=None, random_state=0).fit(X, y, weight)
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0).fit(X, y, weight)
     model.remove([1, 2, 3])
     kept = np.setdiff1d(np.arange(90), [1, 2, 3])
-    fresh = AttnKNNClassifier(preset="instant", base=None, random_state=0)
+    fresh = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
     fresh.fit(X[kept], y[kept], weight[kept])
     assert np.abs(model.predict_proba(X) - fresh.predict_proba(X)).max() < 1e-5
 
@@ -187,9 +187,8 @@ def test_a_tiny_memory_grows(base):
 @pytest.mark.parametrize("base", BASES)
 def test_a_stream_is_learned_within_its_capacity(base):
     X, y = blobs(300)
-    model = AttnKNNClassifier(
-        preset="instant", base=base, random_state=0, capacity=80, eviction="age"
-    )
+    settings = {"capacity": 80, "eviction": "age"}
+    model = AttnKNNClassifier(preset="instant", estimator=base, random_state=0, settings=settings)
     for start in range(0, 240, 60):
         model.partial_fit(X[start : start + 60], y[start : start + 60])
     assert len(model.memory_) == 80
@@ -295,8 +294,11 @@ def test_the_class_prior_is_changed_as_in_other_presets():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"embedder": "table"}, "embedder='table' does not fit preset=\"instant\", which trains"),
-        ({"base": KNeighborsClassifier()}, "base=KNeighborsClassifier"),
+        (
+            {"settings": {"embedder": "table"}},
+            "embedder='table' does not fit preset=\"instant\", which trains",
+        ),
+        ({"estimator": KNeighborsClassifier()}, "estimator=KNeighborsClassifier"),
         ({"cv": 3}, "cv=3"),
         ({"cv": 0.2}, "cv=0.2"),
         ({"label_noise": "auto"}, "label_noise='auto'"),

@@ -25,7 +25,7 @@ from tests.classifier.cases import (
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = {
-    **CHEAP, "base": logistic(), "preset": "fast", "cv": 3, "embedder": "deep",
+    **CHEAP, "estimator": logistic(), "cv": 3, "embedder": "deep",
     "train": {"epochs": 4},
 }  # fmt: skip
 HEADS = {"head": {"epochs": 1}}

@@ -18,7 +18,7 @@ HELD = {"cv": 0.3, "train": {"epochs": 2}, "embedder": "deep"}
 
 def based(y=Y[TRAIN], **settings):
     """A classifier with a base, fitted once."""
-    return fitted(X[TRAIN], y, **{"base": logistic(), **settings})
+    return fitted(X[TRAIN], y, **{"estimator": logistic(), **settings})
 
 
 def wrong_third():
@@ -43,7 +43,7 @@ def nll_of(model, proba=None):
 
 @pytest.mark.parametrize("settings", [{}, HELD], ids=["cross-fit", "held out"])
 def test_wrong_labels_in_the_memory_give_way_to_a_base_that_did_not_see_them(settings):
-    model = based(**({"base": "auto"} | settings if settings else {}))
+    model = based(**({"estimator": "auto"} | settings if settings else {}))
     ids, labels = wrong_third()
     remembered = np.isin(ids, model.memory_.ids.numpy())
     model.relabel(ids[remembered], labels[remembered])
@@ -73,10 +73,10 @@ def test_classes_that_come_one_by_one_end_near_a_fit_to_all(base):
     X, y = blobs(700, n_classes=5, seed=4)
     train, new = np.arange(700) < 400, np.arange(700) >= 400
     base = base and logistic()
-    model = fitted(X[train & (y < 2)], y[train & (y < 2)], base=base)
+    model = fitted(X[train & (y < 2)], y[train & (y < 2)], estimator=base)
     for label in (2, 3, 4):
         model.add(X[train & (y == label)], y[train & (y == label)])
-    refitted = fitted(X[train], y[train], base=base)
+    refitted = fitted(X[train], y[train], estimator=base)
     ends = [log_loss(y[new], one.predict_proba(X[new])) for one in (model, refitted)]
     assert ends[0] < ends[1] + 0.15
     assert model.choice_["judged"]["changed"] == int((train & (y > 1)).sum())
@@ -120,7 +120,7 @@ def test_one_call_and_many_give_the_same():
 
 @pytest.mark.parametrize("settings", [{}, HELD], ids=["cross-fit", "held out"])
 def test_what_was_judged_is_the_same_from_journal_and_folder(settings, tmp_path):
-    model = based(**({"base": "auto"} | settings if settings else {}))
+    model = based(**({"estimator": "auto"} | settings if settings else {}))
     model.save(tmp_path / "m")
     live = LiveModel(tmp_path / "m")
     ids, labels = wrong_third()
@@ -155,7 +155,7 @@ def test_a_judgement_that_fails_publishes_nothing(monkeypatch):
 
 def test_at_most_two_thousand_rows_are_judged_and_their_draw_repeats(monkeypatch):
     X, y = blobs(2_300, n_classes=2)
-    model = attn_knn(preset="instant", base=None, random_state=0).fit(X[:100], y[:100])
+    model = attn_knn(preset="instant", estimator=None, random_state=0).fit(X[:100], y[:100])
     drawn = []
     original = Predictor.predict_left_out
 
@@ -191,7 +191,7 @@ def test_class_prior_and_its_correction_follow_the_memory():
 
 @pytest.mark.parametrize("wanted", ["train", "uniform"])
 def test_new_classes_are_judged_where_rows_were_held_out(wanted):
-    model = based(**{**HELD, "base": "auto", "class_prior": wanted})
+    model = based(**{**HELD, "estimator": "auto", "class_prior": wanted})
     far = np.random.default_rng(3).normal(size=(120, 4)) * 0.1 + 9.0
     model.add(far[:80], [7] * 80)
     assert model.choice_["judged"]["rows"] > 72  # those held out, and new ones

@@ -58,7 +58,7 @@ def noisy():
 @pytest.fixture(scope="module")
 def fitted_noisy(noisy):
     X, _, given = noisy
-    settings = {**CHEAP, "base": logistic()}
+    settings = {**CHEAP, "estimator": logistic()}
     return attn_knn(label_noise="auto", **settings).fit(X, given)
 
 
@@ -177,7 +177,7 @@ def test_noise_is_found_and_most_labels_are_mended(noisy, fitted_noisy):
 
 def test_probabilities_speak_of_true_labels(noisy, fitted_noisy):
     X, _, given = noisy
-    plain = attn_knn(**{**CHEAP, "base": logistic()}).fit(X, given)
+    plain = attn_knn(**{**CHEAP, "estimator": logistic()}).fit(X, given)
     fresh, truth = blobs(400, 3, spread=0.9)
     nll = [
         -np.log(m.predict_proba(fresh)[np.arange(400), truth]).mean() for m in (fitted_noisy, plain)
@@ -220,7 +220,7 @@ def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy):
     X, _, given = noisy
     encoder = TableEncoder()
     rows = encoder.fit(X)
-    model = attn_knn(**{**CHEAP, "base": logistic()})
+    model = attn_knn(**{**CHEAP, "estimator": logistic()})
     settings = check_settings(model, len(X), 3, 0)
     train, held_out = make_folds(given, 3, 0)[0]
     predictions = []
@@ -343,7 +343,7 @@ def test_a_class_too_rare_for_every_fold_stops_nothing(rare, flipped, noise):
     y = np.repeat([0, 1], [300 - rare, rare])
     given = label_noise(y, flipped, seed=0) if flipped else y
     X = np.random.default_rng(0).normal(size=(300, 4))
-    model = attn_knn(label_noise=noise, **{**CHEAP, "base": logistic()}).fit(X, given)
+    model = attn_knn(label_noise=noise, **{**CHEAP, "estimator": logistic()}).fit(X, given)
     assert sums_to_one(model.predict_proba(X))
 
 
@@ -365,7 +365,7 @@ def test_another_noise_gives_another_checkpoint_folder(noisy, tmp_path):
     folders = {check_checkpoint(model, one, [X], given, None).checkpoint for one in several}
     assert len(folders) == 3
     folders = set()
-    bases = [{"base": "auto"}, {"base": logistic()}]
+    bases = [{"estimator": "auto"}, {"estimator": logistic()}]
     for other in ({}, {"n_neighbors": 5}, {"metric": "cosine"}, *bases):
         model = attn_knn(checkpoint_dir=tmp_path, **{**CHEAP, **other})
         settings = check_settings(model, len(X), 3, 0)

@@ -24,7 +24,7 @@ CONFIGURATIONS = {
     "two-neighbors": {"n_neighbors": 2},
     "many-neighbors": {"n_neighbors": 64},
     "cosine": {"metric": "cosine"},
-    "base": {"base": logistic()},
+    "base": {"estimator": logistic()},
     "capped": {"max_per_class": 20},
     "trained keys": {"embedder": "table", "train": {"epochs": 2}},
 }
@@ -70,7 +70,7 @@ def with_duplicates():
     return X, y
 
 
-@pytest.mark.parametrize("settings", [{}, {"n_neighbors": 1}, {"base": logistic()}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"n_neighbors": 1}, {"estimator": logistic()}], ids=str)
 def test_twenty_exact_duplicates_never_lend_a_row_its_own_label(settings):
     X, y = with_duplicates()
     model = fitted(X, y, **settings)
@@ -99,8 +99,8 @@ def test_twins_with_opposite_labels_are_predicted_by_each_other():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"base": None}, {"base": logistic()}, {"preset": "fast"}],
-    ids=["no-base", "logistic", "fast"],
+    [{"estimator": None}, {"estimator": logistic()}, {"cv": 3}],
+    ids=["no-base", "logistic", "base"],
 )
 def test_nothing_is_learned_from_labels_that_are_noise(settings):
     rng = np.random.default_rng(0)

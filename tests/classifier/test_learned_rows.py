@@ -124,7 +124,11 @@ def test_rows_that_were_added_are_known_and_rows_that_went_are_counted(learned):
 
 def test_rows_held_out_once_are_known_and_predicted_by_what_never_saw_them(tmp_path):
     X, y = blobs(150)
-    settings = {"embedder": "identity", "cv": 0.2, "base": "auto"}  # its base learns the others
+    settings = {
+        "embedder": "identity",
+        "cv": 0.2,
+        "estimator": "auto",
+    }  # its base learns the others
     fitted(X, y, **settings).save(tmp_path / "m")
     model = AttnKNNClassifier.load(tmp_path / "m")
     found = model.learned_rows(X, y)

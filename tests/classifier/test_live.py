@@ -44,7 +44,7 @@ def same_model(one, other):
         same(proba(one), proba(other))
         and one.memory_.ids.tolist() == other.memory_.ids.tolist()
         and one.classes_.tolist() == other.classes_.tolist()
-        and (one.capacity, one.eviction) == (other.capacity, other.eviction)
+        and one._bound == other._bound
     )
 
 
@@ -55,7 +55,7 @@ def change_arrays(live):
     live.remove([0, 90, 91])
     live.undo(3)
     live.undo(2)
-    live.model.set_params(capacity=60, eviction="age")
+    live.model.set_params(settings__capacity=60, settings__eviction="age")
     live.add(X[6:], [0] * 6)
     live.remove([live.model.memory_.ids[0]])
 
@@ -339,7 +339,7 @@ def test_a_link_that_led_astray_for_a_while_does_no_harm(made, tmp_path):
 def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(folder):
     live = LiveModel(folder)
     X, y = blobs(60, seed=9)
-    attn_knn(base=None, random_state=0).fit(X, y).save(folder)
+    attn_knn(estimator=None, random_state=0).fit(X, y).save(folder)
     with pytest.raises(StoreError, match="Another model has replaced the one"):
         live.remove([5])
     assert live.remove([5]).version == 1  # seen by now
@@ -367,7 +367,7 @@ def test_a_damaged_journal_does_not_outlive_its_model(folder):
     (folder / JOURNAL).write_bytes(b"damaged" * 999)
     with pytest.raises(StoreError, match="damaged"):
         AttnKNNClassifier.load(folder)
-    attn_knn(base=None, random_state=0).fit(*blobs(60, seed=9)).save(folder)
+    attn_knn(estimator=None, random_state=0).fit(*blobs(60, seed=9)).save(folder)
     assert len(AttnKNNClassifier.load(folder).memory_) == 60
 
 
@@ -525,7 +525,7 @@ def test_undo_says_what_it_cannot_bring_back(folder):
 
 def test_undo_removes_what_a_capacity_has_left_of_an_addition(folder, tmp_path):
     model = AttnKNNClassifier.load(folder)
-    model.capacity = model.n_remembered_
+    model.set_params(settings__capacity=model.n_remembered_)
     model.save(tmp_path / "full")
     live = LiveModel(tmp_path / "full")
     X, _ = blobs(40, seed=5)
@@ -559,7 +559,7 @@ def test_a_new_model_in_the_folder_is_not_given_old_changes(folder):
     live = LiveModel(folder)
     live.remove([0, 1])
     X, y = blobs(60, seed=9)
-    attn_knn(base=None, random_state=0).fit(X, y).save(folder)
+    attn_knn(estimator=None, random_state=0).fit(X, y).save(folder)
     assert len(AttnKNNClassifier.load(folder).memory_) == 60
     assert live.catch_up() == 0 and len(live.model.memory_) == 60 and live.history() == []
     assert live.remove([59]).version == 1

@@ -19,14 +19,14 @@ TWO = np.where(np.arange(60) == 7, "rare", "usual")
 
 FITS = {
     "instant": {"preset": "instant"},
-    "instant without a base": {"preset": "instant", "base": None},
-    "cross-fit": {"preset": "fast"},
-    "cross-fit without a base": {"base": None, "cv": 3},
-    "base of one's own": {"base": logistic(), "cv": 3},
-    "wrong labels estimated": {"preset": "fast", "label_noise": "auto"},
-    "wrong labels known": {"preset": "fast", "label_noise": 0.1},
+    "instant without a base": {"preset": "instant", "estimator": None},
+    "cross-fit": {"cv": 3},
+    "cross-fit without a base": {"estimator": None, "cv": 3},
+    "base of one's own": {"estimator": logistic(), "cv": 3},
+    "wrong labels estimated": {"cv": 3, "label_noise": "auto"},
+    "wrong labels known": {"cv": 3, "label_noise": 0.1},
     "uniform classes": {"preset": "instant", "class_prior": "uniform"},
-    "per class": {"base": None, "cv": 3, "calibration": "per-class"},
+    "per class": {"estimator": None, "cv": 3, "calibration": "per-class"},
     "rows held out": {"cv": 0.4, "embedder": "identity"},
     "capacity": {"preset": "instant", "capacity": 40},
 }

@@ -114,7 +114,7 @@ def sought(keys, given, agreement):
     rows = np.arange(len(given))
     folds = [(rows[: len(rows) // 2], rows[len(rows) // 2 :])]
     problem = Problem(ImageEncoder(8, 8, 1), None, given, None, 4, folds=folds)
-    settings = check_settings(attn_knn(cv=0.5, base=None), len(given), 4, 0)
+    settings = check_settings(attn_knn(cv=0.5, estimator=None), len(given), 4, 0)
     # networks fitted to smoothed labels are too unsure, which powers mend
     log_proba = torch.log_softmax(torch.from_numpy(0.5 * keys).float(), dim=1)
     unseen = Unseen(torch.from_numpy(keys).float(), log_proba, agreement=agreement)

@@ -14,9 +14,9 @@ def case(kind):
         return X, y, attn_knn(**IMAGES).fit(X, y), None
     X, y = blobs()
     if kind == "table":
-        return X, y, fitted(X, y, base=logistic()), None
+        return X, y, fitted(X, y, estimator=logistic()), None
     views = [X + 0.1]
-    settings = {"base": "auto", "embedder": "deep", "train": {"epochs": 1}, "cv": 0.3}
+    settings = {"estimator": "auto", "embedder": "deep", "train": {"epochs": 1}, "cv": 0.3}
     model = attn_knn(**{**CHEAP, **settings})
     return X, y, model.fit(X, y, views=views), views
 

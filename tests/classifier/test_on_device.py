@@ -25,7 +25,7 @@ from tests.reference.strict_device import NAME, strict_device
 QUICK = {"head": {"epochs": 2}, "train": {"epochs": 1}, "random_state": 0}
 IMAGES = {"embedder": "resnet-small", "embedder_options": {"dim": 8}, "cv": 0.25}
 IMAGES["class_prior"] = "uniform"
-TABLE = {"embedder": "deep", "preset": "fast", "cv": 2}
+TABLE = {"embedder": "deep", "cv": 2}
 TABLE["head"] = {"epochs": 2}
 
 def flow(device, settings, X, y, X_new, y_new):

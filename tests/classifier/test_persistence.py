@@ -27,14 +27,14 @@ from tests.classifier.cases import (
     table,
 )
 
-FAST = {**CHEAP, "base": "auto", "preset": "fast"}
+BASED = {**CHEAP, "estimator": "auto"}
 CONFIGURATIONS = {
     "no-base": CHEAP,
-    "fast": {"preset": "fast", **QUICK},
-    "logistic": {**CHEAP, "base": logistic()},
+    "a base": {"cv": 2, **QUICK},
+    "logistic": {**CHEAP, "estimator": logistic()},
     "sizes": {**CHEAP, "n_neighbors": np.int64(9)},
-    "deep": {**FAST, "embedder": "deep", "train": {"epochs": 1}},
-    "capped": {**FAST, "max_per_class": 20},
+    "deep": {**BASED, "embedder": "deep", "train": {"epochs": 1}},
+    "capped": {**BASED, "max_per_class": 20},
     "cosine": {**CHEAP, "metric": "cosine"},
 }
 
@@ -70,7 +70,7 @@ def test_round_trip_predicts_the_same_and_goes_on_the_same(name, tmp_path):
 
 def test_round_trip_of_a_table(tmp_path):
     frame, y = table()
-    model = attn_knn(**{**CHEAP, "base": logistic()}).fit(frame, pd.Series(y, name="buys"))
+    model = attn_knn(**{**CHEAP, "estimator": logistic()}).fit(frame, pd.Series(y, name="buys"))
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert_same_model(model, again, frame)
@@ -101,11 +101,11 @@ def test_truth_values_keep_their_kind(tmp_path):
 
 def test_parameters_come_back_and_fit_the_same(tmp_path):
     X, y = blobs()
-    model = fitted(X, y, base=logistic(), n_neighbors=np.int64(7), max_per_class=np.int64(50))
+    model = fitted(X, y, estimator=logistic(), n_neighbors=np.int64(7), max_per_class=np.int64(50))
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert again.n_neighbors == 7 and again.settings.max_per_class == 50
-    assert again.base.max_iter == 200
+    assert again.estimator.max_iter == 200
     assert same(again.fit(X, y).predict_proba(X), model.predict_proba(X))
 
 
@@ -173,7 +173,7 @@ def test_a_folder_of_another_kind_is_refused_and_never_written_over(tmp_path):
 
 def test_a_base_of_an_unknown_type_is_refused_until_it_is_trusted(tmp_path):
     X, _ = blobs()
-    model = saved(tmp_path / "model", base=OwnLogistic())
+    model = saved(tmp_path / "model", estimator=OwnLogistic())
     with pytest.raises(ValueError, match=r"OwnLogistic.*not trusted.*trusted=\[") as error:
         AttnKNNClassifier.load(tmp_path / "model")
     assert not isinstance(error.value, StoreError)
@@ -183,7 +183,7 @@ def test_a_base_of_an_unknown_type_is_refused_until_it_is_trusted(tmp_path):
 
 
 def test_without_skops_a_base_of_ones_own_names_the_extra(tmp_path, monkeypatch):
-    model = saved(tmp_path / "model", base=OwnLogistic())
+    model = saved(tmp_path / "model", estimator=OwnLogistic())
     monkeypatch.setitem(sys.modules, "skops", None)
     told = r'base of your own needs the extra "own-base": pip install nearwise\[own-base\]'
     with pytest.raises(ImportError, match=told):
@@ -227,7 +227,7 @@ def test_saving_twice_leaves_one_generation(tmp_path):
 
 
 def test_nothing_saved_is_a_pickle(tmp_path):
-    saved(tmp_path / "model", base=logistic())
+    saved(tmp_path / "model", estimator=logistic())
     names = {path.suffix for path in (tmp_path / "model").iterdir()}
     assert names <= {".json", ".safetensors", ".bin"}
     for path in (tmp_path / "model").glob("*.bin"):
@@ -240,11 +240,11 @@ def test_a_model_from_a_machine_with_another_device_loads_and_says_so(tmp_path):
     folder = tmp_path / "model"
     model.save(folder)
     saved = read_folder(folder, kind=KIND, newest_version=VERSION)
-    saved.meta["params"]["device"] = "cuda:99"
+    saved.meta["params"]["settings"] |= {"device": "cuda:99"}
     write_again(folder, saved)
     with pytest.warns(UserWarning, match="is not here.*cuda.*is not available"):
         loaded = AttnKNNClassifier.load(folder)
-    assert loaded.device == "auto"
+    assert loaded.settings.device == "auto"
     np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X), atol=1e-5)
 
 

@@ -29,10 +29,10 @@ SETTINGS = [
     {"metric": "inner_product"},
     {"calibration": None},
     {"cv": 5},
-    {"base": logistic()},
-    {"base": "auto", **HELD},
+    {"estimator": logistic()},
+    {"estimator": "auto", **HELD},
     {"embedder": "table", **HELD},
-    {"base": "auto", "preset": "fast", "embedder": "deep", "train": {"epochs": 1}},
+    {"estimator": "auto", "embedder": "deep", "train": {"epochs": 1}},
     {"index": "faiss-flat-l2"},
 ]
 
@@ -107,7 +107,7 @@ def test_half_precision_tensors_are_taken():
 
 
 def test_a_prediction_does_not_depend_on_the_other_rows_of_the_batch():
-    model = fitted(base=logistic())
+    model = fitted(estimator=logistic())
     X, _ = blobs(seed=1)
     together = model.predict_proba(X)
     alone = np.concatenate([model.predict_proba(X[i : i + 1]) for i in range(10)])
@@ -147,14 +147,16 @@ def test_constant_columns_do_no_harm():
     assert sums_to_one(fitted(np.ones((20, 2)), np.tile([0, 1], 10)).predict_proba([[1.0, 1.0]]))
 
 
-@pytest.mark.parametrize("settings", [{}, {"base": "auto"}, {"index": "faiss-flat-l2"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"estimator": "auto"}, {"index": "faiss-flat-l2"}], ids=str
+)
 def test_a_table_of_copies_that_is_sorted_by_class_is_no_worse(settings):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, (1_500, 2)).astype(float)
     chance = np.array([[0.2, 0.4], [0.6, 0.8]])[tuple(X.astype(int).T)]
     y = (rng.random(len(X)) < chance).astype(int)
     order = np.argsort(y, kind="stable")  # each row has hundreds of copies, a class at a time
-    model = attn_knn(preset="instant", random_state=0, **{"base": None, **settings})
+    model = attn_knn(preset="instant", random_state=0, **{"estimator": None, **settings})
     found = model.fit(X[order], y[order]).predict_proba(X)[:, 1]
     assert np.abs(found - chance).max() < 0.2
     model.add([[0.0, 0.0]] * 300, [1] * 300)
@@ -176,7 +178,7 @@ def test_categories_beyond_what_boosting_takes():
 def test_the_fewest_rows_that_can_be_learned_from():
     X, y = np.array([[0.0], [0.1], [5.0], [5.1]]), [0, 0, 1, 1]
     with quietly():
-        model = attn_knn(**QUICK, base=logistic(), cv=2).fit(X, y)
+        model = attn_knn(**QUICK, estimator=logistic(), cv=2).fit(X, y)
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
     assert model.predict([[0.05], [5.05]]).tolist() == [0, 1]
 

@@ -15,7 +15,7 @@ from nearwise.metrics import accuracy, nll
 
 
 def fitted(X, y):
-    return AttnKNNClassifier(preset="instant", base=None, random_state=0).fit(X, y)
+    return AttnKNNClassifier(preset="instant", estimator=None, random_state=0).fit(X, y)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_planted_copy_a_wrong_label_and_a_far_row_are_found(blobs):
 
 def test_rows_that_only_their_keys_do_not_tell_apart_are_no_copies():
     grid = np.stack(np.meshgrid(*[np.arange(7.0)] * 3), -1).reshape(-1, 3)
-    model = AttnKNNClassifier(preset="fast", random_state=0)
+    model = AttnKNNClassifier(preset="instant", random_state=0)
     found = model.fit(grid, (grid[:, 0] + grid[:, 1] > 6).astype(int)).review()
     assert ids_of(found, "copy") == []
 

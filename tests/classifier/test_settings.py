@@ -12,7 +12,7 @@ from nearwise.training import HeadConfig, TrainConfig
 from tests.classifier.cases import CHEAP, attn_knn, blobs, same
 
 RARE = Settings(head={"epochs": 3}, calibration=None)
-CHEAPEST = {"base": None, "cv": 2, "random_state": 0}
+CHEAPEST = {"estimator": None, "cv": 2, "random_state": 0}
 
 
 def test_the_constructor_has_few_parameters():

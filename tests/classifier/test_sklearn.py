@@ -56,7 +56,9 @@ def test_scikit_learns_own_checks(estimator, check):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "estimator", [AttnKNNClassifier(), AttnKNNClassifier(preset="fast")], ids=["default", "fast"]
+    "estimator",
+    [AttnKNNClassifier(), AttnKNNClassifier(preset="instant")],
+    ids=["default", "instant"],
 )
 def test_scikit_learns_own_checks_at_length(estimator):
     with quietly():
@@ -70,7 +72,7 @@ def test_scikit_learns_own_checks_at_length(estimator):
 def test_predictions_do_not_depend_on_the_order_of_rows():
     X, y = blobs()
     with quietly():
-        model = fit_once(attn_knn(**QUICK, preset="fast"), X, y)
+        model = fit_once(attn_knn(**QUICK, cv=2), X, y)
     order = np.random.default_rng(0).permutation(len(X))
     shuffled = model.predict_proba(X[order])
     np.testing.assert_allclose(shuffled, model.predict_proba(X)[order], rtol=1e-5, atol=1e-6)
@@ -120,10 +122,10 @@ def test_calibrated_classifier_wraps_it():
     "settings",
     [
         CHEAP,
-        {"preset": "fast", **QUICK},
-        {"preset": "fast", "cv": 2, "embedder": "deep", "train": {"epochs": 2}, **QUICK},
+        {"cv": 2, **QUICK},
+        {"cv": 2, "embedder": "deep", "train": {"epochs": 2}, **QUICK},
     ],
-    ids=["no-base", "fast", "base-and-networks"],
+    ids=["no-base", "base", "base-and-networks"],
 )
 def test_a_clone_repeats_the_fit_bit_for_bit(settings):
     X, y = blobs()
@@ -136,7 +138,7 @@ def test_a_clone_repeats_the_fit_bit_for_bit(settings):
 
 def test_the_seed_matters_and_the_global_one_does_not():
     X, y = blobs()
-    settings = {**CHEAP, "base": "auto"}  # a forest is drawn at random
+    settings = {**CHEAP, "estimator": "auto"}  # a forest is drawn at random
     np.random.seed(1)
     first = attn_knn(**settings).fit(X, y).predict_proba(X)
     state = np.random.get_state()[1].copy()
@@ -171,7 +173,7 @@ def test_use_before_fit_says_so(use):
 
 
 def test_the_constructor_only_stores():
-    settings = {"n_neighbors": -3, "base": "nonsense", "settings": {"nul": 3}, "tta": object()}
+    settings = {"n_neighbors": -3, "estimator": "nonsense", "settings": {"nul": 3}, "cv": object()}
     model = AttnKNNClassifier(**settings)
     assert all(model.get_params()[name] is value for name, value in settings.items())
     assert is_classifier(model)
@@ -204,7 +206,7 @@ def test_names_of_columns_and_target_are_remembered():
 def test_history_names_stage_member_and_losses():
     X, y = blobs()
     with quietly():
-        settings = {**CHEAP, "base": "auto", "preset": "fast", "embedder": "deep"}
+        settings = {**CHEAP, "estimator": "auto", "embedder": "deep"}
         model = attn_knn(**settings, train={"epochs": 2}).fit(X, y)
     stages = {record["stage"] for record in model.history_}
     assert stages == {"embedder deep", "head"}

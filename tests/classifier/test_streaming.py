@@ -23,6 +23,7 @@ from tests.classifier.cases import (
     same,
     sums_to_one,
 )
+from tests.store.folders import edited
 
 X, Y = blobs(240, n_classes=4, spread=0.8)
 FIRST = np.flatnonzero(Y[:120] < 2)  # two of four classes
@@ -124,11 +125,15 @@ def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(evicti
 @pytest.mark.parametrize("former", ["class-balanced", "importance"])
 def test_models_of_a_former_eviction_open_and_go_on_at_random(former, tmp_path):
     model = begun()
-    model.eviction = former
     model.save(tmp_path / "model")
+    edited(
+        tmp_path / "model",
+        tmp_path / "former",
+        meta=lambda meta: meta["params"].update(eviction=former),
+    )
     with pytest.warns(UserWarning, match=f"eviction='{former}', which nearwise no longer has"):
-        loaded = AttnKNNClassifier.load(tmp_path / "model")
-    assert loaded.eviction == "reservoir"
+        loaded = AttnKNNClassifier.load(tmp_path / "former")
+    assert loaded.settings.eviction == "reservoir"
     assert same(loaded.predict_proba(X), model.predict_proba(X))
     loaded.add(X[:2], Y[:2])
 
@@ -141,13 +146,13 @@ def test_journals_of_a_former_eviction_are_made_again():
     with pytest.warns(UserWarning, match="no longer has"):
         again = replay(now, now.fitted_, [former])
     assert again.bank == changed.bank and len(again.bank) == 70
-    assert now.eviction == "reservoir"
+    assert now.settings.eviction == "reservoir"
 
 
 def test_votes_fade_as_the_last_change_left_it_in_a_saved_copy_too(tmp_path):
     model = streamed("age")
     before = model.predict_proba(X)
-    model.set_params(eviction="reservoir")  # for the next change
+    model.set_params(settings__eviction="reservoir")  # for the next change
     model.save(tmp_path / "model")
     assert same(model.predict_proba(X), before)
     assert same(AttnKNNClassifier.load(tmp_path / "model").predict_proba(X), before)
@@ -168,7 +173,7 @@ def test_old_rows_fade_with_age_and_stay_in_a_reservoir():
     assert old["age"] < old["reservoir"] - 0.2
 
 
-@pytest.mark.parametrize("settings", [{}, {"base": logistic()}], ids=["no base", "base"])
+@pytest.mark.parametrize("settings", [{}, {"estimator": logistic()}], ids=["no base", "base"])
 def test_refresh_makes_new_classes_full_classes(settings, tmp_path):
     with quietly():
         model = begun(**settings)
@@ -256,9 +261,9 @@ def test_rows_held_out_once_stream_and_are_refreshed():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"capacity": 1}, "capacity=1 must be"),
-        ({"capacity": 50.0}, "capacity=50.0 must be"),
-        ({"eviction": "fifo"}, "eviction='fifo' is not known"),
+        ({"capacity": 1}, "capacity: .*greater than or equal to 2 .got 1"),
+        ({"capacity": 50.0}, "capacity: .*valid integer .got 50.0"),
+        ({"eviction": "fifo"}, "eviction: .*'reservoir' or 'age' .got 'fifo'"),
         ({"capacity": 2, "n_neighbors": 0}, "n_neighbors=0 must be"),
     ],
 )
@@ -272,7 +277,7 @@ def test_settings_of_the_memory_are_checked_before_anything_is_fitted(
 
 def test_a_memory_may_be_small():
     with quietly():
-        model = begun(base=logistic(), capacity=4)
+        model = begun(estimator=logistic(), capacity=4)
         stream(model, LATER[:20], cut=1)
     assert len(model.memory_) == 4 and model.classes_.tolist() == [0, 1, 2, 3]
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
@@ -298,4 +303,4 @@ def test_the_last_row_of_a_class_is_not_relabelled_away():
 def test_a_clone_starts_a_stream_of_its_own():
     model = streamed("reservoir")
     fresh = clone(model)
-    assert fresh.capacity == 60 and not hasattr(fresh, "evicted_")
+    assert fresh._bound.capacity == 60 and not hasattr(fresh, "evicted_")

@@ -25,7 +25,7 @@ def kinds():
     X, y = many(240)
     frame, words = table(200)
     return {
-        "cross-fitted": (attn_knn(**{**CHEAP, "base": logistic()}), X, y, {}),
+        "cross-fitted": (attn_knn(**{**CHEAP, "estimator": logistic()}), X, y, {}),
         "no base": (attn_knn(**CHEAP), X, y, {}),
         "table": (attn_knn(**CHEAP), frame, words, {}),
         "held out": (attn_knn(**HELD), X, y, {}),
@@ -41,7 +41,7 @@ def case(request):
 
 @pytest.fixture(scope="module")
 def model():
-    return fitted(*many(300), base=logistic())
+    return fitted(*many(300), estimator=logistic())
 
 
 def everything(model, X, more):
@@ -133,7 +133,7 @@ def test_the_bound_is_the_share_at_which_so_few_errors_have_that_chance(wrong, n
 
 def test_sets_cover_new_rows_about_as_often_as_asked():
     X, y = many(900)
-    model = fitted(X[:450], y[:450], base=logistic())
+    model = fitted(X[:450], y[:450], estimator=logistic())
     for options in ({}, {"method": "aps", "seed": 0}, {"class_conditional": True}):
         sets = model.predict_set(X[450:], 0.9, **options)
         assert abs(sets[np.arange(450), y[450:]].mean() - 0.9) < 0.05

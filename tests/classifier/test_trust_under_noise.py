@@ -10,7 +10,7 @@ from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
 
 RATE = 0.3
-SETTINGS = {**CHEAP, "base": logistic()}
+SETTINGS = {**CHEAP, "estimator": logistic()}
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from tests.classifier.cases import (
 
 SETTINGS = [
     {},
-    {"base": logistic()},
-    {"base": "auto", "preset": "fast"},
+    {"estimator": logistic()},
+    {"estimator": "auto"},
 ]
 HELD = {"cv": 0.3, "train": {"epochs": 1}}
 
@@ -63,7 +63,7 @@ def test_add_then_remove_restores_every_prediction_exactly(settings):
 
 def test_relabel_back_restores_every_prediction_exactly():
     X, y = blobs()
-    model = fitted(X, y, base=logistic())
+    model = fitted(X, y, estimator=logistic())
     before = model.predict_proba(X)
     model.relabel([3, 4, 5], [0, 0, 0])
     assert not same(model.predict_proba(X), before)
@@ -114,7 +114,7 @@ def test_relabel_searches_for_no_other_row(with_added_rows, monkeypatch):
 
 
 def test_add_leaves_what_was_remembered_as_it_was():
-    model = fitted(base=logistic())
+    model = fitted(estimator=logistic())
     before = copy.deepcopy(model.memory_)
     model.add(island(), [0] * 8)
     bank = model.memory_
@@ -222,7 +222,7 @@ def test_what_cannot_be_added_changes_nothing(case):
     ids=["unknown id", "too many", "unknown label", "too few labels", "unknown id to relabel"],
 )
 def test_impossible_changes_are_refused_and_change_nothing(change, message):
-    model = fitted(base=logistic())
+    model = fitted(estimator=logistic())
     before = model.predict_proba(blobs()[0])
     with pytest.raises(ValueError, match=message):
         change(model)
@@ -283,7 +283,7 @@ def test_series_and_tensors_of_ids_are_taken():
 
 def test_a_prediction_does_not_depend_on_the_rows_asked_with_it():
     X, y = blobs(150)
-    model = fitted(X[:100], y[:100], base=logistic())
+    model = fitted(X[:100], y[:100], estimator=logistic())
     model.add(X[100:103] + 4, ["late"] * 3 if y.dtype.kind == "U" else [9] * 3)
     rows = np.concatenate([X[103:], X[100:102] + 4])
     together = model.predict_proba(rows)

@@ -92,7 +92,7 @@ def trained(tables) -> Path:
     """Give a model made by ``nearwise fit``; read it only (see `model`)."""
     folder = tables / "trained"
     arguments = ["fit", tables / "train.csv", "--target", "label", "--out", folder]
-    options = ["--drop", "row", "--preset", "fast", "--cv", "2", "--base", "none", "--quiet"]
+    options = ["--drop", "row", "--cv", "2", "--estimator", "none", "--quiet"]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setattr(warnings, "showwarning", warnings.showwarning)
         main([*map(str, arguments), *options])

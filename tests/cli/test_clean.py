@@ -20,7 +20,7 @@ def table(tmp_path):
 
 def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
     path, wrong = table
-    arguments = ("-t", "kind", "--preset", "fast", "--out", tmp_path / "s.csv", "--top", 3)
+    arguments = ("-t", "kind", "--out", tmp_path / "s.csv", "--top", 3)
     result = nearwise("clean", path, *arguments)
     assert result.exit_code == 0, result.err
     written = pd.read_csv(tmp_path / "s.csv")
@@ -48,9 +48,7 @@ def test_columns_of_rows_that_are_called_as_those_of_the_ranking_are_written_too
 
 
 def test_suspects_go_to_standard_output_or_where_the_suffix_says(nearwise, table, tmp_path):
-    result = nearwise(
-        "clean", table[0], "-t", "kind", "--noise", "none", "--preset", "fast", "--out", "-", "-q"
-    )
+    result = nearwise("clean", table[0], "-t", "kind", "--noise", "none", "--out", "-", "-q")
     assert len(pd.read_csv(io.StringIO(result.out))) == 120
     result = nearwise("clean", table[0], "-t", "kind", "--out", tmp_path / "s.txt")
     assert result.exit_code == 2 and ".parquet" in result.err
@@ -71,5 +69,5 @@ def test_a_missing_column_is_named(nearwise, table):
 def test_instant_ranks_rows_where_no_estimate_is_asked_for(nearwise, tables):
     data = ("clean", tables / "train.csv", "-t", "label", "--preset", "instant")
     refused = nearwise(*data)
-    assert refused.exit_code == 2 and "Use --preset fast or default, or" in refused.err
+    assert refused.exit_code == 2 and "Use --preset default, or" in refused.err
     assert "most suspicious rows" in nearwise(*data, "--noise", "none", "-q").out

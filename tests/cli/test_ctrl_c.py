@@ -53,7 +53,7 @@ def test_a_stop_while_classifiers_are_tried_saves_what_there_is(
     nearwise, tables, tmp_path, monkeypatch
 ):
     place = tmp_path / "m"
-    options = ("--preset", "fast", "--cv", "2")
+    options = ("--cv", "2")
     with monkeypatch.context() as patch:
         patch.setattr("nearwise.classifier.fit.base.LogisticRegression.fit", signal_to_self)
         stopped = nearwise("fit", tables / "train.csv", "-o", place, *FIT, *options)
@@ -71,7 +71,7 @@ def signal_to_self(*args, **kwargs):
 @pytest.mark.parametrize("line", ["base: logistic", "neighbors of fold 2", "embedder deep", "head"])
 def test_a_signal_to_the_process_leaves_what_its_message_says(tmp_path, line):
     make_table(400, 0).to_csv(tmp_path / "t.csv", index=False)
-    words = ["fit", "t.csv", "-o", "m", "-t", "label", "--drop", "row", "--preset", "fast", "-v"]
+    words = ["fit", "t.csv", "-o", "m", "-t", "label", "--drop", "row", "-v"]
     words += ["--embedder", "deep"]
     command = [sys.executable, "-m", "nearwise.cli"]
     process = subprocess.Popen(

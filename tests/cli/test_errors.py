@@ -73,7 +73,7 @@ IN_FLAGS = {
     "columns={'zip code': 'number'}: no": "--number 'zip code': no",
     "leave it out: columns={'a': 'left out'}.": "leave it out: --drop a.",
     """columns={"it's": 'keep'}""": """--keep 'it'"'"'s'""",
-    "base=None does not fit preset='instant'.": "--base none does not fit --preset instant.",
+    "estimator=None and preset='instant' do": "--estimator none and --preset instant do",
     "n_neighbors=5000 is": "--n-neighbors 5000 is",
     "cv=1 leaves": "--cv 1 leaves",
     'label_noise="auto": labels': "--label-noise auto: labels",
@@ -86,7 +86,7 @@ IN_FLAGS = {
 @pytest.mark.parametrize("text", IN_FLAGS)
 def test_parameters_in_messages_are_the_options_of_the_command(text, capsys):
     @reported
-    def fit(drop, base, preset, n_neighbors, cv, label_noise, seed):
+    def fit(drop, estimator, preset, n_neighbors, cv, label_noise, seed):
         raise ValueError(text)
 
     with pytest.raises(typer.Exit):

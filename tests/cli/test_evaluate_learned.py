@@ -83,7 +83,7 @@ def test_rows_that_repeat_by_nature_are_said_to(nearwise, tmp_path):
     )
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "-t", "label", "-o", tmp_path / "m", "--cv", "2")
-    assert nearwise(*fit, "--base", "none", "--preset", "fast", "-q").exit_code == 0
+    assert nearwise(*fit, "--estimator", "none", "-q").exit_code == 0
     new = pd.DataFrame({"letter": list("efgh"), "label": list("xyxy")})
     pd.concat([frame, new]).to_csv(tmp_path / "t.csv", index=False)
     numbers, _, printed = evaluated(nearwise, tmp_path / "m", tmp_path / "t.csv", tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from nearwise.cli.commands.fit import checkpoints
 from tests.cli.conftest import make_table
 
-OPTIONS = ("-t", "label", "--drop", "row", "--preset", "fast", "--cv", "2", "--base", "none")
+OPTIONS = ("-t", "label", "--drop", "row", "--cv", "2", "--estimator", "none")
 
 
 def test_the_same_rows_and_seed_give_the_same_model_in_any_format(
@@ -117,7 +117,7 @@ def test_bad_tables_are_refused_in_one_line(nearwise, tmp_path, text, message):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--base", "magic"), ("--cv", "1"), ("--n-neighbors", "5000"), ("--weight", "heft")],
+    [("--estimator", "magic"), ("--cv", "1"), ("--n-neighbors", "5000"), ("--weight", "heft")],
 )
 def test_a_wrong_setting_is_refused_and_nothing_is_written(
     nearwise, tables, tmp_path, option, value

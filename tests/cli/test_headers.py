@@ -11,7 +11,7 @@ import pytest
 
 from nearwise.cli import main
 
-CHEAP = ["--base", "none", "--embedder", "identity", "--preset", "fast", "--cv", "2"]
+CHEAP = ["--estimator", "none", "--embedder", "identity", "--cv", "2"]
 
 
 def people(n_rows: int, seed: int) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from nearwise import AttnKNNClassifier
 from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import QUICK, named_folder, patches
 
-FAST = ("--embedder", "resnet-small", "--epochs", "2", "--preset", "fast", "--quiet")
+FAST = ("--embedder", "resnet-small", "--epochs", "2", "--quiet")
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def predictions(tables):
     return of
 
 
-FIT = ("-t", "label", "--drop", "row", "--preset", "fast", "--cv", "2", "--base", "none", "-q")
+FIT = ("-t", "label", "--drop", "row", "--cv", "2", "--estimator", "none", "-q")
 
 
 def test_kill_9_during_fit_leaves_the_old_model_or_the_new(tables, trained, tmp_path, predictions):
@@ -153,7 +153,15 @@ def test_kill_9_during_compare_keeps_the_finished_rows(tmp_path):
 def test_a_killed_fit_resumes_to_the_result_of_an_unbroken_one(tmp_path):
     frame = load_dataset("breast_cancer").to_frame()
     frame.to_csv(tmp_path / "train.csv", index=False)
-    fit = ("fit", tmp_path / "train.csv", "-t", "class", "--preset", "fast", "--base", "none", "-q")
+    fit = (
+        "fit",
+        tmp_path / "train.csv",
+        "-t",
+        "class",
+        "--estimator",
+        "none",
+        "-q",
+    )
     longest = seconds(*fit, "-o", tmp_path / "whole")
     for share in (0.5, 0.7, 0.9):
         process = start(*fit, "-o", tmp_path / "broken", "--resume")
@@ -170,7 +178,7 @@ def test_a_killed_fit_resumes_to_the_result_of_an_unbroken_one(tmp_path):
 def test_ctrl_c_during_fit_exits_130_and_leaves_no_half_model(tmp_path):
     frame = load_dataset("breast_cancer").to_frame()
     frame.to_csv(tmp_path / "train.csv", index=False)
-    fit = ("fit", tmp_path / "train.csv", "-t", "class", "--preset", "fast", "--base", "none")
+    fit = ("fit", tmp_path / "train.csv", "-t", "class", "--estimator", "none")
     longest = seconds(*fit, "-o", tmp_path / "whole", "-q")
     for share in (0.3, 0.6, 0.8):
         model = tmp_path / f"model-{share}"

@@ -73,7 +73,7 @@ def test_add_teaches_new_rows_and_new_classes(nearwise, tables, model, tmp_path)
 
 
 def test_a_category_is_the_same_where_another_file_makes_it_a_number(nearwise, tmp_path):
-    folder, quick = tmp_path / "model", ("--cv", 2, "--base", "none", "-q")
+    folder, quick = tmp_path / "model", ("--cv", 2, "--estimator", "none", "-q")
     frame = pd.DataFrame({"zip": ["A7", "01", "2", "2"] * 15, "label": ["a", "b", "c", "c"] * 15})
     frame.to_csv(tmp_path / "train.csv", index=False)
     fit = nearwise("fit", tmp_path / "train.csv", "--target", "label", "--out", folder, *quick)
@@ -126,7 +126,7 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     failed = nearwise(
         "add", trained, tables / "test.csv", "--eviction", "fifo", "-o", tmp_path / "x"
     )
-    assert failed.exit_code == 2 and "--eviction fifo is not known" in failed.err
+    assert failed.exit_code == 2 and "'reservoir' or 'age' (got 'fifo')" in failed.err
 
 
 def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
@@ -163,7 +163,7 @@ def test_evaluate_shows_each_of_few_classes_with_its_mistakes(nearwise, tables, 
     frame = pd.concat([frame[frame["label"] != labels[-1]], rare])
     frame.to_csv(tmp_path / "tailed.csv", index=False)
     fit = ["fit", tmp_path / "tailed.csv", "--target", "label", "--out", tmp_path / "m"]
-    fit += ["--drop", "row", "--preset", "fast", "--cv", "2", "--base", "none", "--quiet"]
+    fit += ["--drop", "row", "--cv", "2", "--estimator", "none", "--quiet"]
     assert nearwise(*fit).exit_code == 0
     options = ("--resamples", "20", "--json", tmp_path / "s.json")
     result = nearwise("evaluate", tmp_path / "m", tables / "test.csv", *options)

@@ -35,7 +35,7 @@ def test_columns_are_what_the_library_says(nearwise, tables, trained):
 def test_sets_of_names_with_a_bar_can_be_split_again(nearwise, tmp_path, rng):
     X, names = rng.normal(size=(80, 2)).round(3), np.array(["a", "a|b", "b\\"])
     frame = pd.DataFrame({"x": X[:, 0], "y": X[:, 1]})
-    model = AttnKNNClassifier(preset="fast", random_state=0).fit(frame, names[np.arange(80) % 3])
+    model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, names[np.arange(80) % 3])
     model.save(tmp_path / "bars.model")
     frame.to_csv(tmp_path / "rows.csv", index=False)
     options = ["--sets", "--confidence", "0.9"]
@@ -134,7 +134,7 @@ def test_a_warning_is_said_once_however_often_the_table_is_read(nearwise, tmp_pa
     frame.to_csv(tmp_path / "train.csv", index=False)
     frame.assign(kind="never seen").to_csv(tmp_path / "new.csv", index=False)
     model = tmp_path / "model"
-    cheap = ("--preset", "fast", "--base", "none")
+    cheap = ("--cv", "3", "--estimator", "none")
     fitted = nearwise("fit", tmp_path / "train.csv", "-t", "label", "-o", model, *cheap)
     assert fitted.exit_code == 0, fitted.err
     options = ["--coverage", "0.8", "--sets", "--novelty"]

@@ -134,7 +134,7 @@ def test_a_fit_keeps_libraries_to_one_thread_but_not_a_classifier_of_the_users(m
     AttnKNNClassifier(random_state=0).fit(X, y)
     assert seen and all(one == {1} for one in seen)
     seen.clear()
-    AttnKNNClassifier(base=LogisticRegression(), random_state=0).fit(X, y)
+    AttnKNNClassifier(estimator=LogisticRegression(), random_state=0).fit(X, y)
     assert seen and all(one == {3} for one in seen)
     assert of_libraries() == {3}
 

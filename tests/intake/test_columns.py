@@ -452,7 +452,7 @@ def csv(tmp_path_factory):
     return folder
 
 
-FAST = ["--preset", "fast", "--base", "none", "--cv", "2"]
+FAST = ["--estimator", "none", "--cv", "2"]
 
 
 def test_the_command_line_reports_keeps_and_inspects(csv, nearwise):

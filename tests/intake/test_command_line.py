@@ -15,7 +15,7 @@ from nearwise.cli.outputs import check_output
 from tests.classifier.image_cases import named_folder
 from tests.cli.conftest import make_table
 
-QUICK = ("--preset", "fast", "--cv", "2", "--base", "none", "-q")
+QUICK = ("--cv", "2", "--estimator", "none", "-q")
 RAW = re.compile(r"Traceback|(Key|Type|Index|Runtime|Attribute|Assertion)Error|fault of nearwise")
 
 

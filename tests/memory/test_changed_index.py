@@ -48,9 +48,9 @@ def test_a_trained_index_survives_small_changes_and_is_made_anew_after_large_one
     X = rows(300).double().numpy()
     y = (X[:, 0] > 0).astype(int)
     model = AttnKNNClassifier(
-        base=None,
+        estimator=None,
         embedder="identity",
-        preset="fast",
+        cv=3,
         random_state=0,
         settings={"index": "ivf-flat"},
     )

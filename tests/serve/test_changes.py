@@ -81,7 +81,7 @@ def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(client, fo
     client.delete("/rows/0")
     X = model._fitted.rows
     labels = model.classes_[model._fitted.label_positions]
-    attn_knn(base=None, preset="instant").fit(X, labels).save(folder, overwrite=True)
+    attn_knn(estimator=None, preset="instant").fit(X, labels).save(folder, overwrite=True)
     assert client.get("/changes").json()["changes"] == []
     assert "Another model" in problem(client.delete("/rows/3"), 409)
     assert client.delete("/rows/3").json()["memory_version"] == 1  # now that it was told

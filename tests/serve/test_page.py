@@ -242,7 +242,7 @@ def codes(asked, tmp_path):
         }
     )
     y = np.where(frame["size"] + (frame["kind"] == "<c>") > 0.5, "yes", "no")
-    settings = {"base": None, "columns": {"code": "category"}, "random_state": 0}
+    settings = {"estimator": None, "columns": {"code": "category"}, "random_state": 0}
     AttnKNNClassifier(preset="instant", **settings).fit(frame, y).save(tmp_path / "codes.model")
     with asked(tmp_path / "codes.model") as client:
         yield client, frame

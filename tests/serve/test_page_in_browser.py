@@ -203,7 +203,7 @@ def test_trust_fits_a_phone_whatever_the_number_of_classes(browser, tmp_path):
     rng = np.random.default_rng(0)
     y = np.arange(300) % 12
     X = rng.normal(size=(300, 6)) + y[:, None] * 0.05  # sets of many sizes
-    model = AttnKNNClassifier(preset="instant", base=None, random_state=0)
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
     model.fit(X, y).save(tmp_path / "many.model")
     with served(tmp_path / "many.model") as base, opened(browser, base, 400, "dark") as page:
         page.goto(f"{base}/page/trust")
@@ -254,7 +254,7 @@ def test_an_image_is_asked_by_its_file(browser, tmp_path):
 
     X, y = load_digits(return_X_y=True)
     images = (X.reshape(-1, 8, 8) * 15.9).astype(np.uint8)
-    model = AttnKNNClassifier(preset="fast", random_state=0)
+    model = AttnKNNClassifier(preset="instant", random_state=0)
     model.fit(images[:300], y[:300]).save(tmp_path / "digits.model")
     Image.fromarray(images[400]).save(tmp_path / "one.png")
     with served(tmp_path / "digits.model") as base, opened(browser, base) as page:

@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 
+from nearwise.classifier.fit import pipeline
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
@@ -38,7 +41,9 @@ def based_model():
     X, _ = small_table(seed=2)
     y = (X["age"] + X["income"].fillna(0) > 1).to_numpy()
     with quietly():
-        model = attn_knn(preset="fast", cv=2, **QUICK).fit(X, np.where(y, "yes", "no"))
+        few = partial(pipeline.auto_candidates, light=True)
+        with patch.object(pipeline, "auto_candidates", few):
+            model = attn_knn(cv=2, **QUICK).fit(X, np.where(y, "yes", "no"))
     names = {one.name for one in model._predictor.row_models.base.candidates}
     assert names == {"logistic", "extra-trees"}
     return model

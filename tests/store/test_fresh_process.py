@@ -31,7 +31,7 @@ for arguments in (
 """
 
 
-QUICK = ("--preset", "fast", "--cv", "2", "-q")
+QUICK = ("--cv", "2", "-q")
 
 
 def write_tables(folder, n=80):

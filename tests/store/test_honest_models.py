@@ -52,8 +52,10 @@ def test_a_rate_is_a_share_for_every_draw_of_labels():
 
 def test_a_class_of_ones_own_without_annotations_is_saved(tmp_path):
     class Quiet(AttnKNNClassifier):
-        def __init__(self, base=None, cv=2, settings=None, random_state=0):
-            super().__init__(base=base, cv=cv, settings=settings, random_state=random_state)
+        def __init__(self, estimator=None, cv=2, settings=None, random_state=0):
+            super().__init__(
+                estimator=estimator, cv=cv, settings=settings, random_state=random_state
+            )
 
     X, y = blobs()
     model = Quiet(settings={"head": {"epochs": 2}}).fit(X, y)

@@ -18,18 +18,18 @@ pytest.importorskip("faiss", exc_type=ImportError)
 THRESHOLD = 150  # rows from which "auto" is approximate here
 X, Y = blobs(420, spread=2.0)
 NEW = blobs(60, seed=7)[0]
-INSTANT = {"base": None, "preset": "instant", "random_state": 0}
+INSTANT = {"estimator": None, "preset": "instant", "random_state": 0}
 MODELS = {
     "euclidean": INSTANT,
     "cosine": INSTANT | {"metric": "cosine"},
     "a base": {
-        "base": LogisticRegression(max_iter=200),
-        "preset": "fast",
+        "estimator": LogisticRegression(max_iter=200),
+        "cv": 3,
         "embedder": "identity",
         **QUICK,
     },
     "held out": {
-        "base": None,
+        "estimator": None,
         "cv": 0.3,
         "train": {"epochs": 1},
         **QUICK,

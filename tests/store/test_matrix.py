@@ -85,23 +85,21 @@ def some(cases, default):
     return [pytest.param(*c, marks=() if c in default else pytest.mark.slow) for c in cases]
 
 
-CONTENTS = [(c, p) for c in ("numbers", "gaps", "categories", "both") for p in ("fast", "default")]
+CONTENTS = [(c,) for c in ("numbers", "gaps", "categories", "both")]
 
 
 @pytest.mark.parametrize(
-    ("content", "preset"),
-    some(CONTENTS, [("both", "fast"), ("gaps", "default"), ("both", "default")]),
+    ("content",),
+    some(CONTENTS, [("gaps",), ("both",)]),
 )
-def test_every_candidate_of_the_base_opens_again(content, preset, small_bases, tmp_path):
+def test_every_candidate_of_the_base_opens_again(content, small_bases, tmp_path):
     frame, y = table_of(content)
     with quietly():
-        model = attn_knn(preset=preset, cv=2, embedder="identity", **QUICK)
+        model = attn_knn(cv=2, embedder="identity", **QUICK)
         model.fit(frame, y)
     names = {candidate.name for candidate in model._predictor.row_models.base.candidates}
-    assert {"logistic", "extra-trees"} <= names
-    if preset == "default":
-        others = {"kernel-logistic", "random-forest", "boosting", "mlp"}
-        assert names == {"logistic", "extra-trees"} | others
+    others = {"kernel-logistic", "random-forest", "boosting", "mlp"}
+    assert names == {"logistic", "extra-trees"} | others
     round_trip(model, frame, tmp_path / "m")
 
 
@@ -130,7 +128,7 @@ ALONE = {"label noise, given", "class prior", "capacity", "rows held out"}
 def test_every_way_of_fitting_opens_again(name, base, small_bases, tmp_path):
     settings, options = WAYS[name]
     frame, y = small_table(60)
-    chosen = {"base": base, "preset": "fast", "embedder": "identity"}
+    chosen = {"estimator": base, "embedder": "identity"}
     with quietly():
         model = attn_knn(**(QUICK | {"cv": 2} | chosen | settings))
         model.fit(frame, y, **options)
@@ -153,26 +151,24 @@ OWN = {
 def test_a_base_of_ones_own_opens_again(name, tmp_path):
     frame, y = small_table(60)
     with quietly():
-        model = attn_knn(**{**CHEAP, "base": OWN[name]}).fit(frame, y)
+        model = attn_knn(**{**CHEAP, "estimator": OWN[name]}).fit(frame, y)
     again = round_trip(model, frame, tmp_path / "m")
-    assert type(again.base) is type(OWN[name])
+    assert type(again.estimator) is type(OWN[name])
 
 
-@pytest.mark.parametrize("preset", ["fast", "default"])
-def test_several_views_open_again(preset, tmp_path):
+def test_several_views_open_again(tmp_path):
     X, y = blobs(90)
     with quietly():
-        model = attn_knn(**{**CHEAP, "cv": "auto", "preset": preset, "embedder": "identity"})
+        model = attn_knn(**{**CHEAP, "cv": "auto", "embedder": "identity"})
         model.fit(X, y, views=[X + 0.1])
     again = round_trip(model, X, tmp_path / "m")
     assert same(again.predict_proba(X, [X]), model.predict_proba(X, [X]))
 
 
-@pytest.mark.parametrize("preset", [pytest.param("fast", marks=pytest.mark.slow), "default"])
-def test_images_open_again(preset, tmp_path):
+def test_images_open_again(tmp_path):
     X, y = patches(90)
     with quietly():
-        model = attn_knn(**{**BRIEF, "preset": preset, "tta": ("flip",)}).fit(X, y)
+        model = attn_knn(**{**BRIEF, "tta": ("flip",)}).fit(X, y)
     round_trip(model, X[:5], tmp_path / "m")
 
 

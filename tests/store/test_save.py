@@ -90,7 +90,7 @@ def test_a_new_fit_replaces_what_is_there(plain_folder, tmp_path):
 
 def test_a_base_that_only_opens_where_it_is_trusted_is_saved_with_a_warning(tmp_path):
     X, y = blobs()
-    model = attn_knn(**{**CHEAP, "base": OwnLogistic()}).fit(X, y)
+    model = attn_knn(**{**CHEAP, "estimator": OwnLogistic()}).fit(X, y)
     with pytest.warns(UserWarning, match=r"load\(.*trusted=\['.*OwnLogistic'\]\)") as caught:
         model.save(tmp_path / "m")
     call = str(caught[0].message).partition("Open it with ")[2].rstrip(".")

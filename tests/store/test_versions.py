@@ -1,11 +1,13 @@
 """Models that were saved before open now, and the version moves with what is stored."""
 
+import inspect
 import json
 
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier, Settings
+from nearwise.classifier.storage.parameters import replace_former
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder, write_folder
 from tests.store.versions import FOLDERS, stored_form
@@ -25,6 +27,27 @@ def test_a_folder_of_every_version_opens_and_predicts_as_it_did(name):
     np.testing.assert_allclose(
         model.predict_proba(None), expected_of(name)["left out"], rtol=1e-4, atol=1e-6
     )
+
+
+def test_a_folder_of_the_preset_that_went_is_fitted_again_as_the_default():
+    content = read_folder(FOLDERS / "v7" / "model", kind=KIND, newest_version=7)
+    assert content.meta["params"]["preset"] == "fast"
+    model = AttnKNNClassifier.load(FOLDERS / "v7" / "model")
+    assert (model.preset, model.estimator) == ("default", "auto")
+    model.refresh()
+    assert {*model.choice_["base"]} & {"mlp", "boosting"}  # which the former preset left out
+    assert model.predict_proba(None).shape == (48, 2)
+
+
+def test_what_were_parameters_are_settings():
+    former = {"base": None, "embedder": "table", "tta": ["flip"], "device": "cpu", "capacity": 90}
+    params = former | {"eviction": "age", "settings": {"index": "exact"}}
+    replace_former(params, inspect.signature(AttnKNNClassifier).parameters)
+    assert params.pop("estimator") is None
+    settings = Settings.of(params.pop("settings"))
+    assert (settings.embedder, settings.tta, settings.device) == ("table", ("flip",), "cpu")
+    assert (settings.capacity, settings.eviction, settings.index) == (90, "age", "exact")
+    assert not params
 
 
 def test_heads_that_were_trained_from_scratch_are_refused_with_what_to_do(tmp_path):

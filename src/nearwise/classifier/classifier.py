@@ -14,16 +14,11 @@ from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from nearwise.classifier.fit.parameter_checks import (
-    check_bound,
-    check_checkpoint,
-    check_settings,
-)
+from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import Problem, given_folds
 from nearwise.classifier.inputs import labels
 from nearwise.classifier.inputs.columns import ColumnReport, Wish
-from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.rows import KnownColumns, Rows, Source
 from nearwise.classifier.model.class_prior import ClassPrior
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
@@ -61,7 +56,7 @@ from nearwise.data.tables.numeric_columns import Written
 from nearwise.forking import heed_forks
 from nearwise.functional import Metric
 from nearwise.functional.threads import one_thread
-from nearwise.memory import EvictionName, MemoryBank
+from nearwise.memory import MemoryBank
 from nearwise.memory.eviction import check_capacity
 
 _RARE = "settings__"  # how settings are named among the parameters
@@ -85,23 +80,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         for one that would be left out. By default types decide; text that writes a date in every
         row is one, and numbers with one sign or unit (95%, $5) are numbers; row numbers, row ids
         and text that differs in (nearly) every row are left out. `column_report_` lists all.
-    embedder : str, default="auto"
-        Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
-        linear key, a key space. "deep" (an MLP with a linear head): its heads may join the base.
-        "auto": "deep" for many ready embeddings and for several
-        views; for other tables from 2,000 rows "table" where it helps; else, and with
-        preset="fast", none.
-        Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a
-        transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
-        "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
-    base : "auto", None or classifier, default="auto"
-        "auto" takes a forest (Gaussian classes for ready embeddings where these are better), and
-        classifiers that add to it and the neighbors (or the heads of "deep" networks); None: the
-        class shares stand in. One of your own is always taken.
-    preset : {"default", "fast", "instant"}, default="default"
-        "fast": 3 folds, fewer candidates, no networks. "instant": what the base
-        begins with (nothing with base=None) and the head as it is; for tables and ready embeddings
-        without `label_noise`. With fewer than 32 rows all are this one, unless more is asked for.
+    estimator : "auto", None or classifier, default="auto"
+        The base, beside the neighbors. "auto": a forest (Gaussian classes for ready embeddings
+        where these are better), and classifiers that add to it and the neighbors (or the heads of
+        "deep" networks). None: the class shares stand in. One of your own is always taken.
+    preset : {"default", "instant"}, default="default"
+        "instant": what the base begins with (nothing with estimator=None) and the head as it is;
+        for tables and ready embeddings without `label_noise`. With fewer than 32 rows both are
+        this one, unless more is asked for.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     cv : "auto", int, float, splitter or list of (train, test) positions, default="auto"
@@ -109,24 +95,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         folds of a cross-fit, for tables in one view. A float: a share once; it also stops the
         networks. A splitter of scikit-learn: a cross-fit if it has several splits, else its test
         rows once. "latest": the last fifth of the rows once, as given, to judge by what came last
-        where the first were earlier. "auto" and None: 5 folds, 3 with preset="fast" and
-        above 5,000 rows; for images and views a share of .1, up to .5 to reach 20 rows.
-    tta : {"flip", "shift"} or sequence of these, optional
-        Further views of every image: mirrored; four shifted crops. They are part of the memory's
-        keys, of the heads' training and of predictions, which are calibrated after merging.
+        where the first were earlier. "auto" and None: 5 folds, 3 above 5,000 rows; for images and
+        views a share of .1, up to .5 to reach 20 rows.
     class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
         Class shares where predictions are used. If they differ from those of training, votes,
         null and base are reweighted.
     label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
         Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
-    capacity : int, optional
-        Maximum number of remembered rows after `fit`, `add` and `partial_fit`; None: no bound.
-    eviction : {"reservoir", "age"}, default="reservoir"
-        Drop a random row of all ever seen, or rather older ones, whose votes fade too: by half
-        every `capacity` / 4 rows.
     settings : Settings or dict, optional
-        What few users change: calibration, index, training, folders, ...; see `Settings`. Single
-        ones are set by `set_params(settings__index="exact")`.
+        What few users change: embedder, capacity, calibration, index, training, device, folders,
+        ...; see `Settings`. Single ones are set by `set_params(settings__index="exact")`.
     n_jobs : int, optional
         Threads for the trees, the folds and the searches of a fit of a table. By default as many
         as torch takes, at most the processors that this process may use (a container's share
@@ -134,8 +112,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         save.
     random_state : int, RandomState or None, default=None
         An int makes the fit repeatable.
-    device : str, default="auto"
-        Where embedders are trained: "auto", "cpu", "cuda", "mps".
     verbose : {0, 1, 2}, default=0
 
     Attributes
@@ -153,7 +129,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> AttnKNNClassifier(base=None, random_state=0).fit(X, y).predict(X[:2]).tolist()
+    >>> AttnKNNClassifier(estimator=None, random_state=0).fit(X, y).predict(X[:2]).tolist()
     [0, 0]
     """
 
@@ -165,38 +141,28 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         n_neighbors: int | Literal["auto"] = "auto",
         *,
         columns: Mapping[str, Wish] | None = None,
-        embedder: str = "auto",
-        base: Any = "auto",
+        estimator: Any = "auto",
         preset: Preset = "default",
         metric: Metric = "euclidean",
         cv: Any = "auto",
-        tta: TTAView | Sequence[TTAView] | None = None,
         class_prior: ClassPrior = "train",
         label_noise: Any = None,
-        capacity: int | None = None,
-        eviction: EvictionName = "reservoir",
         settings: Settings | dict[str, Any] | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
-        device: str = "auto",
         verbose: int = 0,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.columns = columns
-        self.embedder = embedder
-        self.base = base
+        self.estimator = estimator
         self.preset = preset
         self.metric = metric
         self.cv = cv
-        self.tta = tta
         self.class_prior = class_prior
         self.label_noise = label_noise
-        self.capacity = capacity
-        self.eviction = eviction
         self.settings = settings
         self.n_jobs = n_jobs
         self.random_state = random_state
-        self.device = device
         self.verbose = verbose
 
     def fit(
@@ -256,7 +222,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        check_bound(self)
         settings = check_settings(
             self,
             len(rows),
@@ -279,8 +244,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         encoded = encoder.learn(rows.X, self.columns)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.group(groups, copies=self.label_noise is None)
-        if self.capacity is not None:
-            check_capacity(self.capacity, len(classes))
+        if settings.capacity is not None:
+            check_capacity(settings.capacity, len(classes))
         problem.tta = settings.tta
         problem.views = rows.views(encoded, settings.tta)
         with Progress(self.verbose) as progress:
@@ -298,7 +263,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             group_name=None if source.groups is None else source.groups.name,
             stream=StreamState(seed, first, len(bank), first),
         )
-        if self.capacity is None:
+        if settings.capacity is None:
             return model
         model = changes.bounded(model, self._bound)
         stream = replace(model.stream, refreshed_size=len(model.bank))
@@ -370,7 +335,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def _bound(self) -> Bound:
-        return Bound(self.capacity, self.eviction)
+        settings = Settings.of(self.settings)
+        return Bound(settings.capacity, settings.eviction)
 
     @property
     def _fitted(self) -> FittedModel:
@@ -518,7 +484,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         --------
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)
-        >>> model = AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2])
+        >>> model = AttnKNNClassifier(estimator=None, random_state=0).fit(X[::2], y[::2])
         >>> query = model.query(X[1::2])
         >>> query.proba().shape, query.sets(0.9).shape
         ((75, 3), (75, 3))
@@ -1045,10 +1011,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
 
-        With preset="instant" and no forest (base=None, or `choice_["base"]` names "gaussian" alone)
-        they leave nothing behind: the model is the one that a fit without them gives, to the bit
-        without sample weights, in the time of such a fit. (Of equally near rows it may find
-        others: such a fit numbers rows anew.)
+        With preset="instant" and no forest (estimator=None, or `choice_["base"]` names "gaussian"
+        alone) they leave nothing behind: the model is the one that a fit without them gives, to
+        the bit without sample weights, in the time of such a fit. (Of equally near rows it may
+        find others: such a fit numbers rows anew.)
         Elsewhere feature map, base and head keep what they learned from them until `refresh`.
 
         Parameters

@@ -19,7 +19,7 @@ from nearwise.classifier.online import by_settings, changes
 from nearwise.classifier.online.feedback import Yardstick, feedback_summary, judge
 from nearwise.classifier.online.refreshing import refuse_refresh
 from nearwise.classifier.query import Query
-from nearwise.classifier.settings import check_count
+from nearwise.classifier.settings import Settings, check_count
 from nearwise.classifier.storage.journaling import (
     KEEP,
     RELABEL,
@@ -138,7 +138,7 @@ class LiveModel:
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> folder = tempfile.mkdtemp()
-    >>> AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2]).save(folder)
+    >>> AttnKNNClassifier(estimator=None, random_state=0).fit(X[::2], y[::2]).save(folder)
     >>> live = LiveModel(folder)
     >>> change = live.add(X[1:4], y[1:4])
     >>> change.version, change.ids
@@ -526,10 +526,11 @@ class LiveModel:
         key, now = self._opened
         return now.fitted, now.fitted.folders[key]
 
-    def _kept_params(self) -> dict[str, Any]:
-        """Parameters that changes do not hold."""
+    def _kept_params(self) -> tuple[dict[str, Any], Settings]:
+        """Parameters and settings that changes do not hold."""
         params = self.model.get_params(deep=False)
-        return {name: params[name] for name in params if name not in ("capacity", "eviction")}
+        settings = Settings.of(params.pop("settings"))
+        return params, settings.changed(capacity=None, eviction="reservoir")
 
     def _reach(self, fitted: FittedModel, state: FolderState) -> None:
         """Let predictions see a version that is on the disk."""
@@ -540,8 +541,8 @@ class LiveModel:
 
     def _catch_up(self) -> None:
         """Follow the folder; the caller holds the lock."""
-        params = self._kept_params()
-        same = all(params[name] is value for name, value in self._params.items())
+        (params, settings), (known, settings_known) = self._kept_params(), self._params
+        same = settings == settings_known and all(params[k] is known[k] for k in known)
         if self.now.fitted is not self.model.fitted_ or not same:
             raise ValueError(
                 "live.model was changed by its own methods, and the journal lacks that change. "

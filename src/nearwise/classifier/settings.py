@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
+import torch
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from nearwise.classifier.inputs.images import TTAView, check_tta
 from nearwise.functional import DEFAULT_MEMORY_BUDGET
-from nearwise.memory import IndexName
+from nearwise.memory import EvictionName, IndexName
 from nearwise.names import did_you_mean
 from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import StrictSettings, plain_message
 
 P = ParamSpec("P")
-Preset = Literal["default", "fast", "instant"]
+Preset = Literal["default", "instant"]
 
 # What other classifiers call what this one has under another name.
 _OTHER_NAMES = {
+    "base": "this is estimator=...",
     "class_weight": (
         'class_prior="uniform" counts every class alike (what class_weight="balanced" does '
         "elsewhere), and fit(..., sample_weight=...) weighs rows"
@@ -56,8 +59,26 @@ class Settings(StrictSettings):
 
     Parameters
     ----------
+    embedder : str, default="auto"
+        Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
+        linear key, a key space. "deep" (an MLP with a linear head): its heads may join the base.
+        "auto": "deep" for many ready embeddings and for several views; for other tables from
+        2,000 rows "table" where it helps; else none.
+        Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a
+        transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
+        "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
     embedder_options : dict
         Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
+    tta : {"flip", "shift"} or sequence of these, optional
+        Further views of every image: mirrored; four shifted crops. They are part of the memory's
+        keys, of the heads' training and of predictions, which are calibrated after merging.
+    device : str, default="auto"
+        Where embedders are trained: "auto", "cpu", "cuda", "mps".
+    capacity : int, optional
+        Maximum number of remembered rows after `fit`, `add` and `partial_fit`; None: no bound.
+    eviction : {"reservoir", "age"}, default="reservoir"
+        Drop a random row of all ever seen, or rather older ones, whose votes fade too: by half
+        every `capacity` / 4 rows.
     calibration : {"auto", "per-class"} or None, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
         the out-of-fold NLL; "per-class" tries biases and scales per class besides. None: neither.
@@ -86,7 +107,12 @@ class Settings(StrictSettings):
 
     settings_of = "classifier"
 
+    embedder: str = "auto"
     embedder_options: dict[str, Any] = Field(default={})
+    tta: tuple[TTAView, ...] = ()
+    device: str = "auto"
+    capacity: int | None = Field(default=None, ge=2, strict=True)
+    eviction: EvictionName = "reservoir"
     calibration: Literal["auto", "per-class"] | None = "auto"
     max_per_class: int | None = Field(default=None, ge=2, strict=True)
     index: IndexName = "auto"
@@ -104,7 +130,12 @@ class Settings(StrictSettings):
         for name in values:
             if name in _OTHER_NAMES and name not in cls.model_fields:
                 raise ValueError(f"Unknown classifier setting {name!r}. Here {_OTHER_NAMES[name]}.")
-        return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+        return {name: _plain(value) for name, value in values.items()}
+
+    @field_validator("tta", mode="before")
+    @classmethod
+    def _check_tta(cls, views: Any) -> tuple[TTAView, ...]:
+        return check_tta(views)
 
     @field_validator("train")
     @classmethod
@@ -158,6 +189,13 @@ class Settings(StrictSettings):
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
         defaults = {name: field.default for name, field in type(self).model_fields.items()}
         return [(name, value) for name, value in self if value != defaults[name]]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and devices of torch as Python's own."""
+    if isinstance(value, torch.device):
+        return str(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def hinting(init: Callable[P, None]) -> Callable[P, None]:

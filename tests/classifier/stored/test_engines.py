@@ -10,7 +10,7 @@ from tests.memory.stores.servers import require
 
 X, Y = load_iris(return_X_y=True)
 NEW = X[::3] + 0.05
-PARAMETERS = {"base": None, "preset": "instant", "random_state": 0}
+PARAMETERS = {"estimator": None, "preset": "instant", "random_state": 0}
 
 
 def model():

@@ -29,7 +29,7 @@ from tests.classifier.cases import attn_knn, blobs, fit_once, table
 
 pytest.importorskip("lance")
 
-INSTANT = {"base": None, "preset": "instant", "random_state": 0}
+INSTANT = {"estimator": None, "preset": "instant", "random_state": 0}
 
 
 def with_dates(n, seed=0):
@@ -48,10 +48,10 @@ CASES = {
     "no base": (attn_knn(**INSTANT), blobs),
     "a table with a base": (attn_knn(preset="instant", random_state=0), with_dates),
     "rows held out once": (
-        attn_knn(base=None, cv=0.3, random_state=0, head={"epochs": 1}),
+        attn_knn(estimator=None, cv=0.3, random_state=0, head={"epochs": 1}),
         blobs,
     ),
-    "wrong labels": (attn_knn(base=None, label_noise="auto", random_state=0), noisy),
+    "wrong labels": (attn_knn(estimator=None, label_noise="auto", random_state=0), noisy),
     "cosine": (attn_knn(**INSTANT, metric="cosine"), blobs),
 }
 
@@ -330,7 +330,7 @@ def test_refusals_change_nothing(live):
 
 def test_a_model_that_forgets_by_itself_is_not_moved(tmp_path):
     X, y = blobs()
-    model = AttnKNNClassifier(**INSTANT, capacity=80).fit(X, y)
+    model = attn_knn(**INSTANT, capacity=80).fit(X, y)
     with pytest.raises(ValueError, match="forgets rows by itself"):
         move_memory(model, tmp_path / "m")
     assert not (tmp_path / "m").exists()
@@ -505,7 +505,7 @@ def test_labels_of_every_whole_number_come_back(tmp_path):
 def test_what_is_kept_beside_the_rows_does_not_grow_with_changes(tmp_path):
     rng = np.random.default_rng(0)
     X = pd.DataFrame({f"c{i}": rng.normal(size=60) for i in range(12)}).assign(t=list("xy") * 30)
-    model = AttnKNNClassifier(random_state=0, preset="instant", base=None).fit(X, list("ab") * 30)
+    model = AttnKNNClassifier(**INSTANT).fit(X, list("ab") * 30)
     move_memory(model, tmp_path / "m")
     with LiveModel(tmp_path / "m") as live, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -586,7 +586,7 @@ def test_no_password_is_kept_or_shown(made, tmp_path, secret):
 
 def test_rows_that_are_never_found_are_not_counted(tmp_path):
     X, y = blobs(150)
-    model = attn_knn(base=None, random_state=0, preset="fast", max_per_class=20).fit(X, y)
+    model = attn_knn(estimator=None, random_state=0, cv=3, max_per_class=20).fit(X, y)
     move_memory(model, tmp_path / "m")
     moved = AttnKNNClassifier.load(tmp_path / "m")
     assert moved.n_remembered_ == 60

@@ -24,7 +24,7 @@ X, Y = blobs(150)
 
 @pytest.fixture(scope="module")
 def model():
-    return attn_knn(base=None, preset="instant", random_state=0).fit(X, Y)
+    return attn_knn(estimator=None, preset="instant", random_state=0).fit(X, Y)
 
 
 @pytest.fixture(scope="module")

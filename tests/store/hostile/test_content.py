@@ -357,7 +357,7 @@ def own_base_folder(tmp_path_factory):
     """A saved classifier with a base of the user's own, which skops keeps."""
     folder = tmp_path_factory.mktemp("own") / "m"
     X, y = blobs()
-    attn_knn(**{**CHEAP, "base": GaussianNB()}).fit(X, y).save(folder)
+    attn_knn(**{**CHEAP, "estimator": GaussianNB()}).fit(X, y).save(folder)
     return folder
 
 
@@ -433,7 +433,7 @@ def test_types_that_nobody_trusts_are_refused_by_name(name, own_base_folder, tmp
 
 def test_a_base_of_another_model_is_refused(own_base_folder, tmp_path):
     X, y = blobs(n_features=7)
-    other = attn_knn(**{**CHEAP, "base": GaussianNB()}).fit(X, y)
+    other = attn_knn(**{**CHEAP, "estimator": GaussianNB()}).fit(X, y)
     other.save(tmp_path / "other")
     theirs = read_folder(tmp_path / "other", kind=KIND, newest_version=VERSION).blobs
     refused(

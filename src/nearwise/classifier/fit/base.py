@@ -141,12 +141,18 @@ def floored_log(proba: np.ndarray) -> np.ndarray:
 
 
 def auto_candidates(
-    encoder: TableEncoder, n_rows: int, n_classes: int, *, fast: bool, seed: int, n_jobs: int | None
+    encoder: TableEncoder,
+    n_rows: int,
+    n_classes: int,
+    *,
+    seed: int,
+    n_jobs: int | None,
+    light: bool = False,
 ) -> list[Candidate]:
     """Classifiers worth trying for a table of this size.
 
     Wide tables without categories (ready embeddings) get linear models; trees would be slow and
-    weak there. Large tables get smaller forests.
+    weak there. Large tables get smaller forests. `light`: two that are fitted soon.
     """
     width = encoder.n_columns
     large = n_rows > LARGE
@@ -156,9 +162,9 @@ def auto_candidates(
     forest = forest_settings(n_rows, seed=seed, n_jobs=n_jobs)
     many = n_classes > _MANY
     extra = Candidate("extra-trees", ExtraTreesClassifier(**forest), "ordinal_filled", [])
-    if fast:
+    if light:
         small = many or not large
-        return [logistic, extra if small else _boosting(encoder, large=True, fast=True, seed=seed)]
+        return [logistic, extra if small else _boosting(encoder, large=True, light=True, seed=seed)]
     kernel = make_pipeline(
         Nystroem(gamma=0.5 / width, n_components=min(400, int(0.6 * n_rows)), random_state=seed),
         LogisticRegression(C=30.0, max_iter=100),
@@ -171,7 +177,7 @@ def auto_candidates(
         )
         chosen.append(Candidate("mlp", _mlp(large=large, seed=seed), "dense", []))
     if not many:
-        chosen.append(_boosting(encoder, large=large, fast=False, seed=seed))
+        chosen.append(_boosting(encoder, large=large, seed=seed))
     return chosen
 
 
@@ -184,9 +190,9 @@ def _mlp(*, large: bool, seed: int) -> MLPClassifier:
     return MLPClassifier((width, width), learning_rate_init=3e-3, random_state=seed, **settings)
 
 
-def _boosting(encoder: TableEncoder, *, large: bool, fast: bool, seed: int) -> Candidate:
+def _boosting(encoder: TableEncoder, *, large: bool, seed: int, light: bool = False) -> Candidate:
     """Gradient boosting: shallow on small tables, many slow rounds on large ones."""
-    if large and fast:
+    if large and light:
         settings: dict[str, Any] = {"learning_rate": 0.06, "max_iter": 400}
     elif large:
         settings = {"learning_rate": 0.03, "max_iter": 1500, "n_iter_no_change": 30}
@@ -208,8 +214,9 @@ def given_candidate(model: Any) -> Candidate:
     is_class = isinstance(model, type)
     if is_class or not hasattr(model, "predict_proba") or not is_classifier(model):
         raise ValueError(
-            f'base={model!r} is not usable. Give None, "auto", or a scikit-learn classifier with '
-            "predict_proba (for SVC pass probability=True or wrap it in CalibratedClassifierCV)."
+            f'estimator={model!r} is not usable. Give None, "auto", or a scikit-learn classifier '
+            "with predict_proba (for SVC pass probability=True, or wrap it in "
+            "CalibratedClassifierCV)."
         )
     return Candidate(type(model).__name__, model, "dense", [], is_given=True)
 

@@ -91,7 +91,7 @@ def _image_network(
     return NeighborNetwork(embedder, n_classes, head=True, similarity=similarity)
 
 
-def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
+def default_config(kind: str, n_rows: int) -> dict[str, Any]:
     """Training settings of a network kind for a table of this size."""
     large = n_rows > LARGE
     if kind == "table":
@@ -117,8 +117,6 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
             "mixup_probability": 1.0,
             "patience": 5 if large else 8,
         }
-    if fast:
-        config["epochs"] = max(6, config["epochs"] // 3)
     return config
 
 

@@ -56,8 +56,7 @@ class _LabelNetworks:
     classifier's: fits that differ in these share the networks. A network learns wrong labels that
     it is trained on. With many images a fast-cnn therefore gets half its channels, which have less
     room for them and take a third of the time; another kind gets half its epochs, which leave it
-    less time for them. Few images need all of both, and twice the epochs where these are few too
-    (`preset="fast"`).
+    less time for them. Few images need all of both.
     """
 
     kind: str
@@ -107,8 +106,6 @@ class _LabelNetworks:
             options = options | {"widths": [-(-width // 2) for width in widths]}
         elif n_memory > _FEW:
             epochs = -(-epochs // 2)
-        elif settings.fast and "epochs" not in settings.train:
-            epochs *= 2
         changes = {"train": settings.train | {"epochs": epochs}, "embedder_options": options}
         changed = settings.model_copy(update=changes)
         train = _training(kind, encoder, len(rows), changed)
@@ -137,7 +134,6 @@ def _training(
         kind,
         n_rows,
         device=settings.device,
-        fast=settings.fast,
         epochs=settings.train.get("epochs"),
         correcting=correcting,
     )

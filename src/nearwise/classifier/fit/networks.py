@@ -181,7 +181,7 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
         return None if settings.embedder == "identity" else settings.embedder
     if problem.views:
         return "deep"
-    if settings.fast or len(problem.labels) < _LEAST_TRAINED:
+    if len(problem.labels) < _LEAST_TRAINED:
         return None
     if not ready_embeddings(problem.table[0]):
         return "table"
@@ -191,7 +191,7 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
 
 def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:
     """Give the training settings of a table's network, with the user's changes."""
-    defaults = default_config(kind, len(problem.labels), fast=settings.fast)
+    defaults = default_config(kind, len(problem.labels))
     return changed_by_user(defaults, settings, kind)
 
 

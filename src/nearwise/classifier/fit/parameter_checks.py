@@ -11,12 +11,10 @@ import pandas as pd
 from nearwise.classifier.fit.base import given_candidate
 from nearwise.classifier.fit.embedding import TABLE_EMBEDDERS
 from nearwise.classifier.fit.problem import MOST_FOLDS, FitSettings, Fold
-from nearwise.classifier.inputs.images import check_tta
 from nearwise.classifier.model.class_prior import check_class_prior
 from nearwise.classifier.settings import Preset, Settings, check_count
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
-from nearwise.memory.eviction import EVICTION_NAMES
 from nearwise.names import did_you_mean
 
 _HELD_OUT = 0.1  # share held out where "auto" holds rows out once, more of few rows
@@ -24,22 +22,23 @@ _MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
 _FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 
 # What decides the networks of a fit, whose checkpoints may then serve it.
-_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "cv")
+_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "cv")
 
 # Parameters of a fit that trains nothing, and settings that have no use in it.
 _OF_INSTANT: dict[str, tuple[Any, ...]] = {
-    "base": ("auto", None),
+    "estimator": ("auto", None),
     "embedder": ("auto", "identity"),
     "cv": ("auto", None),
 }
 _UNUSED_BY_INSTANT = ("head", "train", "max_per_class")
 _MOST_ASKED, _USUAL_NEIGHBORS = 64, 32
 
+_WITHOUT_FAST = ' "fast" is no preset any more: take "instant", or cv=3 for a shorter default.'
 _CHOICES: dict[str, tuple[Any, ...]] = {"preset": get_args(Preset), "metric": METRICS}
 
 
 def check_settings(
-    estimator: Any,
+    params: Any,
     n_rows: int,
     n_classes: int,
     seed: int,
@@ -53,46 +52,44 @@ def check_settings(
     `folds` are those of a splitter (`given_folds`).
     """
     for name, allowed in _CHOICES.items():
-        value = getattr(estimator, name)
+        value = getattr(params, name)
         if not any(isinstance(value, type(option)) and value == option for option in allowed):
             options = ", ".join(repr(option) for option in allowed)
-            raise ValueError(f"{name}={value!r} is not known. Use one of {options}.")
-    settings = Settings.of(estimator.settings)
-    if estimator.metric == "manhattan" and settings.index not in ("auto", "exact"):
+            gone = _WITHOUT_FAST if isinstance(value, str) and value == "fast" else ""
+            raise ValueError(f"{name}={value!r} is not known. Use one of {options}.{gone}")
+    settings = Settings.of(params.settings)
+    if params.metric == "manhattan" and settings.index not in ("auto", "exact"):
         raise ValueError(
             f'index={settings.index!r} does not support metric="manhattan": FAISS orders rows by '
             'Euclidean distances and inner products. Use index="exact" (or "auto").'
         )
-    base = estimator.base
+    base = params.estimator
     if isinstance(base, str) and base != "auto":
-        raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
+        raise ValueError(f'estimator={base!r} is not known. Use "auto", None or a classifier.')
     if base is not None and not isinstance(base, str):
         given_candidate(base)
-    _check_embedder(estimator, settings, images)
+    _check_embedder(settings, images)
     _check_cache(settings, images)
-    if estimator.preset == "instant":
-        _check_instant(estimator, n_views, images)
-    cv = _check_cv(estimator, folds, n_rows, n_classes, n_views, images)
-    _check_unused(estimator, settings)
-    k = _check_neighbors(estimator.n_neighbors, n_rows)
+    if params.preset == "instant":
+        _check_instant(params, settings, n_views, images)
+    cv = _check_cv(params, folds, n_rows, n_classes, n_views, images)
+    _check_unused(params, settings)
+    k = _check_neighbors(params.n_neighbors, n_rows)
     return FitSettings(
-        **dict(settings),
+        **dict(settings) | {"device": str(choose_device(settings.device))},
         n_neighbors=k,
-        embedder=estimator.embedder,
         base=base,
-        preset=estimator.preset,
-        metric=estimator.metric,
-        class_prior=check_class_prior(estimator.class_prior, n_classes),
+        preset=params.preset,
+        metric=params.metric,
+        class_prior=check_class_prior(params.class_prior, n_classes),
         seed=seed,
-        device=str(choose_device(estimator.device)),
         cv=cv,
         folds=list(folds),
-        n_jobs=estimator.n_jobs,
-        tta=check_tta(estimator.tta) if images else (),
+        n_jobs=params.n_jobs,
     )
 
 
-def _check_instant(estimator: Any, n_views: int, images: bool) -> None:
+def _check_instant(params: Any, settings: Settings, n_views: int, images: bool) -> None:
     """Refuse what a fit that trains nothing cannot do."""
     if images or n_views > 1:
         raise ValueError(
@@ -100,7 +97,7 @@ def _check_instant(estimator: Any, n_views: int, images: bool) -> None:
             "network, and views need rows held out. Use another preset, or embed images first."
         )
     for name, allowed in _OF_INSTANT.items():
-        value = getattr(estimator, name)
+        value = settings.embedder if name == "embedder" else getattr(params, name)
         if not any(
             value is one or (isinstance(value, str | int) and value == one) for one in allowed
         ):
@@ -111,16 +108,16 @@ def _check_instant(estimator: Any, n_views: int, images: bool) -> None:
             )
 
 
-def _check_unused(estimator: Any, settings: Settings) -> None:
+def _check_unused(params: Any, settings: Settings) -> None:
     """Refuse what the pretrained head has no use for."""
-    usual, unused = Settings(), _UNUSED_BY_INSTANT if estimator.preset == "instant" else ()
+    usual, unused = Settings(), _UNUSED_BY_INSTANT if params.preset == "instant" else ()
     changed = [name for name in unused if getattr(settings, name) != getattr(usual, name)]
     if changed:
         raise ValueError(
             f'The settings {", ".join(changed)} do not fit preset="instant", which trains nothing. '
             "Leave them out, or use another preset."
         )
-    k = estimator.n_neighbors
+    k = params.n_neighbors
     if isinstance(k, int | np.integer) and k > _MOST_ASKED:
         raise ValueError(
             f"n_neighbors={k} is more than the {_MOST_ASKED} that the attention was trained with. "
@@ -137,11 +134,9 @@ def _check_cache(settings: Settings, images: bool) -> None:
         )
 
 
-def _check_embedder(estimator: Any, settings: Settings, images: bool) -> None:
+def _check_embedder(settings: Settings, images: bool) -> None:
     """Refuse an embedder for other rows than those given."""
-    name = estimator.embedder
-    if not isinstance(name, str):
-        raise ValueError(f'embedder={name!r} must be a name, such as "auto".')
+    name = settings.embedder
     if images and name in TABLE_EMBEDDERS[1:]:
         raise ValueError(
             f"embedder={name!r} is for tables and ready embeddings, but X holds images. Use "
@@ -154,22 +149,11 @@ def _check_embedder(estimator: Any, settings: Settings, images: bool) -> None:
             f"embedder={name!r} is not known.{did_you_mean(name, TABLE_EMBEDDERS)} Use one of "
             f"{options}; image embedders take X as uint8 of shape (n, height, width, channels)."
         )
-    if not images and (estimator.tta or settings.embedder_options):
+    if not images and (settings.tta or settings.embedder_options):
         raise ValueError(
             "tta and embedder_options are for images. Leave them out, and give further views of "
             "ready embeddings to fit as views=[...]."
         )
-
-
-def check_bound(estimator: Any) -> None:
-    """Refuse a capacity or an eviction that is not known."""
-    capacity, eviction = estimator.capacity, estimator.eviction
-    if not isinstance(eviction, str) or eviction not in EVICTION_NAMES:
-        options = ", ".join(map(repr, EVICTION_NAMES))
-        raise ValueError(f"eviction={eviction!r} is not known. Use one of {options}.")
-    whole = isinstance(capacity, int | np.integer) and not isinstance(capacity, bool)
-    if capacity is not None and not (whole and capacity >= 2):
-        raise ValueError(f"capacity={capacity!r} must be None or a whole number of at least 2.")
 
 
 def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
@@ -196,7 +180,7 @@ def _share_of(n: int, n_rows: int) -> float:
 
 
 def _check_cv(
-    estimator: Any,
+    params: Any,
     folds: Sequence[Fold],
     n_rows: int,
     n_classes: int,
@@ -204,23 +188,23 @@ def _check_cv(
     images: bool,
 ) -> int | float | Literal["auto"]:
     """Folds of a cross-fit ("auto": by the number of rows), or the share of rows held out once."""
-    cv: Any = "auto" if estimator.cv is None else estimator.cv
+    cv: Any = "auto" if params.cv is None else params.cv
     by_rows = isinstance(cv, str) and cv == "auto"
     if folds:
         cv = len(folds) if len(folds) > 1 else len(folds[0][1]) / n_rows
     elif by_rows and (n_views > 1 or images):
         cv = _usual_fraction(n_rows, n_classes)
     if isinstance(cv, float | np.floating) and 0 < cv < 1:
-        if images and estimator.base is not None and not isinstance(estimator.base, str):
+        if images and not (params.estimator is None or isinstance(params.estimator, str)):
             raise ValueError(
-                'The base of images is the network\'s own head. Use base="auto" or None; a '
+                'The base of images is the network\'s own head. Use estimator="auto" or None; a '
                 "classifier of your own needs a table."
             )
         return float(cv)
     whole = isinstance(cv, int | np.integer) and not isinstance(cv, bool)
     if not (by_rows or (whole and 2 <= cv <= MOST_FOLDS)):
         raise ValueError(
-            f'cv={estimator.cv!r} must be "auto", a number of folds from 2 to {MOST_FOLDS}, a '
+            f'cv={params.cv!r} must be "auto", a number of folds from 2 to {MOST_FOLDS}, a '
             'share between 0 and 1 of the rows to hold out once, "latest", or a splitter of '
             "sklearn.model_selection."
         )
@@ -246,7 +230,7 @@ def _check_neighbors(k: Any, n_rows: int) -> int:
 
 
 def check_checkpoint(
-    estimator: Any,
+    params: Any,
     settings: FitSettings,
     views: list[pd.DataFrame | np.ndarray],
     codes: np.ndarray,
@@ -259,7 +243,7 @@ def check_checkpoint(
     """
     if settings.checkpoint_dir is None:
         return settings
-    if estimator.random_state is None:
+    if params.random_state is None:
         raise ValueError(
             "checkpoint_dir needs a random_state: without one no later fit repeats this one, and "
             "none could go on from its checkpoints. Give random_state=0, say."
@@ -275,19 +259,19 @@ def check_checkpoint(
     digest.update(repr(of_networks).encode())
     for train, held_out in settings.folds:
         digest.update(b"fold" + train.tobytes() + b"held out" + held_out.tobytes())
-    if estimator.columns is not None:
-        digest.update(repr(sorted(estimator.columns.items())).encode())
+    if params.columns is not None:
+        digest.update(repr(sorted(params.columns.items())).encode())
     if settings.label_fitter.description is not None:
         base = settings.base
         named = base if base is None or isinstance(base, str) else type(base).__qualname__
-        params = sorted(base.get_params().items()) if named != base else None
+        own = sorted(base.get_params().items()) if named != base else None
         # Networks are then fitted to labels that votes and the base made most probable.
         of_labels = (
             settings.label_fitter.description,
             settings.n_neighbors,
             settings.metric,
             named,
-            params,
+            own,
         )
         digest.update(repr(of_labels).encode())
     folder = settings.checkpoint_dir / f"fit-{digest.hexdigest()[:16]}"

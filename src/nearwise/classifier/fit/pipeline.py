@@ -161,7 +161,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     learns = _learns(problem, settings)
     if learns:
         if not problem.is_held_out:
-            auto = auto_folds(len(every), fast=settings.fast)
+            auto = auto_folds(len(every))
             n_folds = auto if settings.cv == "auto" else int(settings.cv)
             problem.folds = settings.folds or cross_fit_folds(
                 problem.labels, n_folds, settings.seed, problem.groups
@@ -690,7 +690,6 @@ def _candidates(
         encoder,
         n_rows,
         problem.n_classes,
-        fast=settings.fast,
         seed=settings.seed,
         n_jobs=settings.n_jobs,
     )

@@ -78,31 +78,23 @@ class LabelFitter:
 class FitSettings(Settings):
     """Settings and parameters of the estimator, checked for the rows at hand.
 
-    What "auto" means is decided for all but `base` and `embedder`, and for `cv` where rows are held
-    out once. `folds` are those of a splitter, else empty.
+    What "auto" means is decided for all but `base` (the parameter `estimator`) and `embedder`, and
+    for `cv` where rows are held out once. `folds` are those of a splitter, else empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     n_neighbors: int
-    embedder: str
     base: Any
     preset: Preset
     metric: Metric
     class_prior: np.ndarray | None
     seed: int
-    device: str
     cv: int | float | Literal["auto"]
     folds: list[Any] = Field(default=[])
     n_jobs: int | None
-    tta: tuple[TTAView, ...] = ()
     checkpoint: Path | None = None
     label_fitter: LabelFitter = Field(default_factory=LabelFitter)
-
-    @property
-    def fast(self) -> bool:
-        """Whether to use fewer folds and candidates."""
-        return self.preset == "fast"
 
     @property
     def holds_out_once(self) -> bool:
@@ -204,9 +196,9 @@ class Problem:
         return counts / counts.sum()
 
 
-def auto_folds(n_rows: int, *, fast: bool) -> int:
+def auto_folds(n_rows: int) -> int:
     """Folds of a cross-fit that `cv="auto"` takes: fewer where each costs much."""
-    return 3 if fast or n_rows > LARGE else 5
+    return 3 if n_rows > LARGE else 5
 
 
 def held_out_fold(

@@ -230,11 +230,11 @@ def _shifted(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
 
 def check_tta(tta: Any) -> tuple[TTAView, ...]:
     """Return the names of the views, checked."""
-    names = (tta,) if isinstance(tta, str) else tuple(tta or ())
-    for name in names:
-        if name not in TTA_VIEWS:
-            known = ", ".join(map(repr, TTA_VIEWS))
-            raise ValueError(f"tta={tta!r} names an unknown view. Use None, or some of {known}.")
+    names = (tta,) if isinstance(tta, str) or not isinstance(tta, Sequence) else tuple(tta)
+    names = () if tta is None else names
+    if not all(name in TTA_VIEWS for name in names):
+        known = ", ".join(map(repr, TTA_VIEWS))
+        raise ValueError(f"{tta!r} names an unknown view. Use None, or some of {known}.")
     return names
 
 
@@ -269,7 +269,6 @@ def image_config(
     n_rows: int,
     *,
     device: str,
-    fast: bool,
     epochs: int | None = None,
     correcting: bool = False,
 ) -> dict[str, Any]:
@@ -281,7 +280,7 @@ def image_config(
     its labels trains longer: they get better from epoch to epoch.
     """
     if backbone.startswith("fast-cnn"):
-        return _fast_cnn_config(encoder, backbone, n_rows, device, fast, epochs, correcting)
+        return _fast_cnn_config(encoder, backbone, n_rows, device, epochs, correcting)
     config: dict[str, Any] = {
         "epochs": 40,
         "batch_size": int(min(512, max(32, n_rows // 32))),
@@ -301,8 +300,6 @@ def image_config(
         config |= {"lr": 3e-3, "weight_decay": 5e-2}
     else:
         config |= {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4}
-    if fast:
-        config["epochs"] = max(6, config["epochs"] // 4)
     return config
 
 
@@ -311,7 +308,6 @@ def _fast_cnn_config(
     backbone: str,
     n_rows: int,
     device: str,
-    fast: bool,
     epochs: int | None,
     correcting: bool,
 ) -> dict[str, Any]:
@@ -324,7 +320,6 @@ def _fast_cnn_config(
     batch_size = int(min(1000, max(32, n_rows // 45)))
     if epochs is None:
         epochs = round(_EPOCHS * max(1.0, _MANY / n_rows) ** 0.15)
-        epochs = max(3, epochs // 3) if fast else epochs
         epochs *= 3 if correcting else 1
     changes = {"crop_padding": max(1, round(min(encoder.size) / 16))}
     if correcting:

@@ -210,7 +210,7 @@ def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]
         problem.table[0],
         len(problem.labels),
         problem.n_classes,
-        fast=True,
+        light=True,
         seed=settings.seed,
         n_jobs=settings.n_jobs,
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nearwise.classifier.fit.parameter_checks import check_bound, check_settings
+from nearwise.classifier.fit.parameter_checks import check_settings
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import FitSettings, Problem, given_folds
 from nearwise.classifier.inputs.labels import check_weight
@@ -34,7 +34,6 @@ def with_rows(
     bound: Bound,
 ) -> tuple[FittedModel, Tensor]:
     """Remember rows, and judge the model again where much has changed; give their ids, too."""
-    check_bound(params)
     X, y, names, groups = source
     rows = Rows.given(X, model.columns, model.predictor.encoder, views)
     everyone = rows.encode(model.predictor.tta if views is None else None)

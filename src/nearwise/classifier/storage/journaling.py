@@ -12,15 +12,15 @@ import pyarrow as pa
 import torch
 from pydantic import Field
 
-from nearwise.classifier.fit.parameter_checks import check_bound
 from nearwise.classifier.inputs.groups import Groups
 from nearwise.classifier.inputs.labels import label_list, label_values
 from nearwise.classifier.inputs.rows import Source
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import GROUP
 from nearwise.classifier.online import by_settings, changes
+from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
-from nearwise.classifier.storage.parameters import replace_former
+from nearwise.classifier.storage.parameters import replace_former_eviction
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
 from nearwise.memory.arrow import frame_of, read_stream, tensors_of
@@ -111,9 +111,8 @@ def pack_rows_to_add(
 
 def draft_add(model: Any, parts: dict[str, bytes], judged: Judged | None = None) -> Draft:
     """Packed rows to remember; as feedback where the model predicted them first."""
-    check_bound(model)
-    capacity = None if model.capacity is None else int(model.capacity)
-    details = _Added(capacity=capacity, eviction=model.eviction, judged=judged).model_dump()
+    own = Settings.of(model.settings)
+    details = _Added(capacity=own.capacity, eviction=own.eviction, judged=judged).model_dump()
     return Draft(ADD if judged is None else FEEDBACK, (), details, parts)
 
 
@@ -283,8 +282,9 @@ def replay(model: Any, fitted: FittedModel, found: Sequence[Change]) -> FittedMo
             ) from error
         if change.kind in (ADD, FEEDBACK):
             bound = {name: change.details[name] for name in ("capacity", "eviction")}
-    replace_former(bound)
-    model.set_params(**bound)
+    if bound:
+        replace_former_eviction(bound)
+        model.settings = Settings.of(model.settings).changed(**bound)
     return fitted
 
 

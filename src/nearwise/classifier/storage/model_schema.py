@@ -294,7 +294,7 @@ def check_params(kind: Any, params: dict[str, Any]) -> None:
     hints = get_type_hints(kind.__init__)
     known = inspect.signature(kind).parameters
     for name in known:
-        if name not in params and name != "base":  # a base of one's own is stored apart
+        if name not in params and name != "estimator":  # one of the user's own is stored apart
             raise ValueError(f"params.{name}: missing")
     for name, value in params.items():
         if name not in known:

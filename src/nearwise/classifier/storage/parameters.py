@@ -1,6 +1,7 @@
 """Parameters as plain data: `cv`, and those that former versions wrote."""
 
 import inspect
+from collections.abc import Container
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ _SPLITTERS = (
     "GroupShuffleSplit",
     "PredefinedSplit",
 )
+_NOW_SETTINGS = ("embedder", "tta", "device", "capacity", "eviction")  # parameters, once
 _FORMER_EVICTIONS = ("class-balanced", "importance")
 _PLAIN: TypeAdapter[Any] = TypeAdapter(int | float | Literal["auto", "latest"] | None)
 
@@ -53,16 +55,29 @@ def read_cv(stored: Any) -> Any:
     return getattr(sklearn.model_selection, name)(**params)
 
 
-def replace_former(params: dict[str, Any]) -> None:
-    """Change parameters of former versions, in place, to those that there are now."""
+def replace_former(params: dict[str, Any], known: Container[str]) -> None:
+    """Change parameters of former versions, in place, to the `known` ones that there are now."""
+    if params.get("preset") == "fast":  # decided about the fit, and not about predictions
+        params["preset"] = "default"
+    if "cv" in known and {"n_members", "validation_fraction"} <= params.keys():
+        _join_old_cv(params)
+    if "base" in params and "base" not in known:
+        params["estimator"] = params.pop("base")
+    replace_former_eviction(params)
+    moved = [name for name in _NOW_SETTINGS if name in params and name not in known]
+    if moved:
+        former = {name: params.pop(name) for name in moved}
+        params["settings"] = (params.get("settings") or {}) | former
+
+
+def replace_former_eviction(params: dict[str, Any]) -> None:
+    """Change, in place, how rows are forgotten, where former versions did so in another way."""
     if params.get("eviction") in _FORMER_EVICTIONS:
         warn_user(
             f"The model forgets rows by eviction={params['eviction']!r}, which nearwise no longer "
             'has. Further rows are forgotten by "reservoir".'
         )
         params["eviction"] = "reservoir"
-    if {"n_members", "validation_fraction"} <= params.keys():
-        _join_old_cv(params)
 
 
 def _join_old_cv(params: dict[str, Any]) -> None:

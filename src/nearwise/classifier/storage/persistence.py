@@ -73,7 +73,7 @@ from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION, _OLDEST, _ONE_HEAD = 7, 3, 7
+VERSION, _OLDEST, _ONE_HEAD = 8, 3, 7
 _FORMER_SETTINGS = ("pooling", "null", "num_heads", "tta_merge")  # of folders before version 7
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
@@ -390,8 +390,8 @@ def pack_model(
     if "cv" in params:
         params["cv"] = stored_cv(params["cv"])
     params = plain_params(params)
-    if not (params["base"] is None or isinstance(params["base"], str)):
-        blobs["param.base"] = dump_model(params.pop("base"))
+    if not (params["estimator"] is None or isinstance(params["estimator"], str)):
+        blobs["param.base"] = dump_model(params.pop("estimator"))
     if not isinstance(params.get("random_state"), int | None):
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
     meta |= {
@@ -614,15 +614,14 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
             meta = content.meta
             check_json(meta)
             params = dict(meta["params"])
-            if "cv" in inspect.signature(kind).parameters:
-                replace_former(params)
+            replace_former(params, inspect.signature(kind).parameters)
             check_params(kind, params)
         with part_of_folder("params.cv"):
             if "cv" in params:
                 params["cv"] = read_cv(params["cv"])
         with part_of_folder("param.base"):
             if "param.base" in content.blobs:
-                params["base"] = load_model(content.blobs["param.base"], trusted)
+                params["estimator"] = load_model(content.blobs["param.base"], trusted)
         with part_of_folder("params"):
             if params.get("settings") is not None:
                 params["settings"] = Settings.of(params["settings"])
@@ -711,11 +710,11 @@ def try_predictions(model: Any) -> None:
 def _device_here(model: Any) -> torch.device:
     """Device of a model that may have been saved on another machine."""
     try:
-        return choose_device(model.device)
+        return choose_device(Settings.of(model.settings).device)
     except ValueError as error:
         device = choose_device("auto")
         warn_user(
             f'Saved with a device that is not here ({error}); the model is on {device}, by "auto".'
         )
-        model.device = "auto"
+        model.settings = Settings.of(model.settings).changed(device="auto")
         return device

@@ -235,7 +235,7 @@ class StoredMemory(MemoryViews):
             raise ValueError(
                 f"Rows of the new classes {fresh[:5]} cannot be added to a memory in a store "
                 "whose model has a base: what the base predicts for them depends on the whole "
-                "memory. Add them to the model before 'nearwise move', or fit with base=None."
+                "memory. Add them to the model before 'nearwise move', or fit with estimator=None."
             )
 
     # --- what was fetched -----------------------------------------------------------------------

@@ -23,6 +23,7 @@ from nearwise.classifier.model.memory_views import (
     MemoryViews,
 )
 from nearwise.classifier.online.changes import without_rows
+from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.persistence import VERSION, pack_model
 from nearwise.classifier.stored.folder import LOCATION, STORED_KIND, Location
 from nearwise.classifier.stored.memory import (
@@ -127,9 +128,10 @@ def _check_movable(model: Any, fitted: FittedModel) -> None:
         raise ValueError("The memory of this model is in a store already.")
     if fitted.bank.is_soft:
         raise ValueError("A memory with soft labels cannot be moved. Fit with hard labels.")
-    if model.capacity is not None or fitted.stream.half_life is not None:
+    capacity = Settings.of(model.settings).capacity
+    if capacity is not None or fitted.stream.half_life is not None:
         raise ValueError(
-            f"The model forgets rows by itself (capacity={model.capacity}), which a store does "
+            f"The model forgets rows by itself (capacity={capacity}), which a store does "
             "not. Set capacity to None first."
         )
 

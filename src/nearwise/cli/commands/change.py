@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import rich.table
 import typer
@@ -103,10 +103,8 @@ def add(
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
 
     def rows_for(learned: "AttnKNNClassifier") -> Rows:
-        if capacity is not None:
-            learned.capacity = capacity
-        if eviction is not None:
-            learned.eviction = cast(Any, eviction)  # add checks it
+        asked = {"capacity": capacity, "eviction": eviction}
+        learned.set_params(**{f"settings__{n}": v for n, v in asked.items() if v is not None})
         rows = read_for_model(
             learned,
             model,

@@ -51,9 +51,9 @@ def clean(
         ),
     ] = "auto",
     preset: Annotated[
-        Literal["default", "fast", "instant"],
-        typer.Option(help="fast: for a first look. instant: a second; with --noise none only."),
-    ] = "fast",
+        Literal["default", "instant"],
+        typer.Option(help="instant: a second; with --noise none only."),
+    ] = "default",
     judge: Annotated[
         Literal["nearwise", "cleanlab"],
         typer.Option(help='cleanlab: its ranking of the same probabilities (extra "labels").'),
@@ -93,7 +93,7 @@ def clean(
     if preset == "instant" and (rate is not None or names_images(data)):
         raise ValueError(
             "--preset instant trains nothing: it neither estimates wrong labels nor takes images. "
-            "Use --preset fast or default, or for a table --noise none, which ranks rows by the "
+            "Use --preset default, or for a table --noise none, which ranks rows by the "
             "prediction without them."
         )
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)

@@ -65,18 +65,18 @@ def fit(
         ),
     ] = None,
     preset: Annotated[
-        Literal["default", "fast", "instant"] | None,
+        Literal["default", "instant"] | None,
         typer.Option(
             help="default: attention trained on other tables, then further on this one, "
-            "and a base. fast: fewer folds and candidates, for a first look. instant: "
+            "and a base. instant: "
             "one classifier and the same attention without further training; for tables only."
         ),
     ] = None,
-    base: Annotated[
+    estimator: Annotated[
         Literal["auto", "none"] | None,
         typer.Option(
-            help="The parametric half: auto pools a forest and the models that add to it; none "
-            "lets the class shares stand in."
+            help="The base, beside the neighbors: auto pools a forest and the models that add to "
+            "it; none lets the class shares stand in."
         ),
     ] = None,
     embedder: Annotated[
@@ -165,8 +165,7 @@ def fit(
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)
     chosen: dict[str, Any] = {
         "preset": preset,
-        "base": base,
-        "embedder": embedder,
+        "estimator": estimator,
         "n_neighbors": parse_count("--n-neighbors", n_neighbors),
         "cv": "latest" if time_column is not None else parse_cv("--cv", cv),
         "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
@@ -190,13 +189,14 @@ def fit(
     )
     # what the user left open stays the estimator's own default
     parameters = {name: value for name, value in chosen.items() if value is not None}
-    if base == "none":
-        parameters["base"] = None
+    if estimator == "none":
+        parameters["estimator"] = None
 
     from nearwise.classifier import AttnKNNClassifier, ColumnWarning, Settings
     from nearwise.classifier.progress import reporting_stages_to
 
-    train = {} if epochs is None else {"epochs": epochs}
+    own: dict[str, Any] = {} if embedder is None else {"embedder": embedder}
+    own |= {} if epochs is None else {"train": {"epochs": epochs}}
     start = time.perf_counter()
     with (
         new_model(out, overwrite=overwrite),
@@ -209,7 +209,7 @@ def fit(
             **parameters,
             random_state=seed,
             verbose=0 if quiet else 2 if verbose else 1,
-            settings=Settings(train=train, checkpoint_dir=folder),
+            settings=Settings(**own, checkpoint_dir=folder),
         )
         step = ["the preparation"]
         try:
@@ -239,8 +239,6 @@ def _next_try(folder: Path, preset: str | None, simple: bool) -> str:
         return f"To go on from its checkpoints: {typed_again('--resume')}"
     if simple and preset != "instant":
         return f"A model takes seconds with: {typed_again('--preset', 'instant')}"
-    if preset in (None, "default"):
-        return f"A fit takes less with: {typed_again('--preset', 'fast')}"
     return "There is no checkpoint to go on from: the same command begins anew."
 
 

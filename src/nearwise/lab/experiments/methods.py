@@ -409,12 +409,6 @@ _ALL = (
         "base",
     ),
     Method(
-        "attention-fast",
-        _attention(preset="fast"),
-        "attention",
-        'AttnKNNClassifier(preset="fast"): fewer folds and candidates',
-    ),
-    Method(
         "attention-instant",
         _attention(preset="instant"),
         "attention",
@@ -422,9 +416,9 @@ _ALL = (
     ),
     Method(
         "attention-no-base",
-        _attention(base=None),
+        _attention(estimator=None),
         "attention",
-        "AttnKNNClassifier(base=None): the class shares stand in for the base",
+        "AttnKNNClassifier(estimator=None): the class shares stand in for the base",
     ),
     Method(
         "attention-views",

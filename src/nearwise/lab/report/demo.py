@@ -18,7 +18,7 @@ DEMO_METHODS = (
     "knn-tuned",
     "logistic",
     "random-forest",
-    "attention-fast",
+    "attention",
 )
 SHOWN = (*COMPARED, Measure("fit_seconds", "fit s", 1, None))
 TITLE = "Handwritten digits: attention over nearest neighbors beside plain methods"

@@ -159,7 +159,7 @@ class Results:
 
     def reference(self) -> str:
         """Name the method others are compared with: attention, else the best mean rank."""
-        for name in ("attention", "attention-fast", "attention-no-base"):
+        for name in ("attention", "attention-no-base"):
             if name in self.methods:
                 return name
         ranks = self.mean_ranks("nll")

@@ -21,8 +21,8 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
     """k-NN on pixels with the methods of AttnKNNClassifier."""
 
     def __init__(
-        self, n_neighbors="auto", embedder="auto", tta=(), base="auto", class_prior="train",
-        label_noise=None, settings=None, random_state=None, device="auto",
+        self, n_neighbors="auto", estimator="auto", class_prior="train", label_noise=None,
+        settings=None, random_state=None,
     ):  # fmt: skip
         for name, value in list(locals().items()):
             if name != "self":

@@ -39,7 +39,7 @@ def features():
 
 
 def run(dataset, tmp_path, root, **changes):
-    config = {"noise_rates": [0.0], "base": None, "cv": 2, "head": {"epochs": 1}}
+    config = {"noise_rates": [0.0], "estimator": None, "cv": 2, "head": {"epochs": 1}}
     return run_experiment(
         "label-noise", dataset, "v1", [0], tmp_path / "out", config={**config, **changes},
         device="cpu", progress=False, data_root=root, small=True,

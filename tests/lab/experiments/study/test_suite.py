@@ -173,7 +173,7 @@ def test_columns_are_replayed_with_the_tabular_embedder(tmp_path):
 def test_a_table_leaves_out_more_neighbors_than_the_head_takes(tmp_path):
     rows = run_experiment(
         "k-sweep", "iris", "v1", [0], tmp_path, small=True, device="cpu", progress=False,
-        config={"sweep_k": [2, 70], "head": {"epochs": 2}, "base": None},
+        config={"sweep_k": [2, 70], "head": {"epochs": 2}, "estimator": None},
     )  # fmt: skip
     assert not [r.reason for r in rows if r.status != "ok"]
     assert {r.condition for r in rows if r.method == "attention"} == {"k=2"}
@@ -184,7 +184,7 @@ def test_the_corrected_method_on_a_table(tmp_path):
     def run_v1(name):
         return run_experiment(
             name, "iris", "v1", [0], tmp_path, small=True, device="cpu", progress=False,
-            config={"base": None, "sweep_k": [1, 5]},
+            config={"estimator": None, "sweep_k": [1, 5]},
         )  # fmt: skip
 
     rows = run_v1("main")
@@ -259,7 +259,7 @@ def test_settings_that_do_not_fit_are_refused_and_bind_no_folder(tmp_path, name,
     with pytest.raises(ValueError, match=message):
         run(config=settings)
     with pytest.raises(ValueError, match="names no row"):
-        run(config={} if name == "efficiency" else {"base": None}, only="nope")
+        run(config={} if name == "efficiency" else {"estimator": None}, only="nope")
 
 
 def test_a_small_run_of_instant_has_settings_that_fit(tmp_path):

@@ -66,8 +66,6 @@ class BaseAlone(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    fast : bool, default=False
-        The candidates of `preset="fast"`.
     n_folds : int, optional
         Folds of the cross-fit; by default as many as the classifier takes.
     n_threads : int, default=1
@@ -83,12 +81,10 @@ class BaseAlone(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        fast: bool = False,
         n_folds: int | None = None,
         n_threads: int = 1,
         random_state: int = 0,
     ) -> None:
-        self.fast = fast
         self.n_folds = n_folds
         self.n_threads = n_threads
         self.random_state = random_state
@@ -103,10 +99,8 @@ class BaseAlone(ClassifierMixin, BaseEstimator):
         self._encoder = TableEncoder()
         n, n_classes, seed = len(labels), len(self.classes_), self.random_state
         rows = self._encoder.fit(X if isinstance(X, pd.DataFrame) else np.asarray(X))
-        candidates = auto_candidates(
-            self._encoder, n, n_classes, fast=self.fast, seed=seed, n_jobs=self.n_threads
-        )
-        n_folds = auto_folds(n, fast=self.fast) if self.n_folds is None else self.n_folds
+        candidates = auto_candidates(self._encoder, n, n_classes, seed=seed, n_jobs=self.n_threads)
+        n_folds = auto_folds(n) if self.n_folds is None else self.n_folds
         folds = make_folds(labels, n_folds, seed)
         self._base: Base = cross_fit(
             candidates, self._encoder, rows, labels, None, folds, n_classes

@@ -20,7 +20,7 @@ STUDY_FIELDS = (
 # Parts of the method, each of which is switched off in an ablation.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "full": {},
-    "without=base": {"base": None},
+    "without=base": {"estimator": None},
     "without=calibration": {"calibration": None},
 }
 NOISE_MODEL = "attention+noise-model"  # the classifier with label_noise="auto"

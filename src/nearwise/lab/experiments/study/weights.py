@@ -61,7 +61,7 @@ def _job(session: CorrectedSession, condition: str) -> Job:
 
 def _fitted(session: CorrectedSession, has_base: bool) -> tuple[Any, Exchange, Any]:
     """Fit a classifier, and find the neighbors of rows it has not seen and of the test rows."""
-    changes: dict[str, Any] = {} if has_base else {"base": None}
+    changes: dict[str, Any] = {} if has_base else {"estimator": None}
     inputs = session.inputs
     train, test = (
         session.dataset.rows(index)[0] for index in (inputs.train_index, inputs.test_index)

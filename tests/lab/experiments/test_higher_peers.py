@@ -194,7 +194,7 @@ def test_the_base_alone_is_near_that_of_the_classifier():
     train, test = split_dataset(data, 0)
     X, y = data.rows(train)
     whole = AttnKNNClassifier(preset="fast", random_state=0).fit(X, y)
-    theirs = whole.predict_parts(data.X.iloc[test]).base_proba
+    theirs = whole.query(data.X.iloc[test]).parts.base_proba
     ours = BaseAlone(fast=True, n_folds=3).fit(X, y).predict_proba(data.X.iloc[test])
     assert np.abs(ours - theirs).mean() < 0.1  # other folds, the same candidates and pool
 

@@ -35,8 +35,8 @@ _N_PARTS = 4  # quarters of a column of numbers
 _LEVEL = 0.95  # of all groups together
 
 
-def review(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
-    """List what a person should check; see `AttnKNNClassifier.review`.
+def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
+    """List what a person should check; see `Review.findings`.
 
     `issues` are the model's label issues, where they are known already.
     """

@@ -216,7 +216,7 @@ def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
             first=fork.stream.first,
         )
         ids = fork.bank.ids[gone]
-    return replace(_forgotten(fork, ids), evicted=ids) if len(ids) else fork
+    return replace(_forgotten(fork, ids), evicted=ids.numpy()) if len(ids) else fork
 
 
 def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
@@ -225,7 +225,7 @@ def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
     if bound.eviction == "age" and bound.capacity is not None:
         half_life = usual_half_life(bound.capacity)
     stream = replace(fork.stream, half_life=half_life)
-    return fading(replace(fork, stream=stream, evicted=torch.empty(0, dtype=torch.int64)))
+    return fading(replace(fork, stream=stream, evicted=np.empty(0, dtype=np.int64)))
 
 
 def fading(fork: FittedModel) -> FittedModel:

@@ -96,9 +96,9 @@ def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str
     models = model.fitted_.predictor.row_models
     base = getattr(models, "base", None)
     return {
-        "rows": model.n_remembered_,
+        "rows": model.fitted_.n_remembered,
         "classes": [str(label) for label in model.classes_],
-        "columns": len(model.column_types_),
+        "columns": len(model.report_.columns),
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
         "networks": len(models.networks),
         "changes": {"in the journal": n_changes, "not folded in yet": n_pending},

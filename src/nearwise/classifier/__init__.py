@@ -6,9 +6,9 @@ from nearwise.classifier.inputs.sources import report_columns
 from nearwise.classifier.live import LiveModel
 from nearwise.classifier.model.fitted_model import FitReport
 from nearwise.classifier.model.learned_rows import LearnedRows
+from nearwise.classifier.noise.review import Review, review
 from nearwise.classifier.noise.transition import audited_transition
 from nearwise.classifier.query import Query
-from nearwise.classifier.reviewing import Review, review
 from nearwise.classifier.settings import Settings
 from nearwise.classifier.stored.moving import move_memory
 from nearwise.classifier.uncertainty.explain import Explanation, Neighbor, Parts

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -147,7 +148,7 @@ class FittedModel:
     weight_unit: float
     target_name: str
     stream: StreamState
-    evicted: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    evicted: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     folders: dict[str, FolderState] = field(default_factory=dict)
     group_name: str | None = None
 

@@ -91,7 +91,7 @@ def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str
         if not live.now.fitted.holds_memory:
             in_store = _store(live.now.fitted)
             with part_of_folder(f"{folder}: predictions by the rows of its store"):
-                try_predictions(live.model)
+                try_predictions(live.now.fitted)
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
     models = model.fitted_.predictor.row_models
     base = getattr(models, "base", None)

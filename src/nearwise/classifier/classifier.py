@@ -914,7 +914,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete.
 
-        What was written is opened and predicts a few rows before it replaces the old one.
+        What was written is opened and compared before it replaces the old one, a base of your own
+        by the predictions of a few rows.
 
         Parameters
         ----------

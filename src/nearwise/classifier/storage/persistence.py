@@ -27,7 +27,7 @@ from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, FolderState, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration, Merge
-from nearwise.classifier.model.memory_views import FOLD, OPINION, MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import JudgedRows, Judgement, Predictor
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
@@ -38,7 +38,6 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
-from nearwise.classifier.query import Query
 from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.journaling import REMOVE, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
@@ -515,15 +514,14 @@ def _check_written(
     as only its package knows what it is.
     """
     try:
-        stored = rebuilt(type(model), written, trusted, path, tried=False)
+        stored = rebuilt(type(model), written, trusted, path)
         again, _, _ = pack_predictor(stored.fitted_.predictor)
         changed = [name for name in again if not _same_bits(again[name], written.tensors[name])]
         if changed or not np.array_equal(fitted.classes, stored.classes_):
             raise StoreError("invalid", f"{[*changed, 'classes'][0]} comes back otherwise")
-        if any(name.startswith("base/") for name in written.blobs):
-            mine, theirs = (few_predictions(one) for one in (fitted, stored.fitted_))
-            if not (gap := np.abs(mine - theirs).max()) <= _CLOSE:
-                raise StoreError("invalid", f"its base predicts otherwise (by {gap:.2g})")
+        gap = float((_base_of_few(fitted) - _base_of_few(stored.fitted_)).abs().max())
+        if not gap <= _CLOSE:
+            raise StoreError("invalid", f"its base predicts otherwise (by {gap:.2g})")
     except StoreError as error:
         raise StoreError(
             "invalid",
@@ -615,9 +613,7 @@ def _invalid(path: Path, error: Exception) -> StoreError:
     )
 
 
-def rebuilt(
-    kind: Any, content: Folder, trusted: Sequence[str], path: Path, *, tried: bool = True
-) -> Any:
+def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
     """Rebuild a classifier from a folder's content; StoreError names the part that is not right."""
     _refuse_former_heads(content, path)
     try:
@@ -666,9 +662,8 @@ def rebuilt(
                 stream=StreamState(**meta["stream"]),
             )
             model.fitted_ = fitted = fading(fitted)
-        if tried:
-            with part_of_folder("predictions"):
-                try_predictions(fitted)
+        with part_of_folder("models"):
+            _base_of_few(fitted)
     except InvalidPartError as error:
         raise _invalid(path, error) from error
     return model
@@ -710,20 +705,21 @@ def _upgraded(content: Folder) -> Folder:
     return replace(content, meta=meta, tensors=tensors)
 
 
-def few_predictions(fitted: FittedModel) -> np.ndarray:
-    """Predict a few remembered rows."""
+def _base_of_few(fitted: FittedModel) -> Tensor:
+    """Let the models see a few remembered rows, and give the base's probabilities, if there is one.
+
+    What no single check of a folder finds shows here: ValueError if these are not finite, or not of
+    the width of what is remembered.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Query(fitted, fitted.encoded(fitted.rows[:_FEW])).proba()
-
-
-def try_predictions(fitted: FittedModel) -> None:
-    """Predict a few remembered rows: what no single check finds shows here, as a ValueError."""
-    proba = few_predictions(fitted)
-    if proba.shape[1] != fitted.n_classes or not np.isfinite(proba).all():
-        raise ValueError(f"some are not finite, or not of {fitted.n_classes} classes")
-    if np.abs(proba.sum(axis=1) - 1).max() > _CLOSE:
-        raise ValueError("some do not sum to 1")
+        rows = fitted.encoded(fitted.rows[:_FEW], [])
+        keys, columns = fitted.predictor.keys_of_new(rows)
+    held = fitted.bank.keys | fitted.bank.columns
+    for name, made in (keys | columns).items():
+        if made.shape[1:] != held[name].shape[1:] or not bool(torch.isfinite(made).all()):
+            raise ValueError(f"{name} of remembered rows is not what the memory holds")
+    return columns.get(BASE, torch.zeros(1)).exp()
 
 
 def _device_here(model: Any) -> torch.device:

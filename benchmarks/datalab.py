@@ -25,7 +25,7 @@ import numpy as np
 from results_page import write_page
 from sklearn.metrics import roc_auc_score
 
-from nearwise import AttnKNNClassifier
+from nearwise import AttnKNNClassifier, review
 from nearwise.conditions import hardware, versions
 from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.data import load_dataset
@@ -60,12 +60,12 @@ def planted(name: str, seed: int, data_root: str | None) -> dict[str, Any]:
 
 def by_review(model: AttnKNNClassifier) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Rows that `review` lists, and a score of every row, larger for worse, by kind."""
-    found, n_rows = model.review(), model.n_remembered_
+    found, n_rows = review(model).findings(), model.fitted_.n_remembered
     scores = {kind: np.zeros(n_rows) for kind in ("label", "copy", "outlier")}
     for kind, score in scores.items():
         of_kind = found[found["kind"] == kind]
         score[of_kind["id"].astype(int)] = of_kind["score"]
-    scores["label"] = model.label_issues().set_index("id")["suspicion"].sort_index().to_numpy()
+    scores["label"] = review(model).issues().set_index("id")["suspicion"].sort_index().to_numpy()
     keys, ids = model.memory_.keys["features"], model.memory_.ids
     near = make_index("exact", "cosine" if keys.shape[1] > 8 else "euclidean").fit(keys, ids)
     scores["outlier"] = near.search(keys, 10, ids).distances.mean(1).numpy()

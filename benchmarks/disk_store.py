@@ -98,7 +98,7 @@ def asked(folder: Path, repeats: int) -> dict[str, Any]:
     begin = time.perf_counter()
     live = LiveModel(folder)
     found["open_s"] = time.perf_counter() - begin
-    found["n_rows"] = live.model.n_remembered_
+    found["n_rows"] = live.model.fitted_.n_remembered
     found["first_ms"] = milliseconds(lambda: live.model.predict_proba(X[:1]))
     singles = [
         milliseconds(partial(live.model.predict_proba, X[i : i + 1])) for i in range(repeats)

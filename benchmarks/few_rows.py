@@ -74,12 +74,12 @@ def measured(rows: tuple[Any, ...], preset: Any, seed: int) -> dict[str, Any]:
     proba = model.predict_proba(new)
     at = np.searchsorted(model.classes_, truth)
     losses = -np.log(proba[np.arange(len(at)), at])
-    chosen = {name: model.choice_.get(name) for name in ("base", "head", "head_share")}
+    chosen = {name: model.report_.choice.get(name) for name in ("base", "head", "head_share")}
     return {
         "nll": round(float(losses.mean()), 4),
         "accuracy": round(float((proba.argmax(1) == at).mean()), 4),
         "fit_seconds": round(seconds, 2),
-        "chosen": chosen | {"temperature": model.temperature_},
+        "chosen": chosen | {"temperature": model.report_.temperature},
     }
 
 

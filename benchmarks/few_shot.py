@@ -93,7 +93,7 @@ def run(name: str, data_root: str | None, shot: int, n_episodes: int, seed: int)
         "seed": seed,
         "episodes": n_episodes,
         "asked": [str(c) for c in asked],
-        "choice": model.choice_,
+        "choice": model.report_.choice,
         "fit_seconds": round(seconds, 2),
         "ece": {m: round(ece(whole, np.concatenate(rows[m]["all"])), 5) for m in METHODS},
         "accuracy": {m: [round(v, 4) for v in rows[m]["accuracy"]] for m in METHODS},

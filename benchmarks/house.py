@@ -58,7 +58,7 @@ TARGETS: dict[str, float | None] = {
     "constructor parameters": 18,
     "settings of a fit": None,
     "settings of a training": None,
-    "public methods of the classifier": None,
+    "public names of the classifier": 36,
     "rows held out once, in docs": 5,
     "files that know label noise": 8,
     "training loops in the library": 1,
@@ -324,17 +324,13 @@ def ways() -> dict[str, float]:
         passed.reset_mock()
         ask()
     ours = [one for one in AttnKNNClassifier.__mro__ if one.__module__.startswith("nearwise")]
-    public = [
-        name
-        for name, value in vars(AttnKNNClassifier).items()
-        if not name.startswith("_") and callable(value)
-    ]
+    public = [name for name in dir(AttnKNNClassifier) if not name.startswith("_")]
     return found | {
         "passes over the rows with all flags": passed.call_count,
         "searches beyond those of a prediction, with all flags": searched.call_count - 2 * plain,
         "our classes in the MRO of the classifier": len(ours),
         "constructor parameters": len(inspect.signature(AttnKNNClassifier).parameters),
-        "public methods of the classifier": len(public),
+        "public names of the classifier": len(public),
     }
 
 

@@ -162,7 +162,8 @@ def measure(
         for row in range(min(5, len(new))):
             predict(new.iloc[row : row + 1])
             some.append(time.process_time())
-    left_out = getattr(getattr(predict, "__self__", None), "oof_nll_", float("nan"))
+    report = getattr(getattr(predict, "__self__", None), "report_", None)
+    left_out = getattr(report, "oof_nll", float("nan"))
     right = np.clip(proba[np.arange(len(truth)), truth], 1e-6, 1.0)
     return {
         "nll": float(-np.log(right).mean()),

@@ -63,7 +63,7 @@ def costs(X: Any, y: np.ndarray, new: Any, base: Any, repeats: int) -> dict[str,
     added = seconds(lambda: (model.add(one, y[:1]), model.predict_proba(one)), 3)
     return {
         "rows": len(y),
-        "base": "forest" if model.choice_["base"] else "none",
+        "base": "forest" if model.report_.choice["base"] else "none",
         "fit_s": seconds(fit, repeats),
         "one_row_s": seconds(lambda: model.predict_proba(one), 10 * repeats),
         "batch_s_per_row": {

@@ -153,7 +153,7 @@ class Target:
                 "changes": len(listed),
                 "lost": len(lost),
                 "doubled": len(added) - len(set(added)) + len(listed) - len(by_version),
-                "rows_as_expected": live.model.n_remembered_ == n_expected,
+                "rows_as_expected": live.model.fitted_.n_remembered == n_expected,
                 "keys_twice": len(listed) - len({change.key for change in listed}),
             }
             proba = live.model.predict_proba(X)

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from sklearn.metrics import average_precision_score
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier, audited_transition
 from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.log_linear_pool import fit_temperature
@@ -137,7 +138,7 @@ def attention(data: Noisy, seed: int, method: str) -> tuple[np.ndarray, dict[str
     model = AttnKNNClassifier(label_noise=label_noise, random_state=seed)
     model.fit(data.X, data.given, views=given_views)
     proba = model.predict_proba(data.X_test, views=test_views)
-    note = {"temperature": model.temperature_, **model.choice_.get("label_noise", {})}
+    note = {"temperature": model.report_.temperature, **model.report_.choice.get("label_noise", {})}
     return proba, note
 
 
@@ -188,7 +189,7 @@ def run_issues(task: str, method: str, seed: int, options: argparse.Namespace) -
     wrong = data.given != data.true
     if method == "attention":
         model = AttnKNNClassifier(label_noise="auto", random_state=seed).fit(data.X, data.given)
-        issues = model.label_issues()
+        issues = review(model).issues()
         order, suspicion = issues["id"].to_numpy(), issues["suspicion"].to_numpy()
         precision = average_precision_score(wrong[order], suspicion)
     else:

@@ -96,7 +96,7 @@ def measured(rows: tuple[Any, ...], preset: Any, seed: int) -> dict[str, Any]:
         "fit_seconds": fit_seconds,
         "one_row_ms": 1e3 * float(np.median(single)),
         "batch_us": 1e6 * batch / len(codes),
-        "chosen": {name: model.choice_.get(name) for name in ("base", "head", "embedder")},
+        "chosen": {name: model.report_.choice.get(name) for name in ("base", "head", "embedder")},
     }
 
 

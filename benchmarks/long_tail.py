@@ -109,13 +109,16 @@ def run(dataset: Any, seed: int, method: str, options: Any) -> list[dict[str, An
     else:
         model = make_classifier(method, seed, data["counts"], options).fit(data["X"], data["y"])
         seconds = time.perf_counter() - start
-        parts = model.predict_parts(data["X_test"])
+        parts = model.query(data["X_test"]).parts
         found = {
             f"{method}:base-alone": parts.base_proba,
             f"{method}:neighbors-alone": parts.neighbor_proba,
             method: parts.proba,
         }
-        choice = {"classes": model.choice_.get("classes"), "null_mass": parts.null_mass.mean()}
+        choice = {
+            "classes": model.report_.choice.get("classes"),
+            "null_mass": parts.null_mass.mean(),
+        }
     return [
         plain(
             {

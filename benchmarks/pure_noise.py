@@ -56,7 +56,7 @@ def draw(n_classes: int, base: str | None, seed: int, label_noise: Any) -> dict[
         "error": float(above.std() / N_FRESH**0.5),
         "sure": float((proba.max(axis=1) > 0.9).mean()),
         "warned": any("label_noise" in str(one.message) for one in said),
-        "note": model.choice_.get("label_noise", {}),
+        "note": model.report_.choice.get("label_noise", {}),
     }
 
 

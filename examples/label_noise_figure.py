@@ -10,6 +10,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 
+from nearwise import review
+
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
@@ -29,7 +31,7 @@ def draw(path: Path) -> None:
     X, y = load_digits(return_X_y=True)
     given = label_noise(y, 0.1, seed=0)
     model = AttnKNNClassifier(cv=3, label_noise="auto", random_state=0).fit(X, given)
-    issues = model.label_issues()
+    issues = review(model).issues()
     wrong = (given != y)[issues["id"]]
     figure = plt.figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[2, 1])[0]
@@ -48,13 +50,13 @@ def draw(path: Path) -> None:
     axes.set(xlabel="share of the wrong labels found", ylabel="share of suspects that are wrong")
     axes.set(ylim=(0, 1.02), xlim=(0, 1))
     axes.set_title(
-        f"average precision {area:.3f}\nrate found {model.noise_rate_:.3f}, "
+        f"average precision {area:.3f}\nrate found {review(model).noise.rate:.3f}, "
         f"planted {np.mean(given != y):.3f}",
         fontsize=10,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    print(f"average precision {area:.4f}, rate {model.noise_rate_:.4f}, {len(y)} rows")
+    print(f"average precision {area:.4f}, rate {review(model).noise.rate:.4f}, {len(y)} rows")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from sklearn.datasets import load_digits
 
-from nearwise import AttnKNNClassifier
+from nearwise import AttnKNNClassifier, review
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import attn_knn, blobs, table
 from tests.classifier.image_cases import QUICK as IMAGES
@@ -129,7 +129,7 @@ def answers(model: AttnKNNClassifier, asked: dict) -> Answers:
 
     ask("proba", lambda: model.predict_proba(X, **more))
     ask("left out", lambda: model.predict_proba(None))
-    ask("parts", lambda: dict(model.predict_parts(X, **more)._asdict()))
+    ask("parts", lambda: dict(model.query(X, **more).parts._asdict()))
     for method in ("lac", "aps", "raps"):
         ask(f"set {method}", lambda m=method: model.predict_set(X, method=m, seed=0, **more))
     ask("set per class", lambda: model.predict_set(X, 0.8, class_conditional=True, **more))
@@ -140,7 +140,7 @@ def answers(model: AttnKNNClassifier, asked: dict) -> Answers:
     ask("explain", lambda: explained(model.explain(X, 5, trust=True, **more)))
     ask("explain left out", lambda: explained(model.explain(None, 3)[:40]))
     ask("kneighbors", lambda: dict(zip(("d", "id"), model.kneighbors(X), strict=True)))
-    ask("label issues", lambda: issues(model.label_issues()))
+    ask("label issues", lambda: issues(review(model).issues()))
     ask("labels", lambda: model.memory_.labels)
     ask("keys", lambda: model.keys(X))
     with tempfile.TemporaryDirectory() as folder:

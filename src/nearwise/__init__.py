@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier as AttnKNNClassifier
     from nearwise.classifier import LiveModel as LiveModel
+    from nearwise.classifier import review as review
     from nearwise.functional import knn_attention as knn_attention
     from nearwise.functional import set_attention_implementation as set_attention_implementation
     from nearwise.memory import MemoryBank as MemoryBank
@@ -29,6 +30,7 @@ _CLASSIFIER = {
     "AttnKNNClassifier": "nearwise.classifier",
     "LiveModel": "nearwise.classifier",
     "MemoryBank": "nearwise.memory",
+    "review": "nearwise.classifier",
 }
 _LAYERS = {
     "KNNAttention": "nearwise.nn",

@@ -157,6 +157,6 @@ def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X.prod(axis=1) > 0).astype(int)
     model = attn_knn(embedder="deep", cv=3, train={"epochs": 20}, **QUICK).fit(X, y)
-    assert "embedder-head" in model.choice_["base"] and model.choice_["networks"] == 3
+    assert "embedder-head" in model.report_.choice["base"] and model.report_.choice["networks"] == 3
     model.save(tmp_path / "m")
     assert same(AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))

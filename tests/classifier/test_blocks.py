@@ -41,11 +41,11 @@ def of_rows(view, rows):
 def test_more_rows_than_a_block_give_what_the_blocks_give_alone(case, monkeypatch):
     with quietly():
         model, X, view = MODELS[case]()
-        at_once = model.predict_parts(X, of_rows(view, slice(None)))
+        at_once = model.query(X, of_rows(view, slice(None))).parts
         groups = [slice(start, start + SMALL) for start in range(0, len(X), SMALL)]
-        alone = [model.predict_parts(X[rows], of_rows(view, rows)) for rows in groups]
+        alone = [model.query(X[rows], of_rows(view, rows)).parts for rows in groups]
         monkeypatch.setattr(row_models, "BLOCK", SMALL)
-        parts = model.predict_parts(X, of_rows(view, slice(None)))
+        parts = model.query(X, of_rows(view, slice(None))).parts
         proba = model.predict_proba(X, of_rows(view, slice(None)))
     assert same(proba, parts.proba)
     for name, part, whole in zip(parts._fields, parts, at_once, strict=True):

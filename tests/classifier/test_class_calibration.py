@@ -107,7 +107,7 @@ def test_the_nll_that_decides_is_that_of_the_wanted_shares():
 def test_the_classifier_records_what_it_chose(prior):
     X, y = tailed()
     model = fitted(X, y, calibration="per-class", class_prior=prior)
-    chosen = model.choice_["classes"]
+    chosen = model.report_.choice["classes"]
     assert set(chosen["nll"]) == {"prior", *KINDS}
     assert chosen["nll"][chosen["source"]] <= chosen["nll"]["prior"]
     assert sums_to_one(model.predict_proba(X))

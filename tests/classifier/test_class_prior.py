@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.class_prior import ClassCorrection, capped_rows, check_class_prior
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, sums_to_one
@@ -31,7 +32,7 @@ def test_prediction_is_bayes_rule_on_the_prediction_for_the_training_shares(prio
     plain = fitted(X, y, **settings)
     moved = fitted(X, y, class_prior=prior, **settings)
     wanted = np.full(3, 1 / 3) if prior == "uniform" else np.array(prior)
-    before, after = plain.predict_parts(X), moved.predict_parts(X)
+    before, after = plain.query(X).parts, moved.query(X).parts
     for name in ("proba", "base_proba", "neighbor_proba"):
         one, two = getattr(before, name), getattr(after, name)
         assert sums_to_one(two)
@@ -48,7 +49,7 @@ def test_wanting_the_training_shares_changes_nothing():
     expected = fitted(X, y, calibration=None).predict_proba(X)
     np.testing.assert_allclose(same_shares.predict_proba(X), expected, atol=1e-5)
     assert same(plain.predict_proba(X), fitted(X, y, class_prior="train").predict_proba(X))
-    assert "classes" not in plain.choice_
+    assert "classes" not in plain.report_.choice
 
 
 def test_without_base_and_neighbors_the_wanted_prior_answers():
@@ -175,8 +176,8 @@ def test_a_capped_memory_asks_all_it_may_find_and_is_refreshed_by_these():
     model.refresh()
     assert model._predictor.views.specs[0].n_neighbors == 23
     n = len(model.memory_)
-    assert len(model.label_issues(n_neighbors=40)) == n
-    assert model.label_evidence(n_neighbors=40).knn_graph.shape == (n, n)
+    assert len(review(model).issues(n_neighbors=40)) == n
+    assert review(model).evidence(n_neighbors=40).knn_graph.shape == (n, n)
 
 
 def test_capped_rows_are_the_same_for_one_seed_and_grow_with_the_cap():

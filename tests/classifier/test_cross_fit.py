@@ -54,7 +54,7 @@ def test_the_head_is_kept_as_it_came_where_training_brings_nothing():
         cross_fitted(X, y, None),
     )
     plain.fit(X, y)
-    record = model.choice_["head"]
+    record = model.report_.choice["head"]
     assert record["nll_after"] > record["nll_before"] - 1 / 150
     heads = [one.fitted_.predictor.head.state_dict() for one in (plain, model)]
     assert all(same(heads[0][name], heads[1][name]) for name in heads[0])
@@ -64,7 +64,7 @@ def test_training_the_head_lowers_the_error_of_new_rows_where_it_was_accepted(tm
     X, y = scales()
     X_new, truth = scales(seed=1)
     model = cross_fitted(X, y, None)
-    record = model.choice_["head"]
+    record = model.report_.choice["head"]
     assert record["nll_after"] < record["nll_before"]
     plain = AttnKNNClassifier(preset="instant", estimator=None, random_state=0).fit(X, y)
     after, before = (log_loss(truth, one.predict_proba(X_new)) for one in (model, plain))
@@ -79,7 +79,7 @@ def test_a_classifier_joins_that_sees_what_neighbors_and_forest_do_not():
     X = rng.normal(size=(400, 20))
     y = (X @ rng.normal(size=20) + 0.3 * rng.normal(size=400) > 0).astype(int)
     model = cross_fitted(X[:250], y[:250], cv=3)
-    assert {*model.choice_["base"]} - {"extra-trees"}
+    assert {*model.report_.choice["base"]} - {"extra-trees"}
     parts = model.query(X[250:]).parts
     whole, neighbors = (log_loss(y[250:], one) for one in (parts.proba, parts.neighbor_proba))
     assert whole < neighbors
@@ -132,8 +132,8 @@ def test_nothing_is_learned_on_few_rows_unless_it_is_asked_for():
     plain = AttnKNNClassifier(preset="instant", random_state=0).fit(X, y)
     assert same(cross_fitted(X, y).predict_proba(X + 0.1), plain.predict_proba(X + 0.1))
     with_base = cross_fitted(X, y, estimator=KNeighborsClassifier(5))
-    assert list(with_base.choice_["base"]) == ["KNeighborsClassifier"]
-    assert "head" in cross_fitted(X, y, cv=2).choice_
+    assert list(with_base.report_.choice["base"]) == ["KNeighborsClassifier"]
+    assert "head" in cross_fitted(X, y, cv=2).report_.choice
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_trained_key_space_joins_where_it_predicts_other_rows_better(monkeypat
     X, y = stripes()
     X_new, truth = stripes(seed=1)
     plain, model = (cross_fitted(X, y, None, embedder=kind) for kind in ("identity", "auto"))
-    assert model.choice_["embedder"] == "table"
+    assert model.report_.choice["embedder"] == "table"
     assert "trained" in model.memory_.keys
     after, before = (log_loss(truth, one.predict_proba(X_new)) for one in (model, plain))
     assert after < before
@@ -171,7 +171,7 @@ def test_a_trained_key_space_is_left_out_where_labels_follow_nothing(monkeypatch
     X, _ = blobs(200)
     y = np.random.default_rng(1).integers(2, size=200)
     model = cross_fitted(X, y, None)
-    assert model.choice_["embedder"] == "identity"
+    assert model.report_.choice["embedder"] == "identity"
     assert set(model.memory_.keys) == {"features"}
 
 
@@ -197,7 +197,7 @@ def test_a_model_with_a_trained_key_space_opens_and_takes_rows(base, tmp_path):
 def test_a_classifier_of_ones_own_takes_part_and_no_forest():
     X, y = blobs(120)
     model = cross_fitted(X, y, estimator=KNeighborsClassifier(5))
-    assert list(model.choice_["base"]) == ["KNeighborsClassifier"]
+    assert list(model.report_.choice["base"]) == ["KNeighborsClassifier"]
     assert sums_to_one(model.predict_proba(X))
 
 
@@ -205,5 +205,5 @@ def test_a_perceptron_finds_products_of_columns():
     X, y = scales(240)
     X_new, truth = scales(seed=1)
     model = cross_fitted(X, y, cv=2)
-    assert "mlp" in model.choice_["base"]
+    assert "mlp" in model.report_.choice["base"]
     assert log_loss(truth, model.predict_proba(X_new)) < 0.2

@@ -63,9 +63,9 @@ def test_splits_of_a_splitter_and_its_positions_fit_the_same_and_are_used_as_giv
     splitter = StratifiedKFold(3, shuffle=True, random_state=7)
     first, second = fitted(splitter), fitted(list(splitter.split(X, Y)))
     assert same(first.predict_proba(X), second.predict_proba(X))
-    assert "held_out" not in first.choice_
+    assert "held_out" not in first.report_.choice
     other = fitted(StratifiedKFold(3, shuffle=True, random_state=8))
-    assert first.oof_nll_ != other.oof_nll_
+    assert first.report_.oof_nll != other.report_.oof_nll
 
 
 @pytest.mark.parametrize("cv", [ShuffleSplit(1, test_size=20, random_state=0), "pair"])
@@ -75,14 +75,14 @@ def test_a_single_split_is_held_out_once(cv):
         cv = [(ROWS[~held_out], ROWS[held_out])]
     model = fitted(cv)
     ((_, held_out),) = given_folds(cv, X, Y)
-    assert model.choice_["held_out"] == len(held_out)
+    assert model.report_.choice["held_out"] == len(held_out)
     assert sums_to_one(model.predict_proba(X))
 
 
 @pytest.mark.parametrize("cv", [KFold(3, shuffle=True, random_state=0), LeaveOneOut()])
 def test_splitters_of_few_rows_are_learned_on(cv):
     model = attn_knn(**{**FAST, "cv": cv}).fit(X[:30], Y[:30])
-    assert "head" in model.choice_  # what cv="auto" does not do with fewer than 32 rows
+    assert "head" in model.report_.choice  # what cv="auto" does not do with fewer than 32 rows
     assert sums_to_one(model.predict_proba(None))
 
 
@@ -173,7 +173,7 @@ def test_images_take_a_single_split():
     settings = {"embedder": "resnet-small", "train": {"epochs": 1}, "head": {"epochs": 1}}
     cv = ShuffleSplit(1, test_size=20, random_state=0)
     model = attn_knn(**settings, cv=cv, random_state=0).fit(images, Y)
-    assert model.choice_["held_out"] == 20
+    assert model.report_.choice["held_out"] == 20
     assert sums_to_one(model.predict_proba(images))
 
 

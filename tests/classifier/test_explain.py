@@ -33,7 +33,7 @@ def test_weights_and_the_null_share_all_the_attention(settings, queries):
         model = fitted(**settings)
     X = None if queries is None else blobs(12, seed=1)[0]
     explanations = model.explain(X, n_neighbors=None)
-    parts = model.predict_parts(X)
+    parts = model.query(X).parts
     assert len(explanations) == len(parts.proba)
     for row, explanation in enumerate(explanations):
         weights = [neighbor.weight for neighbor in explanation.neighbors]

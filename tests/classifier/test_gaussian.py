@@ -81,7 +81,7 @@ def test_a_row_tells_nothing_of_its_own_label():
     assert np.allclose(scores(X, y)[1][5], scores(X, other)[1][5], atol=1e-7)
     settings = {"calibration": None}
     models = [instant(X, labels, settings=settings) for labels in (y, other)]
-    assert [*models[0].choice_["base"]] == ["gaussian"]
+    assert [*models[0].report_.choice["base"]] == ["gaussian"]
     shift = [np.log(model.predict_proba(None)[5]) for model in models]
     # Temperature and share are fitted to all rows: one label of 240 moves them a little.
     assert np.abs(shift[0] - shift[1]).max() < 0.1
@@ -111,8 +111,9 @@ def test_rows_that_weigh_nothing_and_classes_of_one_row_are_left_out_too():
 def test_it_predicts_ready_embeddings_better_than_a_forest_or_votes():
     X, y = embeddings(700)
     model = instant(X[:400], y[:400])
-    assert [*model.choice_["base"]] == ["gaussian"]
-    assert model.choice_["base_nll"]["gaussian"] < min(model.choice_["feature_nll"].values())
+    choice = model.report_.choice
+    assert [*choice["base"]] == ["gaussian"]
+    assert choice["base_nll"]["gaussian"] < min(choice["feature_nll"].values())
     forest = ExtraTreesClassifier(200, random_state=0).fit(X[:400], y[:400])
     ours, theirs = (log_loss(y[400:], m.predict_proba(X[400:])) for m in (model, forest))
     assert ours < theirs
@@ -122,7 +123,7 @@ def test_many_columns_that_a_forest_predicts_better_get_a_forest():
     rng = np.random.default_rng(0)
     wave = rng.uniform(-6, 6, 300)
     X, y = wave[:, None] + 0.1 * rng.normal(size=(300, 64)), np.sin(2 * wave) > 0
-    assert [*instant(X, y).choice_["base"]] == ["extra-trees"]
+    assert [*instant(X, y).report_.choice["base"]] == ["extra-trees"]
 
 
 def test_a_forest_begun_to_compare_with_grows_into_the_one_that_is_fitted_at_once(monkeypatch):
@@ -171,7 +172,7 @@ def test_rows_of_a_new_class_are_predicted_before_the_base_knows_it():
     model.add(far[:6], [7] * 6)
     assert (model.predict_proba(far[6:])[:, 3] > 0.5).all()
     model.remove(model.memory_.ids[:3])  # fits again: the base then knows the class
-    assert model.choice_["base_nll"]["gaussian"] < 1
+    assert model.report_.choice["base_nll"]["gaussian"] < 1
     assert (model.predict_proba(far[6:])[:, 3] > 0.5).all()
 
 
@@ -183,7 +184,7 @@ def test_a_folder_keeps_every_bit(tmp_path, preset):
     X, y = embeddings()
     with quietly():
         model = AttnKNNClassifier(preset=preset, random_state=0).fit(X[:200], y[:200])
-    assert "gaussian" in model.choice_["base"]
+    assert "gaussian" in model.report_.choice["base"]
     model.save(tmp_path / "m")
     loaded = AttnKNNClassifier.load(tmp_path / "m")
     assert same(model.predict_proba(X), loaded.predict_proba(X))

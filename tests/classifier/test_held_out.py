@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
 from tests.classifier.cases import attn_knn, blobs, logistic
@@ -55,9 +56,9 @@ def test_probabilities_sum_to_one_for_one_view_and_for_two(data, fitted):
 
 def test_two_equal_views_say_what_one_says(data, fitted):
     X = data[0][:30]
-    one, two = fitted.predict_parts(X), fitted.predict_parts(X, [X])
+    one, two = fitted.query(X).parts, fitted.query(X, [X]).parts
     whole = fitted._predictor.of_views.whole
-    sharper = one.proba ** (fitted.temperature_ / whole)
+    sharper = one.proba ** (fitted.report_.temperature / whole)
     expected = sharper / sharper.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(two.proba, expected, atol=1e-4)
 
@@ -90,9 +91,9 @@ def test_remembered_rows_are_predicted_with_a_word_on_those_that_were_learned_fr
     assert proba.shape == (200, 3)
     judged = fitted._predictor.judged.numpy()
     with pytest.warns(UserWarning, match="labels of 150 of the 200 .* other 50 are ranked"):
-        issues = fitted.label_issues()
+        issues = review(fitted).issues()
     assert set(issues["id"]) == set(np.flatnonzero(judged))
-    rows, parts = fitted.predict_learned(fitted.learned_rows(X, y))
+    rows, parts = review(fitted).predict_learned(review(fitted).learned(X, y))
     np.testing.assert_array_equal(rows, np.flatnonzero(judged))
     np.testing.assert_allclose(parts.proba, proba[judged], atol=1e-6)
 
@@ -107,7 +108,7 @@ def test_sets_and_refresh_work_after_it(data):
     assert before.shape == (9, 3)
     model.refresh()
     assert model.predict(far[:1])[0] == 7
-    assert int(model._predictor.judged.sum()) == model.choice_["held_out"] == 58
+    assert int(model._predictor.judged.sum()) == model.report_.choice["held_out"] == 58
 
 
 def test_given_views_are_not_remembered_so_that_a_refresh_is_refused(fitted):
@@ -121,7 +122,7 @@ def test_a_saved_classifier_predicts_bit_for_bit_the_same(data, fitted, tmp_path
     again = AttnKNNClassifier.load(tmp_path / "model")
     for views in (None, [view]):
         for before, after in zip(
-            fitted.predict_parts(X, views), again.predict_parts(X, views), strict=True
+            fitted.query(X, views).parts, again.query(X, views).parts, strict=True
         ):
             np.testing.assert_array_equal(before, after)
 
@@ -152,8 +153,8 @@ def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
     X, y, view = data
     settings = {**QUICK, "embedder": "identity", "train": {}, "estimator": None}
     model = attn_knn(**settings).fit(X, y, views=[view])
-    assert model.choice_["base"] is None
-    base = model.predict_parts(X[:5]).base_proba
+    assert model.report_.choice["base"] is None
+    base = model.query(X[:5]).parts.base_proba
     np.testing.assert_allclose(base, base[:1].repeat(5, axis=0))
     assert list(model.memory_.keys) == ["features"]
 
@@ -227,7 +228,7 @@ def test_classes_with_one_held_out_row_each_are_fitted():
     y = np.arange(120) % 30
     X += 4 * np.random.default_rng(1).normal(size=(30, 6))[y]
     model = attn_knn(**QUICK).fit(X, y)
-    assert np.isfinite(model.oof_nll_)
+    assert np.isfinite(model.report_.oof_nll)
 
 
 def test_held_out_rows_without_any_weight_are_refused(data, fitted):

@@ -20,15 +20,15 @@ def pixels_of(name, root):
 def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path):
     first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
     model = attn_knn(**BRIEF).fit(first)
-    assert model.target_name_ == "class"
+    assert model.fitted_.target_name == "class"
     model.add(more)
     model.remove(model.memory_.ids[:3])
     model.add(*patches(2, seed=2))  # an array, whose rows have no name
     model.save(tmp_path / "model")
     loaded = AttnKNNClassifier.load(tmp_path / "model")
-    assert len(loaded.row_names_) == len(loaded.memory_) == 100 + 6 - 3 + 2
-    assert loaded.row_names_[-2:].tolist() == ["", ""]
-    assert sum(name.startswith("more/") for name in loaded.row_names_) == 6
+    assert len(loaded.fitted_.row_names) == len(loaded.memory_) == 100 + 6 - 3 + 2
+    assert loaded.fitted_.row_names[-2:].tolist() == ["", ""]
+    assert sum(name.startswith("more/") for name in loaded.fitted_.row_names) == 6
     seen = set()
     for why in loaded.explain(more, None):
         for neighbor in why.neighbors:
@@ -53,10 +53,10 @@ def test_arrays_that_must_not_be_written_to_are_taken_without_a_warning():
 def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
     first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
     model = attn_knn(**BRIEF).partial_fit(load_image_folder(first, image_size=8))
-    assert all(name.startswith("first/") for name in model.row_names_)
+    assert all(name.startswith("first/") for name in model.fitted_.row_names)
     model.partial_fit(load_image_folder(more))
-    assert model.row_names_[-6:].tolist() == sorted(load_image_folder(more).row_names)
-    assert attn_knn(**BRIEF).fit(*patches(100)).row_names_ is None
+    assert model.fitted_.row_names[-6:].tolist() == sorted(load_image_folder(more).row_names)
+    assert attn_knn(**BRIEF).fit(*patches(100)).fitted_.row_names is None
 
 
 def test_a_data_set_with_views_is_not_fitted_without_them():

@@ -40,16 +40,16 @@ def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, f
     neighbor = explanation.neighbors[0]
     np.testing.assert_array_equal(neighbor.row["image"], data[0][neighbor.id])
     assert set(fitted.memory_.keys) >= {"features", "trained", "stage1"}
-    assert fitted.column_types_ == {"image": "8 x 8 x 1 uint8"}
+    assert fitted.report_.columns == {"image": "8 x 8 x 1 uint8"}
 
 
 def test_images_are_fitted_again_to_what_is_remembered(data):
     model = attn_knn(**BRIEF, tta=("flip",)).fit(*data)
-    assert {"features"} <= set(model.choice_["spaces"]) <= set(model.memory_.keys)
+    assert {"features"} <= set(model.report_.choice["spaces"]) <= set(model.memory_.keys)
     model.remove(model.memory_.ids[:20])
     model.refresh()
     assert len(model.memory_) == len(data[0]) - 20
-    assert int(model._predictor.judged.sum()) == model.choice_["held_out"] == 25
+    assert int(model._predictor.judged.sum()) == model.report_.choice["held_out"] == 25
     assert model.score(*data) > 0.8
 
 
@@ -73,7 +73,7 @@ def test_the_size_of_images_decides_the_network(size, backbone):
 def test_small_photographs_train_the_fast_network_by_default(tmp_path):
     images, labels = patches(160, side=20, channels=3)
     model = attn_knn(random_state=0, train={"epochs": 6}).fit(images, labels)
-    assert model.choice_["embedder"] == "fast-cnn"
+    assert model.report_.choice["embedder"] == "fast-cnn"
     assert set(model.memory_.keys) == {"features", "block2", "block1", "trained"}
     new, truth = patches(seed=1, side=20, channels=3)
     assert model.score(new, truth) > 0.9
@@ -145,7 +145,7 @@ def test_the_memory_takes_new_images_of_a_new_class(fitted):
 
 def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path):
     model = attn_knn(**BRIEF, estimator=None).fit(*data)
-    base = model.predict_parts(data[0][:4]).base_proba
+    base = model.query(data[0][:4]).parts.base_proba
     np.testing.assert_allclose(base, base[:1].repeat(4, axis=0))
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
@@ -185,7 +185,7 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
 def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
     settings = {**BRIEF, "cv": "auto"}
     model = attn_knn(**settings).fit(*patches(50))
-    assert model.choice_["held_out"] == 20  # as many are needed for head and temperatures
+    assert model.report_.choice["held_out"] == 20  # as many are needed for head and temperatures
     with pytest.raises(ValueError, match=r'0\.5 of 38 rows holds out 19 .*"auto" needs 40\)\.$'):
         attn_knn(**settings).fit(*patches(38))
 
@@ -411,4 +411,4 @@ def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
 def test_a_few_images_that_are_all_right_do_not_make_predictions_certain():
     model = attn_knn(**QUICK | {"cv": 0.4}).fit(*patches(60))
     assert model.predict(patches(60)[0]).tolist() == patches(60)[1].tolist()
-    assert model.temperature_ > 0.25  # the NLL alone has its minimum at e^-3
+    assert model.report_.temperature > 0.25  # the NLL alone has its minimum at e^-3

@@ -273,7 +273,7 @@ def test_a_column_without_any_value_is_left_out_with_a_warning(kind, wish):
     columns = None if wish is None else {"fax": wish}
     with pytest.warns(UserWarning, match="'fax' is left out: no value in any row"):
         model = attn_knn(preset="instant", estimator=None, columns=columns).fit(frame, y)
-    assert model.column_types_["fax"] == "left out"
+    assert model.report_.columns["fax"] == "left out"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         proba = model.predict_proba(frame)
@@ -303,7 +303,7 @@ def test_values_that_came_later_are_used_after_a_refresh():
     with quietly():
         model = attn_knn(**CHEAP).fit(frame.assign(late=np.nan), y)
         model.add(frame.assign(late=1.5), y)
-        assert model.refresh().column_types_["late"] == "number"
+        assert model.refresh().report_.columns["late"] == "number"
 
 
 def test_the_report_of_columns_is_given_where_none_can_be_used():

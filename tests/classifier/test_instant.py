@@ -55,7 +55,7 @@ def test_what_is_removed_is_forgotten_to_the_bit(kind):
     assert same(model.predict_proba(X), fresh.predict_proba(X))
     assert same(model.predict_proba(None), fresh.predict_proba(None))
     assert same(model.predict_set(X, 0.8), fresh.predict_set(X, 0.8))
-    assert model.temperature_ == fresh.temperature_
+    assert model.report_.temperature == fresh.report_.temperature
     assert model.memory_.ids.tolist() == kept.tolist()
 
 
@@ -92,7 +92,7 @@ def test_columns_that_the_fit_left_out_stay_left_out():
         warnings.simplefilter("error")
         model.remove([5, 7])
         proba = model.predict_proba(frame.drop(columns="row"))
-    assert model.column_types_["row"] == "left out"
+    assert model.report_.columns["row"] == "left out"
     kept = np.setdiff1d(np.arange(90), [5, 7])
     fresh = instant(frame.drop(columns="row").iloc[kept], y[kept])
     assert same(proba, fresh.predict_proba(frame.drop(columns="row")))
@@ -118,7 +118,7 @@ def test_without_a_base_a_row_is_predicted_as_if_its_label_were_unknown():
     other[10] = (y[10] + 1) % 3
     settings = {"calibration": None}
     models = [instant(X, labels, settings=settings) for labels in (y, other)]
-    assert models[0].choice_["features"] == models[1].choice_["features"]
+    assert models[0].report_.choice["features"] == models[1].report_.choice["features"]
     left_out = [model.predict_proba(None)[10] for model in models]
     assert np.abs(left_out[0] - left_out[1]).max() < 1e-6
     assert (
@@ -271,7 +271,7 @@ def test_a_risk_bound_says_what_its_rows_are(base, told):
     X, y = blobs(120)
     chosen = instant(X, y, base).predict_selective(X[:5] + 0.01, coverage=0.8)
     assert "each predicted without itself" in chosen.guarantee and told in chosen.guarantee
-    assert "leave-one-out" in instant(X, y, base).calibration_source_
+    assert "leave-one-out" in instant(X, y, base).report_.calibration_source
 
 
 def test_it_fits_many_classes_and_two_rows():

@@ -56,7 +56,7 @@ def test_ctrl_c_before_every_member_has_an_embedder_goes_on_without(monkeypatch,
     with pytest.warns(UserWarning, match="interrupted in epoch"):
         model = attn_knn(**EMBEDDED).fit(X, y)
     assert "networks are left out and the fit goes on" in " ".join(capsys.readouterr().err.split())
-    assert len(calls) == 2 and model.choice_["embedder"] == "identity (interrupted)"
+    assert len(calls) == 2 and model.report_.choice["embedder"] == "identity (interrupted)"
     assert model.score(X, y) > 0.7 and sums_to_one(model.predict_proba(X))
     without = fitted(X, y, **EMBEDDED | {"embedder": "identity"})
     assert same(model.predict_proba(X), without.predict_proba(X))
@@ -67,8 +67,8 @@ def test_ctrl_c_in_the_last_member_keeps_its_best_epoch(monkeypatch):
     interrupt(monkeypatch, member=2, epoch=2)
     with pytest.warns(UserWarning, match="best weights so far"):
         model = attn_knn(**EMBEDDED).fit(X, y)
-    assert model.choice_["embedder"] == "deep"
-    epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder deep"]
+    assert model.report_.choice["embedder"] == "deep"
+    epochs = [r["epoch"] for r in model.report_.history if r["stage"] == "embedder deep"]
     assert epochs[-2:] == [1, 2]
 
 
@@ -102,7 +102,7 @@ def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeyp
     assert again[0] == 4 and "embedder deep, member 1" not in dict(seen)
     assert same(resumed.predict_proba(X), unbroken.predict_proba(X))
     assert same(resumed.predict_proba(None), unbroken.predict_proba(None))
-    assert resumed.history_ == unbroken.history_
+    assert resumed.report_.history == unbroken.report_.history
 
 
 @pytest.mark.parametrize("change", ["rows", "labels", "weights", "seed"])

@@ -49,10 +49,10 @@ def test_wrong_labels_in_the_memory_give_way_to_a_base_that_did_not_see_them(set
     model.relabel(ids[remembered], labels[remembered])
     parts = model.query(X[NEW]).parts
     assert nll_of(model, parts.proba) < nll_of(model, parts.base_proba) + 0.03
-    noted = model.choice_["judged"]
+    noted = model.report_.choice["judged"]
     assert noted["nll"] <= noted["nll_before"] + 1 / noted["rows"]
-    assert "after changes" in model.calibration_source_
-    assert model.oof_nll_ == noted["nll"]
+    assert "after changes" in model.report_.calibration_source
+    assert model.report_.oof_nll == noted["nll"]
 
 
 def test_a_class_that_gets_another_name_is_taken_from_the_neighbors():
@@ -79,7 +79,7 @@ def test_classes_that_come_one_by_one_end_near_a_fit_to_all(base):
     refitted = fitted(X[train], y[train], estimator=base)
     ends = [log_loss(y[new], one.predict_proba(X[new])) for one in (model, refitted)]
     assert ends[0] < ends[1] + 0.15
-    assert model.choice_["judged"]["changed"] == int((train & (y > 1)).sum())
+    assert model.report_.choice["judged"]["changed"] == int((train & (y > 1)).sum())
 
 
 def test_few_changes_leave_everything_but_the_memory_as_it_was():
@@ -93,20 +93,20 @@ def test_few_changes_leave_everything_but_the_memory_as_it_was():
     assert after.part_temperatures == before.part_temperatures
     assert after.of_fit is None and "judged" not in after.choice
     model.relabel(ids[10:11], labels[10:11])  # the 12th of 239 rows
-    assert model._predictor.acceptance != before.acceptance and model.choice_["judged"]
+    assert model._predictor.acceptance != before.acceptance and model.report_.choice["judged"]
 
 
 def test_changes_that_are_taken_back_restore_the_fit_to_the_bit():
     model = based()
-    before, noted = state(model), dict(model.choice_)
+    before, noted = state(model), dict(model.report_.choice)
     ids, labels = wrong_third()
     model.relabel(ids, labels)
     assert not same_state(state(model), before)
     model.relabel(ids, Y[ids])
-    assert same_state(state(model), before) and model.choice_ == noted
+    assert same_state(state(model), before) and model.report_.choice == noted
     added = model.add(X[NEW][:60], Y[NEW][:60])
     model.remove(added)
-    assert same_state(state(model), before) and model.choice_ == noted
+    assert same_state(state(model), before) and model.report_.choice == noted
 
 
 def test_one_call_and_many_give_the_same():
@@ -134,7 +134,7 @@ def test_what_was_judged_is_the_same_from_journal_and_folder(settings, tmp_path)
     assert same_state(state(AttnKNNClassifier.load(tmp_path / "m")), now)
     live.compact()
     stored = AttnKNNClassifier.load(tmp_path / "m")
-    assert same_state(state(stored), now) and stored.choice_ == live.model.choice_
+    assert same_state(state(stored), now) and stored.report_.choice == live.model.report_.choice
     for one in (stored, live):  # and goes on alike
         one.remove(np.arange(0, 30) if settings == {} else model.memory_.ids.numpy()[:30])
     assert same_state(state(stored), state(live.model))
@@ -194,7 +194,7 @@ def test_new_classes_are_judged_where_rows_were_held_out(wanted):
     model = based(**{**HELD, "estimator": "auto", "class_prior": wanted})
     far = np.random.default_rng(3).normal(size=(120, 4)) * 0.1 + 9.0
     model.add(far[:80], [7] * 80)
-    assert model.choice_["judged"]["rows"] > 72  # those held out, and new ones
+    assert model.report_.choice["judged"]["rows"] > 72  # those held out, and new ones
     assert model.predict_proba(far[80:])[:, 3].min() > 0.5
     assert model.score(X[NEW], Y[NEW]) > 0.6
 

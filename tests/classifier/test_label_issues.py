@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import average_precision_score
 
+from nearwise import review
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one
 
@@ -22,7 +23,7 @@ def model(request, planted):
 
 def test_planted_errors_come_first(planted, model):
     _, y, given = planted
-    issues = model.label_issues()
+    issues = review(model).issues()
     wrong = (given != y)[issues["id"]]
     assert average_precision_score(wrong, issues["suspicion"]) > 0.9
     assert issues["suspicion"].is_monotonic_decreasing
@@ -32,7 +33,7 @@ def test_planted_errors_come_first(planted, model):
 
 
 def test_neighbors_are_the_nearest_others(planted, model):
-    issues = model.label_issues(n_neighbors=3).set_index("id")
+    issues = review(model).issues(n_neighbors=3).set_index("id")
     near = model.kneighbors(None, 3, return_distance=False)
     assert issues.loc[17, "neighbors"] == tuple(near[17])
     assert 17 not in issues.loc[17, "neighbors"]
@@ -42,12 +43,12 @@ def test_no_more_neighbors_are_named_than_may_be_found(planted):
     X, _, given = planted
     model = attn_knn(n_neighbors=30, max_per_class=3, **CHEAP).fit(X, given)
     assert model.kneighbors(X[:2])[1].shape == (2, 8)
-    assert {len(near) for near in model.label_issues(n_neighbors=20)["neighbors"]} == {8}
-    assert model.label_evidence(n_neighbors=20).knn_graph.nnz == 8 * 240
+    assert {len(near) for near in review(model).issues(n_neighbors=20)["neighbors"]} == {8}
+    assert review(model).evidence(n_neighbors=20).knn_graph.nnz == 8 * 240
 
 
 def test_evidence_is_what_cleanlab_takes(planted, model):
-    evidence = model.label_evidence(n_neighbors=4)
+    evidence = review(model).evidence(n_neighbors=4)
     assert sums_to_one(evidence.pred_probs)
     distances, ids = model.kneighbors(None, 4)
     assert same(evidence.knn_graph.getrow(5).indices, ids[5])
@@ -58,9 +59,9 @@ def test_evidence_is_what_cleanlab_takes(planted, model):
 def test_a_rows_own_label_does_not_speak_for_it(planted):
     X, _, given = planted
     model = attn_knn(**CHEAP).fit(X, given)
-    before = model.label_evidence().pred_probs[3]
+    before = review(model).evidence().pred_probs[3]
     model.relabel([3], [(given[3] + 1) % 3])
-    np.testing.assert_allclose(model.label_evidence().pred_probs[3], before, atol=1e-6)
+    np.testing.assert_allclose(review(model).evidence().pred_probs[3], before, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -69,14 +70,14 @@ def test_a_class_that_came_later_is_taken_as_it_is(planted, cv):
     X, _, given = planted
     model = attn_knn(label_noise=0.1, **{**CHEAP, "cv": cv}).fit(X, given)
     (new,) = model.add(X[[0]] + 30, [9]).tolist()
-    issue = model.label_issues().set_index("id").loc[new]
+    issue = review(model).issues().set_index("id").loc[new]
     assert issue["given"] == issue["suggested"] == 9
     assert issue["suspicion"] == 0
 
 
 def test_cleanlab_ranks_the_same_probabilities(planted, model):
     pytest.importorskip("cleanlab")
-    issues = model.label_issues(judge="cleanlab")
+    issues = review(model).issues(judge="cleanlab")
     wrong = (planted[2] != planted[1])[issues["id"]]
     assert average_precision_score(wrong, issues["suspicion"]) > 0.9
 
@@ -85,8 +86,8 @@ def test_what_cannot_be_asked_is_said(planted):
     X, _, given = planted
     model = attn_knn(**CHEAP).fit(X, given)
     with pytest.raises(ValueError, match="judge"):
-        model.label_issues(judge="me")
-    assert np.isfinite(model.label_issues()["suspicion"]).all()
+        review(model).issues(judge="me")
+    assert np.isfinite(review(model).issues()["suspicion"]).all()
 
 
 @pytest.mark.parametrize("noise", [None, 0.1])
@@ -94,7 +95,7 @@ def test_labels_are_judged_in_the_shares_they_come_in_whichever_are_wanted(plant
     X, y, *_ = planted
     kept = np.random.default_rng(0).random(len(y)) < np.where(y == 0, 1.0, 0.3)
     found = [
-        fitted(X[kept], y[kept], label_noise=noise, class_prior=prior).label_issues()
+        review(fitted(X[kept], y[kept], label_noise=noise, class_prior=prior)).issues()
         for prior in ("train", "uniform")
     ]
     pd.testing.assert_frame_equal(*found)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier, audited_transition
 from nearwise.classifier.fit import image_networks
 from nearwise.classifier.fit.networks import fit_apart
@@ -167,12 +168,12 @@ def test_what_is_no_transition_is_refused(given, words):
 def test_noise_is_found_and_most_labels_are_mended(noisy, fitted_noisy):
     _, y, given = noisy
     model = fitted_noisy
-    assert 0.2 < model.noise_rate_ < 0.4
-    low, high = model.transition_interval_
-    assert (low <= high).all()
+    assert 0.2 < review(model).noise.rate < 0.4
+    noise = review(model).noise
+    assert (noise.low <= noise.high).all()
     mended = model._predictor.views.labels.numpy()
     assert (mended == y).mean() > (given == y).mean() + 0.15
-    assert model.choice_["label_noise"]["interval"][0] > 0.05
+    assert model.report_.choice["label_noise"]["interval"][0] > 0.05
 
 
 def test_probabilities_speak_of_true_labels(noisy, fitted_noisy):
@@ -191,16 +192,15 @@ def test_clean_labels_are_left_as_they_are():
     plain = attn_knn(**CHEAP).fit(X, y)
     auto = attn_knn(label_noise="auto", **CHEAP).fit(X, y)
     assert same(plain.predict_proba(X), auto.predict_proba(X))
-    assert "as they are" in auto.choice_["label_noise"]["decision"]
-    assert auto.noise_rate_ < 0.05 and not hasattr(plain, "noise_rate_")
+    assert "as they are" in auto.report_.choice["label_noise"]["decision"]
+    assert review(auto).noise.rate < 0.05 and not hasattr(review(plain), "noise")
 
 
 def test_a_refit_forgets_the_noise_of_the_fit_before(noisy):
     X, y, _ = noisy
     model = attn_knn(label_noise=0.3, **CHEAP).fit(X, y)
     model.set_params(label_noise=None).fit(X, y)
-    names = ("noise_rate_", "transition_", "transition_interval_")
-    assert not any(hasattr(model, name) for name in names)
+    assert not hasattr(review(model), "noise")
 
 
 def test_a_rows_own_label_leaves_its_own_prediction_unmoved(fitted_noisy):
@@ -238,8 +238,7 @@ def test_saving_and_loading_keeps_every_bit(tmp_path, noisy, fitted_noisy):
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert same(again.predict_proba(noisy[0]), fitted_noisy.predict_proba(noisy[0]))
     assert same(again.predict_proba(None), fitted_noisy.predict_proba(None))
-    assert same(again.transition_interval_, fitted_noisy.transition_interval_)
-    assert again.noise_rate_ == fitted_noisy.noise_rate_
+    assert review(again).noise.to_json() == review(fitted_noisy).noise.to_json()
 
 
 def test_an_added_row_with_a_wrong_label_is_seen_through(noisy):
@@ -266,7 +265,7 @@ def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     kept = model.memory_.ids.numpy()
     assert (mended == y[kept]).mean() > (given == y)[kept].mean() + 0.15
     assert sums_to_one(model.predict_proba(X, views=[X]))
-    issues = model.label_issues()
+    issues = review(model).issues()
     assert set(issues["id"]) == set(kept.tolist())
 
 
@@ -290,7 +289,7 @@ def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tm
     train = {"epochs": 16, "batch_size": 32}  # a network of all rows learns the wrong labels too
     changes = {"embedder": "fast-cnn", "train": train, "label_noise": "auto"}
     model = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
-    assert 0.15 < model.noise_rate_ < 0.35
+    assert 0.15 < review(model).noise.rate < 0.35
     kept = model.memory_.ids.numpy()
     assert (model._predictor.views.labels.numpy() == truth[kept]).mean() > 0.9
     again = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
@@ -322,7 +321,7 @@ def test_of_many_images_smaller_networks_look_for_wrong_labels(
     model = attn_knn(**QUICK | changes, label_noise=0.2).fit(images, given)
     expected = options if widths is None else {"widths": widths}
     assert trained == [(expected, epochs)] * 2
-    whole = [record for record in model.history_ if record["stage"] == f"embedder {kind}"]
+    whole = [record for record in model.report_.history if record["stage"] == f"embedder {kind}"]
     assert len(whole) == 6  # the classifier's own network keeps all epochs
 
 
@@ -353,7 +352,7 @@ def test_weights_count(noisy):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = attn_knn(label_noise="auto", **CHEAP).fit(X, given, weight)
-    assert model.noise_rate_ < 0.15
+    assert review(model).noise.rate < 0.15
 
 
 def test_another_noise_gives_another_checkpoint_folder(noisy, tmp_path):

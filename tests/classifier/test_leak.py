@@ -109,7 +109,7 @@ def test_nothing_is_learned_from_labels_that_are_noise(settings):
     proba = model.predict_proba(None)
     nll = -np.log(proba[np.arange(240), y]).mean()
     assert nll > np.log(2) - 0.03
-    assert model.oof_nll_ > np.log(2) - 0.03
+    assert model.report_.oof_nll > np.log(2) - 0.03
     assert 0.35 < (model.predict(None) == y).mean() < 0.65
 
 

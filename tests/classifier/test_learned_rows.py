@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
 from tests.classifier.cases import blobs, fitted, quietly, same, table
 
@@ -23,12 +24,12 @@ def through_csv(frame, **options):
 
 def test_every_training_row_is_known_and_predicted_as_without_itself(learned):
     X, y, model = learned
-    found = model.learned_rows(X, y)
+    found = review(model).learned(X, y)
     assert same(found.ids, np.arange(len(X))) and not found.new.any()
-    rows, parts = model.predict_learned(found)
+    rows, parts = review(model).predict_learned(found)
     assert same(rows, np.arange(len(X)))
     assert same(parts.proba, model.predict_proba(None))
-    everything = model.predict_parts(None)
+    everything = model.query(None).parts
     assert all(same(one, other) for one, other in zip(parts, everything, strict=True))
 
 
@@ -49,7 +50,7 @@ def test_every_training_row_is_known_and_predicted_as_without_itself(learned):
 def test_the_form_of_a_file_does_not_matter(learned, changed):
     X, _, model = learned
     with quietly():
-        found = model.learned_rows(changed(X.assign(grade=X["grade"].astype(str))))
+        found = review(model).learned(changed(X.assign(grade=X["grade"].astype(str))))
     assert not found.new.any()
 
 
@@ -67,15 +68,15 @@ def test_a_row_that_differs_in_one_column_is_new(learned, column, other):
     given = X.assign(**{column: other(X[column])})
     changed = (given[column] != X[column]) & given[column].notna()
     assert changed.sum() > 10
-    assert same(model.learned_rows(given, y).new, changed)
+    assert same(review(model).learned(given, y).new, changed)
 
 
 def test_new_rows_are_new(learned):
     _, _, model = learned
     with quietly():
-        found = model.learned_rows(table(seed=5)[0])
+        found = review(model).learned(table(seed=5)[0])
     assert found.new.all()
-    rows, parts = model.predict_learned(found)
+    rows, parts = review(model).predict_learned(found)
     assert len(rows) == 0 and parts.proba.shape == (0, 2)
 
 
@@ -83,23 +84,23 @@ def test_among_equal_rows_each_gets_its_own_and_the_label_decides():
     X = np.repeat(np.arange(12.0)[:, None], 5, axis=0)
     y = np.tile([0, 1, 1, 0, 1], 12)
     model = fitted(X, y)
-    assert same(model.learned_rows(X, y).ids, np.arange(60))
-    assert same(model.learned_rows(X[:1], [1]).ids, [1])
-    assert same(y[model.learned_rows(X[:2], [0, 0]).ids], [0, 0])
+    assert same(review(model).learned(X, y).ids, np.arange(60))
+    assert same(review(model).learned(X[:1], [1]).ids, [1])
+    assert same(y[review(model).learned(X[:2], [0, 0]).ids], [0, 0])
 
 
 def test_large_numbers_apart_by_one_are_other_rows():
     X = np.arange(1_600_000_000, 1_600_000_000 + 120.0)[:, None]
     model = fitted(X[::2], np.tile([0, 1], 30))
-    assert same(model.learned_rows(X).new, np.arange(120) % 2 == 1)
+    assert same(review(model).learned(X).new, np.arange(120) % 2 == 1)
 
 
 def test_one_value_far_from_all_others_does_not_make_these_one():
     X = np.arange(60.0)[:, None]
     X[-1] = 1e12
     model = fitted(X, np.tile([0, 1], 30))
-    assert model.learned_rows(X[:-1] + 0.5).new.all()
-    assert not model.learned_rows(X).new.any()
+    assert review(model).learned(X[:-1] + 0.5).new.all()
+    assert not review(model).learned(X).new.any()
 
 
 def test_a_table_of_categories_alone_works():
@@ -107,7 +108,7 @@ def test_a_table_of_categories_alone_works():
     model = fitted(X, np.tile([0, 1], 30))
     asked = pd.DataFrame({"a": ["a", "d"], "b": ["x", "q"]})
     with quietly():
-        assert same(model.learned_rows(asked).new, [False, True])
+        assert same(review(model).learned(asked).new, [False, True])
 
 
 def test_rows_that_were_added_are_known_and_rows_that_went_are_counted(learned):
@@ -116,10 +117,10 @@ def test_rows_that_were_added_are_known_and_rows_that_went_are_counted(learned):
         model = fitted(X, y)
         new, labels = table(20, seed=9)
         ids = model.add(new, labels)
-        assert same(model.learned_rows(new, labels).ids, ids)
+        assert same(review(model).learned(new, labels).ids, ids)
         model.remove(ids[:5])
-        assert model.learned_rows(new).new.sum() == 5
-    assert model.n_forgotten_ == 5
+        found = review(model).learned(new)
+    assert found.new.sum() == found.n_forgotten == 5
 
 
 def test_rows_held_out_once_are_known_and_predicted_by_what_never_saw_them(tmp_path):
@@ -131,13 +132,13 @@ def test_rows_held_out_once_are_known_and_predicted_by_what_never_saw_them(tmp_p
     }  # its base learns the others
     fitted(X, y, **settings).save(tmp_path / "m")
     model = AttnKNNClassifier.load(tmp_path / "m")
-    found = model.learned_rows(X, y)
-    assert not found.new.any() and model.n_forgotten_ == 0
+    found = review(model).learned(X, y)
+    assert not found.new.any() and found.n_forgotten == 0
     assert same(found.ids, np.arange(150))
-    rows, parts = model.predict_learned(found)
+    rows, parts = review(model).predict_learned(found)
     assert len(rows) == len(parts.proba) == 30
     assert same(rows, np.flatnonzero(model._predictor.judged.numpy()))
-    assert model.learned_rows(X + 0.5).new.all()
+    assert review(model).learned(X + 0.5).new.all()
 
 
 def test_a_gap_and_a_negative_zero_have_one_form():
@@ -169,7 +170,7 @@ def with_ids():
 )
 def test_an_id_that_differs_makes_another_row(with_ids, ids, new):
     X, model = with_ids
-    found = model.learned_rows(X.assign(visit_id=ids(X["visit_id"])))
+    found = review(model).learned(X.assign(visit_id=ids(X["visit_id"])))
     assert (found.new == new).all()
     if not new:
         assert same(np.sort(found.ids), np.arange(60))
@@ -178,23 +179,23 @@ def test_an_id_that_differs_makes_another_row(with_ids, ids, new):
 def test_a_missing_id_decides_nothing_and_the_column_is_named_where_it_decides(with_ids):
     X, model = with_ids
     other = X.assign(visit_id=np.where(X.index % 2, np.nan, X["visit_id"] + 500))
-    found = model.learned_rows(other)
+    found = review(model).learned(other)
     assert same(found.new, X.index % 2 == 0) and found.compared == ("visit_id",)
-    assert model.learned_rows(X.drop(columns="visit_id")).compared == ()
+    assert review(model).learned(X.drop(columns="visit_id")).compared == ()
 
 
 def test_an_id_beside_each_equal_row_picks_that_row(with_ids):
     X, model = with_ids
     shuffled = X.sample(frac=1, random_state=3)
-    assert same(model.learned_rows(shuffled).ids, shuffled.index)
+    assert same(review(model).learned(shuffled).ids, shuffled.index)
 
 
 def test_numbers_that_count_the_rows_of_a_file_do_not_make_a_row_new():
     X = pd.DataFrame({"row": np.arange(40), "a": np.arange(40.0) ** 2, "b": list("uv") * 20})
     with quietly():
         model = fitted(X, np.tile([0, 1], 20))
-    assert model.column_types_["row"] == "left out"
+    assert model.report_.columns["row"] == "left out"
     part = X.iloc[10:30]
-    assert not model.learned_rows(part).new.any()
-    assert not model.learned_rows(part.assign(row=np.arange(20))).new.any()
-    assert model.learned_rows(part.assign(row=part["row"] + 100)).new.all()
+    assert not review(model).learned(part).new.any()
+    assert not review(model).learned(part.assign(row=np.arange(20))).new.any()
+    assert review(model).learned(part.assign(row=part["row"] + 100)).new.all()

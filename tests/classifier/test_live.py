@@ -492,7 +492,7 @@ def test_ids_that_are_no_whole_numbers_change_nothing(folder, ids):
     for change in (live.remove, live.keep, lambda ids: live.relabel(ids, [0])):
         with pytest.raises(ValueError, match=r"ids .* Pass"):
             change(ids)
-    assert live.version == 0 and live.model.n_remembered_ == 90
+    assert live.version == 0 and live.model.fitted_.n_remembered == 90
 
 
 def test_ids_may_be_a_series_in_any_order(folder):
@@ -500,7 +500,7 @@ def test_ids_may_be_a_series_in_any_order(folder):
     ids = pd.Series([7, 9], index=[5, 6])
     assert live.relabel(ids, [1, 1]).ids == live.remove(ids).ids == (7, 9)
     live.model.remove(pd.Series([3], index=[8]))
-    assert live.model.n_remembered_ == 87
+    assert live.model.fitted_.n_remembered == 87
 
 
 def test_undo_says_what_it_cannot_bring_back(folder):
@@ -525,16 +525,16 @@ def test_undo_says_what_it_cannot_bring_back(folder):
 
 def test_undo_removes_what_a_capacity_has_left_of_an_addition(folder, tmp_path):
     model = AttnKNNClassifier.load(folder)
-    model.set_params(settings__capacity=model.n_remembered_)
+    model.set_params(settings__capacity=model.fitted_.n_remembered)
     model.save(tmp_path / "full")
     live = LiveModel(tmp_path / "full")
     X, _ = blobs(40, seed=5)
     added = live.add(X, [0] * 40)
     left = set(added.ids) - set(added.details["evicted"])
     assert 0 < len(left) < 40
-    n_rows = live.model.n_remembered_
+    n_rows = live.model.fitted_.n_remembered
     assert set(live.undo(1).ids) == left
-    assert live.model.n_remembered_ == n_rows - len(left)
+    assert live.model.fitted_.n_remembered == n_rows - len(left)
 
 
 # --- several processes --------------------------------------------------------------------------

@@ -72,8 +72,8 @@ def test_a_lone_row_does_not_make_predictions_less_sure():
     common = attn_knn(**CHEAP).fit(ROWS, COMMON)
     with quietly():
         lone = attn_knn(**CHEAP).fit(ROWS, np.where(np.arange(60) == 4, 9, COMMON))
-    assert lone.temperature_ <= common.temperature_
-    assert lone.oof_nll_ < common.oof_nll_ + np.log(1000) / 60 / 2
+    assert lone.report_.temperature <= common.report_.temperature
+    assert lone.report_.oof_nll < common.report_.oof_nll + np.log(1000) / 60 / 2
 
 
 @pytest.mark.parametrize("weight", [np.linspace(0.1, 2, 60), np.where(np.arange(60) == 4, 0, 1)])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.parameter_checks import check_settings
 from nearwise.classifier.fit.problem import Problem, Unseen
@@ -177,27 +178,28 @@ def test_pure_noise_is_answered_by_the_class_shares_with_a_warning(on_pure_noise
     chance = -np.log((np.bincount(y) / len(y))[truth]).mean()
     assert -np.log(proba[np.arange(len(truth)), truth]).mean() < chance + 0.01
     assert sums_to_one(proba)
-    assert model.choice_["label_noise"]["answers"] == "class shares"
+    assert model.report_.choice["label_noise"]["answers"] == "class shares"
 
 
 def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
     model, said, (_, y), (fresh, _) = on_pure_noise
-    note = model.choice_["label_noise"]
-    assert note["interval"][0] <= model.noise_rate_ <= note["interval"][1]
+    note = model.report_.choice["label_noise"]
+    assert note["interval"][0] <= review(model).noise.rate <= note["interval"][1]
     assert json.loads(json.dumps(note, allow_nan=False)) == note
     line = wrong_labels_line(model)
     assert "Answers are the class shares." in line
     if model.label_noise == "auto":
         assert any("labels are taken as they are" in one for one in said)
         assert "Wrong labels: not known (between 0.0% and" in line
-        assert model.noise_rate_ == 0 and same(model.transition_, np.eye(len(model.classes_)))
+        noise = review(model).noise
+        assert noise.rate == 0 and same(noise.matrix, np.eye(len(model.classes_)))
         assert same(model._predictor.views.labels, y)
-        low, high = model.transition_interval_
-        assert (low <= model.transition_).all() and (model.transition_ <= high).all()
+        assert (noise.low <= noise.matrix).all() and (noise.matrix <= noise.high).all()
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert same(again.predict_proba(fresh), model.predict_proba(fresh))
-    assert again.noise_rate_ == model.noise_rate_ and again.choice_["label_noise"] == note
+    assert review(again).noise.rate == review(model).noise.rate
+    assert again.report_.choice["label_noise"] == note
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +214,8 @@ def informative():
 
 def test_thirty_percent_of_few_informative_rows_are_believed(informative):
     model, said, _, _ = informative
-    note = model.choice_["label_noise"]
-    assert note["taken"] == 1 and "decision" not in note and 0.2 < model.noise_rate_ < 0.4
+    note = model.report_.choice["label_noise"]
+    assert note["taken"] == 1 and "decision" not in note and 0.2 < review(model).noise.rate < 0.4
     assert not [one for one in said if "label_noise" in one]
     assert "95 % interval" in wrong_labels_line(model)
 
@@ -223,16 +225,14 @@ def test_overlap_that_explains_labels_better_draws_the_rate_down(informative, mo
     monkeypatch.setattr(fitting, "_evidence", lambda *_: float(np.log(0.6)))
     with pytest.warns(UserWarning, match="60% of the estimated rate is taken"):
         part = attn_knn(label_noise="auto", **CHEAP).fit(X, given)
-    assert part.noise_rate_ == pytest.approx(0.6 * whole.noise_rate_, rel=0.25)
+    assert review(part).noise.rate == pytest.approx(0.6 * review(whole).noise.rate, rel=0.25)
     assert not part._predictor.label_model.as_given
     assert part.predict_proba(X).max(axis=1).mean() < whole.predict_proba(X).max(axis=1).mean()
 
 
 def test_the_line_says_a_rate_that_was_given():
-    model = SimpleNamespace(
-        choice_={"label_noise": {"interval": [0.3, 0.3], "rate": 0.3}}, noise_rate_=0.3
-    )
-    assert wrong_labels_line(model) == "Wrong labels: 30.0%."
+    report = SimpleNamespace(choice={"label_noise": {"interval": [0.3, 0.3], "rate": 0.3}})
+    assert wrong_labels_line(SimpleNamespace(report_=report)) == "Wrong labels: 30.0%."
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def case(kind):
 def test_share_of_the_null_is_returned_and_shown_and_stays_after_a_change(kind):
     X, y, model, views = case(kind)
     for _ in range(2):
-        parts = model.predict_parts(X[:5], views=None if views is None else [v[:5] for v in views])
+        parts = model.query(X[:5], views=None if views is None else [v[:5] for v in views]).parts
         assert parts.null_mass.shape == (5,)
         assert ((parts.null_mass >= 0) & (parts.null_mass <= 1)).all() and parts.null_mass.any()
         shown = model.explain(X[:5], None, views=None if views is None else [views[0][:5]])

@@ -47,7 +47,7 @@ def test_rows_sum_to_one_everywhere(settings):
         model = attn_knn(**{**CHEAP, **settings}).fit(X, y)
     far = np.full((1, 4), 1e6)
     for queries in (X, None, far, np.zeros((1, 4))):
-        parts = model.predict_parts(queries)
+        parts = model.query(queries).parts
         assert all(sums_to_one(part) for part in parts[:3])
         assert ((parts.null_mass >= 0) & (parts.null_mass <= 1 + 1e-6)).all()
         assert same(parts.proba, model.predict_proba(queries))

@@ -1,12 +1,16 @@
 """What a person should look at is found, and what trust is measured on is what it says."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
-from nearwise import AttnKNNClassifier
+import nearwise
+from nearwise import AttnKNNClassifier, review
+from nearwise.classifier.classifier import _MOVED
 from nearwise.classifier.memory_map import memory_map
 from nearwise.classifier.noise.review import held_out_losses
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
@@ -33,7 +37,7 @@ def ids_of(found, kind):
 
 
 def test_a_clean_memory_has_next_to_nothing_to_look_at(model):
-    assert len(model.review()) <= 2
+    assert len(review(model).findings()) <= 2
 
 
 def test_a_planted_copy_a_wrong_label_and_a_far_row_are_found(blobs):
@@ -41,7 +45,7 @@ def test_a_planted_copy_a_wrong_label_and_a_far_row_are_found(blobs):
     X[1], y[1] = X[0], (y[0] + 1) % 3  # a copy with another label
     y[10] = (y[10] + 1) % 3
     X[20] += 100.0
-    found = fitted(X, y).review()
+    found = review(fitted(X, y)).findings()
     assert set(ids_of(found, "copy")[:2]) == {0, 1}
     assert found[found["kind"] == "copy"]["what"].iloc[0].endswith("with another label")
     assert 10 in ids_of(found, "label")
@@ -53,7 +57,7 @@ def test_a_planted_copy_a_wrong_label_and_a_far_row_are_found(blobs):
 def test_rows_that_only_their_keys_do_not_tell_apart_are_no_copies():
     grid = np.stack(np.meshgrid(*[np.arange(7.0)] * 3), -1).reshape(-1, 3)
     model = AttnKNNClassifier(preset="instant", random_state=0)
-    found = model.fit(grid, (grid[:, 0] + grid[:, 1] > 6).astype(int)).review()
+    found = review(model.fit(grid, (grid[:, 0] + grid[:, 1] > 6).astype(int))).findings()
     assert ids_of(found, "copy") == []
 
 
@@ -63,14 +67,14 @@ def test_a_group_that_is_predicted_badly_is_named():
     y = rng.integers(0, 2, 400)
     signal = np.where(group == "plain", y * 6.0, rng.normal(size=400) * 3)
     frame = pd.DataFrame({"group": group, "signal": signal + rng.normal(size=400)})
-    found = fitted(frame, y).review()
+    found = review(fitted(frame, y)).findings()
     groups = found[found["kind"] == "group"]
     assert groups["what"].str.startswith("group = odd").any()
     assert not groups["what"].str.startswith("group = plain").any()
 
 
 def test_trust_is_measured_on_the_calibration_rows(model):
-    trust = model.measure_trust()
+    trust = review(model).trust()
     rows = calibration_rows(model._predictor, 3, 1)
     assert trust.n_rows == len(rows.labels) == trust.reliability.count.sum()
     assert trust.accuracy == accuracy(rows.labels, rows.parts.proba.argmax(axis=1))
@@ -80,6 +84,17 @@ def test_trust_is_measured_on_the_calibration_rows(model):
     mean_size = [float(s @ np.arange(len(s))) for s in trust.set_sizes.values()]
     assert mean_size == sorted(mean_size)  # surer sets are larger
     assert "<svg" in trust._repr_html_() and len(trust.to_frame()) == len(trust.reliability.count)
+
+
+@pytest.mark.parametrize("name", _MOVED)
+def test_former_names_of_a_classifier_say_where_to_find_them(model, blobs, name):
+    assert not hasattr(model, name) and name not in dir(model)
+    with pytest.raises(AttributeError, match=re.escape(f"{name!r}: use {_MOVED[name]}.")):
+        getattr(model, name)
+    noisy = AttnKNNClassifier(cv=3, estimator=None, label_noise=0.1, random_state=0)
+    known = {"nearwise": nearwise, "X": blobs[0]}
+    known["model"] = noisy.fit(*blobs) if ".noise." in _MOVED[name] else model
+    assert eval(_MOVED[name], known) is not None or name == "row_names_"
 
 
 def test_losses_of_held_out_rows_are_those_of_leave_one_out_predictions(model, blobs):

@@ -157,7 +157,7 @@ def test_the_seed_matters_and_the_global_one_does_not():
         lambda model: model.predict([[0.0, 1.0]]),
         lambda model: model.predict_proba([[0.0, 1.0]]),
         lambda model: model.predict_proba(None),
-        lambda model: model.predict_parts([[0.0, 1.0]]),
+        lambda model: model.query([[0.0, 1.0]]).parts,
         lambda model: model.kneighbors([[0.0, 1.0]]),
         lambda model: model.explain([[0.0, 1.0]]),
         lambda model: model.add([[0.0, 1.0]], [0]),
@@ -198,8 +198,8 @@ def test_names_of_columns_and_target_are_remembered():
     frame, y = table()
     model = attn_knn(**CHEAP).fit(frame, pd.Series(y, name="bought"))
     assert model.feature_names_in_.tolist() == frame.columns.tolist()
-    assert (model.n_features_in_, model.target_name_) == (6, "bought")
-    kinds = model.column_types_
+    assert (model.n_features_in_, model.fitted_.target_name) == (6, "bought")
+    kinds = model.report_.columns
     assert (kinds["age"], kinds["town"], kinds["grade"]) == ("number", "category", "category")
 
 
@@ -208,9 +208,10 @@ def test_history_names_stage_member_and_losses():
     with quietly():
         settings = {**CHEAP, "estimator": "auto", "embedder": "deep"}
         model = attn_knn(**settings, train={"epochs": 2}).fit(X, y)
-    stages = {record["stage"] for record in model.history_}
+    stages = {record["stage"] for record in model.report_.history}
     assert stages == {"embedder deep", "head"}
-    for record in model.history_:
+    for record in model.report_.history:
         assert set(record) == {"stage", "member", "epoch", "train_loss", "held_out_nll"}
-    assert model.choice_["embedder"] == "deep"
-    assert model.temperature_ > 0 and model.calibration_source_ and np.isfinite(model.oof_nll_)
+    assert model.report_.choice["embedder"] == "deep"
+    report = model.report_
+    assert report.temperature > 0 and report.calibration_source and np.isfinite(report.oof_nll)

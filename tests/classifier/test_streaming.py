@@ -90,12 +90,12 @@ def test_labels_beyond_the_declared_are_refused_at_once():
 @pytest.mark.parametrize("eviction", EVICTION_NAMES)
 def test_a_full_memory_stays_full_and_says_who_went(eviction):
     model = begun(capacity=50, eviction=eviction)
-    assert len(model.memory_) == 50 and len(model.evicted_) == 10
+    assert len(model.memory_) == 50 and len(model.fitted_.evicted) == 10
     before = set(model.memory_.ids.tolist())
     ids = model.add(X[LATER[:30]], Y[LATER[:30]])
     after = set(model.memory_.ids.tolist())
     assert len(after) == 50
-    assert set(model.evicted_.tolist()) == (before | set(ids.tolist())) - after
+    assert set(model.fitted_.evicted.tolist()) == (before | set(ids.tolist())) - after
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
 
 
@@ -183,7 +183,7 @@ def test_refresh_makes_new_classes_full_classes(settings, tmp_path):
     assert model._predictor.prior.sum() == pytest.approx(1)
     proba = model.predict_proba(X)
     assert proba.shape == (240, 4) and sums_to_one(proba)
-    assert sums_to_one(model.predict_parts(X).base_proba)
+    assert sums_to_one(model.query(X).parts.base_proba)
     left_out = model.predict_proba(None)
     assert (left_out.argmax(1) == model.memory_.labels.numpy()).mean() > 0.85
     model.save(tmp_path / "m")
@@ -303,4 +303,4 @@ def test_the_last_row_of_a_class_is_not_relabelled_away():
 def test_a_clone_starts_a_stream_of_its_own():
     model = streamed("reservoir")
     fresh = clone(model)
-    assert fresh._bound.capacity == 60 and not hasattr(fresh, "evicted_")
+    assert fresh._bound.capacity == 60 and not hasattr(fresh, "fitted_")

@@ -161,6 +161,6 @@ def test_labels_found_clean_are_corrected_as_without_noise():
     X, y = X[tail_of(y)], y[tail_of(y)]
     settings = {**CHEAP, "class_prior": "uniform"}
     one = attn_knn(label_noise="auto", **settings).fit(X, y)
-    assert "taken as they are" in one.choice_["label_noise"]["decision"]
+    assert "taken as they are" in one.report_.choice["label_noise"]["decision"]
     other = attn_knn(**settings).fit(X, y)
     assert same(one.predict_proba(X), other.predict_proba(X))

@@ -125,7 +125,7 @@ def test_images_that_were_held_out_are_scored_and_the_others_left_out(nearwise, 
 def test_images_whose_labels_the_networks_know_get_no_score(nearwise, pictures, tmp_path):
     model = AttnKNNClassifier.load(pictures / "model")
     learned = ~model._predictor.judged.numpy()
-    kept = {str(name) for name in model.row_names_[learned]}
+    kept = {str(name) for name in model.fitted_.row_names[learned]}
     for place in (pictures / "set").rglob("*.png"):
         if str(place.relative_to(pictures)) in kept:
             copy = tmp_path / "some" / place.relative_to(pictures / "set")

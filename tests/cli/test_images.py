@@ -91,7 +91,7 @@ def test_a_model_learns_more_images_and_a_class(nearwise, pictures, tmp_path):
     done = nearwise("add", model, tmp_path / "more", "--resize")
     assert "Added 5 images" in done.err and "remembers 85 images" in done.err
     assert "the new classes left" in done.err
-    assert AttnKNNClassifier.load(model).row_names_[-1] == "more/up/002.png"
+    assert AttnKNNClassifier.load(model).fitted_.row_names[-1] == "more/up/002.png"
 
 
 def test_a_model_of_numbers_knows_folders_named_by_them(nearwise, tmp_path):

@@ -18,7 +18,7 @@ def test_it_tells_what_a_model_holds(nearwise, tmp_path):
     assert "attention k-NN classifier" in done.out and "extra-trees" in done.out
     facts = json.loads(nearwise("verify", tmp_path / "m", "--json").out)
     assert facts["rows"] == 48 and facts["classes"] == ["no", "yes"]
-    assert {*facts["base"]} == {*model.choice_["base"]} and facts["networks"] == 0
+    assert {*facts["base"]} == {*model.report_.choice["base"]} and facts["networks"] == 0
     assert facts["format version"] == VERSION and "predictions" in facts["checked"]
     assert facts["files"]["number"] == len(before) - 1
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == before

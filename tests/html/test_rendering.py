@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nearwise import review
 from nearwise.html import STYLE, Chart, environment, neighbor_table, picture
 from nearwise.html.charts import up_to_a_tick
 from nearwise.html.rendering import cell, percent
@@ -55,7 +56,7 @@ def with_ids():
     frame.insert(0, "RowNumber", np.arange(60))
     frame.insert(2, "CustomerId", 10_000 + np.arange(60))
     classifier = attn_knn(**CHEAP).fit(frame, y)
-    kinds = classifier.column_types_
+    kinds = classifier.report_.columns
     assert [name for name in kinds if kinds[name] == "left out"] == ["RowNumber", "CustomerId"]
     return classifier, frame
 
@@ -108,7 +109,7 @@ def shown_in_notebooks(classifier, rows):
     return {
         "explanation": classifier.explain(rows[:1], 4)[0]._repr_html_(),
         "sets": classifier.predict_set(rows[:3])._repr_html_(),
-        "trust": classifier.measure_trust()._repr_html_(),
+        "trust": review(classifier).trust()._repr_html_(),
         "model": classifier._repr_mimebundle_()["text/html"],
     }
 
@@ -172,9 +173,9 @@ def test_a_fitted_model_shows_its_rows_and_an_unfitted_one_its_parameters():
     assert "AttnKNNClassifier" in model._repr_html_()
     model.fit(X, y)
     assert f"{len(model.memory_)} rows of {len(model.classes_)} classes" in model._repr_html_()
-    frame = model.to_frame()
+    frame = review(model).rows()
     assert frame["id"].tolist() == model.memory_.ids.tolist()
-    assert frame[model.target_name_].tolist() == y.tolist()
+    assert frame[model.fitted_.target_name].tolist() == y.tolist()
     np.testing.assert_array_equal(frame.iloc[:, 3:].to_numpy(), X)
 
 

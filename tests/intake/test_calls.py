@@ -278,36 +278,6 @@ def test_parameters_are_cloned_searched_and_set_as_ever():
     assert model.set_params(n_neighbors=3, columns=None).n_neighbors == 3
 
 
-@pytest.mark.parametrize("mode", ["connectivity", "distance"])
-def test_the_graph_of_neighbors_is_that_of_kneighbors(of_array, mode):
-    X = blobs(seed=1)[0][:7]
-    for rows, n in ((X, 5), (None, 3)):
-        graph = of_array.kneighbors_graph(rows, n, mode=mode)
-        distances, ids = of_array.kneighbors(rows, n)
-        assert graph.shape == (len(ids), 90)
-        wanted = np.zeros(graph.shape)
-        np.put_along_axis(wanted, ids, distances if mode == "distance" else 1.0, axis=1)
-        assert same(graph.toarray(), wanted)
-
-
-def test_the_graph_of_training_rows_leaves_each_out_by_its_id():
-    X, y = blobs(30)
-    model = fitted(np.concatenate([X] * 3), np.concatenate([y] * 3))  # copies are no reason
-    graph = model.kneighbors_graph(None, 2)
-    assert graph.diagonal().sum() == 0 and (graph.sum(axis=1) == 2).all()
-
-
-def test_columns_of_the_graph_follow_the_memory():
-    model = fitted()
-    model.remove([0, 1, 50])
-    graph, ids = model.kneighbors_graph(None, 4), model.kneighbors(None, 4)[1]
-    assert graph.shape == (87, 87)
-    found = model.memory_.ids.numpy()[graph.indices.reshape(87, 4)]
-    assert same(np.sort(found, axis=1), np.sort(ids, axis=1))
-    with pytest.raises(ValueError, match="mode='weights' is not known"):
-        model.kneighbors_graph(mode="weights")
-
-
 @pytest.mark.parametrize("kind", ["random", "lattice"])
 def test_manhattan_finds_what_the_slow_search_finds(kind, tmp_path):
     X, y = blobs(60)

@@ -178,7 +178,7 @@ def fitted():
 
 def test_nothing_is_learned_from_what_is_left_out(fitted):
     model, frame, _ = fitted
-    assert model.column_types_ == {
+    assert model.report_.columns == {
         "id": "left out", "x": "number", "day": "date", "name": "left out",
     }  # fmt: skip
     other = frame.assign(id=frame["id"].to_numpy()[::-1], name="nobody")
@@ -269,8 +269,8 @@ def test_the_report_is_kept_with_the_model(fitted, tmp_path):
     with quietly():
         model.save(tmp_path / "model")
         again = AttnKNNClassifier.load(tmp_path / "model")
-    assert again.column_report_ == model.column_report_ == report_columns(frame)
-    day = model.column_report_[2]
+    assert again.report_.column_report == model.report_.column_report == report_columns(frame)
+    day = model.report_.column_report[2]
     assert isinstance(day, ColumnReport) and day.parts == ("year", "month", "day of week", "days")
     assert json.loads(json.dumps(day.to_json()))["distinct"] == frame["day"].nunique()
 
@@ -280,7 +280,7 @@ def test_kept_ids_are_learned_from():
     with warnings.catch_warnings():
         warnings.simplefilter("error", ColumnWarning)
         model = attn_knn(**CHEAP, columns={"id": "keep", "name": "left out"}).fit(frame, y)
-    assert model.column_types_["id"] == "number"
+    assert model.report_.columns["id"] == "number"
     other = frame.assign(id=frame["id"].to_numpy()[::-1])
     assert not same(model.predict_proba(other), model.predict_proba(frame))
 
@@ -291,7 +291,7 @@ def test_arrays_keep_every_column():
     with warnings.catch_warnings():
         warnings.simplefilter("error", ColumnWarning)
         model = attn_knn(**CHEAP).fit(X, y)
-    assert [one.use for one in model.column_report_] == ["number", "number"]
+    assert [one.use for one in model.report_.column_report] == ["number", "number"]
     with pytest.raises(ValueError, match="columns names columns of a DataFrame, and X is an array"):
         attn_knn(**CHEAP, columns={"x0": "category"}).fit(X, y)
 
@@ -430,7 +430,7 @@ def test_types_that_arrow_and_databases_bring_are_understood():
     )
     with quietly():
         model = attn_knn(**CHEAP).fit(rich, y)
-    assert list(model.column_types_.values()) == ["number", "number", "number", "date"]
+    assert list(model.report_.columns.values()) == ["number", "number", "number", "date"]
     assert sums_to_one(model.predict_proba(rich))
 
 

@@ -124,7 +124,7 @@ def test_where_day_and_month_cannot_be_told_apart_the_error_has_the_flag(case, t
     assert f"Name the format: {flags}, or" in nearwise(*run, "--date", "when").err
     done = nearwise(*run, "--date", f"when={layout}")
     assert done.exit_code == 0, done.err
-    assert AttnKNNClassifier.load(tmp_path / "m").column_types_ == {"when": "date"}
+    assert AttnKNNClassifier.load(tmp_path / "m").report_.columns == {"when": "date"}
 
 
 FORMATS = {
@@ -227,7 +227,7 @@ def test_a_model_of_times_and_dates_is_saved_and_refitted(tmp_path):
         model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)
         model.remove(np.flatnonzero(DAYS.dt.day > 12))  # what told day and month apart
         model.refresh()
-        assert model.column_types_ == {"t": "date", "d": "date"}
+        assert model.report_.columns == {"t": "date", "d": "date"}
         model.save(tmp_path / "m")
         again = AttnKNNClassifier.load(tmp_path / "m")
         assert same(again.predict_proba(frame), model.predict_proba(frame))

@@ -354,7 +354,7 @@ def test_text_becomes_numbers_before_rows_are_remembered_added_and_refitted(tmp_
         assert same(again.predict_proba(numbers), model.predict_proba(frame))
     row = again._fitted.remembered(again.memory_.positions(ids[:1]).tolist())[0]
     assert row["price"] == CENTS[0] / 100
-    assert again.written_ == model.written_ != Written()
+    assert again.report_.written == model.report_.written != Written()
 
 
 def test_a_live_model_and_its_journal_hold_the_numbers(tmp_path):

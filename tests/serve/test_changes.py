@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app, service
 from tests.classifier.cases import attn_knn
@@ -131,7 +132,7 @@ def test_feedback_is_judged_then_remembered(client, model):
 
 
 def test_labels_that_look_wrong_are_listed_until_something_is_done(client, model):
-    wanted = model.label_issues()
+    wanted = review(model).issues()
     wanted = wanted[wanted["given"] != wanted["suggested"]]
     found = client.get("/issues").json()
     assert [one["id"] for one in found["issues"]] == wanted["id"].tolist()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.serve.keys import make_key, read_keys
 from nearwise.serve.page.asking import answer as page_answer
@@ -152,7 +153,7 @@ def test_the_map_says_where_rows_lie_how_doubtful_they_are_and_when_they_came(cl
     found = client.get("/map", params={"doubt": True}).json()
     came = dict(zip(found["id"], found["version"], strict=True))
     assert came.pop(added["ids"][0]) == 1 and set(came.values()) == {0}
-    issues = client.service.live.model.label_issues().set_index("id")["suspicion"]
+    issues = review(client.service.live.model).issues().set_index("id")["suspicion"]
     doubt = dict(zip(found["id"], found["doubt"], strict=True))
     assert doubt == pytest.approx(issues.to_dict(), abs=1e-4)
     row = int(model.memory_.ids[5])
@@ -165,7 +166,7 @@ def test_the_map_says_where_rows_lie_how_doubtful_they_are_and_when_they_came(cl
 
 def test_trust_says_what_the_model_measures_and_feedback_joins_it(client, model):
     part = client.get("/page/trust/view").text
-    trust = model.measure_trust()
+    trust = review(model).trust()
     assert f"NLL {trust.nll:.4f}, ECE {trust.ece:.4f}" in part
     assert "no feedback yet" in part
     rows = [{"age": a, "income": 1, "town": "Rome"} for a in (0, 1, 2)]

@@ -70,5 +70,5 @@ def test_the_page_asks_about_a_row_without_itself_and_without_a_neighbor(client,
     assert changed.status_code == 200 and "with these changes" in changed.text
     assert client.get("/page/trust/view").status_code == 200
     moved = AttnKNNClassifier.load(moved)
-    assert moved.n_remembered_ == client.service.live.model.n_remembered_
+    assert moved.fitted_.n_remembered == client.service.live.model.fitted_.n_remembered
     assert np.isfinite(moved.predict_proba(moved._fitted.rows)).all()

@@ -154,7 +154,7 @@ def test_what_a_row_lacks_is_told_without_columns_that_nobody_needs(asked, tmp_p
     frame["size"] += np.arange(n) % 5
     model = AttnKNNClassifier(preset="instant", random_state=0)
     model.fit(frame, np.where(np.arange(n) % 2, "a", "b")).save(tmp_path / "ids.model")
-    assert model.column_types_["RowNumber"] == "left out"
+    assert model.report_.columns["RowNumber"] == "left out"
     with asked(tmp_path / "ids.model") as client:
         for row in ({"age": 1}, {"age": 1, "sise": 2}):
             said = problem(client.post("/predict", json={"rows": [row]}), 422)

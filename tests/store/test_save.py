@@ -1,10 +1,10 @@
 """`save` opens what it has written before the old model goes, and never undoes others' changes."""
 
-import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.array_models import Forest
+from nearwise.classifier.storage import persistence
 from nearwise.memory import StoreError
 from tests.classifier.cases import CHEAP, OwnLogistic, attn_knn, blobs, fitted, same
 from tests.store.folders import copied
@@ -33,17 +33,32 @@ def test_a_model_that_would_not_open_is_not_saved(based_folder, tmp_path, monkey
     assert len(AttnKNNClassifier.load(folder).memory_) == len(model.memory_) == len(before) + 3
 
 
-def test_a_model_that_would_predict_otherwise_is_not_saved(based_folder, tmp_path, monkeypatch):
+def test_a_part_that_would_come_back_otherwise_is_not_saved(based_folder, tmp_path, monkeypatch):
     model = AttnKNNClassifier.load(based_folder)
-    stored = Forest.to_arrays
+    read = persistence.from_arrays
 
-    def lose_precision(self):
-        arrays = stored(self)
-        shares = np.round(arrays["leaf_share"] * 0.9 + 0.1, 2)
-        return arrays | {"leaf_share": shares, "threshold": arrays["threshold"] * 0}
+    def lose_precision(kind, arrays):
+        rounded = {name: arrays[name].round() for name in arrays if name == "threshold"}
+        return read(kind, arrays | rounded)
 
-    monkeypatch.setattr(Forest, "to_arrays", lose_precision)
-    with pytest.raises(StoreError, match="predicts otherwise"):
+    monkeypatch.setattr(persistence, "from_arrays", lose_precision)
+    with pytest.raises(StoreError, match="base/extra-trees/0/threshold comes back otherwise"):
+        model.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+class Forgetful(OwnLogistic):
+    """A base that does not keep all that it has learned."""
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        return state | {"coef_": state["coef_"].round()} if "coef_" in state else state
+
+
+def test_a_base_that_would_predict_otherwise_is_not_saved(tmp_path):
+    X, y = blobs()
+    model = attn_knn(**{**CHEAP, "base": Forgetful()}).fit(X, y)
+    with pytest.raises(StoreError, match="its base predicts otherwise"):
         model.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
 

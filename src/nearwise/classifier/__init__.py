@@ -4,7 +4,9 @@ from nearwise.classifier.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs.columns import ColumnReport, ColumnWarning
 from nearwise.classifier.inputs.sources import report_columns
 from nearwise.classifier.live import LiveModel
+from nearwise.classifier.model.fitted_model import FitReport
 from nearwise.classifier.model.learned_rows import LearnedRows
+from nearwise.classifier.noise.review import Review, review
 from nearwise.classifier.noise.transition import audited_transition
 from nearwise.classifier.query import Query
 from nearwise.classifier.settings import Settings
@@ -18,15 +20,18 @@ __all__ = [
     "ColumnReport",
     "ColumnWarning",
     "Explanation",
+    "FitReport",
     "LearnedRows",
     "LiveModel",
     "Neighbor",
     "Parts",
     "Query",
+    "Review",
     "RowsWarning",
     "Selection",
     "Settings",
     "audited_transition",
     "move_memory",
     "report_columns",
+    "review",
 ]

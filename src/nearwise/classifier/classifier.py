@@ -4,11 +4,10 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_matrix
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
@@ -18,27 +17,12 @@ from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_set
 from nearwise.classifier.fit.pipeline import fit_problem
 from nearwise.classifier.fit.problem import Problem, given_folds
 from nearwise.classifier.inputs import labels
-from nearwise.classifier.inputs.columns import ColumnReport, Wish
+from nearwise.classifier.inputs.columns import Wish
 from nearwise.classifier.inputs.rows import KnownColumns, Rows, Source
 from nearwise.classifier.model.class_prior import ClassPrior
-from nearwise.classifier.model.fitted_model import FittedModel, StreamState
-from nearwise.classifier.model.learned_rows import (
-    LearnedRows,
-    find_learned,
-    n_forgotten,
-    predict_learned,
-)
+from nearwise.classifier.model.fitted_model import FitReport, FittedModel, StreamState
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.noise.fitting import label_fitter
-from nearwise.classifier.noise.label_issues import (
-    JudgeName,
-    LabelEvidence,
-    label_evidence,
-    label_issues,
-)
-from nearwise.classifier.noise.noisy_labels import transition_of
-from nearwise.classifier.noise.review import review
-from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import by_settings, changes
 from nearwise.classifier.online.changes import Bound
 from nearwise.classifier.online.refreshing import can_refresh
@@ -48,11 +32,9 @@ from nearwise.classifier.settings import Preset, Settings, check_count, hinting,
 from nearwise.classifier.storage.persistence import load_model_folder, note_folder, save_model
 from nearwise.classifier.stored.folder import is_stored, open_stored, refuse_trusted_store
 from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
-from nearwise.classifier.uncertainty.explain import Explanation, Parts
+from nearwise.classifier.uncertainty.explain import Explanation
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.classifier.uncertainty.selective import Selection, check_request
-from nearwise.classifier.uncertainty.trust import Trust, measure_trust
-from nearwise.data.tables.numeric_columns import Written
 from nearwise.forking import heed_forks
 from nearwise.functional import Metric
 from nearwise.functional.threads import one_thread
@@ -60,6 +42,33 @@ from nearwise.memory import MemoryBank
 from nearwise.memory.eviction import check_capacity
 
 _RARE = "settings__"  # how settings are named among the parameters
+_MOVED = {
+    "calibration_source_": "model.report_.calibration_source",
+    "choice_": "model.report_.choice",
+    "column_report_": "model.report_.column_report",
+    "column_types_": "model.report_.columns",
+    "evicted_": "model.fitted_.evicted",
+    "history_": "model.report_.history",
+    "kneighbors_graph": "nearwise.review(model).evidence().knn_graph",
+    "label_evidence": "nearwise.review(model).evidence",
+    "label_issues": "nearwise.review(model).issues",
+    "learned_rows": "nearwise.review(model).learned",
+    "measure_trust": "nearwise.review(model).trust",
+    "n_forgotten_": "nearwise.review(model).learned(X).n_forgotten",
+    "n_remembered_": "model.fitted_.n_remembered",
+    "noise_rate_": "nearwise.review(model).noise.rate",
+    "oof_nll_": "model.report_.oof_nll",
+    "predict_learned": "nearwise.review(model).predict_learned",
+    "predict_parts": "model.query(X).parts",
+    "review": "nearwise.review(model).findings",
+    "row_names_": "model.fitted_.row_names",
+    "target_name_": "model.fitted_.target_name",
+    "temperature_": "model.report_.temperature",
+    "to_frame": "nearwise.review(model).rows",
+    "transition_": "nearwise.review(model).noise.matrix",
+    "transition_interval_": "nearwise.review(model).noise.low",
+    "written_": "model.report_.written",
+}
 
 
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
@@ -79,7 +88,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         "category" (a zip code, say), "date" or with a format "date:%d-%m-%y", "left out", or "keep"
         for one that would be left out. By default types decide; text that writes a date in every
         row is one, and numbers with one sign or unit (95%, $5) are numbers; row numbers, row ids
-        and text that differs in (nearly) every row are left out. `column_report_` lists all.
+        and text that differs in (nearly) every row are left out. `report_.column_report` lists all.
     estimator : "auto", None or classifier, default="auto"
         The base, beside the neighbors. "auto": a forest (Gaussian classes for ready embeddings
         where these are better), and classifiers that add to it and the neighbors (or the heads of
@@ -116,14 +125,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes
     ----------
-    classes_, n_features_in_, feature_names_in_, target_name_, column_types_, column_report_
-        The training table; each attribute is a property that says what it holds.
-    memory_, row_names_, evicted_, n_forgotten_
-        The remembered rows.
-    choice_, history_, oof_nll_, temperature_, calibration_source_
-        What the fit chose and measured.
-    noise_rate_, transition_, transition_interval_
-        With `label_noise`: what was found about wrong labels.
+    classes_, n_features_in_, feature_names_in_
+        Scikit-learn's; classes that `add` brought are at the end of `classes_`.
+    memory_ : MemoryBank
+        The remembered rows as they are now.
+    report_ : FitReport
+        What the fit chose and measured, and how it uses the columns.
+    fitted_ : FittedModel
+        The version that predictions see: target_name, n_remembered, row_names, evicted, ...
 
     Examples
     --------
@@ -368,94 +377,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return self._fitted.bank
 
     @property
-    def n_remembered_(self) -> int:
-        """Number of remembered rows, wherever they are."""
-        return self._fitted.n_remembered
+    def report_(self) -> FitReport:
+        """What the fit chose and measured, and how it uses the columns."""
+        return FitReport.of(self._fitted.predictor)
 
-    @property
-    def evicted_(self) -> np.ndarray:
-        """Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity, int64."""
-        return self._fitted.evicted.numpy().copy()
+    if not TYPE_CHECKING:  # every other name would pass
 
-    @property
-    def n_forgotten_(self) -> int:
-        """How many rows that were learned from `learned_rows` cannot recognize."""
-        return n_forgotten(self._fitted)
-
-    @property
-    def row_names_(self) -> np.ndarray | None:
-        """File of every remembered image, ndarray of str; None where no files were given."""
-        return self._fitted.row_names
-
-    @property
-    def target_name_(self) -> str:
-        """Name of `y`; "target" where it had none."""
-        return self._fitted.target_name
-
-    @property
-    def choice_(self) -> dict[str, Any]:
-        """What was chosen and the out-of-fold NLL behind it."""
-        return self._predictor.choice
-
-    @property
-    def history_(self) -> list[dict[str, Any]]:
-        """Training curves: dicts of stage, member (fold, network), epoch, train_loss, ..."""
-        return self._predictor.history
-
-    @property
-    def temperature_(self) -> float:
-        """Temperature of the predictions."""
-        return self._predictor.acceptance.temperature
-
-    @property
-    def calibration_source_(self) -> str:
-        """Where the calibration comes from."""
-        return self._predictor.acceptance.source
-
-    @property
-    def oof_nll_(self) -> float:
-        """Out-of-fold NLL of training rows, in nats."""
-        return self._predictor.acceptance.nll
-
-    @property
-    def written_(self) -> Written:
-        """How the numbers of the training table were written, for `read_table(like=...)`."""
-        return self._predictor.encoder.written
-
-    @property
-    def column_types_(self) -> dict[str, str]:
-        """What each training column is used as: "number", "category", "date" or "left out"."""
-        return dict(self._predictor.encoder.kinds)
-
-    @property
-    def column_report_(self) -> list[ColumnReport]:
-        """Of each training column: type, gaps, distinct values, its use and why."""
-        return [ColumnReport.from_json(report) for report in self._predictor.encoder.report]
-
-    @property
-    def noise_rate_(self) -> float:
-        """With `label_noise`: share of wrong labels."""
-        return self._transition.rate
-
-    @property
-    def transition_(self) -> np.ndarray:
-        """With `label_noise`: probability of each given label (columns) for each true one (rows).
-
-        If the estimate is not trusted, what is used instead; `choice_["label_noise"]` says why.
-        """
-        return self._transition.matrix
-
-    @property
-    def transition_interval_(self) -> np.ndarray:
-        """With `label_noise`: 95 % interval of the transition, (2, n_classes, n_classes)."""
-        return np.stack([self._transition.low, self._transition.high])
-
-    @property
-    def _transition(self) -> Transition:
-        known = transition_of(self._predictor.label_model)
-        if known is None:
-            raise AttributeError("Wrong labels were not estimated: label_noise was None in fit.")
-        return known
+        def __getattr__(self, name: str) -> Any:
+            """Say where a former name is now."""
+            if name in _MOVED:
+                raise AttributeError(f"AttnKNNClassifier has no {name!r}: use {_MOVED[name]}.")
+            return self.__getattribute__(name)  # an AttributeError, of a property its own
 
     # --- queries ------------------------------------------------------------------------------
 
@@ -519,13 +451,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
         query = self.query(X, views)
         return query.model.classes[query.proba().argmax(axis=1)]
-
-    def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
-        """Probabilities beside their two halves, base and neighbors, and how far views disagree.
-
-        Arguments as in `predict_proba`.
-        """
-        return self.query(X, views).parts
 
     def explain(
         self,
@@ -725,7 +650,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
         space : str, default="features"
-            One of the names in `choice_["spaces"]`, or of `memory_.keys`.
+            One of the names in `report_.choice["spaces"]`, or of `memory_.keys`.
 
         Returns
         -------
@@ -760,196 +685,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ids : ndarray of shape (n, n_neighbors)
             Ids in `memory_`; training rows count from 0.
         """
-        distances, ids = self._nearest(self._fitted, X, n_neighbors)
-        return (distances, ids) if return_distance else ids
-
-    def _nearest(
-        self, model: FittedModel, X: Any, n_neighbors: int | None
-    ) -> tuple[np.ndarray, np.ndarray]:
         features: Callable[[], Tensor] | None = None
-        model = model.for_query(remembered=X is None)
+        model = self._fitted.for_query(remembered=X is None)
         if X is not None:
             features = lambda: model.predictor.feature_keys(model.encoded(X, [])[0])  # noqa: E731
-        return kneighbors(model, features, n_neighbors)
-
-    def kneighbors_graph(
-        self,
-        X: Any = None,
-        n_neighbors: int | None = None,
-        mode: Literal["connectivity", "distance"] = "connectivity",
-    ) -> csr_matrix:
-        """Nearest remembered rows in the feature space as a sparse matrix.
-
-        Parameters
-        ----------
-        X, n_neighbors
-            As in `kneighbors`.
-        mode : {"connectivity", "distance"}, default="connectivity"
-            Entry of a neighbor: 1, or the distance.
-
-        Returns
-        -------
-        graph : csr_matrix of shape (n, n_remembered)
-            Columns in the order of `memory_.ids`; training rows lie in theirs until some are
-            removed. Neighbors of a row are stored nearest first.
-
-        Raises
-        ------
-        ValueError
-            If `mode` is unknown, or `n_neighbors` exceeds the rows that may be found.
-        """
-        if mode not in ("connectivity", "distance"):
-            raise ValueError(f'mode={mode!r} is not known. Use "connectivity" or "distance".')
-        model = self._fitted
-        distances, ids = self._nearest(model, X, n_neighbors)
-        columns = model.bank.positions(ids.ravel()).numpy()
-        values = np.ones(ids.size) if mode == "connectivity" else distances.ravel().astype(float)
-        starts = np.arange(0, ids.size + 1, ids.shape[1])
-        return csr_matrix((values, columns, starts), shape=(len(ids), len(model.bank)))
-
-    def learned_rows(self, X: Any, y: Any = None) -> LearnedRows:
-        """Recognize rows that the classifier has learned from, by content.
-
-        Scores on such rows are not evidence about new ones; `predict_learned` predicts them as if
-        they were new.
-
-        Parameters
-        ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
-        y : array-like of shape (n,), optional
-            Labels. Where several remembered rows equal a row, one with its label is taken.
-
-        Returns
-        -------
-        found : LearnedRows
-            ids in `memory_`, positions among the rows that were held out, `new`, and the columns
-            that were `compared` beyond those the model uses.
-
-        Notes
-        -----
-        Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
-        hundred-thousandth of the column's spread, so that a file's format does not matter. A column
-        that the model leaves out (an id) tells equal rows apart where `X` and the remembered rows
-        have it. Images are equal pixel by pixel. Neither order nor label decides, so without an id
-        a new row that repeats one counts as learned: the memory holds the answer to both. Rows that
-        were learned from and forgotten since (`remove`, `capacity`, `max_per_class`) are not
-        recognized; of rows that `fit` held out no ids are kept.
-        """
-        if X is None:
-            raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
-        model = self._fitted
-        rows = Rows.given(X, model.columns, model.predictor.encoder)
-        codes = None
-        if y is not None:
-            codes, _ = labels.positions_among(model.classes, labels.label_values(y))
-        return find_learned(model, rows.encode()[0], codes, rows.X)
-
-    def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
-        """Predict rows that were learned from as if they were new, as far as that is possible.
-
-        These are the remembered rows whose labels base and networks have not learned, each
-        without itself, as `predict_proba(None)` gives it.
-
-        Parameters
-        ----------
-        found : LearnedRows
-            What `learned_rows` returned.
-
-        Returns
-        -------
-        rows : int64 ndarray of shape (n_predicted,)
-            Which of the requested rows could be predicted.
-        parts : Parts
-            Of these rows.
-        """
-        return predict_learned(self._fitted, found)
-
-    def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
-        """Rank the remembered rows by how likely their label is wrong.
-
-        Every row is predicted without itself, as by `predict_proba(None)`. With
-        `label_noise`, Bayes' rule then weighs that prediction against how often such a label is
-        given. Rows whose labels the networks of a fit with one fold have learned are left out of
-        the ranking, with a warning, unless `label_noise` found evidence on them.
-
-        Parameters
-        ----------
-        n_neighbors : int, default=5
-            Nearest rows named beside each suspect.
-        judge : {"nearwise", "cleanlab"}, default="nearwise"
-            "cleanlab" ranks by its normalised margin of the same leave-one-out probabilities; it
-            needs the extra "labels".
-
-        Returns
-        -------
-        issues : DataFrame of n rows
-            Largest suspicion first: id (in `memory_`), given and suggested label, proba_given and
-            proba_suggested (of being true), suspicion in [0, 1], neighbors (ids, nearest first).
-            Write it with `to_csv`.
-
-        Raises
-        ------
-        ValueError
-            If `judge` is unknown.
-        ImportError
-            If cleanlab is chosen and missing.
-        """
-        return label_issues(self._fitted, n_neighbors, judge)
-
-    def review(self) -> pd.DataFrame:
-        """List what in the memory a person should check, the worst of each kind first.
-
-        Returns
-        -------
-        found : DataFrame
-            kind; id of the row (missing for a group); given label; suggested label or None; score;
-            ids of rows concerned (neighbors, copies, members of a group, at most 100); what, in
-            words.
-
-        Notes
-        -----
-        "label": `label_issues` whose suggestion differs; suspicion. "copy": a neighbor within 1 %
-        of the usual distance, no value of which differs by over .05 standard deviations; those with
-        another label first; 1 - that share. "outlier": mean distance to ten
-        neighbors, by angle, beyond the third quartile by 1.7 interquartile ranges, as in
-        cleanlab's Datalab; of keys of up to eight numbers the logarithm of the Euclidean one, by
-        2; times the usual distance. "group": classes, the 50 most
-        frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
-        labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
-        accuracy.
-        """
-        return review(self._fitted)
-
-    def measure_trust(self) -> Trust:
-        """Measure the model on rows whose labels their predictions have not seen.
-
-        Returns
-        -------
-        trust : Trust
-            Reliability with intervals, risk against coverage, set sizes; a notebook draws it.
-
-        Raises
-        ------
-        ValueError
-            If there are no such rows.
-        """
-        return measure_trust(self._fitted)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Remembered rows: id, label by the target's name, weight, and columns (no pixels)."""
-        model = self._fitted
-        bank, target = model.bank, model.target_name
-        columns = model.predictor.encoder.frame(model.rows, model.row_names)
-        columns = columns.reset_index(drop=True)
-        own = pd.DataFrame(
-            {
-                "id": bank.ids.numpy(),
-                target: model.labels_at(),
-                "weight": bank.sample_weight.double().numpy() * model.weight_unit,
-            }
-        )
-        taken = {name: f"{name} (column)" for name in own if name in columns}
-        return pd.concat([own, columns.rename(columns=taken)], axis=1)
+        distances, ids = kneighbors(model, features, n_neighbors)
+        return (distances, ids) if return_distance else ids
 
     def _html_repr(self) -> str:
         """Show what a fitted classifier holds; the parameters of one that is not."""
@@ -966,13 +707,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             counts=dict(zip(model.classes.tolist(), model.rows_per_class.tolist(), strict=True)),
         )
 
-    def label_evidence(self, n_neighbors: int = 10) -> LabelEvidence:
-        """Leave-one-out probabilities and a k-NN graph, in the form that cleanlab takes.
-
-        ``Datalab(...).find_issues(pred_probs=e.pred_probs, knn_graph=e.knn_graph)``.
-        """
-        return label_evidence(self._fitted, n_neighbors)
-
     # --- changes ------------------------------------------------------------------------------
 
     def add(
@@ -986,8 +720,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> np.ndarray:
         """Remember new rows, of new classes too, without training again.
 
-        A memory over its `capacity` then forgets rows by `eviction`; `evicted_` has their ids,
-        and new rows may be among them.
+        A memory over its `capacity` then forgets rows by `eviction`; `fitted_.evicted` has their
+        ids, and new rows may be among them.
 
         Parameters
         ----------
@@ -1011,10 +745,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
 
-        With preset="instant" and no forest (estimator=None, or `choice_["base"]` names "gaussian"
-        alone) they leave nothing behind: the model is the one that a fit without them gives, to
-        the bit without sample weights, in the time of such a fit. (Of equally near rows it may
-        find others: such a fit numbers rows anew.)
+        With preset="instant" and no forest (estimator=None, or `report_.choice["base"]` names
+        "gaussian" alone) they leave nothing behind: the model is the one that a fit without them
+        gives, to the bit without sample weights, in the time of such a fit. (Of equally near rows
+        it may find others: such a fit numbers rows anew.)
         Elsewhere feature map, base and head keep what they learned from them until `refresh`.
 
         Parameters
@@ -1147,7 +881,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete.
 
-        What was written is opened and predicts a few rows before it replaces the old one.
+        What was written is opened and compared before it replaces the old one, a base of your own
+        by the predictions of a few rows.
 
         Parameters
         ----------

@@ -211,9 +211,9 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
 
 def wrong_labels_line(model: "AttnKNNClassifier") -> str:
     """Report the rate of a classifier that was fitted with `label_noise`, and what was decided."""
-    note = model.choice_["label_noise"]
+    note = model.report_.choice["label_noise"]
     low, high = note["interval"]
-    rate = "not known" if note.get("taken") == 0 else f"{model.noise_rate_:.1%}"
+    rate = "not known" if note.get("taken") == 0 else f"{note['rate']:.1%}"
     found = f" (95 % interval {low:.1%} to {high:.1%})" if low < high else ""
     if note.get("taken", 1) < 1:
         found = f" (between {low:.1%} and {high:.1%})"

@@ -12,7 +12,7 @@ _AT_ONCE = 2**23  # neighbors that are looked through at once
 
 
 def group_numbers(names: np.ndarray | Tensor) -> Tensor:
-    """Number the groups of rows from 0, int64 (n,)."""
+    """Give the groups of rows numbers from 0, int64 (n,)."""
     return torch.as_tensor(names).unique(return_inverse=True)[1]
 
 

@@ -19,7 +19,7 @@ from nearwise.classifier.live import Version
 from nearwise.classifier.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.noise.label_issues import label_issues
-from nearwise.classifier.noise.review import held_out_losses, review
+from nearwise.classifier.noise.review import findings, held_out_losses
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.classifier.uncertainty.explain import without_pixels
@@ -401,12 +401,12 @@ class Service:
         return version, found[suspect]
 
     def review(self) -> tuple[Version, Any]:
-        """All that a person should check, as `AttnKNNClassifier.review`, without rows kept."""
+        """All that a person should check, as `Review.findings`, without rows kept."""
         version, found = self._once("review", self._review)
         return version, found[~found["id"].isin(self.live.kept())]
 
     def _review(self, version: Version) -> Any:
-        return review(version.fitted, self._of(version, "issues", _label_issues))
+        return findings(version.fitted, self._of(version, "issues", _label_issues))
 
     def trust(self) -> tuple[Version, Trust]:
         """How far predictions can be trusted."""

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nearwise import review
 from nearwise.classifier import (
     AttnKNNClassifier,
     LiveModel,
@@ -158,7 +159,7 @@ def test_a_key_makes_a_change_once(live):
     assert live.add(X, y, key="a").ids == first.ids and live.version == 1
     with pytest.raises(ReusedKeyError, match="another request"):
         live.add(X[:1], y[:1], key="a")
-    assert live.model.n_remembered_ == 153
+    assert live.model.fitted_.n_remembered == 153
 
 
 def test_feedback_is_judged_before_it_is_remembered(live):
@@ -166,7 +167,7 @@ def test_feedback_is_judged_before_it_is_remembered(live):
     said = live.model.predict(X)
     change = live.feedback(X, y)
     assert change.details["judged"]["correct"] == (said == y).tolist()
-    assert live.feedback_summary()["rows"] == 20 and live.model.n_remembered_ == 170
+    assert live.feedback_summary()["rows"] == 20 and live.model.fitted_.n_remembered == 170
 
 
 def test_compacting_changes_no_answer_and_forgets_removed_rows(live):
@@ -176,7 +177,8 @@ def test_compacting_changes_no_answer_and_forgets_removed_rows(live):
     gone = live.remove([0, 1, 151])
     before = live.model.predict_proba(X)
     found = live.compact()
-    assert found.n_rows == live.model.n_remembered_ == 157 and found.recall == {"features": 1.0}
+    assert found.n_rows == live.model.fitted_.n_remembered == 157
+    assert found.recall == {"features": 1.0}
     assert live.n_pending == 0
     assert np.array_equal(live.model.predict_proba(X), before)
     again = AttnKNNClassifier.load(live.folder)
@@ -212,7 +214,7 @@ def test_a_change_that_another_process_overtakes_is_made_again(live, monkeypatch
 
     monkeypatch.setattr(type(store), "apply", late)
     change = live.add(X[1:], y[1:])
-    assert (change.version, change.ids) == (2, (151,)) and live.model.n_remembered_ == 152
+    assert (change.version, change.ids) == (2, (151,)) and live.model.fitted_.n_remembered == 152
 
 
 def test_what_a_version_saw_stays_while_others_change_it(live):
@@ -289,10 +291,10 @@ def test_columns_may_come_with_other_types(made, tmp_path):
     [
         lambda model: model.predict_proba(),
         lambda model: model.memory_,
-        lambda model: model.label_issues(),
-        lambda model: model.review(),
-        lambda model: model.learned_rows(np.zeros((1, 4))),
-        lambda model: model.to_frame(),
+        lambda model: review(model).issues(),
+        lambda model: review(model).findings(),
+        lambda model: review(model).learned(np.zeros((1, 4))),
+        lambda model: review(model).rows(),
         lambda model: model.save("elsewhere"),
         lambda model: model.add(np.zeros((1, 4)), [0]),
         lambda model: model.remove([0]),
@@ -307,7 +309,7 @@ def test_what_needs_the_whole_memory_is_refused(made, ask, tmp_path, monkeypatch
     with pytest.raises(ValueError, match="in a store"):
         ask(moved)
     assert not list(tmp_path.iterdir())
-    assert moved.n_remembered_ == 150
+    assert moved.fitted_.n_remembered == 150
 
 
 def test_refusals_change_nothing(live):
@@ -325,7 +327,7 @@ def test_refusals_change_nothing(live):
             change()
     assert live.version == 0 and np.array_equal(live.model.predict_proba(X), before)
     live.remove(np.arange(0, 150, 3), forget_classes=True)
-    assert live.model.n_remembered_ == 100
+    assert live.model.fitted_.n_remembered == 100
 
 
 def test_a_model_that_forgets_by_itself_is_not_moved(tmp_path):
@@ -424,7 +426,7 @@ def test_every_acknowledged_change_survives_kills(made, tmp_path):
             listed = {c.version: c.ids for c in live.history()}
             assert all(listed[version] == ids for version, ids in acknowledged.items())
             rows = [row for ids in listed.values() for row in ids]
-            assert len(rows) == len(set(rows)) and live.model.n_remembered_ == 150 + len(rows)
+            assert len(rows) == len(set(rows)) == live.model.fitted_.n_remembered - 150
             assert len(live.now.fitted.look_up(rows)) == len(rows)
     assert len(acknowledged) > 20
 
@@ -457,7 +459,7 @@ def test_a_model_that_takes_the_place_of_another_is_not_taken_for_it(made, live)
     move_memory(other, live.folder)
     with pytest.raises(StoreError, match="has replaced"):
         live.remove([0])
-    assert live.version == 0 and live.model.n_remembered_ == 90
+    assert live.version == 0 and live.model.fitted_.n_remembered == 90
     assert np.array_equal(live.model.predict_proba(X), other.predict_proba(X))
 
 
@@ -472,7 +474,7 @@ def test_an_older_copy_put_back_is_taken_as_it_is(live, tmp_path):
     shutil.copytree(tmp_path / "copy", live.folder)
     with pytest.warns(UserWarning, match="put back"):
         assert live.catch_up() == 1
-    assert live.model.n_remembered_ == 151 and live.add(X[2:], y[2:]).version == 2
+    assert live.model.fitted_.n_remembered == 151 and live.add(X[2:], y[2:]).version == 2
 
 
 def test_of_equal_rows_the_same_are_found_as_in_the_model_changed_or_not(tmp_path):
@@ -522,7 +524,7 @@ def test_changes_of_no_rows_change_nothing(live):
     assert live.relabel([], []).ids == ()
     with pytest.raises(ValueError, match="No ids were given"):
         live.remove([])
-    assert live.model.n_remembered_ == 150 and live.compact().n_rows == 150
+    assert live.model.fitted_.n_remembered == 150 and live.compact().n_rows == 150
 
 
 def test_a_change_waits_no_longer_than_it_may(live):
@@ -571,7 +573,7 @@ def test_a_path_means_the_same_from_everywhere(made, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     moved = AttnKNNClassifier.load(tmp_path / "m", trusted_store=tmp_path / "rows")
-    assert moved.n_remembered_ == 150
+    assert moved.fitted_.n_remembered == 150
 
 
 @pytest.mark.parametrize("secret", ["//me:hunter2@h/d", "//h/d?password=hunter2"])
@@ -589,7 +591,7 @@ def test_rows_that_are_never_found_are_not_counted(tmp_path):
     model = attn_knn(estimator=None, random_state=0, cv=3, max_per_class=20).fit(X, y)
     move_memory(model, tmp_path / "m")
     moved = AttnKNNClassifier.load(tmp_path / "m")
-    assert moved.n_remembered_ == 60
+    assert moved.fitted_.n_remembered == 60
     assert np.array_equal(moved.predict_proba(X[:20]), model.predict_proba(X[:20]))
 
 

@@ -1,16 +1,19 @@
 """Small data sets and classifiers that stand in for slow ones."""
 
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.naive_bayes import GaussianNB
 
+from nearwise.classifier import FitReport
+from nearwise.classifier.uncertainty.explain import Parts
 from nearwise.data import Dataset
+from nearwise.data.tables.numeric_columns import Written
 from nearwise.lab.experiments import Method
 
-Parts = namedtuple("Parts", "proba base_proba neighbor_proba null_mass")
 Explanation = namedtuple("Explanation", "label proba null_mass neighbors")
 Neighbor = namedtuple("Neighbor", "id label distance weight proba_without row")
 
@@ -47,12 +50,12 @@ class FakeAttention(ClassifierMixin, BaseEstimator):
         self.classes_ = self.inner_.classes_
         self.memory_ = X, y
         self.n_neighbors_ = 3
-        self.temperature_ = 1.5
-        self.choice_ = {"embedder": "identity"}
-        self.history_ = [
+        history = [
             {"stage": "head", "member": 0, "epoch": e, "train_loss": 1 / e, "held_out_nll": 2 / e}
             for e in range(1, 4)
         ]
+        choice = {"embedder": "identity"}
+        self.report_ = FitReport({}, [], Written(), choice, history, 0.5, 1.5, "cross-fit")
         return self
 
     def predict_proba(self, X):
@@ -61,10 +64,11 @@ class FakeAttention(ClassifierMixin, BaseEstimator):
     def predict(self, X):
         return self.inner_.predict(X)
 
-    def predict_parts(self, X):
+    def query(self, X):
         proba = self.predict_proba(X)
         uniform = np.full_like(proba, 1 / proba.shape[1])
-        return Parts(proba, 0.5 * proba + 0.5 * uniform, uniform, np.full(len(X), 0.25))
+        null_mass = np.full(len(X), 0.25)
+        return SimpleNamespace(parts=Parts(proba, 0.5 * proba + 0.5 * uniform, uniform, null_mass))
 
     def explain(self, X):
         rows, labels = self.memory_

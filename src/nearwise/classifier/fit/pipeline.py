@@ -5,7 +5,6 @@ Tables are cross-fitted, or one fold is held out once, as it always is for image
 
 import copy
 import math
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -364,9 +363,7 @@ def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Ten
     return candidate, as_float(log_softmax(left_out, axis=1))
 
 
-def _without_groups(
-    problem: Problem, labels: np.ndarray, weight: np.ndarray | None
-) -> np.ndarray:
+def _without_groups(problem: Problem, labels: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Log-probabilities (n, C) of each row by Gaussian classes without some groups, its own too."""
     encoder, rows = problem.table
     parts = np.full((len(labels), problem.n_classes), _LEAST)

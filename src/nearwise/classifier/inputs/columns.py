@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.inputs.group_columns import alike_by
 from nearwise.classifier.inputs.dates import (
     TIME,
     DateColumn,
@@ -20,6 +19,7 @@ from nearwise.classifier.inputs.dates import (
     holds_dates,
     holds_times,
 )
+from nearwise.classifier.inputs.group_columns import alike_by
 from nearwise.classifier.inputs.text_columns import (
     dates_among,
     dates_unlike,

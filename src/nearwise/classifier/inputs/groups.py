@@ -11,7 +11,9 @@ from nearwise.classifier.inputs.table import as_digests
 
 _REPEATED = 0.05  # share of the rows that equal another one from which copies are no accident
 _SOME = 10_000  # rows by which it is seen whether a table has few different rows
-_CHANCE = 0.5  # pairs of rows that differ in one column, per pair of equal rows, beyond which it has
+_CHANCE = (
+    0.5  # pairs of rows that differ in one column, per pair of equal rows, beyond which it has
+)
 
 Digests = NDArray[np.int64]
 
@@ -89,13 +91,13 @@ def copied_rows(rows: Any) -> Digests | None:
 
 
 def _n_pairs(digests: NDArray[np.uint64]) -> int:
-    """Number of pairs of equal ones."""
+    """Count the pairs of equal ones."""
     size = np.unique(digests, return_counts=True)[1].astype(np.int64)
     return int((size * (size - 1) // 2).sum())
 
 
 def _hashed_cells(rows: Any) -> NDArray[np.uint64] | None:
-    """Number for the content of each cell, whose sums (modulo 2**64) are those of the rows."""
+    """Give each cell a number by its content; their sums (modulo 2**64) are those of the rows."""
     if not hasattr(rows, "codes"):
         return None  # of images
     numbers = np.where(np.isnan(rows.numbers), np.nan, rows.numbers + 0.0)

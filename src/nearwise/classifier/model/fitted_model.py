@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
+from nearwise.classifier.inputs.columns import ColumnReport
 from nearwise.classifier.inputs.rows import AnyRows, KnownColumns, Rows
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.predictor import Predictor
+from nearwise.data.tables.numeric_columns import Written
 from nearwise.memory import MemoryBank
 
 
@@ -49,6 +51,54 @@ class FolderState(NamedTuple):
     fitted_anew: bool = False
 
 
+class FitReport(NamedTuple):
+    """What a fit chose and measured; where the model was judged again since, what that found.
+
+    Attributes
+    ----------
+    columns : dict of str to str
+        What each training column is used as: "number", "category", "date" or "left out".
+    column_report : list of ColumnReport
+        Of each training column: type, gaps, distinct values, its use and why. Images have none.
+    written : Written
+        How the numbers of the training table were written, for `read_table(like=model)`.
+    choice : dict
+        What was chosen and the out-of-fold NLL behind it.
+    history : list of dict
+        Training curves: stage, member (fold, network), epoch, train_loss, ...
+    oof_nll : float
+        Out-of-fold NLL of training rows, in nats.
+    temperature : float
+        Of the predictions.
+    calibration_source : str
+        Where the calibration comes from.
+    """
+
+    columns: dict[str, str]
+    column_report: list[ColumnReport]
+    written: Written
+    choice: dict[str, Any]
+    history: list[dict[str, Any]]
+    oof_nll: float
+    temperature: float
+    calibration_source: str
+
+    @classmethod
+    def of(cls, predictor: Predictor) -> Self:
+        """Report on a fitted predictor."""
+        encoder, accepted = predictor.encoder, predictor.acceptance
+        return cls(
+            columns=dict(encoder.kinds),
+            column_report=[ColumnReport.from_json(report) for report in encoder.report],
+            written=encoder.written,
+            choice=predictor.choice,
+            history=predictor.history,
+            oof_nll=accepted.nll,
+            temperature=accepted.temperature,
+            calibration_source=accepted.source,
+        )
+
+
 class RememberedRow(NamedTuple):
     """A remembered row: its id, label as given, weight as given, and column name to value."""
 
@@ -83,7 +133,7 @@ class FittedModel:
     group_name : str or None
         Column of the groups, "" where it had no name; None of a fit that was not given groups.
     stream : StreamState
-    evicted : int64 Tensor of shape (n_evicted,)
+    evicted : int64 ndarray of shape (n_evicted,)
         Ids that the last change forgot for the capacity.
     folders : dict of str to FolderState
         What is held of the folders that it was read from or written to, by their real paths;
@@ -98,7 +148,7 @@ class FittedModel:
     weight_unit: float
     target_name: str
     stream: StreamState
-    evicted: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    evicted: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     folders: dict[str, FolderState] = field(default_factory=dict)
     group_name: str | None = None
 

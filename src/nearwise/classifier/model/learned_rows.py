@@ -30,6 +30,8 @@ class LearnedRows(NamedTuple):
     repeats : float
         Share of the remembered rows that equal another one, in [0, 1]. About as many new rows will
         equal a remembered one, and are then taken for it.
+    n_forgotten : int
+        How many rows were learned from and forgotten since, and cannot be recognized.
     compared : tuple of str
         Columns that the model leaves out and that both tables have (ids): a row with another value
         there is another row.
@@ -37,7 +39,8 @@ class LearnedRows(NamedTuple):
 
     ids: np.ndarray
     repeats: float
-    compared: tuple[str, ...] = ()
+    n_forgotten: int
+    compared: tuple[str, ...]
 
     @property
     def new(self) -> np.ndarray:
@@ -74,16 +77,11 @@ def find_learned(
     at = _assigned(groups, digests, own, labels, cells)
     ids = np.where(at < 0, -1, bank.ids.numpy()[at])
     repeated = sum(len(group) for group in groups.values() if len(group) > 1)
-    return LearnedRows(ids, repeated / len(own), tuple(names))
-
-
-def n_forgotten(model: FittedModel) -> int:
-    """How many rows were learned from and cannot be known again."""
-    return model.bank.next_id - len(model.bank)
+    return LearnedRows(ids, repeated / len(own), bank.next_id - len(bank), tuple(names))
 
 
 def predict_learned(model: FittedModel, found: LearnedRows) -> tuple[np.ndarray, Parts]:
-    """Predict rows that were learned from; see `AttnKNNClassifier.predict_learned`."""
+    """Predict rows that were learned from; see `Review.predict_learned`."""
     predictor, bank = model.predictor, model.bank
     rows = np.flatnonzero(found.ids >= 0)
     at = bank.positions(found.ids[rows])

@@ -32,7 +32,7 @@ class LabelEvidence(NamedTuple):
 
 
 def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
-    """Rank the remembered rows; see `AttnKNNClassifier.label_issues`."""
+    """Rank the remembered rows; see `Review.issues`."""
     if judge not in ("nearwise", "cleanlab"):
         raise ValueError(f'judge={judge!r} is not known. Use "nearwise" or "cleanlab".')
     bank, judged = model.bank, _predicted(model)
@@ -58,7 +58,7 @@ def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.D
 
 
 def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
-    """Leave-one-out probabilities and a k-NN graph; see `AttnKNNClassifier.label_evidence`."""
+    """Leave-one-out probabilities and a k-NN graph; see `Review.evidence`."""
     bank = model.bank
     warn_of_learned(model.predictor)
     proba = _given_proba(model, torch.arange(len(bank)))

@@ -58,9 +58,7 @@ class NewRows(NamedTuple):
     groups: dict[str, Tensor]
 
 
-def groups_of_new(
-    model: FittedModel, given: np.ndarray | None, rows: AnyRows
-) -> dict[str, Tensor]:
+def groups_of_new(model: FittedModel, given: np.ndarray | None, rows: AnyRows) -> dict[str, Tensor]:
     """Columns of the bank about the groups of new rows; empty where the model has no groups.
 
     Rows of a group that a base has learned are no calibration rows: it does not predict them as
@@ -72,13 +70,15 @@ def groups_of_new(
     if not model.holds_memory:
         return {}
     if (model.group_name is None) != (given is None):
-        name = model.group_name and f" (those of the fit were {model.group_name!r})"
+        if given is not None:
+            raise ValueError(
+                "This classifier was fitted without groups. Leave groups out, or fit again with "
+                "groups."
+            )
+        name = f" ({model.group_name!r})" if model.group_name else ""
         raise ValueError(
-            f"This classifier was fitted with groups{name or ''}, and none were given for new rows. "
-            "Give one value per row: groups=..."
-            if given is None
-            else "This classifier was fitted without groups. Leave groups out, or fit again with "
-            "groups."
+            f"This classifier was fitted with groups{name}, and new rows came without. Give one "
+            "value per row: groups=... (--groups COLUMN)."
         )
     name = next((one for one in GROUPED if one in model.bank.columns), None)
     if name is None:
@@ -223,7 +223,7 @@ def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
             first=fork.stream.first,
         )
         ids = fork.bank.ids[gone]
-    return replace(_forgotten(fork, ids), evicted=ids) if len(ids) else fork
+    return replace(_forgotten(fork, ids), evicted=ids.numpy()) if len(ids) else fork
 
 
 def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
@@ -232,7 +232,7 @@ def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
     if bound.eviction == "age" and bound.capacity is not None:
         half_life = usual_half_life(bound.capacity)
     stream = replace(fork.stream, half_life=half_life)
-    return fading(replace(fork, stream=stream, evicted=torch.empty(0, dtype=torch.int64)))
+    return fading(replace(fork, stream=stream, evicted=np.empty(0, dtype=np.int64)))
 
 
 def fading(fork: FittedModel) -> FittedModel:

@@ -27,7 +27,7 @@ from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, FolderState, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration, Merge
-from nearwise.classifier.model.memory_views import FOLD, OPINION, MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import JudgedRows, Judgement, Predictor
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
@@ -38,13 +38,16 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
-from nearwise.classifier.query import Query
 from nearwise.classifier.settings import Settings
-from nearwise.classifier.storage.index_storage import pack_indexes, unpack_indexes
 from nearwise.classifier.storage.journaling import REMOVE, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.parameters import read_cv, replace_former, stored_cv
-from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
+from nearwise.classifier.storage.row_storage import (
+    pack_indexes,
+    pack_rows,
+    unpack_indexes,
+    unpack_rows,
+)
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
 from nearwise.classifier.storage.stored_parts import (
     InvalidPartError,
@@ -97,7 +100,7 @@ def versions() -> dict[str, str]:
 def pack_predictor(
     predictor: Predictor,
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-    """Take a predictor apart into tensors, JSON and blobs."""
+    """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
     bank_tensors, bank_meta = predictor.views.bank.state()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
     tensors["prior"] = predictor.prior
@@ -122,8 +125,6 @@ def pack_predictor(
     if predictor.judged_views is not None:
         named = predictor.judged_views.tensors()
         tensors |= {f"views/{name}": tensor for name, tensor in named.items()}
-    meta["indexes"], arrays = pack_indexes(predictor.views)
-    tensors |= arrays
     _pack_row_models(predictor, tensors, meta, blobs)
     return tensors, meta, blobs
 
@@ -383,6 +384,7 @@ def pack_model(
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
     """Take one version of a classifier apart into tensors, JSON and blobs."""
     tensors, meta, blobs = pack_predictor(fitted.predictor)
+    meta["indexes"], learned = pack_indexes(fitted.predictor.views)
     row_tensors, row_blobs = pack_rows(fitted.rows)
     params = model.get_params(deep=False)
     if params.get("settings") is not None:
@@ -407,7 +409,7 @@ def pack_model(
         "row_names": None if fitted.row_names is None else fitted.row_names.tolist(),
         "versions": versions(),
     }
-    return tensors | row_tensors, plain_params(meta), blobs | row_blobs
+    return tensors | learned | row_tensors, plain_params(meta), blobs | row_blobs
 
 
 def save_model(
@@ -433,7 +435,7 @@ def save_model(
     def check(written: Folder) -> None:
         if before is not None:
             _refuse_later_changes(path, before)
-        _compare(model, fitted, written, trusted, path)
+        _check_written(model, fitted, written, trusted, path)
 
     generation = write_folder(
         path,
@@ -503,29 +505,35 @@ def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
     return [blob for name, blob in blobs.items() if name.startswith(("base/", "param.base"))]
 
 
-def _compare(
+def _check_written(
     model: Any, fitted: FittedModel, written: Folder, trusted: Sequence[str], path: Path
 ) -> None:
-    """Refuse to replace the old folder by one that does not predict as the model does."""
+    """Refuse to replace the old folder by one that does not open as the model that was saved.
+
+    Parts of nearwise's own must come back to the bit. A base of one's own must predict as before,
+    as only its package knows what it is.
+    """
     try:
         stored = rebuilt(type(model), written, trusted, path)
+        again, _, _ = pack_predictor(stored.fitted_.predictor)
+        changed = [name for name in again if not _same_bits(again[name], written.tensors[name])]
+        if changed or not np.array_equal(fitted.classes, stored.classes_):
+            raise StoreError("invalid", f"{[*changed, 'classes'][0]} comes back otherwise")
+        gap = float((_base_of_few(fitted) - _base_of_few(stored.fitted_)).abs().max())
+        if not gap <= _CLOSE:
+            raise StoreError("invalid", f"its base predicts otherwise (by {gap:.2g})")
     except StoreError as error:
         raise StoreError(
             "invalid",
-            f"{path} was not written: what was read back would not open ({error.__cause__}). What "
-            "was there before is unchanged. This is a fault of nearwise; please report it.",
+            f"{path} was not written: what was read back is not the model "
+            f"({error.__cause__ or error}). What was there before is unchanged. This is a fault of "
+            "nearwise, or of a base that does not predict the same twice; please report it.",
         ) from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mine = Query(fitted, fitted.encoded(fitted.rows[:_FEW])).proba()
-        gap = np.abs(mine - stored.predict_proba(stored.fitted_.rows[:_FEW])).max()
-    if not gap <= _CLOSE or not np.array_equal(fitted.classes, stored.classes_):
-        raise StoreError(
-            "invalid",
-            f"{path} was not written: what was read back predicts otherwise (by {gap:.2g}). What "
-            "was there before is unchanged. This is a fault of nearwise, or of a base that does "
-            "not predict the same twice; please report it.",
-        )
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal, NaN to NaN."""
+    return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
 
 
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
@@ -652,9 +660,9 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
                 group_name=meta.get("group_name"),
                 stream=StreamState(**meta["stream"]),
             )
-            model.fitted_ = fading(fitted)
-        with part_of_folder("predictions"):
-            try_predictions(model)
+            model.fitted_ = fitted = fading(fitted)
+        with part_of_folder("models"):
+            _base_of_few(fitted)
     except InvalidPartError as error:
         raise _invalid(path, error) from error
     return model
@@ -696,15 +704,21 @@ def _upgraded(content: Folder) -> Folder:
     return replace(content, meta=meta, tensors=tensors)
 
 
-def try_predictions(model: Any) -> None:
-    """Predict a few remembered rows: what no single check finds shows here, as a ValueError."""
+def _base_of_few(fitted: FittedModel) -> Tensor:
+    """Let the models see a few remembered rows, and give the base's probabilities, if there is one.
+
+    What no single check of a folder finds shows here: ValueError if these are not finite, or not of
+    the width of what is remembered.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        proba = model.predict_proba(model.fitted_.rows[:_FEW])
-    if proba.shape[1] != len(model.classes_) or not np.isfinite(proba).all():
-        raise ValueError(f"some are not finite, or not of {len(model.classes_)} classes")
-    if np.abs(proba.sum(axis=1) - 1).max() > _CLOSE:
-        raise ValueError("some do not sum to 1")
+        rows = fitted.encoded(fitted.rows[:_FEW], [])
+        keys, columns = fitted.predictor.keys_of_new(rows)
+    held = fitted.bank.keys | fitted.bank.columns
+    for name, made in (keys | columns).items():
+        if made.shape[1:] != held[name].shape[1:] or not bool(torch.isfinite(made).all()):
+            raise ValueError(f"{name} of remembered rows is not what the memory holds")
+    return columns.get(BASE, torch.zeros(1)).exp()
 
 
 def _device_here(model: Any) -> torch.device:

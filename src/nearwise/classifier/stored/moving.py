@@ -43,7 +43,13 @@ from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import Schema, SpaceSchema, StoredRows, engine_of
 from nearwise.memory.stores.protocol import BATCH
 
-_NOT_KEPT = (FOLD, FINDABLE, FITTED, BASE, *GROUPED)  # columns that only predictions of remembered rows need
+_NOT_KEPT = (
+    FOLD,
+    FINDABLE,
+    FITTED,
+    BASE,
+    *GROUPED,
+)  # columns that only predictions of remembered rows need
 _BATCH_BYTES = 2**28  # of rows that are written at once
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
 

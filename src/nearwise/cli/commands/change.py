@@ -146,7 +146,7 @@ def add(
             if not len(rows):
                 return
             learned.add(rows.source)
-            n_evicted = len(learned.evicted_)
+            n_evicted = len(learned.fitted_.evicted)
             if refresh:
                 learned.refresh()
             learned.save(out)
@@ -154,7 +154,7 @@ def add(
         new = [str(label) for label in learned.classes_.tolist() if label not in before]
         say(
             f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
-            f"{learned.n_remembered_} {rows.noun}"
+            f"{learned.fitted_.n_remembered} {rows.noun}"
             + (f", and the new classes {', '.join(new)}." if new else ".")
             + (f" {n_evicted} were forgotten." if n_evicted else "")
             + ("" if version is None else _way_back(model, version, store))
@@ -409,7 +409,7 @@ def _changed(
     if made.version <= before:
         _say_repeated(made, quiet=quiet)
     elif not quiet:
-        n_rows = live.model.n_remembered_
+        n_rows = live.model.fitted_.n_remembered
         back = _way_back(folder, made.version, store)
         say(f"{done}; {folder} now remembers {n_rows} rows.{back}")
 
@@ -424,7 +424,9 @@ def _new_ones(
     """
     if not learned.fitted_.holds_memory and not new_only:
         return rows
-    found = learned.learned_rows(rows.X)
+    from nearwise import review
+
+    found = review(learned).learned(rows.X)
     n_known, noun = int((~found.new).sum()), rows.noun
     if not n_known or (found.repeats >= MANY_REPEATS and not new_only):
         return rows

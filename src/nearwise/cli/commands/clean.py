@@ -110,7 +110,7 @@ def clean(
         quiet=quiet,
     )
 
-    from nearwise.classifier import AttnKNNClassifier, ColumnWarning
+    from nearwise.classifier import AttnKNNClassifier, ColumnWarning, review
 
     model = AttnKNNClassifier(
         preset=preset,
@@ -122,7 +122,7 @@ def clean(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)  # the report has it
         model.fit(rows.source)
-    issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
+    issues = review(model).issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         show(_suspects(issues.head(top), rows, title))

@@ -314,17 +314,17 @@ def _summarize(
     model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path, *, unnamed: bool
 ) -> None:
     if rows.names is None:
-        n_used = sum(use != "left out" for use in model.column_types_.values())
+        n_used = sum(use != "left out" for use in model.report_.columns.values())
         learned, judged = f"rows and {n_used} columns", "NLL out of fold"
         if model.cv == "latest":
             judged = f"NLL of the latest {model.choice_['held_out']} rows"
     else:
-        size = model.column_types_["image"].removesuffix(" uint8")
-        n_held = model.choice_["held_out"]
+        size = model.report_.columns["image"].removesuffix(" uint8")
+        n_held = model.report_.choice["held_out"]
         learned, judged = f"images of {size}", f"NLL of the {n_held} images held out"
     say(
         f"Learned {len(model.classes_)} classes from {len(rows)} {learned} in {seconds:.1f} s; "
-        f"{judged} {model.oof_nll_:.4f}."
+        f"{judged} {model.report_.oof_nll:.4f}."
     )
     if model.label_noise is not None:
         say(wrong_labels_line(model))

@@ -84,11 +84,11 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
             strange.append(one)
         else:
             shown: dict[str, Any] = {"id": one}
-            for name, value in [(model.target_name_, row.label), *without_pixels(row.row).items()]:
+            for name, value in [(fitted.target_name, row.label), *without_pixels(row.row).items()]:
                 shown[free_name(name, shown)] = value
             found.append(shown)
     if strange:
-        named, n_rows = ", ".join(map(str, strange[:5])), model.n_remembered_
+        named, n_rows = ", ".join(map(str, strange[:5])), fitted.n_remembered
         last = fitted.next_id - 1
         some_gone = " Others were forgotten." if n_rows <= last else ""
         raise ValueError(
@@ -108,15 +108,18 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     """
     from nearwise.classifier import Settings
 
-    counts = model.fitted_.rows_per_class
+    fitted, report = model.fitted_, model.report_
     params, defaults = model.get_params(deep=False), type(model)().get_params(deep=False)
     rare = Settings.of(params.pop("settings", None)).stored()
     facts = {
-        "rows": model.n_remembered_,
-        "target": model.target_name_,
-        "classes": {str(label): int(n) for label, n in zip(model.classes_, counts, strict=True)},
-        "columns": model.column_types_,
-        "column_report": [report.to_json() for report in model.column_report_],
+        "rows": fitted.n_remembered,
+        "target": fitted.target_name,
+        "classes": {
+            str(label): int(n)
+            for label, n in zip(fitted.classes, fitted.rows_per_class, strict=True)
+        },
+        "columns": report.columns,
+        "column_report": [column.to_json() for column in report.column_report],
         "files": _count_files(model),
         "settings": {
             name: value
@@ -124,29 +127,30 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
             if value is not defaults[name] and value != defaults[name] and name != "verbose"
         }
         | rare,
-        "choice": model.choice_,
-        "calibration_source": model.calibration_source_,
-        "temperature": model.temperature_,
-        "oof_nll": model.oof_nll_,
+        "choice": report.choice,
+        "calibration_source": report.calibration_source,
+        "temperature": report.temperature,
+        "oof_nll": report.oof_nll,
     }
     if not facts["files"]:
         del facts["files"]
-    if not model.fitted_.holds_memory:
+    if not fitted.holds_memory:
         from nearwise.classifier.stored.memory import stored
 
-        facts["memory"] = stored(model.fitted_).store.place
+        facts["memory"] = stored(fitted).store.place
     if scores:
         from nearwise.metrics import evaluate_probabilities
 
-        positions = model.fitted_.label_positions.numpy()
+        positions = fitted.label_positions.numpy()
         facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
     return facts
 
 
 def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
     """Count remembered images by the folder that was given; empty where none has a file."""
-    names = [] if model.row_names_ is None else model.row_names_.tolist()
-    return dict(Counter(name.partition("/")[0] or "no file" for name in names))
+    names = model.fitted_.row_names
+    files = [] if names is None else names.tolist()
+    return dict(Counter(name.partition("/")[0] or "no file" for name in files))
 
 
 def _in_words(facts: dict[str, Any]) -> dict[str, Any]:

@@ -60,6 +60,6 @@ def move(
         )
     if not quiet:
         say(
-            f"Moved {learned.n_remembered_} rows to {store or out / 'rows'}; {out} searches "
+            f"Moved {learned.fitted_.n_remembered} rows to {store or out / 'rows'}; {out} searches "
             f"them there. Try it: {typed('inspect', out, *named_store(store))}"
         )

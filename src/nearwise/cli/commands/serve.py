@@ -130,7 +130,7 @@ def serve(
                 port = listening.getsockname()[1]
                 where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
                 say(
-                    f"Serving {service.live.model.n_remembered_} rows at {where} "
+                    f"Serving {service.live.model.fitted_.n_remembered} rows at {where} "
                     f"({'' if no_page else 'open it in a browser; '}{where}/docs describes it for "
                     f"programs; Open Inference Protocol name: {name}). Ctrl-C stops."
                 )

@@ -82,23 +82,24 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
 
 
 def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any]:
+    import numpy as np
+
     from nearwise.classifier import LiveModel
-    from nearwise.classifier.storage.persistence import try_predictions
     from nearwise.classifier.storage.stored_parts import part_of_folder
 
     with LiveModel(folder, trusted=trusted, trusted_store=store) as live:
-        in_store: dict[str, Any] = {}
-        if not live.now.fitted.holds_memory:
-            in_store = _store(live.now.fitted)
-            with part_of_folder(f"{folder}: predictions by the rows of its store"):
-                try_predictions(live.model)
+        fitted = live.now.fitted
+        in_store = {} if fitted.holds_memory else _store(fitted)
+        with part_of_folder(f"{folder}: predictions"):
+            if not np.allclose(live.model.predict_proba(fitted.rows[:4]).sum(axis=1), 1):
+                raise ValueError("some do not sum to 1")
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
     models = model.fitted_.predictor.row_models
     base = getattr(models, "base", None)
     return {
-        "rows": model.n_remembered_,
+        "rows": model.fitted_.n_remembered,
         "classes": [str(label) for label in model.classes_],
-        "columns": len(model.column_types_),
+        "columns": len(model.report_.columns),
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
         "networks": len(models.networks),
         "changes": {"in the journal": n_changes, "not folded in yet": n_pending},

@@ -228,7 +228,7 @@ def read_for_model(
 
     of_images = check_kind(model, name, [data], options)
     if of_images is None:
-        names, target = list(model.feature_names_in_), target or model.target_name_
+        names, target = list(model.feature_names_in_), target or model.fitted_.target_name
         spare, values = _left_out(model), _values(model) | {target: model.classes_.tolist()}
         frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
         frame = _read_as_learned(frame, values)
@@ -238,15 +238,13 @@ def read_for_model(
         if groups is not None:
             require_columns(features, [groups], data)
             belongs = _groups(features[groups], "--groups", data)
-        features = match_columns(
-            features, names, data, optional=spare, expected=known, quiet=quiet
-        )
+        features = match_columns(features, names, data, optional=spare, expected=known, quiet=quiet)
         return Rows(features, labels_as_classes(labels, model.classes_), groups=belongs)
     _refuse_header(header)
     _refuse_skipping(skip_unlabelled)
     if groups is not None:
         raise ValueError("--groups names a column; images have none. Leave it out.")
-    check_target(target, model.target_name_)
+    check_target(target, model.fitted_.target_name)
     rows = _labelled(read_class_folder(data, part, options, of_images, quiet=quiet))
     return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
 
@@ -280,7 +278,7 @@ def read_to_predict(
     if len(data) > 1:
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
     (table,) = data
-    names, target = list(model.feature_names_in_), model.target_name_
+    names, target = list(model.feature_names_in_), model.fitted_.target_name
     spare = _left_out(model)
     whole = read_frame(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
     require_columns(whole.table, keep, table)
@@ -313,7 +311,7 @@ def _read_as_learned(frame: Frame, values: "dict[str, list[object]]") -> Frame:
 
 def _left_out(model: "AttnKNNClassifier") -> list[str]:
     """Columns that a model remembers and does not use; tables for it may lack them."""
-    return [name for name, use in model.column_types_.items() if use == "left out"]
+    return [name for name, use in model.report_.columns.items() if use == "left out"]
 
 
 def _labelled(dataset: Any) -> Rows:

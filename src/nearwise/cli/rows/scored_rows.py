@@ -158,14 +158,16 @@ def score_rows(
     """
     import numpy as np
 
+    from nearwise import review
     from nearwise.metrics import evaluate_probabilities
 
-    found = model.learned_rows(features, labels)
+    reviewed = review(model)
+    found = reviewed.learned(features, labels)
     fresh, n_learned = np.flatnonzero(found.new), int((~found.new).sum())
     common: dict[str, Any] = {
         "n_learned": n_learned,
         "repeats": found.repeats,
-        "n_untold": model.n_forgotten_,
+        "n_untold": found.n_forgotten,
         "noun": noun,
         "compared": _columns_compared(model, features, found.compared),
         "by_ids": bool(found.compared),
@@ -173,16 +175,16 @@ def score_rows(
     nothing: dict[str, Any] = {"apart": None, "n_apart": 0, "together": None}
     repeat = found.repeats >= MANY_REPEATS and not found.compared
     if n_learned and repeat and _by_chance(model, found, y):
-        every = model.predict_parts(features)
+        every = model.query(features).parts
         return ScoredRows(np.arange(len(y)), y, every, True, among=True, **common, **nothing)
-    again, parts = model.predict_learned(found) if n_learned else (np.zeros(0, dtype=int), None)
+    again, parts = reviewed.predict_learned(found) if n_learned else (np.zeros(0, dtype=int), None)
     if len(fresh):
         apart = (
             None
             if parts is None or not len(again)
             else evaluate_probabilities(y[again], parts.proba)
         )
-        answered = model.predict_parts(take_rows(features, fresh))
+        answered = model.query(take_rows(features, fresh)).parts
         together = None
         if apart is not None and parts is not None and repeat:
             together = evaluate_probabilities(
@@ -222,7 +224,7 @@ def _columns_compared(
 
     if not isinstance(features, pd.DataFrame):
         return "in every pixel"
-    uses = model.column_types_
+    uses = model.report_.columns
     left_out = [name for name, use in uses.items() if use == "left out"]
     n_used = len(uses) - len(left_out)
     where = "in the column" if n_used == 1 else f"in all {n_used} columns"

@@ -135,7 +135,7 @@ def read_cells(
             "(--no-header) out."
         )
     notes: list[str] = []
-    written = Written() if like is None else like.written_
+    written = Written() if like is None else like.report_.written
     table, cells = _parse(content, form, where, header, known, written, notes.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:

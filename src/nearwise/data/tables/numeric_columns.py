@@ -38,8 +38,8 @@ class Learned(Protocol):
     """A model that remembers how its table was written."""
 
     @property
-    def written_(self) -> "Written":
-        """The spellings of its columns."""
+    def report_(self) -> Any:
+        """Report of its fit; `written` holds the spellings of its columns."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def write_page(
     if scored.new:
         kind: Kind = "table" if isinstance(features, pd.DataFrame) else "images"
         dataset = Dataset(
-            name, features, model.classes_[labels], model.target_name_, kind, source=data
+            name, features, model.classes_[labels], model.fitted_.target_name, kind, source=data
         )
         gallery = plain(make_gallery(model, dataset, rows, predictions[_METHODS["model"]]))
     n_remembered = len(model.memory_)
@@ -92,7 +92,7 @@ def write_page(
         ]
     )
     page = model_page(
-        f"{model.target_name_}, predicted on {name}",
+        f"{model.fitted_.target_name}, predicted on {name}",
         lead,
         name,
         predictions,
@@ -100,7 +100,7 @@ def write_page(
         parts=_PARTS,
         sizes=f"{n_remembered:,} remembered {scored.noun}, {len(labels):,} measured, "
         f"{len(classes)} classes",
-        history=plain(model.history_),
+        history=plain(model.report_.history),
         gallery=gallery,
         facts=_facts(),
     )

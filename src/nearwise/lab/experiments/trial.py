@@ -28,7 +28,7 @@ from nearwise.safe_files import plain
 NoiseKind = Literal["symmetric", "asymmetric"]
 WARM_UP_ROWS = 8
 HALVES = {"base-alone": "base_proba", "neighbors-alone": "neighbor_proba"}
-CHOICES = ("temperature_", "calibration_source_", "oof_nll_", "n_rounds_", "n_epochs_")
+CHOICES = ("temperature_", "oof_nll_", "n_rounds_", "n_epochs_")  # of peers
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,9 @@ def _halves(
     model: Any, split: Split, setting: Setting, blank: Record, views: dict[str, Any]
 ) -> tuple[list[Record], float | None]:
     """Measure the base alone and the neighbors alone, and the mean mass of the null."""
-    if not hasattr(model, "predict_parts"):
+    if not hasattr(model, "query"):
         return [], None
-    parts = model.predict_parts(split.X_test, **views)
+    parts = model.query(split.X_test, **views).parts
     rows = []
     for half, attribute in HALVES.items():
         given = getattr(parts, attribute)
@@ -236,7 +236,7 @@ def _keep_artifacts(
     name: str, model: Any, split: Split, setting: Setting, predictions: Predictions
 ) -> None:
     save_predictions(_path(setting, split, name, "predictions", "npz"), predictions)
-    history = getattr(model, "history_", None)
+    history = getattr(getattr(model, "report_", None), "history", getattr(model, "history_", None))
     if history:
         save_json(_path(setting, split, name, "curves", "json"), history)
     if hasattr(model, "explain") and split.seed == setting.gallery_seed:
@@ -252,6 +252,9 @@ def _neighbors_consulted(model: Any, split: Split) -> int | None:
 
 
 def _choices(model: Any) -> dict[str, Any]:
+    if report := getattr(model, "report_", None):
+        names = ("temperature", "calibration_source", "oof_nll")
+        return plain(report.choice | {name: getattr(report, name) for name in names})
     chosen = dict(getattr(model, "choice_", {}))
     chosen |= {n.rstrip("_"): getattr(model, n) for n in CHOICES if hasattr(model, n)}
     return plain(chosen)

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier
 
 import nearwise.classifier
+from nearwise.classifier import Parts
 from nearwise.lab.experiments.study import corrected_images, run_experiment, suite
 from nearwise.lab.experiments.study.jobs import record_path
 from nearwise.lab.experiments.study.key_space import KeySpace, NetworkView
@@ -35,14 +36,16 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.rows_ = images.reshape(len(images), -1)
         self.memory_ = MemoryBank(np.zeros((len(y), 2), np.float32), torch.from_numpy(codes))
-        self.temperature_ = 1.2
-        self.choice_ = {"space": "pixels"}
+        self.report_ = SimpleNamespace(choice={"space": "pixels"}, history=[], temperature=1.2)
         return self
 
-    def predict_parts(self, images):
-        proba = self.inner_.predict_proba(images.reshape(len(images), -1))
+    def predict_proba(self, images):
+        return self.inner_.predict_proba(images.reshape(len(images), -1))
+
+    def query(self, images):
+        proba, null_mass = self.predict_proba(images), np.full(len(images), 0.5)
         return SimpleNamespace(
-            proba=proba, base_proba=proba, neighbor_proba=proba, null_mass=np.full(len(proba), 0.5)
+            parts=Parts(proba, base_proba=proba, neighbor_proba=proba, null_mass=null_mass)
         )
 
     def relabel(self, ids, y):

@@ -291,9 +291,9 @@ def _measured_parts(
     inputs: StudyInputs,
     fit_seconds: float | None,
 ) -> Iterator[Record]:
-    model.predict_parts(_images(inputs.x_test[:WARM_UP_ROWS]))
+    model.predict_proba(_images(inputs.x_test[:WARM_UP_ROWS]))
     start = time.perf_counter()
-    parts = model.predict_parts(_images(inputs.x_test))
+    parts = model.query(_images(inputs.x_test)).parts
     seconds = time.perf_counter() - start
     for half, attribute in HALVES.items():
         given = getattr(parts, attribute)
@@ -308,10 +308,10 @@ def _measured_parts(
         blank, Prediction(blank.method, proba, _asked(model), seconds), inputs, session.out,
         fit_seconds=fit_seconds,
         null_mass=float(np.mean(parts.null_mass)),
-        choice=dict(getattr(model, "choice_", {})),
+        choice=dict(model.report_.choice),
     )  # fmt: skip
-    if getattr(model, "history_", None):
-        keep_json(session.out, record, "curves", model.history_)
+    if model.report_.history:
+        keep_json(session.out, record, "curves", model.report_.history)
     if record.experiment == "main" and record.method == "attention":
         keep_json(session.out, record, "galleries", _gallery(session, model, inputs, proba))
         drawn = classifier_map(model, _images(inputs.x_test), inputs.y_test, inputs.classes)

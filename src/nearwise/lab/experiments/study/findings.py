@@ -189,7 +189,7 @@ def classifier_findings(
     return {
         "error-against-k": error_curve(neighbor_labels, y, sizes, n_memory, n_classes),
         "collapse": {"purity": agreed, "accuracy": accuracy, "excess": agreed - accuracy, "k": k},
-        "temperatures": {"temperatures": [float(model.temperature_)]},
+        "temperatures": {"temperatures": [float(model.report_.temperature)]},
     }
 
 

@@ -75,9 +75,9 @@ def groups_of_new(model: FittedModel, given: np.ndarray | None, rows: AnyRows) -
                 "This classifier was fitted without groups. Leave groups out, or fit again with "
                 "groups."
             )
-        name = f" ({model.group_name!r})" if model.group_name else ""
+        said = f" ({model.group_name!r})" if model.group_name else ""
         raise ValueError(
-            f"This classifier was fitted with groups{name}, and new rows came without. Give one "
+            f"This classifier was fitted with groups{said}, and new rows came without. Give one "
             "value per row: groups=... (--groups COLUMN)."
         )
     name = next((one for one in GROUPED if one in model.bank.columns), None)

@@ -107,7 +107,7 @@ WRONG = {
     "rows never held out": (TimeSeriesSplit(4), "no split holds out row 0 .12 such rows of 60"),
     "a class missing": (KFold(3), r"split 1 of cv=KFold.*learns from no row of '0'"),
     "too many splits": (LeaveOneOut(), "more than 100 splits of 120 rows"),
-    "groups": (GroupKFold(2), r"needs groups, .* cv=list\(splitter.split\(X, y, groups\)\)"),
+    "groups": (GroupKFold(2), r"needs to know the groups of the rows: give them to fit\(groups="),
     "a generator": ((pair for pair in [HALF]), r"used up by one fit. Give a list"),
     "no split": ([], "gives no split"),
     "an empty part": ([(ROWS, [])], "split 1 of .* has an empty test part"),

@@ -70,10 +70,11 @@ def with_duplicates():
     return X, y
 
 
+@pytest.mark.parametrize("rows_apart", [True, False])
 @pytest.mark.parametrize("settings", [{}, {"n_neighbors": 1}, {"estimator": logistic()}], ids=str)
-def test_twenty_exact_duplicates_never_lend_a_row_its_own_label(settings):
+def test_twenty_exact_duplicates_never_lend_a_row_its_own_label(settings, rows_apart):
     X, y = with_duplicates()
-    model = fitted(X, y, **settings)
+    model = attn_knn(**{**CHEAP, **settings}).fit(X, y, groups=range(60) if rows_apart else None)
     before = model.predict_proba(None)
     assert sums_to_one(before)
     for i, proba in relabeled_one_by_one(model, [10, 17, 29]):
@@ -82,7 +83,7 @@ def test_twenty_exact_duplicates_never_lend_a_row_its_own_label(settings):
 
 def test_a_row_is_never_its_own_neighbor_among_duplicates():
     X, y = with_duplicates()
-    model = fitted(X, y)
+    model = attn_knn(**CHEAP).fit(X, y, groups=range(60))
     distances, ids = model.kneighbors(None, 20)
     assert not (ids == np.arange(60)[:, None]).any()
     assert (distances[10, :19] < 1e-6).all()
@@ -93,7 +94,7 @@ def test_a_row_is_never_its_own_neighbor_among_duplicates():
 def test_twins_with_opposite_labels_are_predicted_by_each_other():
     X, _ = blobs(60, 2)
     X, y = np.repeat(X[:40] * 10, 2, axis=0), np.tile([0, 1], 40)
-    model = fitted(X, y, n_neighbors=1)
+    model = attn_knn(**{**CHEAP, "n_neighbors": 1}).fit(X, y, groups=range(80))
     assert (model.predict(None) == y).mean() < 0.1
 
 

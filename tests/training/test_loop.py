@@ -239,7 +239,7 @@ def test_labels_and_ids_that_do_not_fit_are_named():
         with pytest.raises(ValueError, match="labels must be class positions from 0 to 2"):
             wrong = TrainingRows(rows.x_num, labels)
             train_embedder(small_network(), wrong, None, quick(), seed=0)
-    with pytest.raises(ValueError, match="Ids of the training rows repeat"):
+    with pytest.raises(ValueError, match="All training rows have one id"):
         repeated = TrainingRows(rows.x_num, rows.labels, ids=torch.zeros(120, dtype=torch.int64))
         train_embedder(small_network(), repeated, None, quick(), seed=0)
 

@@ -399,19 +399,35 @@ class RememberedSpace:
         at = self._judged
         return _judge(self._apart[at, : self._m], self._agrees[at, : self._m])
 
+    def _votes_without_groups(self, groups: Tensor) -> Tensor:
+        """Mean of `_votes` as it is where each group in turn is left out, (n_groups, 6)."""
+        judged, n_groups = self._judged, int(groups.max()) + 1
+        whole = F.pad(self._votes.float(), (0, 1), value=1.0)  # the last counts rows
+        left = whole.sum(0) - whole.new_zeros(n_groups, whole.shape[1]).index_add_(
+            0, groups[judged], whole
+        )
+        own = groups[self.own[judged]]
+        for at in range(own.shape[1]):
+            is_first = ~(own[:, :at] == own[:, at : at + 1]).any(1)
+            rows = torch.nonzero(is_first)[:, 0]
+            others = own[rows] != own[rows, at : at + 1]
+            counted = others & (others.cumsum(1) <= self._m)
+            apart, agrees = self._apart[judged[rows]], self._agrees[judged[rows]]
+            votes = F.pad(_judge(apart, agrees, counted.float()), (0, 1), value=1.0)
+            votes = votes * counted.any(1)[:, None]
+            left.index_add_(0, own[rows, at], votes - whole[rows])
+        return left[:, :-1] / left[:, -1:].clamp_min(1)
+
     @cached_property
     def _votes_without(self) -> Tensor:
         """Mean of `_votes` as it is where each row in turn is left out, (n, 6).
 
         Its own share goes, and where it is one of another row's own neighbors, the next takes its
-        place. Of groups the shares of all their rows go, and no more.
+        place. A row of a group is left out with all others of it.
         """
         judged, n = self._judged, len(self.labels)
         if self.groups is not None:
-            every = torch.zeros(n, self._votes.shape[1] + 1, device=judged.device)
-            every[judged] = F.pad(self._votes.float(), (0, 1), value=1.0)
-            rest = every.sum(0) - _sums(every, self.groups)
-            return (rest[:, :-1] / rest[:, -1:].clamp_min(1))[self.groups]
+            return self._votes_without_groups(self.groups)[self.groups]
         total = self._votes.sum(0).repeat(n, 1)
         total[judged] -= self._votes
         n_left = torch.full((n, 1), float(len(judged)), device=total.device)
@@ -490,10 +506,21 @@ def _reliability_of_others(
     return torch.cat(shares)
 
 
-def _judge(distances: Tensor, agrees: Tensor) -> Tensor:
-    """Log share of votes that agree, at several sharpnesses, and the plain share; (rows, 6)."""
-    relative = distances.float() / distances.float().mean(1, keepdim=True).clamp_min(1e-12)
-    shares = [(torch.softmax(-s * relative, dim=1) * agrees).sum(1) for s in _SHARPNESS]
+def _judge(distances: Tensor, agrees: Tensor, counted: Tensor | None = None) -> Tensor:
+    """Log share of votes that agree, at several sharpnesses, and the plain share; (rows, 6).
+
+    `counted` is 1 for those that count, else 0; by default all do.
+    """
+    distances = distances.float()
+    if counted is None:
+        relative = distances / distances.mean(1, keepdim=True).clamp_min(1e-12)
+        shares = [(torch.softmax(-s * relative, dim=1) * agrees).sum(1) for s in _SHARPNESS]
+    else:
+        n_counted = counted.sum(1, keepdim=True).clamp_min(1)
+        usual = (distances * counted).sum(1, keepdim=True) / n_counted
+        relative = distances / usual.clamp_min(1e-12)
+        votes = [torch.exp(-s * relative) * counted for s in _SHARPNESS]
+        shares = [(one * agrees).sum(1) / one.sum(1).clamp_min(1e-30) for one in votes]
     logs = [torch.log(0.98 * share + 0.01) for share in shares]
     return torch.stack([*logs, shares[0]], dim=1)
 

@@ -349,7 +349,8 @@ def _pairs(
     if isinstance(cv, Iterator):
         raise ValueError(f"{named} is used up by one fit. Give a list: cv=list(...).")
     try:
-        splits = cv.split(rows, labels, groups) if hasattr(cv, "split") else cv
+        of_groups = () if groups is None else (groups,)
+        splits = cv.split(rows, labels, *of_groups) if hasattr(cv, "split") else cv
         return list(islice(splits, MOST_FOLDS + 1))
     except (TypeError, ValueError) as error:
         if "groups" in str(error) and groups is None:

@@ -35,7 +35,7 @@ def test_a_folder_of_the_preset_that_went_is_fitted_again_as_the_default():
     model = AttnKNNClassifier.load(FOLDERS / "v7" / "model")
     assert (model.preset, model.estimator) == ("default", "auto")
     model.refresh()
-    assert {*model.choice_["base"]} & {"mlp", "boosting"}  # which the former preset left out
+    assert {*model.report_.choice["base"]} & {"mlp", "boosting"}  # which the former preset left out
     assert model.predict_proba(None).shape == (48, 2)
 
 

@@ -19,7 +19,7 @@ from sklearn.model_selection import (
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import given_folds
-from nearwise.classifier.storage.parameters import replace_former
+from nearwise.classifier.storage.model_schema import replace_former
 from nearwise.safe_files import plain
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fit_once, same, sums_to_one
 

@@ -85,7 +85,7 @@ JSON = {
     "a correction of one class": (
         "class_correction",
         {"shift": [0.0], "scale": [1.0], "bias": [0.0], "source": "prior", "wanted": None},
-        "class_correction|predictions",
+        "class_correction",
     ),
     "a ragged transition": (
         "label_model",
@@ -227,9 +227,12 @@ TENSORS = {
     "a prior that sums to two": (replace("prior", lambda t: t * 2), "prior"),
     "a prior of one class": (replace("prior", lambda t: torch.ones(1)), "prior"),
     "a prior of nine classes": (replace("prior", lambda t: torch.full((9,), 1 / 9)), "prior"),
-    "a prior of two classes": (replace("prior", lambda t: torch.full((2,), 0.5)), "predictions"),
+    "a prior of two classes": (replace("prior", lambda t: torch.full((2,), 0.5)), "prior"),
     "keys of NaN": (fill("bank/keys.features", np.nan), "bank/keys.features"),
-    "keys with fewer columns": (replace("bank/keys.features", lambda t: t[:, :2]), "predictions"),
+    "keys with fewer columns": (
+        replace("bank/keys.features", lambda t: t[:, :2]),
+        "models: features",
+    ),
     "keys of fewer rows": (replace("bank/keys.features", lambda t: t[:5]), "bank"),
     "folds that are not there": (fill("bank/columns.fold", 99), "columns.fold"),
     "head weights of NaN": (fill("head/space.bias", np.nan), "head/space.bias"),
@@ -257,7 +260,7 @@ BASE_TENSORS = {
     "a forest is missing": (drop("base/extra-trees/0"), "base/extra-trees/0"),
     "coefficients of NaN": (fill("base/logistic/0/coef", np.nan), "NaN or infinity"),
     "a class that is not there": (fill("base/logistic/0/classes", 7, at=-1), "classes"),
-    "other columns": (replace("base/logistic/0/coef", lambda t: t[:, :2]), "predictions"),
+    "other columns": (replace("base/logistic/0/coef", lambda t: t[:, :2]), "models: "),
     "quantiles that descend": (fill("features/quantiles", 1e9), "features"),
 }
 
@@ -436,9 +439,7 @@ def test_a_base_of_another_model_is_refused(own_base_folder, tmp_path):
     other = attn_knn(**{**CHEAP, "estimator": GaussianNB()}).fit(X, y)
     other.save(tmp_path / "other")
     theirs = read_folder(tmp_path / "other", kind=KIND, newest_version=VERSION).blobs
-    refused(
-        edited(own_base_folder, tmp_path / "m", blobs=lambda b: b.update(theirs)), "predictions"
-    )
+    refused(edited(own_base_folder, tmp_path / "m", blobs=lambda b: b.update(theirs)), "models: ")
 
 
 def test_a_network_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearwise.classifier.inputs.columns import ColumnReport
 from nearwise.classifier.inputs.rows import AnyRows, KnownColumns, Rows
-from nearwise.classifier.model.memory_views import MemoryViews
+from nearwise.classifier.model.memory_views import Forgetting, MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.memory import MemoryBank
@@ -210,6 +210,14 @@ class FittedModel:
     def fork(self) -> Self:
         """Copy the model for a change; what the change replaces is the copy's own."""
         return replace(self, predictor=self.predictor.fork())
+
+    def fading(self) -> Self:
+        """Let votes fade as the stream's state says, in a fork that is not published yet."""
+        half_life, first = self.stream.half_life, self.stream.first
+        self.predictor.views.forgetting = (
+            None if half_life is None else Forgetting(half_life, first)
+        )
+        return self
 
     def encoded(self, X: Any, views: Sequence[Any] | None = None) -> list[AnyRows]:
         """Check and encode new rows and their further views: those given, or such as `fit` made."""

@@ -86,7 +86,7 @@ def fit_again(params: Any, model: FittedModel) -> FittedModel:
     predictor.views.bank.next_id = bank.next_id
     arrived = int(bank.ids.max()) + 1
     stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank), changed=0)
-    return changes.fading(replace(model, predictor=predictor, stream=stream))
+    return replace(model, predictor=predictor, stream=stream).fading()
 
 
 def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:

@@ -16,7 +16,7 @@ from nearwise.classifier.inputs.labels import check_labels, label_values, positi
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import as_frame
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.memory_views import FOLD, GROUPED, Forgetting
+from nearwise.classifier.model.memory_views import FOLD, GROUPED
 from nearwise.classifier.online.capacity import rows_to_forget
 from nearwise.classifier.online.refreshing import can_refresh
 from nearwise.classifier.online.updates import (
@@ -232,14 +232,7 @@ def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
     if bound.eviction == "age" and bound.capacity is not None:
         half_life = usual_half_life(bound.capacity)
     stream = replace(fork.stream, half_life=half_life)
-    return fading(replace(fork, stream=stream, evicted=np.empty(0, dtype=np.int64)))
-
-
-def fading(fork: FittedModel) -> FittedModel:
-    """Let votes fade as the stream's state says; `fork` is not published yet."""
-    half_life, first = fork.stream.half_life, fork.stream.first
-    fork.predictor.views.forgetting = None if half_life is None else Forgetting(half_life, first)
-    return fork
+    return replace(fork, stream=stream, evicted=np.empty(0, dtype=np.int64)).fading()
 
 
 def _forgotten(fork: FittedModel, ids: Any) -> FittedModel:

@@ -19,8 +19,14 @@ from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import GROUP
 from nearwise.classifier.online import by_settings, changes
 from nearwise.classifier.settings import Settings
-from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
-from nearwise.classifier.storage.parameters import replace_former_eviction
+from nearwise.classifier.storage.model_schema import (
+    Category,
+    Count,
+    LabelType,
+    Part,
+    Share,
+    replace_former_eviction,
+)
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
 from nearwise.memory.arrow import frame_of, read_stream, tensors_of

@@ -37,11 +37,16 @@ from nearwise.classifier.model.row_models import (
     TableModels,
 )
 from nearwise.classifier.noise import noisy_labels
-from nearwise.classifier.online.changes import fading
 from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.journaling import REMOVE, replay
-from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
-from nearwise.classifier.storage.parameters import read_cv, replace_former, stored_cv
+from nearwise.classifier.storage.model_schema import (
+    StoredJournal,
+    check_json,
+    check_params,
+    read_cv,
+    replace_former,
+    stored_cv,
+)
 from nearwise.classifier.storage.row_storage import (
     pack_indexes,
     pack_rows,
@@ -660,7 +665,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
                 group_name=meta.get("group_name"),
                 stream=StreamState(**meta["stream"]),
             )
-            model.fitted_ = fitted = fading(fitted)
+            model.fitted_ = fitted = fitted.fading()
         with part_of_folder("models"):
             _base_of_few(fitted)
     except InvalidPartError as error:

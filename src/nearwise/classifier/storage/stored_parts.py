@@ -63,8 +63,8 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
             raise ValueError(f"{name} holds NaN or infinity")
     n_classes = meta["bank"]["n_classes"]
     prior = tensors["prior"]
-    if prior.ndim != 1 or not 2 <= len(prior) <= n_classes or not _are_shares(prior):
-        raise ValueError(f"prior is not the shares of at most {n_classes} classes")
+    if prior.shape != (n_classes,) or not _are_shares(prior):
+        raise ValueError(f"prior is not the shares of {n_classes} classes")
     for name, entries in _per_class(meta):
         # Classes that came later have none.
         if entries is not None and not 2 <= len(entries) <= len(prior):

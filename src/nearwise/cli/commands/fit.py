@@ -317,7 +317,7 @@ def _summarize(
         n_used = sum(use != "left out" for use in model.report_.columns.values())
         learned, judged = f"rows and {n_used} columns", "NLL out of fold"
         if model.cv == "latest":
-            judged = f"NLL of the latest {model.choice_['held_out']} rows"
+            judged = f"NLL of the latest {model.report_.choice['held_out']} rows"
     else:
         size = model.report_.columns["image"].removesuffix(" uint8")
         n_held = model.report_.choice["held_out"]

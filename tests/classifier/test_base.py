@@ -31,7 +31,7 @@ def predictions(table, y, weight=None):
     fold = (np.arange(400), np.arange(400, 600))
     candidate = boosting(encoder)
     view = encoder.ordinal(rows)
-    assert list(candidate.fit_folds(view, [(y, weight)], [fold])) == [0]
+    assert list(candidate.fit_folds(view, y, weight, [fold])) == [0]
     return candidate.log_proba(view, 0, 3)
 
 

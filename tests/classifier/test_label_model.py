@@ -1,7 +1,5 @@
 """Label models: what fits, pools and memory ask, with labels as given and with wrong labels."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -54,7 +52,7 @@ def test_a_transition_without_mistakes_takes_labels_as_given():
 def test_labels_as_given_change_nothing():
     scores, weight = log_proba(), torch.arange(N).float()
     assert AS_GIVEN.given_log_proba(scores) is scores
-    assert AS_GIVEN.target(0, LABELS, None) == (LABELS, None)
+    assert AS_GIVEN.target(LABELS, None) == (LABELS, None)
     expected = torch.tensor([weight[torch.from_numpy(c == LABELS)].sum() for c in range(C)])
     assert same(AS_GIVEN.class_counts(torch.from_numpy(LABELS), weight, C), expected)
     parts = {"one": scores.numpy()}
@@ -74,9 +72,7 @@ def test_class_weights_count_the_true_classes_without_bias():
 
 
 def test_each_fold_has_its_own_labels_and_all_have_those_of_the_fold_that_left_them_out():
-    targets = [(np.full(N, fold), np.full(N, fold + 0.5)) for fold in range(2)]
     model = noisy(MATRIX)
-    model = replace(model, rows=model.rows._replace(targets=targets))
     joint = [log_proba(fold).exp().numpy() * MATRIX[:, LABELS].T for fold in range(2)]
     for fold in range(2):
         one = model.of_fold(fold)
@@ -84,29 +80,11 @@ def test_each_fold_has_its_own_labels_and_all_have_those_of_the_fold_that_left_t
         assert same(found, joint[fold].argmax(axis=1))
         share = joint[fold].max(axis=1) / joint[fold].sum(axis=1)
         np.testing.assert_allclose(certainty, share, rtol=1e-5)
-        assert one.target(0, LABELS, None) is targets[fold]
     every = model.of_all(FOLDS)
     own = np.arange(N) % 2
     found, _ = every.labels(remembered(every))
     assert same(found, np.where(own == 0, joint[0].argmax(1), joint[1].argmax(1)))
-    assert same(every.target(0, LABELS, None)[0], own)
-    assert same(every.target(0, LABELS, None)[1], own + 0.5)
     assert {*model.columns_of_new(lambda: log_proba(9))} == {LOG_PROBA}
-
-
-def test_targets_of_posterior_labels_replace_those_given():
-    model = noisy(MATRIX)
-    assert model.target(0, LABELS, None) == (LABELS, None)
-    assert len(model.pool_options({"one": log_proba().numpy()})) == 2 and not model.checkpoint_tag
-    targets = [(LABELS[::-1], np.ones(N)), (LABELS, np.ones(N))]
-    fitted = NoisyLabels(
-        transition=model.transition,
-        matrices=model.matrices,
-        rows=model.rows._replace(targets=targets),
-    )
-    assert fitted.target(0, LABELS, None) is targets[0]
-    assert fitted.target(4, LABELS, None) is targets[1]
-    assert len(fitted.pool_options({"one": log_proba().numpy()})) == 1 and fitted.checkpoint_tag
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,8 @@ def test_a_rows_own_label_leaves_its_own_prediction_unmoved(fitted_noisy):
         label = model.memory_.labels[i].item()
         for other in {0, 1, 2} - {label}:
             model.relabel([i], [other])
-            # float32 sums round by which classes are met first: a unit in the last place
-            np.testing.assert_allclose(model.predict_proba(None)[i], before[i], rtol=1e-6)
+            # float32 sums round by which classes are met first: a few units in the last place
+            np.testing.assert_allclose(model.predict_proba(None)[i], before[i], rtol=1e-5)
         model.relabel([i], [label])
     assert same(model.predict_proba(None), before)
 
@@ -269,16 +269,15 @@ def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     assert set(issues["id"]) == set(kept.tolist())
 
 
-def test_networks_correct_labels_only_where_posterior_ones_teach_more():
+def test_networks_of_images_start_from_posterior_labels_and_correct_them():
     given = np.array([0, 2, 1])
     matrix = np.array([[0.8, 0.2, 0.0], [0.1, 0.6, 0.3], [0.0, 0.3, 0.7]])
-    rows = TrainingRows(torch.zeros(1, 3, 3), np.full(3, 1 / 3))
+    rows = TrainingRows(torch.zeros(1, 3, 3), np.full(3, 1 / 3), np.full((3, 3), 1 / 3))
     matrices = torch.from_numpy(matrix)[None]
-    known = {"transition": known_transition(matrix, given), "matrices": matrices}
-    assert NoisyLabels(rows=rows, **known).likelihood(given) is None
-    taught = rows._replace(targets=[(np.full((3, 3), 1 / 3), None)])
-    found = NoisyLabels(rows=taught, **known).likelihood(given)
-    assert found.tolist() == [[0.8, 0.1, 0.0], [0.0, 0.3, 0.7], [0.2, 0.6, 0.3]]
+    model = NoisyLabels(transition=known_transition(matrix, given), matrices=matrices, rows=rows)
+    expected = [[0.8, 0.1, 0.0], [0.0, 0.3, 0.7], [0.2, 0.6, 0.3]]
+    assert model.likelihood(given).tolist() == expected
+    assert model.target(given, None)[0] is rows.proba
     assert AS_GIVEN.likelihood(given) is None
 
 

@@ -135,8 +135,8 @@ def test_where_people_err_on_hard_rows_the_rate_follows_what_networks_agree_on()
     assert found.interval[0] < found.rate < found.interval[1]
     same_again, _, _ = found_rate(keys, given, unsure)  # they agree as often as predictions say
     assert same_again.rate == pytest.approx(alone.rate)
-    some_more, _, _ = found_rate(keys, given, unsure + 0.1)
-    assert alone.rate < some_more.rate < found.rate
+    more, _, _ = found_rate(keys, given, right + 0.03)
+    assert alone.rate < found.rate < more.rate
     out_of_reach, _, note = found_rate(keys, given, 1.0)  # no rate makes predictions as sure
     assert out_of_reach.rate == pytest.approx(alone.rate) and "agreement" not in note
 
@@ -157,7 +157,7 @@ def test_fewer_wrong_labels_are_looked_for_among_many_images(n, share, doubted):
     agreement = (keys.argmax(1) == truth).mean()
     notes = [sought(keys, given, agreed)[1] for agreed in (agreement, None)]
     assert ["decision" not in note for note in notes] == [doubted, False]
-    assert [0.02 < note["rate"] < 0.05 for note in notes] == [share > 0] * 2
+    assert [0.02 < note["rate"] < 0.06 for note in notes] == [share > 0] * 2
 
 
 @pytest.fixture(scope="module", params=[(3, "auto"), (10, "auto"), (3, 0.3)], ids=str)

@@ -34,7 +34,7 @@ from nearwise.classifier.inputs.table import (
     ready_embeddings,
 )
 from nearwise.classifier.model.gates import Pool, clearly_lower, lean_pool, pooled, tempered_nll
-from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.functional.threads import coarse_threads, one_thread, own_threads
 from nearwise.warn import warn_user
 
@@ -58,14 +58,13 @@ class Candidate:
     is_given: bool = False
 
     def fit_folds(
-        self, view: np.ndarray, targets: list[Target], folds: list[Fold]
+        self, view: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, folds: list[Fold]
     ) -> Iterator[int]:
         """Fit a model to each fold's training rows and give its number once it is there.
 
-        `view` (n, width) holds all rows, a target all their labels and weights.
+        `view` (n, width), `labels` and `weight` (n,) are of all rows.
         """
-        fit = delayed(self._fitted)
-        jobs = (fit(view, *given, fold) for given, fold in zip(targets, folds, strict=True))
+        jobs = (delayed(self._fitted)(view, labels, weight, fold) for fold in folds)
         models = Parallel(self._n_side_by_side, prefer="threads", return_as="generator")(jobs)
         try:
             for model in models:
@@ -310,12 +309,12 @@ def cross_fit(
         """Fit some folds' models; those candidates that were done before an interrupt."""
         for at, candidate in enumerate(ones):
             view = getattr(encoder, candidate.view)(rows)
-            targets = [label_model.target(fold, labels, weight) for fold in numbers]
+            some = [folds[fold] for fold in numbers]
             name = f"base: {candidate.name}, fold"
             try:
                 if progress is not None:
                     progress(f"{name} {numbers.start + 1} of {len(folds)}")
-                for fold in candidate.fit_folds(view, targets, [folds[fold] for fold in numbers]):
+                for fold in candidate.fit_folds(view, labels, weight, some):
                     if progress is not None and fold + 1 in numbers:
                         progress(f"{name} {fold + 2} of {len(folds)}")
                     held_out = folds[fold][1]

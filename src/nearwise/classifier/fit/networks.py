@@ -13,7 +13,6 @@ from nearwise.classifier.fit.feature_space import choose_feature_space
 from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
 from nearwise.classifier.inputs.rows import AnyRows
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
-from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.row_models import FeatureSpace
 from nearwise.classifier.progress import Progress
 from nearwise.nn import NeighborNetwork
@@ -67,8 +66,8 @@ def fit_embedding(
     networks, nlls = [], []
     folds = problem.folds * problem.n_networks
     for member, fold in enumerate(folds):
-        target, name = problem.target(member), f"embedder {kind}, member {member + 1}"
-        network, result = trainer.fit(fold, target, member, name, second, likelihood)
+        name = f"embedder {kind}, member {member + 1}"
+        network, result = trainer.fit(fold, member, name, second, likelihood)
         networks.append(network)
         nlls.append(result.best_value)
         if result.interrupted and problem.is_held_out:
@@ -90,7 +89,6 @@ def fit_keys(
     problem: Problem,
     settings: FitSettings,
     rows: np.ndarray,
-    target: Target,
     member: int,
     progress: Progress,
 ) -> Embedding:
@@ -108,7 +106,7 @@ def fit_keys(
     train = training_settings("table", problem, settings)
     name = f"key space {member + 1} of {len(problem.folds) + 1}"
     trainer = _Trainer("table", train, problem, settings, progress)
-    return Embedding("table", [trainer.fit(fold, target, member, name)[0]])
+    return Embedding("table", [trainer.fit(fold, member, name)[0]])
 
 
 def fit_apart(
@@ -123,8 +121,8 @@ def fit_apart(
 ) -> NeighborNetwork:
     """Train a network that is not a member, on rows of the memory and their present targets."""
     apart, member = replace(problem, history=[]), problem.n_networks + number
-    fold, target = (rows, problem.folds[0][1]), problem.target(0)
-    return _Trainer(kind, train, apart, settings, progress).fit(fold, target, member, name)[0]
+    fold = rows, problem.folds[0][1]
+    return _Trainer(kind, train, apart, settings, progress).fit(fold, member, name)[0]
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,6 @@ class _Trainer:
     def fit(
         self,
         fold: tuple[np.ndarray, np.ndarray],
-        target: Target,
         member: int,
         name: str,
         second: AnyRows | None = None,
@@ -150,12 +147,12 @@ class _Trainer:
         kind, train, problem, settings = self.kind, self.train, self.problem, self.settings
         described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
         folder = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
-        folder += f"{problem.label_model.checkpoint_tag}-{member}"
+        folder += f"-{member}"
         network, result = train_member(
             kind,
             problem.encoder,
             problem.rows,
-            *target,
+            *problem.target,
             fold,
             problem.n_classes,
             train,

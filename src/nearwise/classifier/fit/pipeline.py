@@ -169,7 +169,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     every_label = problem.label_model.of_all(problem.folds)
     if _may_be_gaussian(problem, settings):
         progress.stage(GAUSSIAN)
-        own, begun = _better_gaussian(problem, settings, every_label)
+        own, begun = _better_gaussian(problem, settings)
         problem.is_gaussian = own is not None
     if learns:
         embedding = _networks(problem, settings, progress)
@@ -178,13 +178,11 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     if embedding is not None and (base is None or not base.asks(HEAD)):
         embedding = None
     if problem.choice.get("embedder") == "table":
-        target = every_label.target(0, problem.labels, problem.weight)
-        n_folds = len(problem.folds)
-        embedding = fit_keys(problem, settings, every, target, n_folds, progress)
+        embedding = fit_keys(problem, settings, every, len(problem.folds), progress)
         spaces[TRAINED] = embedding.keys(0, *problem.table)
     if _takes_forest(problem, settings):
         progress.stage("forest")
-        own = _forest(problem, settings, every, every_label, begun=begun)
+        own = _forest(problem, settings, every, begun=begun)
         opinion = own[1]
     if own is not None:
         base = base or _alone(problem, *own)
@@ -323,7 +321,7 @@ def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
 
 
 def _better_gaussian(
-    problem: Problem, settings: FitSettings, label_model: LabelModel
+    problem: Problem, settings: FitSettings
 ) -> tuple[tuple[Candidate, Tensor] | None, ExtraTreesClassifier | None]:
     """Give what `_gaussian` does if it predicts left-out rows better than votes, else None.
 
@@ -334,26 +332,26 @@ def _better_gaussian(
     def nll(left_out: Tensor) -> float:
         return tempered_nll(left_out.double().numpy(), *problem.judged)
 
-    gaussian, begun = _gaussian(problem, label_model), None
+    gaussian, begun = _gaussian(problem), None
     least = min(problem.choice["feature_nll"].values())
     if len(problem.labels) <= FEW:
         every = np.arange(len(problem.labels))
-        forest, out_of_bag = _forest(problem, settings, every, label_model, smaller=2)
+        forest, out_of_bag = _forest(problem, settings, every, smaller=2)
         least, begun = min(least, nll(out_of_bag)), forest.model
     return (gaussian if nll(gaussian[1]) < least else None), begun
 
 
-def _gaussian(problem: Problem, label_model: LabelModel) -> tuple[Candidate, Tensor]:
+def _gaussian(problem: Problem) -> tuple[Candidate, Tensor]:
     """Fit Gaussian classes, with a temperature fitted to the rows, each left out.
 
     Gives the left-out log-probabilities (n, C).
     """
-    labels, weight = label_model.target(0, problem.labels, problem.weight)
+    labels, weight = problem.labels, problem.weight
     arrays, scores = fit_gaussian(*problem.table, labels, weight)
     parts = np.full((len(labels), problem.n_classes), _LEAST)
     parts[:, arrays["classes"]] = np.maximum(log_softmax(scores, axis=1), _LEAST)
     if problem.groups is not None:
-        parts = _without_groups(problem, labels, weight)
+        parts = _without_groups(problem)
     pool = pooled({GAUSSIAN: parts}, *problem.judged, ridge=RIDGE / len(labels))
     power = pool.powers[GAUSSIAN]
     arrays |= {name: arrays[name] * power**0.5 for name in ("factor", "offset")}
@@ -393,7 +391,6 @@ def _forest(
     problem: Problem,
     settings: FitSettings,
     rows: np.ndarray,
-    label_model: LabelModel,
     *,
     smaller: int = 1,
     begun: ExtraTreesClassifier | None = None,
@@ -406,7 +403,7 @@ def _forest(
     encoder, encoded = problem.table
     options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
     options["n_estimators"] //= smaller
-    labels, weight = label_model.target(0, problem.labels, problem.weight)
+    labels, weight = problem.labels, problem.weight
     model, out_of_bag = fit_forest(
         encoder.ordinal_filled(encoded.take(rows)),
         labels[rows],
@@ -489,7 +486,7 @@ class _LeftOut:
         self.opinion = self.out_of_bag = None
         if _takes_forest(problem, settings):
             encoder, rows = problem.table
-            fitted = _forest(problem, settings, self.train, self.label_model, smaller=2)
+            fitted = _forest(problem, settings, self.train, smaller=2)
             forest, self.out_of_bag = fitted
             log_proba = forest.log_proba(
                 encoder.ordinal_filled(rows.take(held_out)), 0, problem.n_classes
@@ -515,8 +512,7 @@ class _LeftOut:
     def trained_keys(self, progress: Progress) -> Tensor:
         """Keys (n, width) of all rows by a network of the others."""
         problem, number = self.problem, self.number
-        target = problem.target(number)
-        network = fit_keys(problem, self.settings, self.train, target, number, progress)
+        network = fit_keys(problem, self.settings, self.train, number, progress)
         return network.keys(0, *problem.table)
 
     def nll(self, found: Retrieval) -> float:

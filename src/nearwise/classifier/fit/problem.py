@@ -158,9 +158,10 @@ class Problem:
         """The rows in all their views, of the kind that the encoder makes."""
         return [self.rows, *self.views]
 
-    def target(self, member: int) -> Target:
-        """Labels and weights that a fold's models are fitted to."""
-        return self.label_model.target(member, self.labels, self.weight)
+    @property
+    def target(self) -> Target:
+        """Labels and weights that networks are fitted to."""
+        return self.label_model.target(self.labels, self.weight)
 
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:

@@ -39,14 +39,11 @@ class LabelModel:
     ----------
     as_given : bool
         Whether every given label is the class to predict.
-    checkpoint_tag : str
-        Distinguishes networks fitted to other targets from those fitted to the labels as given.
     caveat : str
         What a promise about new rows takes for granted of the labels; a clause, or empty.
     """
 
     as_given: bool = True
-    checkpoint_tag: str = ""
     caveat: str = ""
 
     def given_log_proba(self, log_proba: Tensor) -> Tensor:
@@ -65,8 +62,8 @@ class LabelModel:
         """Give the pools to try of out-of-fold log-probabilities (n, C), the plainest first."""
         return [parts]
 
-    def target(self, fold: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
-        """Labels and weights (n,) that the models of a fold are fitted to."""
+    def target(self, labels: np.ndarray, weight: np.ndarray | None) -> Target:
+        """Labels and weights (n,) that networks are fitted to."""
         return labels, weight
 
     def likelihood(self, labels: np.ndarray) -> Tensor | None:

@@ -1,7 +1,6 @@
 """Fits the label model of a problem: the transition, and the labels to fit to."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -10,10 +9,8 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from nearwise.classifier.fit.base import cross_fit
 from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem, Unseen
-from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
-from nearwise.classifier.model.label_model import Target
+from nearwise.classifier.model.gates import clearly_lower, pooled
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.noise.noisy_labels import (
     CheckedLabels,
@@ -36,8 +33,6 @@ from nearwise.classifier.noise.transition import (
 from nearwise.classifier.noise.true_labels import (
     Prediction,
     TrueLabelPredictor,
-    light_candidates,
-    of_one_class,
 )
 from nearwise.classifier.progress import Progress
 from nearwise.metrics.calibration import wilson_interval
@@ -91,10 +86,7 @@ class NoisyLabelFitter(LabelFitter):
         """
         progress.stage("label noise")
         predictor = TrueLabelPredictor(problem, settings, unseen(), progress, self.known)
-        model = find_label_model(predictor)
-        if isinstance(model, NoisyLabels):
-            model = with_targets(model, problem, settings, progress)
-        problem.label_model = model
+        problem.label_model = find_label_model(predictor)
 
 
 def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabels:
@@ -207,76 +199,10 @@ def _noisy_labels(
     log_proba = as_float(np.stack([member.log_proba for member in members]))
     matrices = as_float(np.stack([member.matrix for member in members]))
     mean = np.mean(_posteriors(log_proba, matrices, problem.labels), axis=0)
-    training = TrainingRows(log_proba, np.average(mean, axis=0, weights=problem.weight))
+    shares = np.average(mean, axis=0, weights=problem.weight)
+    proba = mean.astype(np.float32) if problem.encoder.soft_targets else None
+    training = TrainingRows(log_proba, shares, proba)
     return NoisyLabels(transition=transition, signal=signal, matrices=matrices, rows=training)
-
-
-def with_targets(
-    model: NoisyLabels, problem: Problem, settings: FitSettings, progress: Progress
-) -> NoisyLabels:
-    """Fit to what is known of the true labels, where this teaches more than the given ones."""
-    assert model.rows is not None  # dropped only after the fit
-    posteriors = _posteriors(model.rows.log_proba, model.matrices, problem.labels)
-    fitted = replace(model, rows=model.rows._replace(targets=_targets(posteriors, problem)))
-    pairs = zip(posteriors, problem.folds, strict=False)  # folds held out once share one
-    # a posterior of one class teaches nothing
-    taught = not any(of_one_class(proba[train].argmax(axis=1)) for proba, (train, _) in pairs)
-    taught = taught and _worth_fitting(model, fitted, problem, settings, progress)
-    problem.choice["label_noise"]["fitted_to"] = "posterior" if taught else "given"
-    return fitted if taught else model
-
-
-def _targets(posteriors: list[np.ndarray], problem: Problem) -> list[Target]:
-    """Turn probabilities of the true labels (n, C), one array per version, into what is fitted to.
-
-    Networks of images learn from them as they are. Models of tables take one label per row: the
-    most probable (n,), weighted by its probability.
-    """
-    targets: list[Target] = []
-    for proba in posteriors:
-        if problem.encoder.soft_targets:
-            targets.append((proba.astype(np.float32), problem.weight))
-            continue
-        weight = proba.max(axis=1)
-        weight = weight if problem.weight is None else weight * problem.weight
-        targets.append((proba.argmax(axis=1), weight))
-    return targets
-
-
-def _worth_fitting(
-    given: NoisyLabels,
-    posterior: NoisyLabels,
-    problem: Problem,
-    settings: FitSettings,
-    progress: Progress,
-) -> bool:
-    """Whether light models of posterior labels predict given ones better than those of given ones.
-
-    By two standard errors of the difference, row by row: where the posterior is unsure, its most
-    probable labels look surer than the rows are.
-    """
-    if problem.encoder.soft_targets or settings.base is None:
-        return True
-    shared = settings.holds_out_once
-    folds = problem.folds[:1] if shared else problem.folds
-    held_out = np.concatenate([rows for _, rows in folds])
-    losses = []
-    for model in (given, posterior):
-        base = cross_fit(
-            light_candidates(problem, settings),
-            *problem.table,
-            problem.labels,
-            problem.weight,
-            folds,
-            problem.n_classes,
-            label_model=model,
-            progress=progress.stage,
-        )
-        losses.append(given_losses(base.oof_log_proba[held_out], problem.labels[held_out], model))
-    means = [float(loss.mean()) for loss in losses]
-    compared = dict(zip(("given", "posterior"), means, strict=True))
-    problem.choice["label_noise"]["round_two_nll"] = compared
-    return clearly_lower(losses[1], losses[0])
 
 
 def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list[np.ndarray]:

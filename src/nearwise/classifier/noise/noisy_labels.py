@@ -150,13 +150,12 @@ class TrainingRows(NamedTuple):
 
     `log_proba` (n_versions, n, C) of the true labels are made for a fold without any given label
     of the rows that it holds out and without the row's own; `shares` (C,) are those of the true
-    labels; `targets` what each version's base and networks are fitted to, None: the labels as
-    given.
+    labels; `proba` (n, C) those of images once the given ones are known too.
     """
 
     log_proba: Tensor
     shares: np.ndarray
-    targets: list[Target] | None = None
+    proba: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -176,28 +175,18 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", torch.from_numpy(self.transition.matrix).float())
 
-    @property
-    def _targets(self) -> list[Target] | None:
-        """What each version's models are fitted to; None for the labels as given."""
-        return None if self.rows is None else self.rows.targets
-
-    @property
-    def checkpoint_tag(self) -> str:  # type: ignore[override]
-        """Distinguishes networks fitted to posterior labels from those fitted to given ones."""
-        return "" if self._targets is None else "-true"
-
     def pool_options(self, parts: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         """Try predictions of given labels also as what they imply of the true ones."""
-        return [parts, self.with_true(parts)] if self._targets is None else [parts]
+        return [parts, self.with_true(parts)]
 
-    def target(self, fold: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
-        """Posterior labels with their probabilities as weights, where these teach more."""
-        targets = self._targets
-        return (labels, weight) if targets is None else targets[min(fold, len(targets) - 1)]
+    def target(self, labels: np.ndarray, weight: np.ndarray | None) -> Target:
+        """Probabilities of the true labels of images, which networks start from."""
+        proba = None if self.rows is None else self.rows.proba
+        return labels if proba is None else proba, weight
 
     def likelihood(self, labels: np.ndarray) -> Tensor | None:
-        """Take it from the transition, where posterior labels teach more than the given ones."""
-        return None if self._targets is None else self.matrices[0].T[torch.from_numpy(labels)]
+        """Probability of each given label for every class (n, C), by the transition."""
+        return self.matrices[0].T[torch.from_numpy(labels)]
 
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
         """Weighted number of the training rows of each true class, (n_classes,)."""
@@ -228,24 +217,16 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
     def of_fold(self, fold: int) -> Self:
         """Return the version of one fold alone."""
         assert self.rows is not None  # used only in the fit
-        targets = self.rows.targets and [self.rows.targets[fold]]
-        rows = self.rows._replace(log_proba=self.rows.log_proba[fold, None], targets=targets)
+        rows = self.rows._replace(log_proba=self.rows.log_proba[fold, None])
         return replace(self, matrices=self.matrices[fold, None], rows=rows)
 
     def of_all(self, folds: list[Fold]) -> Self:
         """Return one version, of each row that of the fold that held it out."""
         assert self.rows is not None  # used only in the fit
         log_proba = self.rows.log_proba[:1].clone()
-        targets: list[Target] | None = None
         for fold, (_, held_out) in enumerate(folds):
             log_proba[0, held_out] = self.rows.log_proba[fold, held_out]
-        if self.rows.targets is not None:
-            labels, certainty = (np.array(part) for part in self.rows.targets[0])
-            for (_, held_out), (theirs, sure) in zip(folds, self.rows.targets, strict=True):
-                assert sure is not None  # as `with_targets` makes them
-                labels[held_out], certainty[held_out] = theirs[held_out], sure[held_out]
-            targets = [(labels, certainty)]
-        rows = self.rows._replace(log_proba=log_proba, targets=targets)
+        rows = self.rows._replace(log_proba=log_proba)
         return replace(self, matrices=self.matrices.mean(0, keepdim=True), rows=rows)
 
     def remembered(self) -> Self:

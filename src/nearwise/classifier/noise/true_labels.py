@@ -17,7 +17,7 @@ from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_f
 from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
-from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_log_proba
+from nearwise.classifier.noise.noisy_labels import ForwardCorrection
 from nearwise.classifier.noise.transition import estimate_transition, towards_none
 from nearwise.classifier.progress import Progress
 from nearwise.functional import Neighbors, topk_neighbors
@@ -28,23 +28,19 @@ _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
 _POOLED = (1, 3)  # positions of the sharpnesses whose votes join the pool
 _OF_MANY = 64  # neighbors that vote among many images
 _EVEN = 0.02  # share of the uniform distribution mixed into votes
-_CLEANINGS = 2  # rounds of votes on posterior labels
-_GIVEN, _POSTERIOR = "votes of given labels", "votes of posterior labels"
 _TURNS = 3  # times that powers and transition are found in turn
 
 
 class Prediction(NamedTuple):
     """Pooled predictions (n, C) of the true labels of all rows, each without its own given label.
 
-    `matrix` is the transition they go with, `nll` that of the given labels, in nats, `power` that
-    of the first part in the pool, `losses` the NLL of the given label of each row that was learned
-    from.
+    `matrix` is the transition they go with, `nll` that of the given labels, in nats, `losses` the
+    NLL of the given label of each row that was learned from.
     """
 
     log_proba: np.ndarray
     matrix: np.ndarray
     nll: float
-    power: float
     losses: np.ndarray
 
 
@@ -83,12 +79,11 @@ class TrueLabelPredictor:
     def predict(self, rows: np.ndarray) -> Prediction:
         """Pool cross-fitted predictions of all rows, learned from given labels of `rows` alone."""
         found = self._seek(rows)
-        votes = [_vote(found, weights, self.given) for weights in found.weights]
-        firsts = [self._pool({"vote": vote}, {}, rows, None) for vote in votes]
-        best = min(range(len(firsts)), key=lambda i: firsts[i].nll)
-        of_given, of_true = self._cross_fit(rows, found, best, firsts[best])
-        plain = self._pool(of_given | of_true, {}, rows, firsts[best].matrix)
-        wider = self._pool(of_true, of_given, rows, plain.matrix)
+        votes = [{"vote": _vote(found, weights, self.given)} for weights in found.weights]
+        first = min((self._pool(vote, rows, None) for vote in votes), key=lambda p: p.nll)
+        of_given = self._cross_fit(rows, found)
+        plain = self._pool(of_given, rows, first.matrix)
+        wider = self._pool(of_given, rows, plain.matrix, implied=True)
         return wider if clearly_lower(wider.losses, plain.losses) else plain
 
     def _seek(self, rows: np.ndarray) -> Found:
@@ -118,39 +113,35 @@ class TrueLabelPredictor:
 
     def _pool(
         self,
-        parts: dict[str, np.ndarray],
         of_given: dict[str, np.ndarray],
         rows: np.ndarray,
         start: np.ndarray | None,
+        *,
+        implied: bool = False,
     ) -> Prediction:
-        """Find the powers of predictions and the transition in turn.
+        """Find the powers of predictions of given labels and the transition in turn.
 
-        Those of `of_given` join together with what they imply of true labels by the transition.
+        With `implied` what they imply of true labels by the transition joins them.
         """
         matrix = start if self.known is None else self.known
         labels = self.problem.labels[rows]
         weight = None if self.problem.weight is None else self.problem.weight[rows]
         for _ in range(_TURNS if self.known is None else 1):
-            every, model = parts, _corrected(matrix)
-            if isinstance(model, ForwardCorrection) and of_given:
-                every = parts | model.with_true(of_given)
-            learned = {name: part[rows] for name, part in every.items()}
-            pool = pooled(learned, labels, weight, model)._replace(parts=every)
+            parts, model = of_given, _corrected(matrix)
+            if implied and isinstance(model, ForwardCorrection):
+                parts = model.with_true(of_given)
+            learned = {name: part[rows] for name, part in parts.items()}
+            pool = pooled(learned, labels, weight, model)._replace(parts=parts)
             if self.known is None:
                 matrix = estimate_transition(np.exp(pool.log_proba[rows]), labels, weight=weight)
                 matrix = towards_none(matrix, self.share)
         assert matrix is not None  # known or estimated
         log_proba = pool.log_proba
         losses = given_losses(log_proba[rows], labels, _corrected(matrix))
-        return Prediction(log_proba, matrix, pool.nll, next(iter(pool.powers.values())), losses)
+        return Prediction(log_proba, matrix, pool.nll, losses)
 
-    def _cross_fit(
-        self, rows: np.ndarray, found: Found, best: int, first: Prediction
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Predict given and true labels by models and votes.
-
-        Each leaves a part of `rows` out, and all others.
-        """
+    def _cross_fit(self, rows: np.ndarray, found: Found) -> dict[str, np.ndarray]:
+        """Predict given labels by models and votes; each learns from a part of `rows` alone."""
         n, n_classes = self.given.shape
         others = np.setdiff1d(np.arange(n), rows)
         total: dict[str, np.ndarray] = {}
@@ -161,20 +152,17 @@ class TrueLabelPredictor:
             light = light_candidates(self.problem, self.settings) if modelled else []
             voters, queries = rows[train], np.concatenate([rows[held_out], others])
             inside = np.isin(found.positions, voters)
-            inner_weights = [weights * inside for weights in found.weights]
-            labels = self._clean(found, inner_weights[best], voters, first)
             predictions = {
-                f"{kind} {i}": _vote(found, inner_weights[i], votes)[queries]
-                for kind, votes in ((_GIVEN, self.given), (_POSTERIOR, labels))
+                f"votes {i}": _vote(found, found.weights[i] * inside, self.given)[queries]
                 for i in _POOLED
             }
             for candidate in light:
                 self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
                 encoder, encoded = self.problem.table
                 view = getattr(encoder, candidate.view)(encoded)
-                target = (self.problem.labels, self.problem.weight)
+                given = self.problem.labels, self.problem.weight
                 with silent_on_early_stops(light):
-                    list(candidate.fit_folds(view, [target], [(voters, queries)]))
+                    list(candidate.fit_folds(view, *given, [(voters, queries)]))
                 predictions[candidate.name] = log_softmax(
                     candidate.log_proba(view[queries], 0, n_classes), axis=1
                 )
@@ -182,22 +170,7 @@ class TrueLabelPredictor:
                 part = total.setdefault(name, np.zeros((n, n_classes)))
                 part[rows[held_out]] = prediction[: len(held_out)]
                 part[others] += prediction[len(held_out) :] / len(folds)
-        normalised = {name: log_softmax(part, axis=1) for name, part in total.items()}
-        of_true = {k: part for k, part in normalised.items() if k.startswith(_POSTERIOR)}
-        of_given = {name: part for name, part in normalised.items() if name not in of_true}
-        return of_given | self.networks, of_true
-
-    def _clean(
-        self, found: Found, weights: np.ndarray, voters: np.ndarray, first: Prediction
-    ) -> np.ndarray:
-        """Posterior labels of the voters, from votes among themselves; zeros elsewhere."""
-        labels = self.given
-        for _ in range(_CLEANINGS):
-            vote = _vote(found, weights, labels)[voters]
-            labels = np.zeros_like(self.given)
-            parts = (first.power * vote, first.matrix, self.problem.labels[voters])
-            labels[voters] = posterior_log_proba(*map(torch.from_numpy, parts)).exp().numpy()
-        return labels
+        return {name: log_softmax(part, axis=1) for name, part in total.items()} | self.networks
 
 
 def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:

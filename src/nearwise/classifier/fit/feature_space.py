@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
+from nearwise.classifier.model.groups import group_numbers, n_of_others
 from nearwise.classifier.model.row_models import FEATURE_MAPS, FeatureSpace
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, topk_neighbors
-from nearwise.memory.groups import group_numbers, n_of_others
 
 _CHOICE_QUERIES, _CHOICE_ROWS = 2_000, 20_000
 

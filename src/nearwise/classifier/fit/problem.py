@@ -26,6 +26,7 @@ from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.labels import judging_weight, lone_rows
 from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.table import LARGE, Encoded, TableEncoder
+from nearwise.classifier.model.groups import group_numbers
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.memory_views import COPIES, GROUP
 from nearwise.classifier.model.predictor import as_float
@@ -33,7 +34,6 @@ from nearwise.classifier.progress import Progress
 from nearwise.classifier.settings import Preset, Settings
 from nearwise.data import hold_out
 from nearwise.functional import Metric
-from nearwise.memory.groups import group_numbers
 from nearwise.names import listed
 
 LATEST = "latest"  # cv that holds out the last rows once

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.classifier.model.groups import group_numbers, n_of_others, nearest_of_others
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels
 from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.functional import Metric, Neighbors, pairwise_distances
 from nearwise.memory import IndexName, MemoryBank, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
-from nearwise.memory.groups import group_numbers, n_of_others, nearest_of_others
 from nearwise.memory.index import BaseIndex, IndexState
 from nearwise.memory.ties import tie_order
 from nearwise.nn import NeighborSet, RememberedSpace

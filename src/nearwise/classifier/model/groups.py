@@ -28,12 +28,12 @@ def nearest_of_others(
     k: int,
     n_rows: int,
 ) -> Neighbors:
-    """Nearest rows of other groups than the query's: as many as needed are asked for.
+    """Nearest rows of other groups than the query's: as many are asked for as needed.
 
     Parameters
     ----------
     find : callable
-        Called with positions of queries and a number, gives so many nearest rows of each, of any
+        Called with positions of queries and a number, gives that many nearest rows of each, of any
         group, as distances and positions in `groups`.
     own : int64 Tensor of shape (n_queries,)
         Groups of the queries.
@@ -48,12 +48,12 @@ def nearest_of_others(
     of_own = sizes[own] if len(own) else own
     distances = torch.empty(len(own), k)
     indices = torch.empty(len(own), k, dtype=torch.int64)
-    asked = min(k + max(1, int(of_own.float().mean()) if len(own) else 1), n_rows)
+    n_asked = min(k + max(1, int(of_own.float().mean()) if len(own) else 1), n_rows)
     left = torch.arange(len(own))
     while len(left):
         unsettled = []
-        for some in left.split(max(1, _AT_ONCE // asked)):
-            found = find(some, asked)
+        for some in left.split(max(1, _AT_ONCE // n_asked)):
+            found = find(some, n_asked)
             is_other = groups[found.indices] != own[some, None]
             enough = is_other.sum(1) >= k
             unsettled.append(some[~enough])
@@ -61,9 +61,9 @@ def nearest_of_others(
             distances[some[enough]] = found.distances[enough].gather(1, first)
             indices[some[enough]] = found.indices[enough].gather(1, first)
         left = torch.cat(unsettled)
-        if len(left) and asked == n_rows:
+        if len(left) and n_asked == n_rows:
             raise ValueError(
                 f"Fewer than {k} rows of other groups are near a row. Give fewer neighbors."
             )
-        asked = min(2 * asked, n_rows)
+        n_asked = min(2 * n_asked, n_rows)
     return Neighbors(distances, indices)

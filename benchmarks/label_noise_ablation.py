@@ -16,7 +16,6 @@ networks). Switched off here by replacing them; fits of the same labels are shar
 One JSON line per fit in --out; run again, it goes on.
 """
 
-from nearwise import review
 import argparse
 import copy
 import hashlib
@@ -34,6 +33,7 @@ from pretrain_tasks import read_table
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import base, image_networks, networks
 from nearwise.classifier.model.label_model import RememberedLabels

@@ -33,6 +33,7 @@ from pretrain_tasks import read_table
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
+from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import base, image_networks, networks
 from nearwise.classifier.model.label_model import RememberedLabels
@@ -176,11 +177,11 @@ def images(options: argparse.Namespace, name: str, seed: int) -> tuple[Any, ...]
 def measure(model: AttnKNNClassifier, X: Any, y: Any, given: Any, true: Any) -> dict[str, Any]:
     """Measure predictions on right labels, the rate, and how wrong labels are ranked."""
     scores = evaluate_probabilities(y, model.predict_proba(X))
-    wrong, rate = given != true, model.noise_rate_
+    wrong, rate = given != true, review(model).noise.rate
     row = {name: float(scores[name]) for name in ("accuracy", "nll", "ece")}
     row |= {"wrong": float(wrong.mean()), "rate": float(rate)}
     if wrong.any():
-        issues = model.label_issues()
+        issues = review(model).issues()
         row["auc"] = float(roc_auc_score(wrong[issues["id"]], issues["suspicion"]))
     return row
 

@@ -57,7 +57,7 @@ class Forgetful(OwnLogistic):
 
 def test_a_base_that_would_predict_otherwise_is_not_saved(tmp_path):
     X, y = blobs()
-    model = attn_knn(**{**CHEAP, "base": Forgetful()}).fit(X, y)
+    model = attn_knn(**{**CHEAP, "estimator": Forgetful()}).fit(X, y)
     with pytest.raises(StoreError, match="its base predicts otherwise"):
         model.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()

@@ -351,7 +351,7 @@ def _gaussian(problem: Problem) -> tuple[Candidate, Tensor]:
     parts = np.full((len(labels), problem.n_classes), _LEAST)
     parts[:, arrays["classes"]] = np.maximum(log_softmax(scores, axis=1), _LEAST)
     if problem.groups is not None:
-        parts = _without_groups(problem)
+        parts = _without_groups(problem, labels, weight)
     pool = pooled({GAUSSIAN: parts}, *problem.judged, ridge=RIDGE / len(labels))
     power = pool.powers[GAUSSIAN]
     arrays |= {name: arrays[name] * power**0.5 for name in ("factor", "offset")}

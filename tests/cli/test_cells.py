@@ -55,7 +55,7 @@ def test_clean_writes_every_column_as_it_was(nearwise, tmp_path):
     table["account"] = [LONG[i % 2] if i % 5 else "" for i in range(40)]
     table["code"] = np.resize(["1E3", "0.10", "NA"], 40)
     table.to_csv(tmp_path / "t.csv", index=False)
-    options = ("--preset", "instant", "--noise", "none", "-q", "-o", "-")
+    options = ("-q", "-o", "-")
     found = rows_of(nearwise("clean", tmp_path / "t.csv", "-t", "label", *options).out)
     names = [name for name in table if name != "label"]
     for row in found:
@@ -192,10 +192,8 @@ def test_a_model_reads_the_words_that_it_has_learned(nearwise, with_words, tmp_p
 
 
 def test_clean_names_rows_of_the_file_where_some_are_left_out(nearwise, with_words):
-    options = ("--keep-words", "quality", "--skip-unlabelled", "--preset", "instant")
-    result = nearwise(
-        "clean", with_words, "-t", "quality", *options, "--noise", "none", "-o", "-", "-q"
-    )
+    options = ("--keep-words", "quality", "--skip-unlabelled")
+    result = nearwise("clean", with_words, "-t", "quality", *options, "-o", "-", "-q")
     lines = pd.read_csv(with_words, dtype=str, keep_default_na=False)
     found = rows_of(result.out)
     assert len(found) == 58

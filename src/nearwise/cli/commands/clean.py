@@ -45,15 +45,13 @@ def clean(
     keep_words: options.WordsOption = None,
     top: Annotated[int, typer.Option(min=1, help="Suspects to print.")] = 10,
     noise: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="auto|none|RATE", help="Share of wrong labels: estimated, none, or in [0, 1)."
+            metavar="auto|none|RATE",
+            help="Share of wrong labels: estimated (of images by default; of tables it takes many "
+            "times longer and finds as many), none, or in [0, 1).",
         ),
-    ] = "auto",
-    preset: Annotated[
-        Literal["default", "instant"],
-        typer.Option(help="instant: a second; with --noise none only."),
-    ] = "default",
+    ] = None,
     judge: Annotated[
         Literal["nearwise", "cleanlab"],
         typer.Option(help='cleanlab: its ranking of the same probabilities (extra "labels").'),
@@ -71,30 +69,26 @@ def clean(
     Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
     row to check, not a verdict: rare cases look suspicious too. Rows count from 0.
 
-    For images DATA is a folder with one folder per class. With --noise none, or where few labels
-    are wrong, only the share that is held out of training is ranked.
+    For images DATA is a folder with one folder per class. Where few labels are wrong, only the
+    share that is held out of training is ranked.
 
     [bold]Examples[/bold]
       nearwise clean train.csv --target species
       nearwise clean train.csv -t churned --category zip --top 20 --out suspects.csv
+      nearwise clean train.csv -t churned --noise auto
       nearwise clean flowers/ --image-size 64 --noise 0.05
     """
     from nearwise.data.tables.files import table_format
 
     check_output("--out", out, [data])
-    rate = parse_noise("--noise", noise)
+    are_images = names_images(data)
+    rate = parse_noise("--noise", noise or ("auto" if are_images else "none"))
     if out not in (None, "-") and table_format(out) is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv or .parquet, or - for CSV.")
-    if rate is None and names_images(data):
+    if rate is None and are_images:
         raise ValueError(
             "--noise none: one network sees all images, so only an estimate of wrong labels can "
             "rank them. Use --noise auto, or say how many may be wrong: --noise 0.05."
-        )
-    if preset == "instant" and (rate is not None or names_images(data)):
-        raise ValueError(
-            "--preset instant trains nothing: it neither estimates wrong labels nor takes images. "
-            "Use --preset default, or for a table --noise none, which ranks rows by the "
-            "prediction without them."
         )
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)
     images = ImageOptions(image_size, color, skip_damaged)
@@ -113,7 +107,7 @@ def clean(
     from nearwise.classifier import AttnKNNClassifier, ColumnWarning, review
 
     model = AttnKNNClassifier(
-        preset=preset,
+        preset="instant" if rate is None else "default",
         label_noise=rate,
         columns=uses or None,
         random_state=seed,

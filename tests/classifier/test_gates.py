@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.fit.base import IMPLIED
 from nearwise.classifier.model.gates import clearly_lower, pooled
 from nearwise.classifier.noise.noisy_labels import (
     ForwardCorrection,
@@ -55,16 +56,18 @@ def test_powers_cannot_undo_the_noise_of_two_classes_and_predictions_of_true_lab
     assert ece(true, np.exp(wider.log_proba)) < 0.02
 
 
-def test_a_base_with_predictions_of_true_labels_is_saved_and_says_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("nearwise.classifier.fit.base.clearly_lower", lambda *_: True)
-    X, y = blobs(200, 2, 3, spread=1.5)
-    given = label_noise(y, 0.3, seed=2)
+def test_a_folder_whose_base_has_predictions_of_true_labels_opens(tmp_path):
+    X, y = blobs(240, 3, spread=0.9)
+    given = label_noise(y, 0.3, seed=1)
     model = attn_knn(label_noise=0.3, **{**CHEAP, "estimator": logistic()}).fit(X, given)
-    base = model._predictor.row_models.base
-    _, of_true = base.label_model.reading_names(base.candidates[0].name)
-    assert of_true in base.gates
-    left_out = base.oof_log_proba
-    np.testing.assert_allclose(np.exp(left_out).sum(axis=1), 1)
+    models = model._predictor.row_models
+    left_out = {"LogisticRegression": np.log([[0.6, 0.3, 0.1]])}
+    plain = models.base.pooled(left_out)
+    models.base.gates = {name + IMPLIED: gate for name, gate in models.base.gates.items()}
+    models.base.implied = model._predictor.label_model.implied
+    surer = models.base.pooled(left_out)
+    assert surer.max() > plain.max() + 0.1
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
+    assert same(again._predictor.row_models.base.pooled(left_out), surer)
     assert same(again.predict_proba(X[:40]), model.predict_proba(X[:40]))

@@ -55,8 +55,6 @@ def test_labels_as_given_change_nothing():
     assert AS_GIVEN.target(LABELS, None) == (LABELS, None)
     expected = torch.tensor([weight[torch.from_numpy(c == LABELS)].sum() for c in range(C)])
     assert same(AS_GIVEN.class_counts(torch.from_numpy(LABELS), weight, C), expected)
-    parts = {"one": scores.numpy()}
-    assert AS_GIVEN.pool_options(parts) == [parts]
     assert AS_GIVEN.columns(torch.arange(N)) == {} == AS_GIVEN.columns_of_new(pytest.fail)
     assert AS_GIVEN.of_fold(1) is AS_GIVEN is AS_GIVEN.of_all(FOLDS)
     AS_GIVEN.refuse_refresh()

@@ -33,13 +33,14 @@ from nearwise.classifier.inputs.table import (
     category_places,
     ready_embeddings,
 )
-from nearwise.classifier.model.gates import Pool, clearly_lower, lean_pool, pooled, tempered_nll
+from nearwise.classifier.model.gates import Pool, lean_pool, pooled, tempered_nll
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.functional.threads import coarse_threads, one_thread, own_threads
 from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 Fold = tuple[np.ndarray, np.ndarray]  # positions of training and of held-out rows
+IMPLIED = " on true labels"  # ends the names of such gates, in folders up to format version 8
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 RIDGE = 4.0  # pull of powers and temperatures towards 1, in rows, beside a pretrained head
 _TRIED = 2  # folds by which candidates are dropped that bring nothing
@@ -227,21 +228,17 @@ class Base:
     `gates` are the positive powers of their predictions in it, fitted to the out-of-fold NLL.
     `oof_log_proba` (n, C) has the training rows' normalised log-probabilities, each from the fold
     that left it out; `nll` the out-of-fold NLL of each candidate alone and of the pool.
-    `label_model` names what a candidate's prediction may join the pool as.
+    `implied` leads from predictions of given labels to those of the true ones, which former fits
+    to wrong labels put in the pool as well.
     """
 
     def __init__(
-        self,
-        candidates: list[Candidate],
-        gates: dict[str, float],
-        n_classes: int,
-        label_model: LabelModel = AS_GIVEN,
+        self, candidates: list[Candidate], gates: dict[str, float], n_classes: int
     ) -> None:
         self.candidates, self.gates, self.n_classes = candidates, gates, n_classes
-        self.label_model = label_model
+        self.implied: Callable[[np.ndarray], np.ndarray] | None = None
         self.oof_log_proba = np.zeros((0, n_classes))
         self.nll: dict[str, float] = {}
-        self._known_gates: dict[str, list[tuple[str, float]]] = {}
 
     def parts(self, encoder: TableEncoder, rows: Encoded) -> dict[str, np.ndarray]:
         """Log-probabilities (n, C) of the candidates, each the mean over its models."""
@@ -252,26 +249,17 @@ class Base:
 
     def pooled(self, parts: dict[str, np.ndarray]) -> np.ndarray:
         """Normalised log-probabilities (n, C) of the pool of what `parts` gave."""
-        as_given = self.label_model.as_given
         total = np.zeros(next(iter(parts.values())).shape)
         for name, part in parts.items():
-            for reading, gate in self._gates_of(name):
-                total += gate * (part if as_given else self.label_model.reading(reading, part))
+            total += self.gates.get(name, 0.0) * part
+            if self.implied is not None and name + IMPLIED in self.gates:
+                total += self.gates[name + IMPLIED] * self.implied(part)
         normalised: np.ndarray = log_softmax(total, axis=1)
         return normalised
 
     def asks(self, name: str) -> bool:
         """Whether a candidate has a part in the pool."""
-        return bool(self._gates_of(name))
-
-    def _gates_of(self, name: str) -> list[tuple[str, float]]:
-        """Names and gates by which a candidate's prediction has a part in the pool."""
-        if name not in self._known_gates:
-            readings = self.label_model.reading_names(name)
-            self._known_gates[name] = [
-                (one, self.gates[one]) for one in readings if one in self.gates
-            ]
-        return self._known_gates[name]
+        return name in self.gates or name + IMPLIED in self.gates
 
 
 def cross_fit(
@@ -335,13 +323,10 @@ def cross_fit(
         parts |= {one.name: out[one.name][at] for one in ones}
         some = (labels[at], None if judging is None else judging[at], label_model)
         nll.update({name: tempered_nll(part, *some) for name, part in parts.items()})
-        pool, *others = (lean_pool(one, *some) for one in label_model.pool_options(parts))
-        for other in others:
-            pool = other if clearly_lower(other.losses, pool.losses) else pool
-        return pool
+        return lean_pool(parts, *some)
 
     def asked(pool: Pool, ones: list[Candidate]) -> list[Candidate]:
-        return [one for one in ones if {*label_model.reading_names(one.name)} & {*pool.powers}]
+        return [one for one in ones if one.name in pool.powers]
 
     nll: dict[str, float] = {}
     with silent_on_early_stops(candidates):
@@ -353,14 +338,13 @@ def cross_fit(
     every = np.arange(len(labels)) if len(folds) > 1 else folds[0][1]
     pool = pool_of(done, every)
     if beside is not None:
-        hidden = {reading for name in beside for reading in label_model.reading_names(name)}
-        added = {name: part for name, part in pool.parts.items() if name not in hidden}
+        added = {name: part for name, part in pool.parts.items() if name not in beside}
         parts = {name: part[every] for name, part in (extra or {}).items()} | added
         if not parts:
             return Base([], {}, n_classes)
         some = labels[every], None if judging is None else judging[every]
         pool = pooled(parts, *some, label_model, ridge=RIDGE / len(every))
-    base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
+    base = Base(asked(pool, done), pool.powers, n_classes)
     base.oof_log_proba = np.zeros((len(labels), n_classes))
     base.oof_log_proba[every] = pool.log_proba
     base.nll = nll | {"pool": pool.nll}

@@ -50,18 +50,6 @@ class LabelModel:
         """Log-probabilities of the given labels from those of the classes, (n, C)."""
         return log_proba
 
-    def reading_names(self, name: str) -> tuple[str, ...]:
-        """Names under which the predictions of the candidate `name` may join a pool."""
-        return (name,)
-
-    def reading(self, name: str, log_proba: np.ndarray) -> np.ndarray:
-        """Turn a candidate's log-probabilities (n, C) into those of one of its `reading_names`."""
-        return log_proba
-
-    def pool_options(self, parts: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """Give the pools to try of out-of-fold log-probabilities (n, C), the plainest first."""
-        return [parts]
-
     def target(self, labels: np.ndarray, weight: np.ndarray | None) -> Target:
         """Labels and weights (n,) that networks are fitted to."""
         return labels, weight

@@ -21,7 +21,6 @@ from nearwise.memory import MemoryBank
 from nearwise.warn import warn_user
 
 LOG_PROBA = "label_log_proba"  # of a row's true label, made without its given one
-_ON_TRUE = " on true labels"
 _FLOOR = 1e-12
 _UNMIXING = 50  # steps of the iteration
 _INSIDE = 1e-3
@@ -90,26 +89,18 @@ class ForwardCorrection(LabelModel):
         """Log-probabilities of the given labels from those of the true ones, (n, C)."""
         return given_log_proba(log_proba, self.matrix)
 
-    def reading_names(self, name: str) -> tuple[str, ...]:
-        """Name the prediction of given labels, and that of the true labels that it implies."""
-        return name, name + _ON_TRUE
-
-    def reading(self, name: str, log_proba: np.ndarray) -> np.ndarray:
-        """Take log-probabilities of given labels (n, C) as they are, or as those of true labels.
+    def implied(self, log_proba: np.ndarray) -> np.ndarray:
+        """Give the predictions of true labels (n, C) that those of given labels imply.
 
         Powers alone cannot undo the noise: with 30 % of two classes' labels wrong a prediction of
         given labels stays between .3 and .7, and .69 means .98 where .6 means .75.
         """
-        if not name.endswith(_ON_TRUE):
-            return log_proba
         result: np.ndarray = true_log_proba(torch.from_numpy(log_proba), self.matrix).numpy()
         return result
 
     def with_true(self, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Put beside each prediction of given labels the one of true labels that it implies."""
-        return parts | {
-            name + _ON_TRUE: self.reading(name + _ON_TRUE, part) for name, part in parts.items()
-        }
+        return parts | {f"{name}, implied": self.implied(part) for name, part in parts.items()}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -174,10 +165,6 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", torch.from_numpy(self.transition.matrix).float())
-
-    def pool_options(self, parts: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """Try predictions of given labels also as what they imply of the true ones."""
-        return [parts, self.with_true(parts)]
 
     def target(self, labels: np.ndarray, weight: np.ndarray | None) -> Target:
         """Probabilities of the true labels of images, which networks start from."""

@@ -360,7 +360,9 @@ def _unpack_base(folder: Folder, trusted: Sequence[str], label_model: LabelModel
                     models.append(from_arrays(described["kind"], arrays))
                 check_classes(models[-1], meta["n_classes"])
         candidates.append(Candidate(described["name"], models[0], described["view"], models))
-    base = Base(candidates, meta["gates"], meta["n_classes"], label_model)
+    base = Base(candidates, meta["gates"], meta["n_classes"])
+    if isinstance(label_model, noisy_labels.ForwardCorrection):
+        base.implied = label_model.implied
     base.nll = meta["nll"]
     return base
 

@@ -41,7 +41,7 @@ def main(out: Path = OUT) -> None:
         kept = long_tail(y, RATIO, seed, least=2)
         counts = np.bincount(y[kept])
         for prior in PRIORS:
-            model = AttnKNNClassifier(preset="instant", class_prior=prior, random_state=seed)
+            model = AttnKNNClassifier(cv=3, class_prior=prior, random_state=seed)
             proba[prior].append(model.fit(X[kept], y[kept]).predict_proba(X_test))
         truth.append(y_test)
     y_all = np.concatenate(truth)

@@ -167,7 +167,7 @@ def main() -> None:
     rows = summary([one for one in done.values() if one["seed"] in seeds])
     print(pd.DataFrame(rows).to_string(index=False))
     if options.write:
-        record = {"command": f"python {shlex.join(sys.argv)}", "rows": rows}
+        record: dict[str, Any] = {"command": f"python {shlex.join(sys.argv)}", "rows": rows}
         record |= {"versions": versions(), "hardware": hardware(), "fits": [*done.values()]}
         (HERE / "results" / "groups.json").write_text(json.dumps(record, indent=1) + "\n")
 

@@ -102,7 +102,6 @@ def test_a_command_without_the_option_leaves_the_parameter(capsys):
 WRONG = [
     "fit t.csv -t y -o m --preset slow",
     "fit t.csv -t y -o m --class-prior even",
-    "clean t.csv -t y --preset slow",
     "clean t.csv -t y --judge me",
     "predict m t.csv --format xml",
     "fit t.csv -t y -o m --epochs 0",

@@ -10,6 +10,7 @@ from nearwise.classifier.inputs.by_text import as_read
 from nearwise.classifier.inputs.table import as_digests
 
 _REPEATED = 0.05  # share of the rows that equal another one from which copies are no accident
+_FEWEST = 20  # different rows, below which nothing tells copies from rows that are alike
 _SOME = 10_000  # rows by which it is seen whether a table has few different rows
 _CHANCE = (
     0.5  # pairs of rows that differ in one column, per pair of equal rows, beyond which it has
@@ -77,7 +78,7 @@ def copied_rows(rows: Any) -> Digests | None:
     """
     digests: Digests = rows.digests()
     _, group, size = np.unique(digests, return_inverse=True, return_counts=True)
-    if np.mean(size[group] > 1) < _REPEATED:
+    if len(size) < _FEWEST or np.mean(size[group] > 1) < _REPEATED:
         return None
     cells = _hashed_cells(rows)
     if cells is None:

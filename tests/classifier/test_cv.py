@@ -211,7 +211,9 @@ def test_other_splits_have_another_checkpoint_folder(tmp_path):
         settings = settings_of(cv, settings={"checkpoint_dir": tmp_path}, random_state=0)
         model = AttnKNNClassifier(cv=cv, random_state=0)
         folders.add(check_checkpoint(model, settings, [X], Y, None).checkpoint)
-    assert len(folders) == 5
+    for groups in (ROWS, ROWS // 2):  # of which folds are made
+        folders.add(check_checkpoint(model, settings, [X], Y, None, groups).checkpoint)
+    assert len(folders) == 7
 
 
 SAVED = [

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import log_loss
-from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.model_selection import KFold, StratifiedGroupKFold
 
 from nearwise import AttnKNNClassifier, LiveModel
 from nearwise.classifier import report_columns
+from nearwise.classifier.fit.problem import given_folds, held_out_fold
 from tests.classifier.cases import CHEAP, QUICK, attn_knn, logistic, quietly, same
 
 N_GROUPS, ROWS = 24, 6
@@ -172,6 +173,52 @@ def test_a_class_of_a_single_group_is_warned_of_and_never_left_out():
     assert model.predict_proba(X).shape == (len(y), 3)
 
 
+@pytest.mark.parametrize("name", ["neighbors alone", "instant", "held out"])
+def test_a_group_per_row_changes_nothing(name):
+    X, y, _ = subjects()
+    settings = {"random_state": 0} if name == "instant" else CHEAP
+    ungrouped, alone = (attn_knn(**{**settings, **CONFIGURATIONS[name]}) for _ in range(2))
+    ungrouped.fit(X, y)
+    alone.fit(X, y, groups=range(len(y)))
+    assert same(alone.predict_proba(None), ungrouped.predict_proba(None))
+    assert same(alone.predict_proba(X + 0.1), ungrouped.predict_proba(X + 0.1))
+    assert alone.report_.oof_nll == ungrouped.report_.oof_nll
+
+
+@pytest.mark.parametrize("width", [4, 80])  # a forest, Gaussian classes
+def test_groups_without_weight_need_not_be_learned_from(width):
+    X, _, groups = subjects()
+    X, y = np.resize(X, (len(X), width)), np.arange(len(X)) % 2
+    for n_weighted in (1, 2):
+        weight = (groups < n_weighted).astype(float)
+        model = AttnKNNClassifier(preset="instant", random_state=0)
+        model.fit(X, y, weight, groups=groups)
+        assert np.isfinite(model.predict_proba(None)).all()
+
+
+def test_where_all_neighbors_are_of_one_group_the_error_says_so():
+    X, _, groups = subjects()
+    y = np.arange(len(X)) % 2
+    with pytest.raises(ValueError, match=r"are of one group, .* at least 3"):
+        attn_knn(**CHEAP).fit(X, y, groups=groups % 2)
+    model = attn_knn(preset="instant", estimator=None).fit(X, y, groups=groups)
+    with pytest.raises(ValueError, match=f"All {ROWS} rows that may be found are of one group"):
+        model.remove(np.flatnonzero(groups > 0))
+    assert len(model.memory_) == len(y)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.5, 0.7, 0.9])
+def test_a_share_holds_out_whole_groups_about_as_many_rows_and_no_class_alone(share):
+    _, y, groups = subjects()
+    for seed in range(3):
+        labels = np.where(groups == 5 * seed, 2, y)
+        train, held_out = held_out_fold(labels, share, seed, groups)
+        assert not set(groups[train]) & set(groups[held_out])
+        assert set(labels[train]) == {0, 1, 2} and not (labels[held_out] == 2).any()
+        assert np.array_equal(np.union1d(train, held_out), np.arange(len(y)))
+        assert abs(len(held_out) / len(y) - share) < 0.1
+
+
 # --- copies ---------------------------------------------------------------------------------------
 
 
@@ -192,6 +239,19 @@ def test_copies_of_rows_are_groups_and_promise_no_more_than_new_rows_keep():
     apart = AttnKNNClassifier(preset="instant", random_state=0)
     apart.fit(X[twice], y[twice], groups=range(400))
     assert apart.report_.oof_nll < kept - 0.3
+
+
+@pytest.mark.parametrize(
+    "cv", [KFold(5), KFold(5, shuffle=True, random_state=0), "latest"], ids=str
+)
+def test_given_folds_learn_from_no_copy_of_a_row_that_they_hold_out(cv):
+    X, y = noisy()
+    twice = np.concatenate([np.arange(200)] * 2)
+    model = attn_knn(**{**CHEAP, "cv": cv}).fit(X[twice], y[twice])
+    X_new, y_new = noisy(1_000, 1)
+    assert model.report_.oof_nll > log_loss(y_new, model.predict_proba(X_new)) - 0.15
+    with pytest.raises(ValueError, match="split 1 of cv learns some class from copies"):
+        attn_knn(**{**CHEAP, "cv": KFold(2)}).fit(X[twice], y[twice])
 
 
 @pytest.mark.parametrize("kind", ["none", "few", "answers", "one column"])
@@ -264,3 +324,19 @@ def test_the_latest_rows_are_held_out_and_again_after_a_refresh(tmp_path):
     assert again.report_.choice["held_out"] == 40
     with pytest.raises(ValueError, match="fewer than 2 known classes"):
         attn_knn(**{**CHEAP, "cv": "latest"}).fit(X, np.sort(y))
+
+
+def test_the_latest_rows_of_a_group_are_held_out_together_or_not_at_all():
+    _, y, groups = subjects()
+    y = np.where(np.arange(len(y)) >= len(y) - 3, 2, y)  # a new class, in a group of others too
+    ((train, held_out),) = given_folds("latest", None, y, groups)
+    assert not set(groups[train]) & set(groups[held_out])
+
+
+def test_a_stream_whose_latest_rows_are_of_one_class_goes_on():
+    """It is never refreshed by itself, so that what a refresh would refuse does not matter."""
+    X, y = noisy(150)
+    model = attn_knn(**{**CHEAP, "cv": "latest"}).partial_fit(X, y)
+    for step in (5, 10):
+        model.partial_fit(X[:60] + step, np.zeros(60, dtype=int))
+    assert len(model.memory_) == 270

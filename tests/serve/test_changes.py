@@ -13,6 +13,7 @@ from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app, service
 from tests.classifier.cases import attn_knn
 from tests.serve.conftest import json_rows, problem
+from tests.store.folders import small_table
 
 
 def test_rows_come_change_and_go_and_are_on_the_disk(client, folder, model):
@@ -319,3 +320,27 @@ def test_an_application_made_before_a_fork_answers_and_follows_after_it(folder):
     forked.close()
     assert child.exitcode == 0
     assert len(AttnKNNClassifier.load(folder).memory_) == 50
+
+
+def test_rows_and_feedback_have_groups_where_the_fit_had(asked, tmp_path):
+    frame, labels = small_table(60, seed=0)
+    model = AttnKNNClassifier(preset="instant", random_state=0)
+    model.fit(frame, labels, groups=np.arange(60) // 3).save(tmp_path / "m")
+    _, rows = json_rows(3)
+    body = {"rows": rows, "labels": ["yes", "no", "yes"]}
+    with asked(tmp_path / "m") as client:
+        for url in ("/rows", "/feedback"):
+            assert "new rows came without" in problem(client.post(url, json=body), 422)
+            assert client.post(url, json=body | {"groups": ["x", "x", 7]}).status_code == 201
+        assert "3 rows have 1 groups" in problem(
+            client.post("/rows", json=body | {"groups": ["x"]}), 422
+        )
+        problem(client.post("/rows", json=body | {"groups": ["x", "x", None]}), 422)
+    groups = AttnKNNClassifier.load(tmp_path / "m").memory_.columns["group"]
+    assert len(groups) == 66 and len(groups.unique()) == 21  # 7 is one of the fit
+
+
+def test_a_model_without_groups_takes_none(client):
+    _, rows = json_rows(1)
+    body = {"rows": rows, "labels": ["yes"], "groups": ["x"]}
+    assert "fitted without groups" in problem(client.post("/rows", json=body), 422)

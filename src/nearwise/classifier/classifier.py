@@ -248,7 +248,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         if self.label_noise is not None:
             fitter = label_fitter(self.label_noise, classes, settings)
             settings = settings.model_copy(update={"label_fitter": fitter})
-        settings = check_checkpoint(self, settings, [rows.X, *rows.further], codes, weight)
+        settings = check_checkpoint(self, settings, [rows.X, *rows.further], codes, weight, groups)
         encoder: Any = rows.encoder
         encoded = encoder.learn(rows.X, self.columns)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
@@ -827,7 +827,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 self._fit_first(source, classes, sample_weight, views)
                 return self
             model = self.fitted_
-            if can_refresh(model.predictor):
+            if can_refresh(model.predictor) and not model.predictor.held_rows_out:
                 by_settings.settings_of_refresh(self, model)  # refused before anything is learned
             model = changes.with_declared(model, classes, source.y)
             model, _ = by_settings.with_rows(self, model, source, sample_weight, views, self._bound)

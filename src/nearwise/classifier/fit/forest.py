@@ -55,8 +55,10 @@ def fit_forest(
     out_of_bag : ndarray of shape (n, n_known)
         Probabilities of ``model.classes_``; NaN or 0 where every tree has learned a row.
     """
-    if groups is not None and len(np.unique(groups)) > 1:
-        return _of_groups(view, labels, weight, options, groups)
+    if groups is not None:
+        weighted = groups if weight is None else groups[weight > 0]
+        if len(np.unique(weighted)) > 1:
+            return _of_groups(view, labels, weight, options, groups)
     model = ExtraTreesClassifier(bootstrap=True, oob_score=True, warm_start=True)
     model = (begun or model).set_params(**options)
     with warnings.catch_warnings():
@@ -76,10 +78,13 @@ def _of_groups(
     names, own = np.unique(groups, return_inverse=True)
     rng = np.random.default_rng(options["random_state"])
     blocks: list[np.ndarray] = []
-    for _ in range(_DRAWS):
-        parts = np.array_split(rng.permutation(len(names)), min(_PARTS, len(names)))
-        blocks += [np.isin(own, part) for part in parts]
     weight = np.ones(len(labels)) if weight is None else weight
+    weighs = np.bincount(own, weight) > 0  # without weight nothing is learned of a group
+    n_parts = min(_PARTS, int(weighs.sum()))
+    for _ in range(_DRAWS):
+        order = rng.permutation(len(names))
+        halves = (np.array_split(order[kind[order]], n_parts) for kind in (weighs, ~weighs))
+        blocks += [np.isin(own, np.concatenate(part)) for part in zip(*halves, strict=True)]
     ends = np.linspace(0, options["n_estimators"], len(blocks) + 1).round().astype(int)
     model = ExtraTreesClassifier(warm_start=True).set_params(**options)
     for left_out, end in zip(blocks, ends[1:], strict=True):

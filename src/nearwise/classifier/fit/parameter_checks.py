@@ -235,6 +235,7 @@ def check_checkpoint(
     views: list[pd.DataFrame | np.ndarray],
     codes: np.ndarray,
     weight: np.ndarray | None,
+    groups: np.ndarray | None = None,
 ) -> FitSettings:
     """Point the settings at the checkpoint folder of this very fit.
 
@@ -255,6 +256,7 @@ def check_checkpoint(
         else:
             digest.update(np.ascontiguousarray(rows).tobytes())
     digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
+    digest.update(b"" if groups is None else b"groups" + groups.tobytes())
     of_networks = {name: getattr(settings, name) for name in _OF_NETWORKS}
     digest.update(repr(of_networks).encode())
     for train, held_out in settings.folds:

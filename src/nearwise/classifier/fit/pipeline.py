@@ -100,7 +100,7 @@ def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> 
     """Fit to the folds of the settings: cross-fitted, or one fold that is held out once."""
     if isinstance(share := settings.cv, float):
         check_held_out(len(problem.labels), problem.n_classes, share)
-        fold = settings.folds or [
+        fold = problem.without_copies(settings.folds) or [
             held_out_fold(problem.labels, share, settings.seed, problem.groups)
         ]
         problem.folds = fold
@@ -162,7 +162,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
         if not problem.is_held_out:
             auto = auto_folds(len(every))
             n_folds = auto if settings.cv == "auto" else int(settings.cv)
-            problem.folds = settings.folds or cross_fit_folds(
+            problem.folds = problem.without_copies(settings.folds) or cross_fit_folds(
                 problem.labels, n_folds, settings.seed, problem.groups
             )
         settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
@@ -367,6 +367,8 @@ def _without_groups(problem: Problem, labels: np.ndarray, weight: np.ndarray | N
     parts = np.full((len(labels), problem.n_classes), _LEAST)
     for train, held_out in make_folds(problem.labels, _OF_GROUPS, 0, problem.groups):
         some = None if weight is None else weight[train]
+        if some is not None and not some.any():
+            continue  # nothing is learned without them
         model = Gaussian(fit_gaussian(encoder, rows.take(train), labels[train], some)[0])
         proba = model.predict_proba(encoder.dense(rows.take(held_out)))
         log_proba = np.maximum(np.log(np.maximum(proba, np.finfo(float).tiny)), _LEAST)

@@ -26,7 +26,7 @@ from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.labels import judging_weight, lone_rows
 from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.table import LARGE, Encoded, TableEncoder
-from nearwise.classifier.model.groups import group_numbers
+from nearwise.classifier.model.groups import shared_groups
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.memory_views import COPIES, GROUP
 from nearwise.classifier.model.predictor import as_float
@@ -142,11 +142,33 @@ class Problem:
         if digests is None:
             return
         column = torch.from_numpy(digests)
-        numbers = group_numbers(column).numpy()
-        if name == COPIES and lone_rows(self.labels, numbers).all():
+        numbers = shared_groups(column)
+        groups = None if numbers is None else numbers.numpy()
+        if name == COPIES and lone_rows(self.labels, groups).all():
             return  # copies of one row are all there is of a class
-        self.group_column, self.groups = {name: column}, numbers
-        self.choice["groups"] = {"of": name, "n": int(numbers.max()) + 1}
+        self.group_column, self.groups = {name: column}, groups
+        self.choice["groups"] = {"of": name, "n": len(np.unique(digests))}
+
+    def without_copies(self, folds: list[Fold]) -> list[Fold]:
+        """Have given folds learn from no copy of a row that they hold out.
+
+        ValueError if one then learns from no row of a class.
+        """
+        if self.groups is None or COPIES not in self.group_column:
+            return folds
+        lone, apart = lone_rows(self.labels, self.groups), []
+        for number, (train, held_out) in enumerate(folds, 1):
+            held_out = held_out[~lone[held_out]]
+            is_copy = np.isin(self.groups[train], self.groups[held_out]) & ~lone[train]
+            train = np.union1d(train[~is_copy], np.flatnonzero(lone))
+            if len(np.unique(self.labels[train])) < self.n_classes:
+                raise ValueError(
+                    f"split {number} of cv learns some class from copies of rows that it holds out "
+                    "alone. Give a number of folds (cv=5), or take copies for rows of their own: "
+                    "fit(groups=range(len(X)))."
+                )
+            apart.append((train, held_out))
+        return apart
 
     @property
     def is_held_out(self) -> bool:
@@ -208,7 +230,11 @@ def held_out_fold(
     """Hold out a share of the rows of each class; of groups whole ones, about so many rows."""
     if groups is None:
         return hold_out(labels, share, seed)
-    memory, held_out = make_folds(labels, max(2, round(1 / share)), seed, groups)[0]
+    n_folds = max(2, round(1 / min(share, 1 - share)))
+    memory, held_out = cross_fit_folds(labels, n_folds, seed, groups)[0]
+    if share > 0.5:
+        always = np.isin(memory, np.flatnonzero(lone_rows(labels, groups)))
+        memory, held_out = np.union1d(held_out, memory[always]), memory[~always]
     if len(np.unique(groups[held_out])) < 2:
         raise ValueError(
             f"cv={share} holds out rows of one group alone, of {len(np.unique(groups))}, and heads "
@@ -326,13 +352,13 @@ def given_folds(
 def _latest(labels: np.ndarray, groups: np.ndarray | None) -> Fold:
     """Hold out the last fifth of the rows, but learn those of classes that came there first.
 
-    And of groups that came before.
+    And of groups that came before, or of which a row is learned for its class.
     """
     n_rows = len(labels)
     later = np.arange(n_rows) >= n_rows - math.ceil(_LATEST_SHARE * n_rows)
     held_out = later & np.isin(labels, labels[~later])
     if groups is not None:
-        held_out &= ~np.isin(groups, groups[~later])
+        held_out &= ~np.isin(groups, groups[~held_out])
     if len(np.unique(labels[held_out])) < 2:
         also = "" if groups is None else " of groups that no earlier row is of"
         raise ValueError(

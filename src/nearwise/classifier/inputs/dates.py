@@ -78,12 +78,21 @@ def holds_dates(column: pd.Series) -> bool:
     return len(values) > 0 and all(isinstance(v, datetime.date | np.datetime64) for v in values)
 
 
-def moments_of(column: pd.Series) -> pd.Series:
-    """Read a column of dates, or of text that writes them in one way; NaT for what is none."""
+def moments_of(column: pd.Series, layout: str = "") -> pd.Series:
+    """Read a column of dates, or of text that writes them in one way; NaT for what is none.
+
+    ValueError if several ways are possible and none is named by `layout`.
+    """
     if holds_dates(column):
         return pd.to_datetime(_moments(column, "", str(column.name)), utc=True)
     distinct = [value for value in column.dropna().unique() if isinstance(value, str)]
-    layouts, _ = text_layouts(distinct) if distinct else ([], [])
+    layouts = [layout] if layout else text_layouts(distinct)[0] if distinct else []
+    if len(layouts) > 1:
+        raise ValueError(
+            f"Column {column.name!r} holds dates such as {distinct[0]!r}, which may be of the "
+            f"formats {' or '.join(layouts)}. Name one (--date COLUMN=FORMAT), or write dates as "
+            "2024-12-31."
+        )
     found = read_texts(column.astype(object), layouts[0] if layouts else ISO)
     return pd.to_datetime(found, utc=True)
 

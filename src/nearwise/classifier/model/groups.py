@@ -16,6 +16,12 @@ def group_numbers(names: np.ndarray | Tensor) -> Tensor:
     return torch.as_tensor(names).unique(return_inverse=True)[1]
 
 
+def shared_groups(names: Tensor) -> Tensor | None:
+    """Give the same, or None where each row is a group of its own."""
+    numbers = group_numbers(names)
+    return numbers if len(numbers) and int(numbers.max()) + 1 < len(numbers) else None
+
+
 def n_of_others(groups: Tensor) -> int:
     """Fewest rows (of these) that are in another group than a row."""
     return len(groups) - int(torch.bincount(groups).max()) if len(groups) else 0

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.model.groups import group_numbers, n_of_others, nearest_of_others
+from nearwise.classifier.model.groups import n_of_others, nearest_of_others, shared_groups
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels
 from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.functional import Metric, Neighbors, pairwise_distances
@@ -283,13 +283,16 @@ class MemoryViews:
 
     @property
     def groups(self) -> Tensor | None:
-        """Numbers of the groups of rows that are left out together, (n,); None without groups."""
+        """Numbers of the groups of rows that are left out together, (n,).
+
+        None without groups, or where each row is one of its own.
+        """
         name = next((one for one in GROUPED if one in self.bank.columns), None)
         if name is None:
             return None
         if _GROUPS not in self.derived:
-            self.derived[_GROUPS] = group_numbers(self.bank.columns[name])
-        numbers: Tensor = self.derived[_GROUPS]
+            self.derived[_GROUPS] = shared_groups(self.bank.columns[name])
+        numbers: Tensor | None = self.derived[_GROUPS]
         return numbers
 
     @property
@@ -354,6 +357,12 @@ class MemoryViews:
         index, positions = self._index(spec)
         query = query.cpu() if self.device is None else query.to(self.device)
         spare = len(positions) if query_ids is None else self.n_others
+        if spare < 1 and len(positions) > 1:
+            raise ValueError(
+                f"All {len(positions)} rows that may be found are of one group, and rows of a "
+                "group are no neighbors of each other. Give rows of other groups too; to leave "
+                "groups out in turn takes at least 3."
+            )
         if spare < 1:
             raise ValueError(
                 f"The memory holds {len(positions)} rows that may be found. Add rows first."

@@ -112,7 +112,7 @@ def add(
             target,
             images,
             part="train",
-            groups=groups or learned.fitted_.group_name or None,
+            groups=groups or (learned.fitted_.holds_memory and learned.fitted_.group_name) or None,
             skip_unlabelled=skip_unlabelled,
             header=header,
             quiet=quiet,

@@ -142,18 +142,20 @@ def split_target(
     return (features[y.notna()], y[y.notna()]) if missing else (features, y)
 
 
-def in_order(table: "pd.DataFrame", time: str, where: str) -> "pd.DataFrame":
+def in_order(table: "pd.DataFrame", time: str, where: str, use: str = "") -> "pd.DataFrame":
     """Sort rows by a column of dates, moments or numbers, the latest last.
 
-    ValueError naming the first cell that is none.
+    `use` may name the format of the dates ("date:%d-%m-%y"). ValueError naming the first cell that
+    is none, or if day and month cannot be told apart.
     """
     import pandas as pd
 
     from nearwise.classifier.inputs.dates import moments_of
 
     column = table[time]
-    is_number = pd.api.types.is_numeric_dtype(column)
-    when = column if is_number else moments_of(column)
+    layout = use.partition(":")[2]
+    is_number = pd.api.types.is_numeric_dtype(column) and not layout
+    when = column if is_number else moments_of(column, layout)
     missing = when.isna()
     if missing.any():
         row = int(missing.to_numpy().argmax())

@@ -130,23 +130,25 @@ def read_to_learn(
     options.refuse(f"{named(data)} is read as a table")
     read = read_frame(data, header, keep_words=keep_words, quiet=quiet)
     require_columns(read.table, drop, data)
-    frame = read._replace(table=read.table.drop(columns=list(drop)))
+    taken = [name for name in (weight, groups, time) if name is not None]
+    if target in taken or len(set(taken)) < len(taken):
+        raise ValueError(
+            "--target, --weight, --groups and --time name four columns; give each another one."
+        )
+    require_columns(read.table, taken, data)
+    table = read.table
+    if time is not None:
+        table = in_order(table, time, data, uses.get(time, ""))
+    weights: pd.Series | None = None if weight is None else table[weight]
+    belongs: pd.Series | None = None if groups is None else table[groups]
+    beside = {*drop, *(name for name in (weight, groups) if name is not None)}
+    frame = read._replace(table=table.drop(columns=list(beside)))
     if target is None:
         columns = ", ".join(repr(str(column)) for column in frame.table.columns)
         raise ValueError(
             f"Which column of {named(data)} holds the labels? Name it with --target; it has: "
             f"{columns}."
         )
-    taken = [name for name in (weight, groups, time) if name is not None]
-    if target in taken or len(set(taken)) < len(taken):
-        raise ValueError(
-            "--target, --weight, --groups and --time name four columns; give each another one."
-        )
-    require_columns(frame.table, taken, data)
-    if time is not None:
-        frame = frame._replace(table=in_order(frame.table, time, data))
-    weights: pd.Series | None = None if weight is None else frame.table.pop(weight)
-    belongs: pd.Series | None = None if groups is None else frame.table.pop(groups)
     category = [name for name, use in uses.items() if use == "category"]
     unmerged(frame, [target, *category], data, quiet=quiet)
     features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
@@ -182,7 +184,7 @@ def _groups(column: "pd.Series", option: str, data: str) -> "pd.Series":
     if missing.any():
         raise ValueError(
             f"{named(data)}: the {option} column {column.name!r} holds no value in row "
-            f"{int(missing.argmax())} (counted from 0; {int(missing.sum())} such rows of "
+            f"{column.index[missing.argmax()]} (counted from 0; {int(missing.sum())} such rows of "
             f"{len(column)}). Give a row that belongs to no group a value of its own."
         )
     return column
@@ -199,9 +201,9 @@ def _weights(column: "pd.Series", data: str) -> "np.ndarray":
         value = column.iloc[bad[0]]
         text = "no value" if pd.isna(value) else f"{value!r}" if isinstance(value, str) else value
         raise ValueError(
-            f"{named(data)}: the --weight column {column.name!r} holds {text} in row {bad[0]} "
-            f"(counted from 0; {len(bad)} such rows of {len(column)}). Give every row a finite "
-            "weight of at least 0, or leave those rows out."
+            f"{named(data)}: the --weight column {column.name!r} holds {text} in row "
+            f"{column.index[bad[0]]} (counted from 0; {len(bad)} such rows of {len(column)}). "
+            "Give every row a finite weight of at least 0, or leave those rows out."
         )
     return weights
 
@@ -287,7 +289,7 @@ def read_to_predict(
     frame = _read_as_learned(whole, _values(model) if in_place else {}).table
     if header is False:
         frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
-    expected = [*copied.columns, target]
+    expected = [*copied.columns, target, model.fitted_.group_name]
     features = match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
     return copied.reset_index(drop=True), features.reset_index(drop=True)
 

@@ -328,6 +328,14 @@ def _summarize(
     )
     if model.label_noise is not None:
         say(wrong_labels_line(model))
+    groups = model.report_.choice.get("groups", {})
+    if groups.get("of") == "copies":
+        n_copies = len(model.memory_) - groups["n"]
+        say(
+            f"note: {n_copies} {rows.noun} equal another one, and equal ones are left out "
+            "together: what is promised holds for new ones that equal none. If they will, name a "
+            "column that differs in every row with --groups."
+        )
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
     header = " --no-header" if unnamed else ""
     predict = typed("predict", out, new)

@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, StratifiedGroupKFold
 
-from nearwise import AttnKNNClassifier, LiveModel
+from nearwise import AttnKNNClassifier, LiveModel, review
 from nearwise.classifier import report_columns
 from nearwise.classifier.fit.problem import given_folds, held_out_fold
 from tests.classifier.cases import CHEAP, QUICK, attn_knn, logistic, quietly, same
@@ -239,6 +239,19 @@ def test_copies_of_rows_are_groups_and_promise_no_more_than_new_rows_keep():
     apart = AttnKNNClassifier(preset="instant", random_state=0)
     apart.fit(X[twice], y[twice], groups=range(400))
     assert apart.report_.oof_nll < kept - 0.3
+
+
+def test_a_review_finds_copies_though_they_are_groups():
+    X, y = noisy(60)
+    of_copies = y.copy()
+    of_copies[3] = 1 - y[3]
+    model = AttnKNNClassifier(preset="instant", random_state=0)
+    model.fit(np.concatenate([X, X]), np.concatenate([y, of_copies]))
+    found = review(model).findings()
+    copies = found[found["kind"] == "copy"]
+    assert set(copies["id"]) == set(range(120))
+    assert set(copies["id"][:2]) == {3, 63} and "another label" in copies["what"].iloc[0]
+    assert "copies" in model.memory_.columns
 
 
 @pytest.mark.parametrize(

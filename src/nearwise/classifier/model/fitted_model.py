@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearwise.classifier.inputs.columns import ColumnReport
 from nearwise.classifier.inputs.rows import AnyRows, KnownColumns, Rows
-from nearwise.classifier.model.memory_views import Forgetting, MemoryViews
+from nearwise.classifier.model.memory_views import GROUPED, Forgetting, MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.memory import MemoryBank
@@ -210,6 +210,14 @@ class FittedModel:
     def fork(self) -> Self:
         """Copy the model for a change; what the change replaces is the copy's own."""
         return replace(self, predictor=self.predictor.fork())
+
+    def without_groups(self) -> Self:
+        """Give a model that knows no groups: a row is left out by itself alone."""
+        fork = self.fork()
+        for name in GROUPED:
+            if fork.bank.columns.pop(name, None) is not None:
+                fork.predictor.views.forget_labels()
+        return fork
 
     def fading(self) -> Self:
         """Let votes fade as the stream's state says, in a fork that is not published yet."""

@@ -244,7 +244,8 @@ def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataF
 
     `issues` are the model's label issues, where they are known already.
     """
-    nearest = kneighbors(model, None, min(_N_NEIGHBORS, most_neighbors(model)))
+    alone = model.without_groups()  # copies are of one group
+    nearest = kneighbors(alone, None, min(_N_NEIGHBORS, most_neighbors(alone)))
     if issues is None:
         issues = label_issues(model, _N_NEIGHBORS, "nearwise")
     parts = [_labels(issues), _copies(model, *nearest), _outliers(model), _groups(model, issues)]

@@ -94,7 +94,7 @@ def move_memory(
     located = OWN_STORE if store is None else engine_of(uri).located(uri)
     columns = _columns_of(fitted.predictor.views)
     layout, codec = _layout_of(fitted, columns), RowCodec()
-    fitted = _without_groups(fitted)
+    fitted = fitted.without_groups()  # rows in a store are not left out of anything
     rows = _rows_of(fitted, columns, layout, codec, progress or (lambda done, n_rows: None))
     first = next(rows)  # packs the schema of all, which the summary names
     tensors, meta, blobs = pack_model(model, _sample(fitted))  # what it refuses, it refuses here
@@ -159,15 +159,6 @@ def _checked(uri: str, folder: Path) -> str:
             "it out: PostgreSQL reads PGPASSWORD and ~/.pgpass."
         )
     return uri
-
-
-def _without_groups(fitted: FittedModel) -> FittedModel:
-    """Give a model that knows no groups: rows in a store are not left out of anything."""
-    fork = fitted.fork()
-    for name in GROUPED:
-        if fork.bank.columns.pop(name, None) is not None:
-            fork.predictor.views.forget_labels()
-    return fork
 
 
 def _sample(fitted: FittedModel) -> FittedModel:

@@ -184,8 +184,8 @@ def _groups(column: "pd.Series", option: str, data: str) -> "pd.Series":
     if missing.any():
         raise ValueError(
             f"{named(data)}: the {option} column {column.name!r} holds no value in row "
-            f"{column.index[missing.argmax()]} (counted from 0; {int(missing.sum())} such rows of "
-            f"{len(column)}). Give a row that belongs to no group a value of its own."
+            f"{column.index[int(missing.argmax())]} (counted from 0; {int(missing.sum())} such rows "
+            f"of {len(column)}). Give a row that belongs to no group a value of its own."
         )
     return column
 

@@ -182,10 +182,11 @@ def _groups(column: "pd.Series", option: str, data: str) -> "pd.Series":
     """Give a column of groups, or name the first row that has none."""
     missing = column.isna()
     if missing.any():
+        row = column.index[int(missing.argmax())]
         raise ValueError(
-            f"{named(data)}: the {option} column {column.name!r} holds no value in row "
-            f"{column.index[int(missing.argmax())]} (counted from 0; {int(missing.sum())} such rows "
-            f"of {len(column)}). Give a row that belongs to no group a value of its own."
+            f"{named(data)}: the {option} column {column.name!r} holds no value in row {row} "
+            f"(counted from 0; {int(missing.sum())} such rows of {len(column)}). Give a row that "
+            "belongs to no group a value of its own."
         )
     return column
 

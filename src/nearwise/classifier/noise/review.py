@@ -244,6 +244,7 @@ def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataF
 
     `issues` are the model's label issues, where they are known already.
     """
+    model.predictor.views.require_all("Findings are of all remembered rows, which")
     alone = model.without_groups()  # copies are of one group
     nearest = kneighbors(alone, None, min(_N_NEIGHBORS, most_neighbors(alone)))
     if issues is None:

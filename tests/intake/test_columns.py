@@ -53,7 +53,7 @@ JUDGED = {
     "counting down": ("c", np.arange(N)[::-1], "number", ""),
     "one value missing in order": ("c", np.delete(np.arange(N + 1), 60), "number", ""),
     "years in order": ("year", np.arange(1900, 1900 + N), "number", ""),
-    "groups by id": ("customer_id", SHUFFLED % 40, "number", "an id by its name, and values repeat"),
+    "groups by id": ("customer_id", SHUFFLED % 40, "number", "an id by its name"),
     "an index of something": ("glycemic_index", SHUFFLED, "number", ""),
     "truth values": ("c", SHUFFLED % 2 == 0, "number", ""),
     "few rows in order": ("c", np.arange(5), "number", ""),

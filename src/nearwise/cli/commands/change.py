@@ -103,8 +103,8 @@ def add(
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
 
     def rows_for(learned: "AttnKNNClassifier") -> Rows:
-        asked = {"capacity": capacity, "eviction": eviction}
-        learned.set_params(**{f"settings__{n}": v for n, v in asked.items() if v is not None})
+        bounds = {"capacity": capacity, "eviction": eviction}
+        learned.set_params(**{f"settings__{n}": v for n, v in bounds.items() if v is not None})
         rows = read_for_model(
             learned,
             model,

@@ -335,6 +335,8 @@ def test_the_latest_rows_are_held_out_and_again_after_a_refresh(tmp_path):
     again.add(X[:50] + 5, y[:50])
     again.refresh()
     assert again.report_.choice["held_out"] == 40
+    few = attn_knn(**{**CHEAP, "cv": "latest"}).fit(X[:60], y[:60])
+    assert few.report_.choice["held_out"] == 20  # a fifth is too few
     with pytest.raises(ValueError, match="fewer than 2 known classes"):
         attn_knn(**{**CHEAP, "cv": "latest"}).fit(X, np.sort(y))
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from nearwise.classifier.fit.base import given_candidate
 from nearwise.classifier.fit.embedding import TABLE_EMBEDDERS
-from nearwise.classifier.fit.problem import MOST_FOLDS, FitSettings, Fold
+from nearwise.classifier.fit.problem import FEWEST_HELD_OUT, MOST_FOLDS, FitSettings, Fold
 from nearwise.classifier.model.class_prior import check_class_prior
 from nearwise.classifier.settings import Preset, Settings, check_count
 from nearwise.functional import METRICS
@@ -19,7 +19,6 @@ from nearwise.names import did_you_mean
 
 _HELD_OUT = 0.1  # share held out where "auto" holds rows out once, more of few rows
 _MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
-_FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 
 # What decides the networks of a fit, whose checkpoints may then serve it.
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "cv")
@@ -158,7 +157,7 @@ def _check_embedder(settings: Settings, images: bool) -> None:
 
 def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
     """Refuse a share that holds out too few rows to fit heads and calibration to."""
-    least = max(_FEWEST_HELD_OUT, n_classes)
+    least = max(FEWEST_HELD_OUT, n_classes)
     if round(fraction * n_rows) < least:
         share = _share_of(least, n_rows)
         wider = f", or a share of {share} or more (cv={share})" if share <= _MOST_HELD_OUT else ""
@@ -171,7 +170,7 @@ def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
 
 def _usual_fraction(n_rows: int, n_classes: int) -> float:
     """Share that is held out by default: more than usual of few rows."""
-    enough = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
+    enough = _share_of(max(FEWEST_HELD_OUT, n_classes), n_rows)
     return min(max(_HELD_OUT, enough), _MOST_HELD_OUT)
 
 

@@ -38,6 +38,7 @@ from nearwise.names import listed
 
 LATEST = "latest"  # cv that holds out the last rows once
 _LATEST_SHARE = 0.2
+FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 MOST_FOLDS = 100  # each fits a forest and fills a memory
 
 Fold = tuple[np.ndarray, np.ndarray]  # positions of the rows to learn from, and of those held out
@@ -352,10 +353,12 @@ def given_folds(
 def _latest(labels: np.ndarray, groups: np.ndarray | None) -> Fold:
     """Hold out the last fifth of the rows, but learn those of classes that came there first.
 
-    And of groups that came before, or of which a row is learned for its class.
+    Of few rows up to half, to reach 20 and one per class. Rows of groups that came before, or of
+    which a row is learned for its class, are learned too.
     """
     n_rows = len(labels)
-    later = np.arange(n_rows) >= n_rows - math.ceil(_LATEST_SHARE * n_rows)
+    enough = min(max(FEWEST_HELD_OUT, len(np.unique(labels))), n_rows // 2)
+    later = np.arange(n_rows) >= n_rows - max(math.ceil(_LATEST_SHARE * n_rows), enough)
     held_out = later & np.isin(labels, labels[~later])
     if groups is not None:
         held_out &= ~np.isin(groups, groups[~held_out])

@@ -18,6 +18,7 @@ from nearwise.training.settings import EngineConfig, StrictSettings
 from nearwise.warn import warn_user
 
 _SMALL_STEP = 20_000  # neighbors per step, below which threads cost more than they save
+_STEPS = 40  # between evaluations, at most
 _LAST_RATE = 0.02  # share of the rate that is left at the end
 _MIN_GAIN = 1e-5  # nats by which an epoch must be better than the best one
 
@@ -30,9 +31,7 @@ class HeadConfig(StrictSettings):
     epochs : int, default=12
         Maximum number of evaluations.
     batch_size : int, default=128
-        Rows per step.
-    steps_per_epoch : int, default=40
-        Maximum number of steps between evaluations; rows beyond that are redrawn every epoch.
+        Rows per step; 40 steps at most between evaluations, for rows that are redrawn every epoch.
     lr, weight_decay : float
         Of AdamW. The rate falls to nearly nothing over the epochs, as half a cosine.
     neighbor_weight : float, default=0.2
@@ -46,7 +45,6 @@ class HeadConfig(StrictSettings):
 
     epochs: int = Field(12, ge=1)
     batch_size: int = Field(128, ge=1)
-    steps_per_epoch: int = Field(40, ge=1)
     lr: float = Field(2e-3, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     neighbor_weight: float = Field(0.2, ge=0)
@@ -192,7 +190,7 @@ class HeadObjective(Objective):
 
     def steps_per_epoch(self, config: EngineConfig) -> int:
         """Batches between evaluations."""
-        return min(self.settings.steps_per_epoch, super().steps_per_epoch(config))
+        return min(_STEPS, super().steps_per_epoch(config))
 
     def batches(
         self, epoch: int, config: EngineConfig, generator: torch.Generator
@@ -201,7 +199,7 @@ class HeadObjective(Objective):
         # Drawn on the CPU: the same batches on every device.
         order = torch.randperm(self.n_rows, generator=generator).to(self.train.labels.device)
         size = config.batch_size
-        return order[: size * self.settings.steps_per_epoch].split(size)
+        return order[: size * _STEPS].split(size)
 
     def loss(self, batch: Tensor, generator: torch.Generator, step: int) -> Parts:
         """Loss of the rows that a batch names."""

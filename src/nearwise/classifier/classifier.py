@@ -199,8 +199,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         sample_weight : array-like of shape (n,), optional
             Non-negative; weighs a row's loss and its vote.
         groups : array-like of shape (n,), optional
-            What each row belongs to, such as a patient or a recording, where new rows will belong
-            to new ones: a group is in one fold, its rows are no neighbors of each other in
+            Group of each row, such as its patient or recording, where new rows will be of new
+            groups: a group is in one fold, its rows are no neighbors of each other in
             training, and sets, risks and p-values count every group once. By default equal rows
             are a group where many are copies (a twentieth of the rows or more, in a table without
             few different rows); ``groups=range(n)`` takes copies for rows of their own. Not with

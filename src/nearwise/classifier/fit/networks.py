@@ -38,7 +38,7 @@ def fit_features(
         metric=settings.metric,
         seed=settings.seed,
         memory_budget=settings.memory_budget,
-        groups=None if problem.groups is None else problem.groups[positions],
+        groups=problem.groups_at(positions),
     )
     problem.choice["features"] = features.kind
     return features

@@ -237,7 +237,7 @@ def _with_head(
     held_out = problem.folds[0][1]
     if problem.is_held_out:
         n_rows, n_heads = len(held_out), _HEADS
-        groups = None if problem.groups is None else problem.groups[held_out]
+        groups = problem.groups_at(held_out)
         split = make_folds(problem.labels[held_out], n_heads, settings.seed, groups)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
@@ -411,7 +411,7 @@ def _forest(
         labels[rows],
         None if weight is None else weight[rows],
         options,
-        groups=None if problem.groups is None else problem.groups[rows],
+        groups=problem.groups_at(rows),
         begun=begun,
     )
     shares = problem.prior.double().repeat(len(rows), 1).numpy()
@@ -442,13 +442,12 @@ def _remember(
         columns[FOLD] -= torch.from_numpy(np.isin(rows, problem.folds[0][0])).long()
     every = np.array_equal(rows, np.arange(len(problem.labels)))  # then keys are not copied
     spaces = {name: of_all if every else of_all[at] for name, of_all in keys.items()}
-    weight, n_found = problem.row_weight[at], len(rows)
+    weight = problem.row_weight[at]
     if settings.max_per_class is not None:
         labels = problem.labels[rows]
         votes, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
         columns[FINDABLE] = torch.from_numpy(np.isin(np.arange(len(rows)), votes))
         weight[torch.from_numpy(votes)] *= as_float(stands_for)
-        n_found = len(votes)
     if base_log_proba is not None:
         columns[BASE] = base_log_proba
     if opinion is not None:
@@ -465,7 +464,7 @@ def _remember(
     width = problem.encoder.n_columns
     options = (settings.index, settings.memory_budget, None, label_model.remembered())
     views = MemoryViews(width, bank, [], *options)
-    k = min(settings.n_neighbors, n_found - 1 if views.groups is None else views.n_others)
+    k = min(settings.n_neighbors, views.n_others)
     metrics = {"features": settings.metric}
     specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]
     return views.measure(specs)

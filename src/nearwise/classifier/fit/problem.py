@@ -150,6 +150,10 @@ class Problem:
         self.group_column, self.groups = {name: column}, groups
         self.choice["groups"] = {"of": name, "n": len(np.unique(digests))}
 
+    def groups_at(self, rows: np.ndarray) -> np.ndarray | None:
+        """Numbers of the groups of some rows, (n_rows,); None without groups."""
+        return None if self.groups is None else self.groups[rows]
+
     def without_copies(self, folds: list[Fold]) -> list[Fold]:
         """Have given folds learn from no copy of a row that they hold out.
 

@@ -12,9 +12,7 @@ from nearwise.classifier.inputs.table import as_digests
 _REPEATED = 0.05  # share of the rows that equal another one from which copies are no accident
 _FEWEST = 20  # different rows, below which nothing tells copies from rows that are alike
 _SOME = 10_000  # rows by which it is seen whether a table has few different rows
-_CHANCE = (
-    0.5  # pairs of rows that differ in one column, per pair of equal rows, beyond which it has
-)
+_CHANCE = 0.5  # pairs of rows that differ in one column, per pair of equal ones, in such a table
 
 Digests = NDArray[np.int64]
 

@@ -305,7 +305,7 @@ def warn_of_learned(predictor: Predictor) -> None:
     judged = predictor.judged
     if not bool(judged.all()):
         warn_user(
-            f"The networks learned from {int((~judged).sum())} of the {len(judged)} remembered "
+            f"Base or networks learned from {int((~judged).sum())} of the {len(judged)} remembered "
             "rows, whose predictions are too sure of their labels. Only the other "
             f"{int(judged.sum())} are predicted as new."
         )

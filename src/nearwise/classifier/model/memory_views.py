@@ -376,8 +376,8 @@ class MemoryViews:
         if query_ids is None or groups is None:
             return find(slice(None), min(k, spare), query_ids)
         own = groups[self.bank.positions(query_ids)]
-        of_any = partial(find, ids=None)
-        return nearest_of_others(of_any, own, groups, min(k, spare), len(positions))
+        any_group = partial(find, ids=None)
+        return nearest_of_others(any_group, own, groups, min(k, spare), len(positions))
 
     def _index(self, spec: SpaceSpec) -> tuple[Searchable, Tensor]:
         """Index over the rows that may be found, and their positions in the bank."""

@@ -86,7 +86,7 @@ def _predicted(model: FittedModel) -> Tensor:
     if isinstance(predictor.label_model, NoisyLabels) or len(judged) == n_rows:
         return torch.arange(n_rows)
     warn_user(
-        f"The networks learned the labels of {n_rows - len(judged)} of the {n_rows} remembered "
+        f"Base or networks learned the labels of {n_rows - len(judged)} of the {n_rows} remembered "
         f"rows and cannot tell which are wrong: only the other {len(judged)} are ranked. To rank "
         'all, fit with label_noise="auto".'
     )

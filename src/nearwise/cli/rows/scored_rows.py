@@ -194,8 +194,8 @@ def score_rows(
         return ScoredRows(fresh, y[fresh], answered, True, **common)
     if parts is None or not len(again):
         raise ValueError(
-            f"{where}: the model learned from all {len(y)} {noun}, and its networks know their "
-            f"labels, so that nothing predicts them as if new. Give {noun} it has not learned from."
+            f"{where}: the model learned from all {len(y)} {noun}, and its base or networks know "
+            f"their labels: nothing predicts them as if new. Give {noun} it has not learned from."
         )
     return ScoredRows(again, y[again], parts, False, **common, **nothing)
 

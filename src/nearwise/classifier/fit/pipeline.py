@@ -237,8 +237,8 @@ def _with_head(
     held_out = problem.folds[0][1]
     if problem.is_held_out:
         n_rows, n_heads = len(held_out), _HEADS
-        of_held = problem.labels[held_out], n_heads, settings.seed, problem.groups_at(held_out)
-        split = make_folds(*of_held)
+        held_groups = problem.groups_at(held_out)
+        split = make_folds(problem.labels[held_out], n_heads, settings.seed, held_groups)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
     data, *others = tries

@@ -32,13 +32,15 @@ from nearwise.lab.results.measures import mean_with_interval
 from nearwise.lab.training.terms import TermsConfig, TermsObjective
 from nearwise.metrics import accuracy, nll
 from nearwise.safe_files import write_aside
-from nearwise.training import TrainingRows, predict_neighbors, train_embedder
+from nearwise.training import EngineConfig, TrainingRows, predict_neighbors, train_embedder
 
 HERE = Path(__file__).parent
 REFERENCE = "reference"
 TWINS = "a query finds itself"
 UNREFRESHED = "cached keys, hardly refreshed"
 UNSTOPPED = "no early stopping"
+CONSTANT = "constant rate"
+UNCLIPPED = "no gradient clip"
 UNFITTED = "starting scale not fitted"
 PIECES: dict[str, dict[str, Any]] = {
     REFERENCE: {},
@@ -49,8 +51,8 @@ PIECES: dict[str, dict[str, Any]] = {
     UNSTOPPED: {"patience": None},
     "no weight decay": {"weight_decay": 0.0},
     "no warm-up": {"warmup_epochs": 0.0},
-    "constant rate": {"min_lr_ratio": 1.0},
-    "no gradient clip": {"gradient_clip": None},
+    CONSTANT: {},
+    UNCLIPPED: {},
     UNFITTED: {},
     "label smoothing .1": {"label_smoothing": 0.1},
     "MixUp .4": {"mixup_alpha": 0.4},
@@ -65,6 +67,19 @@ class Unrefreshed(TermsObjective):
     """Cached keys are computed once."""
 
     refresh_every = 1000
+
+
+class Constant(TermsObjective):
+    """The learning rate does not fall."""
+
+    last_rate = 1.0
+
+
+class Unclipped(TermsObjective):
+    """Gradients are not clipped."""
+
+    def gradient_clip(self, config: EngineConfig) -> None:
+        """Take them as they are."""
 
 
 class Unfitted(TermsObjective):
@@ -82,7 +97,13 @@ class Unstopped(TermsObjective):
         return epoch == 0
 
 
-OBJECTIVES = {UNREFRESHED: Unrefreshed, UNFITTED: Unfitted, UNSTOPPED: Unstopped}
+OBJECTIVES = {
+    UNREFRESHED: Unrefreshed,
+    CONSTANT: Constant,
+    UNCLIPPED: Unclipped,
+    UNFITTED: Unfitted,
+    UNSTOPPED: Unstopped,
+}
 
 
 def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:

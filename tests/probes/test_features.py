@@ -146,9 +146,7 @@ def test_views_are_of_training_rows_and_repeat():
 
 def test_views_are_crops_and_flips_only():
     with pytest.raises(ValueError, match="crops and flips only"):
-        extract_features(
-            Pixels((6, 6), 1), images(3), views=2, augmentation=Augmentation(rotation=10)
-        )
+        extract_features(Pixels((6, 6), 1), images(3), views=2, augmentation=Augmentation(cutout=2))
 
 
 def test_both_layouts_and_types_of_images_are_understood():

@@ -24,7 +24,14 @@ def make_model():
 
 
 def run(
-    model=None, spoil=None, blow_up=None, jitter=0.1, evaluated=None, kind=EngineConfig, **options
+    model=None,
+    spoil=None,
+    blow_up=None,
+    jitter=0.1,
+    evaluated=None,
+    kind=EngineConfig,
+    last_rate=0.0,
+    **options,
 ):
     """Train on two classes; `spoil` turns the loss of a step into NaN, `blow_up` its gradient.
 
@@ -54,6 +61,7 @@ def run(
     options = {"seed": 0, "evaluate": evaluate, **options}
     config, loss = kind(**settings), (model, batch_loss, N, options.pop("evaluate"))
     objective = RunLoss(*loss, config) if kind is RunConfig else BatchLoss(*loss)
+    objective.last_rate = last_rate
     return model, train_epochs(objective, config, **options)
 
 

@@ -31,3 +31,18 @@ def image_network(n_classes=10, seed=0, **options):
 def few(**settings):
     common = {"epochs": 2, "batch_size": 64, "lr": 3e-3, "warmup_epochs": 0.5}
     return TrainConfig(**{**common, **MEMORY, **settings})
+
+
+def noise(n=7, channels=3, height=6, width=5, seed=0):
+    """Images of random bytes."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(
+        0, 256, (n, channels, height, width), generator=generator, dtype=torch.uint8
+    )
+
+
+def compare(fast, slow, atol=0):
+    """Compare changed images with those of a slow version."""
+    assert fast.dtype == torch.uint8
+    expected = torch.tensor(slow, dtype=torch.float64)
+    torch.testing.assert_close(fast.double(), expected, atol=atol, rtol=0)

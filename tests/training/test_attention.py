@@ -80,7 +80,7 @@ def test_rows_of_weight_zero_teach_nothing():
     other = HeadRows(train.spaces, train.base_log_proba, train.labels.clone(), train.weight)
     other.labels[100:] = (other.labels[100:] + 1) % C
     first, second = head(), head()
-    config = HeadConfig(epochs=3, batch_size=200)
+    config = HeadConfig(epochs=3)
     train_head(first, train, held_out, config, seed=0)
     train_head(second, other, held_out, config, seed=0)
     for name, value in first.state_dict().items():
@@ -120,5 +120,5 @@ def test_settings_out_of_range_are_refused(settings):
 def test_misspelt_settings_are_refused_with_a_hint():
     with pytest.raises(ValueError, match="Did you mean 'epochs'"):
         HeadConfig(epoch=3)
-    with pytest.raises(ValueError, match="Known settings: epochs, batch_size"):
+    with pytest.raises(ValueError, match="Known settings: epochs, lr"):
         HeadConfig(zzz=3)

@@ -42,8 +42,8 @@ def test_the_same_seed_gives_the_same_run_and_leaves_torch_s_random_state():
     "settings",
     [
         {"monitor": "-accuracy"},
-        {"precision": "float16", "optimizer": "sgd", "gradient_clip": None},
-        {"lookahead": 0.9, "optimizer": "sgd", "schedule": "linear", "warmup_epochs": 2.0},
+        {"precision": "float16", "optimizer": "sgd"},
+        {"optimizer": "lookahead", "warmup_epochs": 2.0},
     ],
     ids=["monitored", "scaled", "looking-ahead"],
 )
@@ -100,27 +100,25 @@ def test_the_monitored_epoch_is_kept(monitor, best):
 
 
 def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_checkpoint(tmp_path):
-    good, _ = run(epochs=2, min_lr_ratio=1.0, monitor="-loss", evaluated=[0.0, 1.0])
+    good, _ = run(epochs=2, last_rate=1.0, monitor="-loss", evaluated=[0.0, 1.0])
     broken = make_model()
     with pytest.raises(ValueError, match=r"step 2 of 3 of epoch 3.*of epoch 2"):
         run(
             broken,
             spoil=7,
-            min_lr_ratio=1.0,
+            last_rate=1.0,
             monitor="-loss",
             evaluated=[0.0, 1.0],
             checkpoint=tmp_path / "c",
         )
     assert same_weights(weights_of(broken), weights_of(good))
-    _, result = run(
-        checkpoint=tmp_path / "c", min_lr_ratio=1.0, monitor="-loss", evaluated=range(6)
-    )
+    _, result = run(checkpoint=tmp_path / "c", last_rate=1.0, monitor="-loss", evaluated=range(6))
     assert len(result.history) == 6
 
 
 @pytest.mark.parametrize("bad", [{"spoil": 7}, {"blow_up": 7}, {"blow_up": 8}], ids=str)
 def test_weights_that_are_not_finite_are_neither_kept_nor_saved(bad, tmp_path):
-    options = {"min_lr_ratio": 1.0, "jitter": 0}
+    options = {"last_rate": 1.0, "jitter": 0}
     good, _ = run(epochs=2, **options)
     broken = make_model()
     with pytest.raises(ValueError, match=r"no longer finite .* of epoch 3\. .*is of epoch 2\."):
@@ -164,18 +162,33 @@ def test_a_run_that_is_broken_off_before_anything_was_noted_leaves_the_model_as_
 
 
 def test_rates_follow_warm_up_and_schedule():
-    def rates(**settings):
+    def rates(floor=0.0, **settings):
         config = EngineConfig(lr=1.0, epochs=8, **settings)
-        return [rate_factor(config, step, 2) for step in range(16)]
+        return [rate_factor(config, step, 2, floor) for step in range(16)]
 
-    assert rates(schedule="linear", min_lr_ratio=1.0, warmup_epochs=1.5) == (
-        [0.25, 0.5, 0.75] + [1.0] * 13
-    )
-    cosine = rates(schedule="cosine", min_lr_ratio=0.1)
+    assert rates(1.0, warmup_epochs=1.5) == [0.25, 0.5, 0.75] + [1.0] * 13
+    cosine = rates(0.1)
     assert cosine[0] == 1.0 and cosine[8] == pytest.approx(0.55) and cosine[-1] > 0.1
-    linear = rates(schedule="linear", warmup_epochs=1.5, warmup_start=0.2, min_lr_ratio=0.35)
+    linear = rates(optimizer="lookahead", warmup_epochs=1.5)
     assert linear[:4] == pytest.approx([0.4, 0.6, 0.8, 1.0])
-    assert linear[4:] == pytest.approx([1 - 0.05 * step for step in range(1, 13)])
+    assert linear[4:] == pytest.approx([1 - 0.93 / 13 * step for step in range(1, 13)])
+
+
+def test_lookahead_is_the_publication_s_optimizer_and_the_others_clip_gradients():
+    def made(name):
+        objective, config = BatchLoss(make_model(), dict, 1), EngineConfig(optimizer=name)
+        groups = objective.make_optimizer(config).param_groups
+        averaged = objective.average(config, 10) is not None
+        return objective.gradient_clip(config), averaged, groups
+
+    clip, averaged, groups = made("lookahead")
+    assert (clip, averaged) == (None, True)
+    assert {group["momentum"] for group in groups} == {0.85}
+    assert sorted(group["lr_factor"] for group in groups) == [1.0, 1.0, 64.0]
+    for name in ("sgd", "adamw"):
+        clip, averaged, groups = made(name)
+        assert (clip, averaged, {group["lr_factor"] for group in groups}) == (1.0, False, {1.0})
+        assert name == "adamw" or {group["momentum"] for group in groups} == {0.9}
 
 
 def test_lookahead_goes_back_to_the_average_every_five_steps_and_ends_there():

@@ -14,7 +14,8 @@ import sys
 import torch
 from nearwise.lab.nn import VisionTransformer
 from nearwise.lab.training.runs import RunConfig, RunLoss
-from nearwise.training import Augmentation, train_epochs
+from nearwise.lab.training.augment import FullAugmentation
+from nearwise.training import train_epochs
 from nearwise.lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages
 from nearwise.lab.experiments.vit.image_rows import ImageTensor
 from tests.reference.strict_device import NAME, strict_device
@@ -22,7 +23,8 @@ from tests.reference.strict_device import NAME, strict_device
 pixels = torch.randint(256, (48, 3, 8, 8), generator=torch.Generator().manual_seed(0))
 images = ImageTensor(pixels.to(torch.uint8), torch.arange(48) % 4)
 recipe = Recipe(
-    augment=Augmentation(crop_padding=1, flip=True, cutout=2), mixup_alpha=0.4, label_smoothing=0.1
+    augment=FullAugmentation(crop_padding=1, flip=True, cutout=2, rotation=10, color_jitter=0.1),
+    mixup_alpha=0.4, label_smoothing=0.1,
 )
 
 def flow(device, folder):

@@ -33,7 +33,7 @@ PIECES = {
     "head alone": {"ce_weight": 1.0, "knn_weight": 0.0},
     "smoothing": {"label_smoothing": 0.1},
     "mixup": {"mixup_alpha": 0.4, "mixup_probability": 1.0},
-    "linear rate": {"schedule": "linear", "warmup_epochs": 0, "gradient_clip": None},
+    "lookahead": {"optimizer": "lookahead", "warmup_epochs": 0},
     "everything": {
         "n_candidates": 40,
         "ce_weight": 0.5,

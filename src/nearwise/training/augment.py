@@ -5,7 +5,6 @@ image, images stay uint8 between the steps, one generator on the CPU decides eve
 run repeats on any device, and there is no further package to install.
 """
 
-import math
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,8 +15,6 @@ from torch.nn import functional as F
 from nearwise.nn import soft_targets
 from nearwise.training.settings import Augmentation
 
-# Weights of red, green and blue in the luminance of ITU-R BT.601.
-_LUMINANCE = (0.299, 0.587, 0.114)
 _DRAWS = ("up", "left", "flip", "brightness", "contrast", "saturation", "angle", "row", "column")
 
 
@@ -43,29 +40,42 @@ def augment(
     -------
     images : uint8 Tensor of shape (B, c, h, w), on the same device.
     """
+    draw = draw_changes(images, generator)
+    return with_cutout(moved(images, settings, draw, mirrored), settings, draw)
+
+
+def draw_changes(images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    """Draw numbers in [0, 1), (B,), for each change, also for those of colours and angles.
+
+    A seed then moves images alike, whatever else changes them.
+    """
     drawn = torch.rand(len(images), len(_DRAWS), generator=generator).to(images.device)
-    draw = dict(zip(_DRAWS, drawn.unbind(dim=1), strict=True))
-    if settings.rotation:
-        images = rotate(images, settings.rotation * (2 * draw["angle"] - 1))
-    if settings.crop_padding or settings.flip:
-        steps = 2 * settings.crop_padding + 1
-        top, left = ((draw[name] * steps).long().clamp_max(steps - 1) for name in ("up", "left"))
-        flipped = draw["flip"] < 0.5 if mirrored is None else mirrored
-        flipped = flipped & bool(settings.flip)
-        images = crop_and_flip(
-            images, settings.crop_padding, top, left, flipped, padded=settings.padding
-        )
-    if settings.color_jitter:
-        factors = [
-            1 + settings.color_jitter * (2 * draw[name] - 1)
-            for name in ("brightness", "contrast", "saturation")
-        ]
-        images = jitter_colors(images, *factors)
-    if settings.cutout:
-        row = (draw["row"] * images.shape[2]).long()
-        column = (draw["column"] * images.shape[3]).long()
-        images = cut_out(images, settings.cutout, row, column)
-    return images
+    return dict(zip(_DRAWS, drawn.unbind(dim=1), strict=True))
+
+
+def moved(
+    images: Tensor,
+    settings: Augmentation,
+    draw: dict[str, Tensor],
+    mirrored: Tensor | None = None,
+) -> Tensor:
+    """Crop and mirror each image as the settings say."""
+    if not (settings.crop_padding or settings.flip):
+        return images
+    steps = 2 * settings.crop_padding + 1
+    top, left = ((draw[name] * steps).long().clamp_max(steps - 1) for name in ("up", "left"))
+    flipped = draw["flip"] < 0.5 if mirrored is None else mirrored
+    flipped = flipped & bool(settings.flip)
+    return crop_and_flip(images, settings.crop_padding, top, left, flipped, padded=settings.padding)
+
+
+def with_cutout(images: Tensor, settings: Augmentation, draw: dict[str, Tensor]) -> Tensor:
+    """Fill a square of each image, where the settings say so."""
+    if not settings.cutout:
+        return images
+    row = (draw["row"] * images.shape[2]).long()
+    column = (draw["column"] * images.shape[3]).long()
+    return cut_out(images, settings.cutout, row, column)
 
 
 def crop_and_flip(
@@ -101,36 +111,6 @@ def _reflected(position: Tensor, length: int) -> Tensor:
     return (length - 1) - ((length - 1) - position.abs()).abs()
 
 
-def jitter_colors(
-    images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor
-) -> Tensor:
-    """Multiply brightness, contrast and saturation, in this order, by factors (B,) of each image.
-
-    Contrast is the distance from the image's mean luminance, saturation that from each pixel's;
-    images of one channel have none.
-    """
-    pixels = (images.float() * _each(brightness)).clamp_(0, 255)
-    mean = _luminance(pixels).mean(dim=(1, 2, 3), keepdim=True)
-    pixels = torch.lerp(mean, pixels, _each(contrast)).clamp_(0, 255)
-    if images.shape[1] == 3:
-        pixels = torch.lerp(_luminance(pixels), pixels, _each(saturation)).clamp_(0, 255)
-    return pixels.round_().to(images.dtype)
-
-
-def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Turn each image about its middle by its own angle (B,), counter-clockwise as it is seen."""
-    angle = degrees.float() * (math.pi / 180)
-    cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    ratio = images.shape[2] / images.shape[3]
-    first = torch.stack([cosine, -sine * ratio, zero], dim=1)
-    second = torch.stack([sine / ratio, cosine, zero], dim=1)
-    grid = F.affine_grid(
-        torch.stack([first, second], dim=1), list(images.shape), align_corners=False
-    )
-    turned = F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
-    return turned.round_().clamp_(0, 255).to(images.dtype)
-
-
 def cut_out(images: Tensor, side: int, row: Tensor, column: Tensor) -> Tensor:
     """Fill a square of `side` around (row, column) of each image with the image's mean colour.
 
@@ -147,17 +127,6 @@ def _within(length: int, side: int, center: Tensor) -> Tensor:
     start = (center - side // 2)[:, None]
     position = torch.arange(length, device=center.device)
     return (position >= start) & (position < start + side)
-
-
-def _luminance(pixels: Tensor) -> Tensor:
-    if pixels.shape[1] == 1:
-        return pixels
-    weights = pixels.new_tensor(_LUMINANCE).view(1, 3, 1, 1)
-    return (pixels * weights).sum(dim=1, keepdim=True)
-
-
-def _each(factor: Tensor) -> Tensor:
-    return factor.view(-1, 1, 1, 1)
 
 
 class Mix(NamedTuple):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nearwise.nn import FastCNN, ImageEmbedder, NeighborNetwork, network_config, vote_nll
+from nearwise.training.augment import augment
 from nearwise.training.checkpoint import content_hash
 from nearwise.training.encoding import (
     encode,
@@ -195,13 +196,7 @@ class EmbedderObjective(Objective):
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
         """Optimizer with a rate of its own for an image backbone."""
-        settings = self.settings
-        return make_optimizer(
-            self.network,
-            config,
-            backbone_lr=settings.backbone_lr,
-            norm_bias_lr=settings.norm_bias_lr,
-        )
+        return make_optimizer(self.network, config, backbone_lr=self.settings.backbone_lr)
 
     def start(self, generator: torch.Generator) -> None:
         """Fit the starting scale."""
@@ -234,6 +229,13 @@ class EmbedderObjective(Objective):
         generator = torch.Generator().manual_seed(self.seed)
         first = torch.rand(len(self.rows), generator=generator) < 0.5
         return (first if epoch % 2 else ~first).to(self.rows.x_num.device)
+
+    def changed(self, x_num: Tensor, positions: Tensor, generator: torch.Generator) -> Tensor:
+        """Numbers or images of the rows at these positions as training changes them at random."""
+        if self.settings.augment is None:
+            return x_num
+        mirrored = None if self.mirrored is None else self.mirrored[positions]
+        return augment(x_num, self.settings.augment, generator, mirrored=mirrored)
 
     def gradients(
         self,
@@ -280,7 +282,7 @@ class EmbedderObjective(Objective):
                 config,
                 generator,
                 self.cache,
-                mirrored=self.mirrored,
+                change=self.changed,
                 needs_unmixed=self.needs_unmixed,
             )
             parts = self.terms(step, generator)

@@ -18,8 +18,8 @@ from nearwise.training.settings import EngineConfig, StrictSettings
 from nearwise.warn import warn_user
 
 _SMALL_STEP = 20_000  # neighbors per step, below which threads cost more than they save
+_BATCH = 128  # rows per step
 _STEPS = 40  # between evaluations, at most
-_LAST_RATE = 0.02  # share of the rate that is left at the end
 _MIN_GAIN = 1e-5  # nats by which an epoch must be better than the best one
 
 
@@ -29,11 +29,9 @@ class HeadConfig(StrictSettings):
     Parameters
     ----------
     epochs : int, default=12
-        Maximum number of evaluations.
-    batch_size : int, default=128
-        Rows per step; 40 steps at most between evaluations, for rows that are redrawn every epoch.
-    lr, weight_decay : float
-        Of AdamW. The rate falls to nearly nothing over the epochs, as half a cosine.
+        Maximum number of evaluations, each after at most 40 steps of 128 rows, redrawn every time.
+    lr : float, default=2e-3
+        Of AdamW, without weight decay; falls to nearly nothing over the epochs, as half a cosine.
     neighbor_weight : float, default=0.2
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction. At 0
         attention goes to neighbors that contradict the base, and does not explain the answer.
@@ -44,9 +42,7 @@ class HeadConfig(StrictSettings):
     settings_of = "head"
 
     epochs: int = Field(12, ge=1)
-    batch_size: int = Field(128, ge=1)
     lr: float = Field(2e-3, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
     neighbor_weight: float = Field(0.2, ge=0)
     patience: int = Field(3, ge=1)
 
@@ -134,7 +130,7 @@ def train_head(
         epoch, train_loss, held_out_nll.
     """
     objective = HeadObjective(head, train, held_out, config)
-    work = objective.batch_size * train.spaces[0].labels.shape[1]
+    work = _BATCH * train.spaces[0].labels.shape[1]
     with one_thread() if work < _SMALL_STEP else nullcontext():
         try:
             result = train_epochs(
@@ -160,33 +156,26 @@ class HeadObjective(Objective):
     seeded_once = True
     starts_judged = True
     min_gain = _MIN_GAIN
+    last_rate = 0.02
 
     def __init__(
         self, head: PretrainedNeighborHead, train: HeadRows, held_out: HeadRows, config: HeadConfig
     ) -> None:
         super().__init__(head, len(train))
         self.head, self.train, self.held_out, self.settings = head, train, held_out, config
-        self.batch_size = config.batch_size
 
     def engine(self) -> EngineConfig:
         """Return the settings of the loop."""
         return EngineConfig(
             epochs=self.settings.epochs,
-            batch_size=self.batch_size,
+            batch_size=_BATCH,
             lr=self.settings.lr,
-            min_lr_ratio=_LAST_RATE,
             patience=self.settings.patience,
         )
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
         """AdamW."""
-        settings = self.settings
-        return torch.optim.AdamW(
-            self.head.parameters(),
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        return torch.optim.AdamW(self.head.parameters(), lr=config.lr, weight_decay=0, fused=True)
 
     def steps_per_epoch(self, config: EngineConfig) -> int:
         """Batches between evaluations."""

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.training.rows import count_batches
-from nearwise.training.schedule import Lookahead, WeightAverage, make_optimizer, rate_factor
+from nearwise.training.schedule import (
+    LOOKAHEAD_DECAY,
+    Lookahead,
+    WeightAverage,
+    make_optimizer,
+    rate_factor,
+)
 from nearwise.training.settings import EngineConfig
 
 Parts = dict[str, Tensor]
@@ -36,6 +42,8 @@ class Objective:
     """Whether the untrained model is evaluated too, as epoch 0."""
     min_gain = 0.0
     """By how much a monitored value must be lower than the best one to be better."""
+    last_rate = 0.0
+    """Share of the learning rate that is left at the end."""
 
     def __init__(self, model: nn.Module, n_rows: int) -> None:
         self.model, self.n_rows = model, n_rows
@@ -94,13 +102,17 @@ class Objective:
 
         `monitored` holds the values of finished evaluations, lower is better.
         """
-        return rate_factor(config, step, steps_per_epoch)
+        return rate_factor(config, step, steps_per_epoch, self.last_rate)
+
+    def gradient_clip(self, config: EngineConfig) -> float | None:
+        """Largest L2 norm of a step's gradient; None does not clip it."""
+        return None if config.optimizer == "lookahead" else 1.0
 
     def average(self, config: EngineConfig, total_steps: int) -> WeightAverage | None:
         """Average of the weights that the run keeps, if any."""
-        if config.lookahead is None:
+        if config.optimizer != "lookahead":
             return None
-        return Lookahead(self.model, config.lookahead, total_steps)
+        return Lookahead(self.model, LOOKAHEAD_DECAY, total_steps)
 
     def evaluation_due(self, epoch: int) -> bool:
         """Whether an epoch is evaluated; the last one always is."""

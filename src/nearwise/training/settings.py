@@ -56,32 +56,25 @@ def plain_message(error: Exception) -> str:
 
 
 class Augmentation(StrictSettings):
-    """Random changes of an image, all off by default; in the order rotation to cutout below.
+    """Random changes of an image, all off by default; in the order below.
 
     Parameters
     ----------
-    rotation : float, default=0.0
-        Largest angle in degrees, either way; bilinear, black outside.
     crop_padding : int, default=0
         Pixels put around the image before a crop of the former size is taken from it.
     padding : {"black", "reflect"}, default="black"
         What these pixels are: black, or the image mirrored at its edge.
     flip : bool or "alternate", default=False
         Mirror left and right: half the time, or each image in every other epoch.
-    color_jitter : float, default=0.0
-        Brightness, contrast and saturation are each multiplied by a factor from 1 - this to
-        1 + this.
     cutout : int, default=0
         Side of a square, at a random centre, filled with the image's mean colour.
     """
 
     settings_of = "augmentation"
 
-    rotation: float = Field(0.0, ge=0, le=180)
     crop_padding: int = Field(0, ge=0)
     padding: Literal["black", "reflect"] = "black"
     flip: bool | Literal["alternate"] = False
-    color_jitter: float = Field(0.0, ge=0, le=1)
     cutout: int = Field(0, ge=0)
 
 
@@ -96,27 +89,15 @@ class EngineConfig(StrictSettings):
         Maximum number of passes over the rows.
     batch_size : int, default=256
         Maximum number of rows per step; an epoch is split into batches of nearly equal size.
-    optimizer : {"adamw", "sgd"}, default="adamw"
-        "sgd" has Nesterov momentum and needs a larger `lr`, such as 0.1.
+    optimizer : {"adamw", "sgd", "lookahead"}, default="adamw"
+        "sgd" has Nesterov momentum and needs a larger `lr`, such as 0.1. "lookahead" is the SGD of
+        `fast_cnn`: see `nearwise.training.schedule`.
     lr, weight_decay : float
-        Biases, scales and normalisation layers are not decayed.
-    momentum : float, default=0.9
-        Of "sgd", in (0, 1).
-    schedule : {"cosine", "linear"}, default="cosine"
-        How the rate falls to `min_lr_ratio` at the last step.
+        The rate falls as half a cosine. Biases, scales and normalisation layers are not decayed.
     warmup_epochs : float, default=0.0
         Epochs (or a part of one) of linear warm-up before that.
-    warmup_start : float, default=0.0
-        Share of `lr` that the warm-up starts from, in [0, 1].
-    min_lr_ratio : float, default=0.0
-        Share of `lr` that is left at the end.
-    gradient_clip : float or None, default=1.0
-        Largest L2 norm of the gradient.
     precision : {"float32", "bfloat16", "float16"}, default="float32"
         Of the forward pass, through autocast; with "float16" the loss is scaled.
-    lookahead : float or None, default=None
-        Every 5 steps the weights go back to a moving average of themselves, which the last step
-        leaves. Its decay grows with the cube of the steps taken to this value, in (0, 1).
     patience : int or None, default=None
         Evaluations without a better monitored value before stopping; None never stops early.
     """
@@ -126,19 +107,12 @@ class EngineConfig(StrictSettings):
     epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=256, ge=1)
 
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd", "lookahead"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
-    momentum: float = Field(default=0.9, gt=0, lt=1)
-
-    schedule: Literal["cosine", "linear"] = "cosine"
     warmup_epochs: float = Field(default=0.0, ge=0)
-    warmup_start: float = Field(default=0.0, ge=0, le=1)
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
 
-    gradient_clip: float | None = Field(default=1.0, gt=0)
     precision: Precision = "float32"
-    lookahead: float | None = Field(default=None, gt=0, lt=1)
     patience: int | None = Field(default=None, ge=1)
 
     def decides(self) -> dict[str, Any]:
@@ -156,8 +130,6 @@ class TrainConfig(EngineConfig):
     lr, weight_decay, warmup_epochs, patience : default=3e-3, 1e-4, 1.0, 16
     backbone_lr : float, default=1.0
         Factor on `lr` for the backbone of an image embedder, in (0, 1].
-    norm_bias_lr : float, default=1.0
-        Factor on `lr` for biases of batch normalisation; where it is not 1, they decay as weights.
     precision : {"float32", "bfloat16"}, default="float32"
         Of the embedder; keys and losses are float32 in any case.
     n_candidates : int or None, default=4096
@@ -183,7 +155,6 @@ class TrainConfig(EngineConfig):
     batch_size: int = Field(256, ge=2)
     lr: float = Field(3e-3, gt=0)
     backbone_lr: float = Field(1.0, gt=0, le=1)
-    norm_bias_lr: float = Field(1.0, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
     warmup_epochs: float = Field(1.0, ge=0)
     patience: int | None = Field(16, ge=1)

@@ -1,5 +1,6 @@
 """One training step of an embedder: keys, the terms of the loss, the cache, the first scale."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from nearwise.nn import (
     soft_cross_entropy,
     vote_nll,
 )
-from nearwise.training.augment import augment, draw_batch_mix, mix_ids, mix_labels
+from nearwise.training.augment import draw_batch_mix, mix_ids, mix_labels
 from nearwise.training.encoding import Precision, autocast, encode, encode_in_pieces
 from nearwise.training.rows import Batch, TrainingRows
 from nearwise.training.self_correction import FollowedPredictions
@@ -78,15 +79,15 @@ def compute_keys(
     generator: torch.Generator,
     cache: KeyCache | None = None,
     *,
-    mirrored: Tensor | None = None,
+    change: Callable[[Tensor, Tensor, torch.Generator], Tensor],
     needs_unmixed: bool = False,
 ) -> StepKeys:
     """Compute the keys of a step.
 
     Rows are on the network's device, the generator (views and MixUp) on the CPU. Candidates outside
     the batch take their keys from the cache, without gradient, and keys of the queries are written
-    to it; without a cache all keys are computed here. `mirrored` (n,) are the rows whose images are
-    mirrored in this epoch, where the settings let them take turns. With `needs_unmixed` a MixUp
+    to it; without a cache all keys are computed here. `change` alters numbers or images of the
+    queries at random, given them, their positions and the generator. With `needs_unmixed` a MixUp
     batch has the keys of its rows as they are, whether or not they are compared.
     """
     device = rows.x_num.device
@@ -97,7 +98,7 @@ def compute_keys(
     embedder, labels, ids = network.embedder, rows.labels[queries], rows.row_ids[queries]
     fresh = candidates if cache is None else queries
     x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
-    first = augmented(x_num[: len(queries)], config, generator, _at(mirrored, queries))
+    first = change(x_num[: len(queries)], queries, generator)
     x_num = first if len(fresh) == len(queries) else torch.cat([first, x_num[len(queries) :]])
     mix = draw_batch_mix(
         config.mixup_alpha, config.mixup_probability, len(queries), generator, device
@@ -162,15 +163,6 @@ def step_losses(
             noted = slice(0) if step.ids.ndim == 2 else slice(None)  # none of mixed rows
             followed.note(step.queries[noted], logits[noted])
     return parts
-
-
-def augmented(
-    x_num: Tensor, config: TrainConfig, generator: torch.Generator, mirror: Tensor | None
-) -> Tensor:
-    """Rows as training changes them at random."""
-    if config.augment is None:
-        return x_num
-    return augment(x_num, config.augment, generator, mirrored=mirror)
 
 
 def _draw_view(rows: TrainingRows, positions: Tensor, generator: torch.Generator) -> Tensor:

@@ -101,10 +101,10 @@ def test_rates_follow_warm_up_and_schedule():
     assert warm == [0.25, 0.5, 0.75] + [1.0] * 13
     stepped = rates(schedule="step", lr_step=3, lr_gamma=0.5)
     assert stepped == [1.0] * 6 + [0.5] * 6 + [0.25] * 4
-    cosine = rates(schedule="cosine", min_lr_ratio=0.1)
-    assert cosine[0] == 1.0 and cosine[8] == pytest.approx(0.55) and cosine[-1] > 0.1
-    assert rates(schedule="plateau", plateau_patience=1, lr_gamma=0.5, min_lr_ratio=0.3) == (
-        [1.0] * 6 + [0.5] * 4 + [0.3] * 6
+    cosine = rates(schedule="cosine")
+    assert cosine[0] == 1.0 and cosine[8] == pytest.approx(0.5) and cosine[-1] > 0
+    assert rates(schedule="plateau", plateau_patience=1, lr_gamma=0.5) == (
+        [1.0] * 6 + [0.5] * 4 + [0.25] * 4 + [0.125] * 2
     )
 
 

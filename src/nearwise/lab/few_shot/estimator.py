@@ -204,7 +204,7 @@ class FewShotAttention(BaseEstimator):
             self.history_.append(known | {"held_out_nll": nll})
             losses.clear()
 
-        config = EngineConfig(epochs=n_episodes, min_lr_ratio=0.02)
+        config = EngineConfig(epochs=n_episodes)
         objective = _EpisodeObjective(network, rows, episodes, evaluate)
         train_epochs(objective, config, seed=seed, progress=note)
         return network.eval(), scores
@@ -323,6 +323,8 @@ class FewShotAttention(BaseEstimator):
 
 class _EpisodeObjective(BatchLoss):
     """NLL of one episode per epoch."""
+
+    last_rate = 0.02
 
     def __init__(
         self,

@@ -129,8 +129,6 @@ class RetrievalConfidence(BaseEstimator):
             batch_size=self.batch_size,
             lr=self.lr,
             weight_decay=1e-3,
-            min_lr_ratio=0.02,
-            gradient_clip=None,
             patience=_PATIENCE,
         )
         result = train_epochs(objective, config, seed=seed, monitor="held_out_nll")
@@ -248,6 +246,7 @@ class _RankObjective(Objective):
     name = "Training of the retrieval confidence"
     seeded_once = True
     min_gain = 1e-5
+    last_rate = 0.02
 
     def __init__(
         self, network: RankAttention, data: _Lists, train: np.ndarray, held_out: np.ndarray
@@ -255,6 +254,9 @@ class _RankObjective(Objective):
         super().__init__(network, len(train))
         self.network, self.data = network, data
         self.train, self.held_out = torch.from_numpy(train), torch.from_numpy(held_out)
+
+    def gradient_clip(self, config: EngineConfig) -> None:
+        """Gradients are not clipped."""
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
         """AdamW with one decay for all parameters."""

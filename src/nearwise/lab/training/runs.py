@@ -32,6 +32,8 @@ class RunConfig(EngineConfig):
         "sgd" has plain momentum.
     decay_all : bool, default=False
         Whether biases, scales and normalisation layers decay as well.
+    gradient_clip : float or None, default=1.0
+        Largest L2 norm of the gradient.
     schedule : {"cosine", "constant", "step", "plateau"}, default="cosine"
         "step" multiplies the rate by `lr_gamma` every `lr_step` epochs; "plateau" after
         `plateau_patience` evaluations in a row without a better monitored value.
@@ -49,7 +51,8 @@ class RunConfig(EngineConfig):
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"  # type: ignore[assignment]
     momentum: float = Field(0.9, ge=0, lt=1)
     decay_all: bool = False
-    schedule: Literal["cosine", "constant", "step", "plateau"] = "cosine"  # type: ignore[assignment]
+    gradient_clip: float | None = Field(1.0, gt=0)
+    schedule: Literal["cosine", "constant", "step", "plateau"] = "cosine"
     lr_step: int = Field(20, ge=1)
     lr_gamma: float = Field(0.1, gt=0, le=1)
     plateau_patience: int = Field(10, ge=0)
@@ -94,18 +97,21 @@ class RunLoss(BatchLoss):
         self, config: EngineConfig, step: int, steps_per_epoch: int, monitored: Sequence[float]
     ) -> float:
         """Factor on the learning rate, by the schedule of the settings."""
-        settings, floor = self.settings, self.settings.min_lr_ratio
+        settings = self.settings
         total = settings.epochs * steps_per_epoch
         warmup = round(settings.warmup_epochs * steps_per_epoch)
         if settings.schedule == "cosine" or step < warmup:
-            start = settings.warmup_start
-            return learning_rate_factor(step, total, warmup, start=start, floor=floor)
+            return learning_rate_factor(step, total, warmup)
         falls = 0
         if settings.schedule == "step":
             falls = step // steps_per_epoch // settings.lr_step
         elif settings.schedule == "plateau":
             falls = count_plateaus(monitored, settings.plateau_patience)
-        return float(max(settings.lr_gamma**falls, floor))
+        return float(settings.lr_gamma**falls)
+
+    def gradient_clip(self, config: EngineConfig) -> float | None:
+        """Largest norm, of the settings."""
+        return self.settings.gradient_clip
 
     def average(self, config: EngineConfig, total_steps: int) -> WeightAverage | None:
         """Return a moving average of the weights, where the settings have one."""

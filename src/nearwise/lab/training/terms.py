@@ -23,7 +23,7 @@ from nearwise.training.embedder import EmbedderObjective
 from nearwise.training.encoding import autocast
 from nearwise.training.objective import Parts
 from nearwise.training.rows import Batch
-from nearwise.training.steps import StepKeys, augmented
+from nearwise.training.steps import StepKeys
 
 _SELECTED_EVERY = 5  # epochs
 
@@ -94,8 +94,7 @@ class TermsObjective(EmbedderObjective):
         rows, config, keys = self.rows, self.settings, step.unmixed
         labels = rows.labels[step.queries]
         if rows.second_x_num is not None:
-            mirror = None if self.mirrored is None else self.mirrored[step.queries]
-            view = augmented(rows.second_x_num[step.queries], config, generator, mirror)
+            view = self.changed(rows.second_x_num[step.queries], step.queries, generator)
             x_cat = None if rows.x_cat is None else rows.x_cat[step.queries]
             with autocast(view.device, config.precision):
                 second = self.network.embedder(view, x_cat).float()

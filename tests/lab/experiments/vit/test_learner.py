@@ -6,7 +6,7 @@ from torch import nn
 
 from nearwise.lab.experiments.vit.image_rows import ImageTensor
 from nearwise.lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages, channel_scale
-from nearwise.training.augment import Augmentation
+from nearwise.lab.training.augment import FullAugmentation
 
 N, N_CLASSES = 40, 3
 
@@ -119,7 +119,7 @@ def test_mixup_blends_images_and_labels_by_the_same_share():
 
 
 def test_augmentation_changes_training_images_only():
-    parts = make(augment=Augmentation(crop_padding=1, flip=True))
+    parts = make(augment=FullAugmentation(crop_padding=1, flip=True))
     step(parts)
     plain = parts.scale(parts.train.pixels)
     assert not torch.equal(parts.model.seen[0], plain)

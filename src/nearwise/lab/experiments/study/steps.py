@@ -8,9 +8,10 @@ from torch import Tensor
 from nearwise.lab.experiments.study.model import StudyModel, vote
 from nearwise.lab.experiments.study.neighbors import Found, Memory
 from nearwise.lab.experiments.study.presets import StudyPreset
+from nearwise.lab.training.augment import FullAugmentation, augment_fully
 from nearwise.lab.training.losses import supervised_contrastive
 from nearwise.nn import soft_cross_entropy, soft_targets
-from nearwise.training.augment import Augmentation, augment, draw_batch_mix, mix_labels
+from nearwise.training.augment import draw_batch_mix, mix_labels
 
 
 class Step(NamedTuple):
@@ -33,7 +34,7 @@ def step_losses(
     memory: Memory,
     preset: StudyPreset,
     generator: torch.Generator,
-    augmentation: Augmentation | None = None,
+    augmentation: FullAugmentation | None = None,
 ) -> Step:
     """Compute the terms of one batch.
 
@@ -54,12 +55,12 @@ def step_losses(
     preset : StudyPreset
     generator : torch.Generator
         On the CPU; decides views and MixUp.
-    augmentation : Augmentation, optional
+    augmentation : FullAugmentation, optional
         Random changes of the batch's images.
     """
     x, own = rows[positions], labels[positions]
     if augmentation is not None:
-        x = augment(x, augmentation, generator)
+        x = augment_fully(x, augmentation, generator)
     mix = draw_batch_mix(preset.mixup_alpha, preset.mixup_probability, len(x), generator, x.device)
     targets = soft_targets(own, model.n_classes)
     if mix is None:

@@ -15,8 +15,10 @@ from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.model import encode, make_embedder
 from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.lab.experiments.study.views import study_augmentation
+from nearwise.lab.training.augment import FullAugmentation, augment_fully
 from nearwise.nn import NeighborNetwork
-from nearwise.training import Augmentation, TrainConfig, TrainingRows, train_embedder
+from nearwise.training import EngineConfig, TrainConfig, TrainingRows, train_embedder
+from nearwise.training.embedder import EmbedderObjective
 from nearwise.training.encoding import Precision
 
 Progress = Callable[[dict[str, Any]], None]
@@ -68,6 +70,26 @@ class UpperBound:
         return float(sum(record["seconds"] for record in self.history))
 
 
+class UpperBoundConfig(TrainConfig):
+    """Settings of the upper bound's training: those of `TrainConfig`, with the study's changes."""
+
+    augment: FullAugmentation | None = None
+
+
+class UpperBoundObjective(EmbedderObjective):
+    """Cross-entropy of images that are changed as in the study; gradients are not clipped."""
+
+    settings: UpperBoundConfig
+
+    def gradient_clip(self, config: EngineConfig) -> None:
+        """Gradients are not clipped."""
+
+    def changed(self, x_num: Tensor, positions: Tensor, generator: torch.Generator) -> Tensor:
+        """Rows as the study changes them at random."""
+        augment = self.settings.augment
+        return x_num if augment is None else augment_fully(x_num, augment, generator)
+
+
 def train_upper_bound(
     inputs: StudyInputs,
     preset: StudyPreset,
@@ -104,6 +126,7 @@ def train_upper_bound(
     result = train_embedder(
         network, rows, None, config,
         seed=seed, device=device, checkpoint=checkpoint, progress=progress,
+        objective=UpperBoundObjective,
     )  # fmt: skip
     if result.interrupted:
         raise KeyboardInterrupt
@@ -115,10 +138,10 @@ def train_upper_bound(
 
 
 def upper_bound_config(
-    preset: StudyPreset, augmentation: Augmentation | None = None
-) -> TrainConfig:
+    preset: StudyPreset, augmentation: FullAugmentation | None = None
+) -> UpperBoundConfig:
     """Give the settings of the training loop that make it the study's CNN."""
-    return TrainConfig.model_validate(
+    return UpperBoundConfig.model_validate(
         {
             "epochs": preset.cnn_epochs,
             "batch_size": preset.cnn_batch_size,
@@ -126,7 +149,6 @@ def upper_bound_config(
             "weight_decay": preset.cnn_weight_decay,
             "label_smoothing": preset.cnn_label_smoothing,
             "warmup_epochs": 0.0,
-            "gradient_clip": None,
             "knn_weight": 0.0,
             "ce_weight": 1.0,
             "patience": None,

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from nearwise.lab.experiments.study.inputs import StudyInputs
-from nearwise.training import Augmentation
+from nearwise.lab.training.augment import FullAugmentation
 from nearwise.training.augment import crop_and_flip
 
 N_CROPS = 3
 _PADDING, _SIDE = 4, 32  # 4 pixels of 32; smaller images are moved by as much of their side
 
 
-def study_augmentation(inputs: StudyInputs) -> Augmentation | None:
+def study_augmentation(inputs: StudyInputs) -> FullAugmentation | None:
     """Return what the study changed in training: digits are turned, others moved and recolored.
 
     None for columns.
@@ -19,9 +19,9 @@ def study_augmentation(inputs: StudyInputs) -> Augmentation | None:
     if not inputs.is_images:
         return None
     if inputs.dataset.name in ("mnist", "digits-images"):
-        return Augmentation.model_validate({"rotation": 10})
+        return FullAugmentation(rotation=10)
     padding = _padding(inputs.x_train)
-    return Augmentation.model_validate({"crop_padding": padding, "flip": True, "color_jitter": 0.2})
+    return FullAugmentation(crop_padding=padding, flip=True, color_jitter=0.2)
 
 
 def study_views(images: Tensor, seed: int) -> list[Tensor]:

@@ -17,7 +17,7 @@ from nearwise.lab.data import load_images
 from nearwise.lab.experiments.vit.image_rows import ImageFiles, ImageTensor
 from nearwise.lab.experiments.vit.learner import PixelScale, channel_scale
 from nearwise.lab.experiments.vit.settings import VitSettings
-from nearwise.training.augment import Augmentation
+from nearwise.lab.training.augment import FullAugmentation
 
 SETS = {"cifar10": "cifar10", "cifar100": "cifar100", "mnist": "mnist", "digits": "digits-images"}
 UPRIGHT = ("mnist", "digits")  # a mirrored digit is another sign
@@ -119,7 +119,7 @@ def load_vit_data(settings: VitSettings) -> VitData:
     )
 
 
-def augmentation(settings: VitSettings, data: VitData) -> Augmentation | None:
+def augmentation(settings: VitSettings, data: VitData) -> FullAugmentation | None:
     """Random changes of the training images; None where there are none.
 
     `augment` pads an eighth of the side before the crop: 4 pixels of 32, as is usual for CIFAR.
@@ -131,7 +131,7 @@ def augmentation(settings: VitSettings, data: VitData) -> Augmentation | None:
     for name in ("color_jitter", "rotation", "cutout"):
         if getattr(settings, name):
             changes[name] = getattr(settings, name)
-    return Augmentation(**changes) if changes else None
+    return FullAugmentation(**changes) if changes else None
 
 
 def _registered(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from nearwise.lab.experiments.vit.image_rows import ImageRows
 from nearwise.lab.nn.pixel_scale import PixelScale
+from nearwise.lab.training.augment import FullAugmentation, augment_fully
 from nearwise.nn import soft_cross_entropy, soft_targets
-from nearwise.training.augment import augment, draw_batch_mix, mix_labels
+from nearwise.training.augment import draw_batch_mix, mix_labels
 from nearwise.training.encoding import autocast
-from nearwise.training.settings import Augmentation, Precision, StrictSettings
+from nearwise.training.settings import Precision, StrictSettings
 
 _EVALUATED_PIXELS = {"cpu": 2**21, "cuda": 2**25}  # pixels per batch of an evaluation
 
@@ -30,7 +31,7 @@ class Recipe(StrictSettings):
         Parameter of MixUp's Beta distribution; 0 switches it off.
     mixup_probability : float, default=1.0
         Share of the batches that are mixed.
-    augment : Augmentation, optional
+    augment : FullAugmentation, optional
         Random changes of training images.
     noise : float, default=0.0
         Standard deviation of Gaussian noise, in units of that of the pixels of a channel.
@@ -44,7 +45,7 @@ class Recipe(StrictSettings):
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     mixup_alpha: float = Field(0.0, ge=0)
     mixup_probability: float = Field(1.0, ge=0, le=1)
-    augment: Augmentation | None = None
+    augment: FullAugmentation | None = None
     noise: float = Field(0.0, ge=0)
     noise_on: Literal["train", "test", "both"] = "train"
 
@@ -104,7 +105,7 @@ class SupervisedImages:
         recipe, images = self.recipe, self.train.images(rows)
         labels = self.train.labels[rows.to(self.train.labels.device)]
         if recipe.augment is not None:
-            images = augment(images, recipe.augment, generator)
+            images = augment_fully(images, recipe.augment, generator)
         x = add_noise(self.scale(images), recipe.noise_in(training=True), generator)
         mix = draw_batch_mix(
             recipe.mixup_alpha, recipe.mixup_probability, len(rows), generator, x.device

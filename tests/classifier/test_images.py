@@ -314,8 +314,9 @@ def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vi
     settings = {**BRIEF, "embedder": str(vit)}
     settings["embedder_options"] = {"dim": 8, "frozen": True}
     plain = attn_knn(**settings).fit(images, labels).predict_proba(new)
-    folder = tmp_path / "cache"
-    kept = attn_knn(**settings, cache_dir=folder).fit(images, labels)
+    settings |= {"checkpoint_dir": tmp_path}
+    folder = tmp_path / "frozen-backbones"
+    kept = attn_knn(**settings).fit(images, labels)
     np.testing.assert_array_equal(kept.predict_proba(new), plain)
 
     passes = []
@@ -325,16 +326,9 @@ def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vi
     np.testing.assert_array_equal(kept.predict_proba(new), plain)
     assert not passes
     # Another projection over the same backbone takes what is there.
-    other = attn_knn(**{**settings, "random_state": 0, "calibration": None}, cache_dir=folder)
+    other = attn_knn(**{**settings, "random_state": 0, "calibration": None})
     other.fit(images, labels).predict_proba(new)
     assert len(list(folder.iterdir())) == n_kept
-
-
-def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
-    with pytest.raises(ValueError, match=r"there is none\. Set embedder_options"):
-        attn_knn(**QUICK, cache_dir=tmp_path).fit(*data)
-    with pytest.raises(ValueError, match="there is none"):
-        attn_knn(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)
 
 
 @pytest.mark.slow

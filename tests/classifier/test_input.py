@@ -29,7 +29,6 @@ SETTINGS = {
     "device": ("gpu", 'device=\'gpu\' is not known. Use "auto", "cpu"'),
     "head": ({"epoch": 3}, "Unknown head setting 'epoch'. Did you mean 'epochs'"),
     "train": ({"epoch": 3}, "Unknown training setting 'epoch'. Did you mean 'epochs'"),
-    "memory_budget": (10, "memory_budget=10 bytes is too small"),
 }
 
 

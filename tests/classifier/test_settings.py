@@ -55,7 +55,9 @@ MOVED = {
     "k_ensemble": "showed no gain",
     "adaptive_k": "showed no gain",
     "spaces": "showed no gain",
-    "memory_budge": r"Did you mean 'memory_budget'\?",
+    "max_per_clas": r"Did you mean 'max_per_class'\?",
+    "memory_budget": "a search works in 256 MiB",
+    "cache_dir": r"settings=Settings\(checkpoint_dir=\.\.\.\) keeps what a frozen backbone",
 }
 
 
@@ -111,7 +113,7 @@ def test_settings_come_back_from_a_folder_without_those_of_this_machine(tmp_path
 
 
 MADE = {
-    "a setting": lambda: Settings(memory_budget=1.5),
+    "a setting": lambda: Settings(capacity=1.5),
     "an unknown one": lambda: Settings(indx="exact"),
     "a network": lambda: Settings(train={"epochs": -1}),
     "a head": lambda: Settings(head={"epochs": -1}),

@@ -30,7 +30,7 @@ def round_trip(model, folder):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"max_per_class": np.int64(9), "memory_budget": np.int64(10**8)},
+        {"max_per_class": np.int64(9), "capacity": np.int64(10**6)},
         {"device": torch.device("cpu")},
         {"label_noise": 0.0},
     ],

@@ -50,6 +50,26 @@ def test_what_were_parameters_are_settings():
     assert not params
 
 
+def test_a_folder_with_settings_that_went_opens_without_them(tmp_path):
+    content = read_folder(FOLDERS / "v8" / "model", kind=KIND, newest_version=VERSION)
+    train = {"epochs": 3, "momentum": 0.8, "augment": {"flip": True, "rotation": 10}}
+    head = {"epochs": 2, "batch_size": 64}
+    former = {"memory_budget": 10**8, "index": "exact", "train": train, "head": head}
+    meta = content.meta | {
+        "memory_budget": 10**8,
+        "params": content.meta["params"] | {"settings": former},
+    }
+    parts = {"tensors": content.tensors, "meta": meta, "blobs": content.blobs}
+    write_folder(tmp_path / "m", kind=KIND, format_version=8, **parts)
+    with pytest.warns(UserWarning, match="trained with momentum, batch_size, rotation, which"):
+        model = AttnKNNClassifier.load(tmp_path / "m")
+    kept = {"epochs": 3, "augment": {"flip": True}}
+    assert model.settings == Settings(index="exact", train=kept, head={"epochs": 2})
+    np.testing.assert_allclose(
+        model.predict_proba(None), expected_of("v8")["left out"], rtol=1e-4, atol=1e-6
+    )
+
+
 def test_heads_that_were_trained_from_scratch_are_refused_with_what_to_do(tmp_path):
     content = read_folder(FOLDERS / "v6" / "model", kind=KIND, newest_version=6)
     options = {"n_spaces": 2, "has_base": True, "num_heads": 4, "hidden": 16, "null": "auto"}

@@ -11,7 +11,6 @@ import torch
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from nearwise.classifier.inputs.images import TTAView, check_tta
-from nearwise.functional import DEFAULT_MEMORY_BUDGET
 from nearwise.memory import EvictionName, IndexName
 from nearwise.names import did_you_mean
 from nearwise.training import HeadConfig, TrainConfig
@@ -42,6 +41,8 @@ _OTHER_NAMES = {
     "embedder_params": "these are settings=Settings(embedder_options={...})",
     "train_params": "these are settings=Settings(train={...})",
     "head_params": "these are settings=Settings(head={...})",
+    "memory_budget": "a search works in 256 MiB",
+    "cache_dir": "settings=Settings(checkpoint_dir=...) keeps what a frozen backbone returns",
     "pooling": "the head weighs base and neighbors itself",
     "null": "the head decides itself what attention that goes to no neighbor carries",
     "num_heads": "the head comes trained",
@@ -86,16 +87,13 @@ class Settings(StrictSettings):
         Maximum number of retrievable rows per class, each with the weight of those it represents.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
         "auto" is exact below 100,000 rows, then "ivf-flat", which is approximate; see `CellIndex`.
-    memory_budget : int, default=256 MiB
-        Bytes of working memory of a search.
     train : dict
         Settings of `nearwise.training.TrainConfig` to change, for networks that make keys.
     head : HeadConfig or dict
         Settings of the attention head's further training.
     checkpoint_dir : path, optional
-        Folder for training checkpoints; a fit that was killed goes on from them.
-    cache_dir : path, optional
-        Folder that keeps what a frozen image backbone returns, found again by content.
+        Folder for training checkpoints, from which a fit that was killed goes on, and for what a
+        frozen image backbone returns, found again by content.
 
     Examples
     --------
@@ -116,11 +114,9 @@ class Settings(StrictSettings):
     calibration: Literal["auto", "per-class"] | None = "auto"
     max_per_class: int | None = Field(default=None, ge=2, strict=True)
     index: IndexName = "auto"
-    memory_budget: int = Field(default=DEFAULT_MEMORY_BUDGET, strict=True)
     train: dict[str, Any] = Field(default={})
     head: HeadConfig = HeadConfig.model_validate({})
     checkpoint_dir: Path | None = None
-    cache_dir: Path | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -172,9 +168,8 @@ class Settings(StrictSettings):
         return Settings.of({name: getattr(self, name) for name in self.model_fields_set} | changes)
 
     def stored(self) -> dict[str, Any]:
-        """Return what differs from the defaults as JSON holds it, without folders."""
-        folders = {"checkpoint_dir", "cache_dir"}  # of this machine
-        return self.model_dump(exclude_defaults=True, exclude=folders)
+        """Return what differs from the defaults as JSON holds it, without this machine's folder."""
+        return self.model_dump(exclude_defaults=True, exclude={"checkpoint_dir"})
 
     @property
     def calibrate(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
+from nearwise.functional import Metric, Neighbors
 from nearwise.functional.cells import (
     arrays_of,
     block_edges,
@@ -53,10 +53,8 @@ class CellIndex(ProductIndex):
     probed_share = 1 / 16
     rows_per_cell = 39
 
-    def __init__(
-        self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
-    ) -> None:
-        super().__init__(metric, memory_budget=memory_budget)
+    def __init__(self, metric: Metric = "euclidean") -> None:
+        super().__init__(metric)
         if self.metric == "manhattan":
             raise ValueError(
                 'index="ivf-flat" does not support metric="manhattan". Use another metric, or '

@@ -47,10 +47,8 @@ class FaissIndex(ProductIndex):
 
     metrics: ClassVar[tuple[Metric, ...]] = ("euclidean", "sqeuclidean", "cosine", "inner_product")
 
-    def __init__(
-        self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
-    ) -> None:
-        super().__init__(metric, memory_budget=memory_budget)
+    def __init__(self, metric: Metric = "euclidean") -> None:
+        super().__init__(metric)
         if self.metric not in self.metrics:
             raise ValueError(
                 f"{type(self).__name__} does not support metric={metric!r}. "
@@ -117,7 +115,7 @@ class FaissIndex(ProductIndex):
         positions = np.minimum(positions, n_rows - 1)
         if query_ids is not None:
             found &= self._ids.numpy()[positions] != query_ids.numpy()[:, None]
-        exact = measure_candidates(rows, self._keys, positions, self.metric, self.memory_budget)
+        exact = measure_candidates(rows, self._keys, positions, self.metric, DEFAULT_MEMORY_BUDGET)
         exact[~found] = np.inf
         # By distance, then position.
         order = np.lexsort((positions, exact, ~found), axis=1)[:, :n_neighbors]

@@ -162,19 +162,14 @@ class BaseIndex(ABC):
     ----------
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Unit and order of the distances; "euclidean" by default.
-    memory_budget : int, default=256 MiB
-        Bytes of working memory of a search.
     """
 
     is_exact = True
     name: ClassVar[IndexName]
     n_fitted = 0  # rows at the last `fit`
 
-    def __init__(
-        self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
-    ) -> None:
+    def __init__(self, metric: Metric = "euclidean") -> None:
         self.metric = check_metric(metric)
-        self.memory_budget = memory_budget
         self._keys, self._ids = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
         self._lock = ReadWriteLock()
 
@@ -306,7 +301,7 @@ class BaseIndex(ABC):
     ) -> Neighbors:
         ids = None if query_ids is None else (query_ids, self._ids)
         return search_checked(
-            query, self._keys, n_neighbors, self.metric, ids, self.memory_budget, norms
+            query, self._keys, n_neighbors, self.metric, ids, DEFAULT_MEMORY_BUDGET, norms
         )
 
     @abstractmethod
@@ -369,7 +364,7 @@ class ExactIndex(BaseIndex):
 
     Parameters
     ----------
-    metric, memory_budget
+    metric
         As for every index.
     device : torch.device, optional
         Rows are moved there and searched in plain torch, on a CPU too. None: they stay where they
@@ -380,14 +375,8 @@ class ExactIndex(BaseIndex):
     _norms: KeyNorms | None = None
     _prepared: PreparedKeys | None = None
 
-    def __init__(
-        self,
-        metric: Metric = "euclidean",
-        *,
-        memory_budget: int = DEFAULT_MEMORY_BUDGET,
-        device: torch.device | None = None,
-    ) -> None:
-        super().__init__(metric, memory_budget=memory_budget)
+    def __init__(self, metric: Metric = "euclidean", *, device: torch.device | None = None) -> None:
+        super().__init__(metric)
         self.device = device
 
     def _place(self, rows: Tensor) -> Tensor:
@@ -406,7 +395,7 @@ class ExactIndex(BaseIndex):
         self, query: Tensor, prepared: PreparedKeys, n_neighbors: int, query_ids: Tensor | None
     ) -> Neighbors:
         ids = None if query_ids is None else (query_ids, self._ids)
-        budget = self.memory_budget
+        budget = DEFAULT_MEMORY_BUDGET
         distances, indices, left = search_prepared(query, prepared, n_neighbors, ids, budget)
         if ids and len(query):
             check_left(int(left.min()), n_neighbors, len(self))

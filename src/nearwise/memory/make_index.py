@@ -4,7 +4,7 @@ from typing import get_args
 
 import torch
 
-from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
+from nearwise.functional import Metric
 from nearwise.memory.cell_index import CellIndex
 from nearwise.memory.index import BaseIndex, ExactIndex, IndexName
 
@@ -18,7 +18,6 @@ def make_index(
     metric: Metric = "euclidean",
     n_rows: int | None = None,
     *,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
     device: torch.device | None = None,
 ) -> BaseIndex:
     """Make an index by name.
@@ -34,8 +33,6 @@ def make_index(
         "faiss-flat-l2" the first two, "faiss-flat-ip" the next two.
     n_rows : int, optional
         Rows to come; "auto" needs it.
-    memory_budget : int, default=256 MiB
-        Bytes of working memory of a search.
     device : torch.device, optional
         Where "exact" keeps and searches its rows, see `ExactIndex`; with one "auto" is "exact" at
         every size. The others search on the CPU.
@@ -60,9 +57,9 @@ def make_index(
         few = n_rows < AUTO_EXACT_BELOW
         name = "exact" if few or device is not None or metric == "manhattan" else "ivf-flat"
     if name == "exact":
-        return ExactIndex(metric, memory_budget=memory_budget, device=device)
+        return ExactIndex(metric, device=device)
     if name == "ivf-flat":
-        return CellIndex(metric, memory_budget=memory_budget)
+        return CellIndex(metric)
     from nearwise.memory import faiss_index
 
-    return faiss_index.FAISS_INDEXES[name](metric, memory_budget=memory_budget)
+    return faiss_index.FAISS_INDEXES[name](metric)

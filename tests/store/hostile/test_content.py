@@ -45,8 +45,6 @@ JSON = {
     "labels of a gigabyte each": ("classes_dtype", "<U1000000000", "classes_dtype"),
     "labels of no type": ("classes_dtype", "what", "classes_dtype"),
     "labels that are records": ("classes_dtype", "|V8", "classes_dtype"),
-    "no working memory": ("memory_budget", 0, "memory_budget"),
-    "working memory beyond counting": ("memory_budget", 10**19, "memory_budget"),
     "more neighbors than rows": ("specs.0.n_neighbors", HUGE, "n_neighbors"),
     "no neighbors": ("specs.0.n_neighbors", 0, "n_neighbors"),
     "distances without a unit": ("specs.0.unit", 0, "unit"),

@@ -7,7 +7,7 @@ from torch import Tensor
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.groups import group_numbers, n_of_others
 from nearwise.classifier.model.row_models import FEATURE_MAPS, FeatureSpace
-from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, topk_neighbors
+from nearwise.functional import Metric, topk_neighbors
 
 _CHOICE_QUERIES, _CHOICE_ROWS = 2_000, 20_000
 
@@ -20,7 +20,6 @@ def choose_feature_space(
     *,
     metric: Metric,
     seed: int,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
     groups: np.ndarray | None = None,
 ) -> tuple[FeatureSpace, dict[str, float]]:
     """Take the map with the lowest leave-one-out NLL of a distance-weighted vote.
@@ -52,7 +51,6 @@ def choose_feature_space(
             metric=metric,
             query_ids=own[some],
             key_ids=own[drawn],
-            memory_budget=memory_budget,
         )
         spaces[kind], scores[kind] = (
             space,

@@ -149,7 +149,9 @@ def _with_depths(
 ) -> ImageNetworks:
     """Map the deepest stages of networks by the images at these positions."""
     encoder, images = _images(problem)
-    remembered, cache = images.take(rows), settings.cache_dir
+    remembered, cache = images.take(rows), None
+    if settings.checkpoint_dir is not None and settings.embedder_options.get("frozen"):
+        cache = settings.checkpoint_dir / "frozen-backbones"
     each = range(len(embedding.networks))
     depths = [embedding.depths(at, encoder, remembered, cache) for at in each]
     stages = [_stage_spaces(of_network, n_depths) for of_network in depths]

@@ -37,7 +37,6 @@ def fit_features(
         settings.n_neighbors,
         metric=settings.metric,
         seed=settings.seed,
-        memory_budget=settings.memory_budget,
         groups=problem.groups_at(positions),
     )
     problem.choice["features"] = features.kind

@@ -68,7 +68,6 @@ def check_settings(
     if base is not None and not isinstance(base, str):
         given_candidate(base)
     _check_embedder(settings, images)
-    _check_cache(settings, images)
     if params.preset == "instant":
         _check_instant(params, settings, n_views, images)
     cv = _check_cv(params, folds, n_rows, n_classes, n_views, images)
@@ -121,15 +120,6 @@ def _check_unused(params: Any, settings: Settings) -> None:
         raise ValueError(
             f"n_neighbors={k} is more than the {_MOST_ASKED} that the attention was trained with. "
             "Use fewer."
-        )
-
-
-def _check_cache(settings: Settings, images: bool) -> None:
-    """Refuse a folder for the output of a frozen backbone where there is none."""
-    if settings.cache_dir is not None and not (images and settings.embedder_options.get("frozen")):
-        raise ValueError(
-            f"cache_dir={str(settings.cache_dir)!r} stores what a frozen image backbone returns, "
-            'and there is none. Set embedder_options={"frozen": True} or leave it out.'
         )
 
 

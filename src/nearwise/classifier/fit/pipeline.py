@@ -462,8 +462,7 @@ def _remember(
         columns=columns,
     )
     width = problem.encoder.n_columns
-    options = (settings.index, settings.memory_budget, None, label_model.remembered())
-    views = MemoryViews(width, bank, [], *options)
+    views = MemoryViews(width, bank, [], settings.index, label_model=label_model.remembered())
     k = min(settings.n_neighbors, views.n_others)
     metrics = {"features": settings.metric}
     specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]

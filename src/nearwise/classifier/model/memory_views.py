@@ -149,8 +149,6 @@ class MemoryViews:
         Keys of every spec, and the column FOLD; with a base BASE.
     specs : iterable of SpaceSpec
     index : IndexName
-    memory_budget : int
-        Bytes of working memory of a search.
     device : torch.device, optional
         Accelerator that searches run on; the bank stays where it is, and what is found comes to
         the CPU. None: the CPU.
@@ -168,14 +166,13 @@ class MemoryViews:
         bank: MemoryBank,
         specs: Iterable[SpaceSpec],
         index: IndexName,
-        memory_budget: int,
         device: torch.device | None = None,
         label_model: LabelModel = AS_GIVEN,
         states: Mapping[str, IndexState] | None = None,
     ) -> None:
         self.n_columns = n_columns
         self.bank, self.specs, self.label_model = bank, list(specs), label_model
-        self.index, self.memory_budget = index, memory_budget
+        self.index = index
         self.device = device
         self.forgetting: Forgetting | None = None
         self._indexes: dict[str, tuple[Searchable, Tensor]] = {}
@@ -417,9 +414,8 @@ class MemoryViews:
         return index
 
     def _new_index(self, spec: SpaceSpec, name: IndexName, n_rows: int) -> BaseIndex:
-        budget, device = self.memory_budget, self.device
         chosen = _for_metric(name, spec.metric)
-        return make_index(chosen, spec.metric, n_rows, memory_budget=budget, device=device)
+        return make_index(chosen, spec.metric, n_rows, device=self.device)
 
     def measure(self, specs: Iterable[SpaceSpec]) -> Self:
         """Take the units of some spaces and each row's own neighbors from the filled bank."""

@@ -101,7 +101,6 @@ class TrueLabelPredictor:
             metric=self.settings.metric,
             query_ids=torch.arange(len(self.keys)),
             key_ids=torch.from_numpy(sought),
-            memory_budget=self.settings.memory_budget,
         )
         unit = float(found.distances.abs().median()) or 1.0
         weights = [

@@ -16,6 +16,7 @@ from nearwise.classifier.inputs.columns import Use
 from nearwise.data.tables.spellings import Decimal
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
+from nearwise.training import Augmentation, HeadConfig, TrainConfig
 from nearwise.warn import warn_user
 
 _TABLE_SPACES = ("features", "supervised", "trained")
@@ -38,6 +39,7 @@ _SPLITTERS = (
     "PredefinedSplit",
 )
 _NOW_SETTINGS = ("embedder", "tta", "device", "capacity", "eviction")  # parameters, once
+_FORMER_SETTINGS = ("pooling", "null", "num_heads", "tta_merge", "memory_budget")
 _FORMER_EVICTIONS = ("class-balanced", "importance")
 _PLAIN: TypeAdapter[Any] = TypeAdapter(int | float | Literal["auto", "latest"] | None)
 # A numpy type of labels: truth values, numbers, objects, text, moments and spans of time.
@@ -268,7 +270,6 @@ class StoredModel(Part):
     specs: Annotated[list[StoredSpec], Field(min_length=1)]
     index: IndexName
     indexes: dict[str, StoredIndex] = Field(default_factory=dict)  # models from before had none
-    memory_budget: Size
     acceptance: StoredAcceptance
     part_temperatures: Annotated[list[Positive], Field(min_length=2, max_length=2)]
     class_correction: StoredCorrection | None
@@ -454,10 +455,36 @@ def replace_former(params: dict[str, Any], known: Container[str]) -> None:
     if "base" in params and "base" not in known:
         params["estimator"] = params.pop("base")
     replace_former_eviction(params)
+    if isinstance(params.get("settings"), dict):
+        params["settings"] = _without_former(params["settings"])
     moved = [name for name in _NOW_SETTINGS if name in params and name not in known]
     if moved:
         former = {name: params.pop(name) for name in moved}
         params["settings"] = (params.get("settings") or {}) | former
+
+
+def _without_former(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leave out settings that former versions had; those of trainings with a warning."""
+    kept = {name: value for name, value in settings.items() if name not in _FORMER_SETTINGS}
+    lost: list[str] = []
+    for name, kind in (("train", TrainConfig), ("head", HeadConfig)):
+        if isinstance(kept.get(name), dict):
+            kept[name] = _known(kept[name], kind, lost)
+    train = kept.get("train")
+    if isinstance(train, dict) and isinstance(train.get("augment"), dict):
+        kept["train"] = train | {"augment": _known(train["augment"], Augmentation, lost)}
+    if lost:
+        warn_user(
+            f"The model was trained with {', '.join(lost)}, which nearwise no longer has. Its "
+            "predictions stay as they are; further trainings go without."
+        )
+    return kept
+
+
+def _known(values: dict[str, Any], kind: type[BaseModel], lost: list[str]) -> dict[str, Any]:
+    """Keep settings that `kind` has, and add the names of the others to `lost`."""
+    lost += [name for name in values if name not in kind.model_fields]
+    return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
 def replace_former_eviction(params: dict[str, Any]) -> None:

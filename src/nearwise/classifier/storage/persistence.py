@@ -82,7 +82,6 @@ from nearwise.warn import warn_user
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
 VERSION, _OLDEST, _ONE_HEAD = 8, 3, 7
-_FORMER_SETTINGS = ("pooling", "null", "num_heads", "tta_merge")  # of folders before version 7
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -117,7 +116,6 @@ def pack_predictor(
         "encoder": predictor.encoder.to_json(),
         "specs": [spec.to_json() for spec in predictor.views.specs],
         "index": predictor.views.index,
-        "memory_budget": predictor.views.memory_budget,
         "of_fit": None if predictor.of_fit is None else _packed_judgement(predictor.of_fit),
         "history": predictor.history,
         "head": predictor.head.config,
@@ -255,7 +253,6 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         bank,
         [SpaceSpec(**spec) for spec in meta["specs"]],
         meta["index"],
-        meta["memory_budget"],
         label_model=label_model,
         states=unpack_indexes(meta, tensors, bank),
     )
@@ -692,17 +689,12 @@ def _refuse_former_heads(content: Folder, path: Path) -> None:
 
 def _upgraded(content: Folder) -> Folder:
     """Give a folder of an older version the present form."""
-    if content.version >= _ONE_HEAD:
-        return content
     meta, tensors = dict(content.meta), dict(content.tensors)
+    meta.pop("memory_budget", None)
+    if content.version >= _ONE_HEAD:
+        return replace(content, meta=meta)
     for name in ("n_heads", "shared"):
         meta.pop(name, None)
-    settings = meta["params"].get("settings")
-    if settings is not None:
-        kept = {name: value for name, value in settings.items() if name not in _FORMER_SETTINGS}
-        if isinstance(kept.get("head"), dict):
-            kept["head"] = {k: v for k, v in kept["head"].items() if k != "gate_lr"}
-        meta["params"] = meta["params"] | {"settings": kept}
     for name in [name for name in tensors if name.startswith("head/0/")]:
         tensors[name.replace("head/0/", "head/", 1)] = tensors.pop(name)
     folds = tensors.get(f"bank/columns.{FOLD}")

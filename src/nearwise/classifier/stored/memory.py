@@ -17,7 +17,7 @@ from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSp
 from nearwise.classifier.storage.model_schema import Count, Finite, Part, Positive, Share, Size
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
-from nearwise.functional import Neighbors, topk_neighbors
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
 from nearwise.functional.search_cpu import measure_candidates
 from nearwise.memory import Change, MemoryBank, StoreError
 from nearwise.memory.stores import Edit, RowReader, RowStore, StoredRows
@@ -323,7 +323,7 @@ class StoredMemory(MemoryViews):
         if positions.shape[1] == 0 or bool((positions < 0).all(1).any()):
             raise ValueError("The memory holds no rows that may be found. Add rows first.")
         at = positions.numpy()
-        distances = measure_candidates(query, keys, at.clip(0), spec.metric, self.memory_budget)
+        distances = measure_candidates(query, keys, at.clip(0), spec.metric, DEFAULT_MEMORY_BUDGET)
         distances[at < 0] = np.inf
         ranks = tie_ranks(self.bank.ids.numpy())
         order = np.lexsort((ranks[at.clip(0)], distances), axis=1)

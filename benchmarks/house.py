@@ -25,7 +25,7 @@ import tempfile
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -180,11 +180,11 @@ def private_reaches(trees: Mapping[Path, ast.AST]) -> int:
     return sum(file != path and bool(rooms & {*file.parts}) for file, _ in found)
 
 
-def fields(tree: ast.AST, names: tuple[str, ...]) -> int:
-    """Annotated fields of the classes with these names."""
-    classes = [node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)]
-    bodies = [node.body for node in classes if node.name in names]
-    return sum(isinstance(line, ast.AnnAssign) for body in bodies for line in body)
+def fields(trees: Iterable[ast.AST], *names: str) -> int:
+    """Annotated fields of the classes with these names; one that is declared again counts once."""
+    classes = [n for tree in trees for n in nodes_of(tree) if isinstance(n, ast.ClassDef)]
+    lines = [line for node in classes if node.name in names for line in node.body]
+    return len({last_name(line.target) for line in lines if isinstance(line, ast.AnnAssign)})
 
 
 def held_out_once(text: str) -> int:
@@ -215,11 +215,10 @@ def kinds_and_words() -> dict[str, float]:
         "memory views": sum(name.endswith("Views") for name in classes),
         "pipelines": sum(map(pipelines, inside["fit"])),
         "reaches into privates of the classifier": private_reaches(trees),
-        "settings of a fit": sum(
-            fields(tree, ("Settings", "HeadConfig")) for tree in trees.values()
-        ),
-        "settings of a training": sum(
-            fields(tree, ("EngineConfig", "TrainConfig")) for tree in trees.values()
+        "settings of a fit": fields(trees.values(), "Settings")
+        + fields(trees.values(), "HeadConfig"),
+        "settings of a training": fields(
+            trees.values(), "EngineConfig", "TrainConfig", "Augmentation"
         ),
         "rows held out once, in docs": sum(map(held_out_once, (*pages, readme))),
         "files that know label noise": sum(

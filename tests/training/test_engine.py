@@ -174,21 +174,20 @@ def test_rates_follow_warm_up_and_schedule():
     assert linear[4:] == pytest.approx([1 - 0.93 / 13 * step for step in range(1, 13)])
 
 
-def test_lookahead_is_the_publication_s_optimizer_and_the_others_clip_gradients():
-    def made(name):
-        objective, config = BatchLoss(make_model(), dict, 1), EngineConfig(optimizer=name)
-        groups = objective.make_optimizer(config).param_groups
-        averaged = objective.average(config, 10) is not None
-        return objective.gradient_clip(config), averaged, groups
-
-    clip, averaged, groups = made("lookahead")
-    assert (clip, averaged) == (None, True)
-    assert {group["momentum"] for group in groups} == {0.85}
-    assert sorted(group["lr_factor"] for group in groups) == [1.0, 1.0, 64.0]
-    for name in ("sgd", "adamw"):
-        clip, averaged, groups = made(name)
-        assert (clip, averaged, {group["lr_factor"] for group in groups}) == (1.0, False, {1.0})
-        assert name == "adamw" or {group["momentum"] for group in groups} == {0.9}
+@pytest.mark.parametrize(
+    ("name", "momentum", "factors", "clips"),
+    [("lookahead", 0.85, {1.0, 64.0}, 0), ("sgd", 0.9, {1.0}, 18), ("adamw", None, {1.0}, 18)],
+)
+def test_lookahead_is_the_optimizer_of_the_publication(name, momentum, factors, clips, monkeypatch):
+    norms, clip = [], nn.utils.clip_grad_norm_
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda p, n: norms.append(n) or clip(p, n))
+    model, _ = run(optimizer=name)
+    assert norms == [1.0] * clips
+    objective, config = BatchLoss(model, dict, 1), EngineConfig(optimizer=name)
+    groups = objective.make_optimizer(config).param_groups
+    assert {group.get("momentum") for group in groups} == {momentum}
+    assert {group["lr_factor"] for group in groups} == factors
+    assert (objective.average(config, 10) is None) == (name != "lookahead")
 
 
 def test_lookahead_goes_back_to_the_average_every_five_steps_and_ends_there():

@@ -30,6 +30,7 @@ def test_unknown_setting_is_refused_with_a_hint():
     [
         ({"knn_weight": 0}, "nothing to train"),
         ({"contrastive_weight": 0.5}, "Unknown training setting 'contrastive_weight'"),
+        ({"momentum": 0.8}, "'momentum'. It comes with the optimizer"),
         ({"lr": 0}, "greater than 0"),
         ({"label_smoothing": 1.0}, "less than 1"),
     ],

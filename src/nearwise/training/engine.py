@@ -173,7 +173,7 @@ class _Run:
         for group in self.optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
-        self.gradient_clip = objective.gradient_clip(config)
+        self.clip = None if config.optimizer == "lookahead" else objective.gradient_clip
         steps = config.epochs * objective.steps_per_epoch(config)
         self.average = objective.average(config, steps)
         self.state = TrainingState()
@@ -256,9 +256,9 @@ class _Run:
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast:
             parts = self.objective.gradients(batch, self.generator, step, self._backward)
-        if self.gradient_clip is not None:
+        if self.clip is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.gradient_clip)
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.average is not None:

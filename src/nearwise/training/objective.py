@@ -44,6 +44,8 @@ class Objective:
     """By how much a monitored value must be lower than the best one to be better."""
     last_rate = 0.0
     """Share of the learning rate that is left at the end."""
+    gradient_clip: float | None = 1.0
+    """Largest L2 norm of the gradient; with None, or "lookahead", it is not clipped."""
 
     def __init__(self, model: nn.Module, n_rows: int) -> None:
         self.model, self.n_rows = model, n_rows
@@ -103,10 +105,6 @@ class Objective:
         `monitored` holds the values of finished evaluations, lower is better.
         """
         return rate_factor(config, step, steps_per_epoch, self.last_rate)
-
-    def gradient_clip(self, config: EngineConfig) -> float | None:
-        """Largest L2 norm of a step's gradient; None does not clip it."""
-        return None if config.optimizer == "lookahead" else 1.0
 
     def average(self, config: EngineConfig, total_steps: int) -> WeightAverage | None:
         """Average of the weights that the run keeps, if any."""

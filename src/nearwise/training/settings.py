@@ -8,6 +8,11 @@ from nearwise.names import did_you_mean
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
+_OF_OPTIMIZERS = (
+    "momentum", "schedule", "warmup_start", "min_lr_ratio", "norm_bias_lr", "lookahead",
+    "gradient_clip",
+)  # fmt: skip
+
 
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
     """Return `values`, or raise ValueError naming the setting of `model` nearest to an unknown one.
@@ -18,6 +23,8 @@ def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
     for name in values if isinstance(values, dict) else ():
         if name not in known:
             hint = did_you_mean(name, known) or f" Known settings: {', '.join(known)}."
+            if name in _OF_OPTIMIZERS and "optimizer" in known:
+                hint = ' It comes with the optimizer: "adamw", "sgd" or "lookahead".'
             raise ValueError(f"Unknown {what} setting {str(name)!r}.{hint}")
     return values
 

@@ -247,6 +247,7 @@ class _RankObjective(Objective):
     seeded_once = True
     min_gain = 1e-5
     last_rate = 0.02
+    gradient_clip = None
 
     def __init__(
         self, network: RankAttention, data: _Lists, train: np.ndarray, held_out: np.ndarray
@@ -254,9 +255,6 @@ class _RankObjective(Objective):
         super().__init__(network, len(train))
         self.network, self.data = network, data
         self.train, self.held_out = torch.from_numpy(train), torch.from_numpy(held_out)
-
-    def gradient_clip(self, config: EngineConfig) -> None:
-        """Gradients are not clipped."""
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
         """AdamW with one decay for all parameters."""

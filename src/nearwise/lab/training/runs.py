@@ -79,7 +79,7 @@ class RunLoss(BatchLoss):
         settings: RunConfig,
     ) -> None:
         super().__init__(model, loss, n_rows, evaluate)
-        self.settings = settings
+        self.settings, self.gradient_clip = settings, settings.gradient_clip
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
         """Optimizer of the groups that decay and of those that do not."""
@@ -108,10 +108,6 @@ class RunLoss(BatchLoss):
         elif settings.schedule == "plateau":
             falls = count_plateaus(monitored, settings.plateau_patience)
         return float(settings.lr_gamma**falls)
-
-    def gradient_clip(self, config: EngineConfig) -> float | None:
-        """Largest norm, of the settings."""
-        return self.settings.gradient_clip
 
     def average(self, config: EngineConfig, total_steps: int) -> WeightAverage | None:
         """Return a moving average of the weights, where the settings have one."""

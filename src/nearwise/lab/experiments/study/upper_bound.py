@@ -17,7 +17,7 @@ from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.lab.experiments.study.views import study_augmentation
 from nearwise.lab.training.augment import FullAugmentation, augment_fully
 from nearwise.nn import NeighborNetwork
-from nearwise.training import EngineConfig, TrainConfig, TrainingRows, train_embedder
+from nearwise.training import TrainConfig, TrainingRows, train_embedder
 from nearwise.training.embedder import EmbedderObjective
 from nearwise.training.encoding import Precision
 
@@ -80,9 +80,7 @@ class UpperBoundObjective(EmbedderObjective):
     """Cross-entropy of images that are changed as in the study; gradients are not clipped."""
 
     settings: UpperBoundConfig
-
-    def gradient_clip(self, config: EngineConfig) -> None:
-        """Gradients are not clipped."""
+    gradient_clip = None
 
     def changed(self, x_num: Tensor, positions: Tensor, generator: torch.Generator) -> Tensor:
         """Rows as the study changes them at random."""

@@ -24,7 +24,6 @@ from torch import Tensor
 from nearwise.classifier.model.log_linear_pool import finish
 from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.functional import DEFAULT_MEMORY_BUDGET
 from nearwise.memory import MemoryBank
 from nearwise.nn import shared_head
 
@@ -47,9 +46,7 @@ def make_memory(kind: str, args: argparse.Namespace, generator: torch.Generator)
     keys, labels = make_keys(kind, args.rows, args.dim, generator)
     bank = MemoryBank({"features": keys}, labels, n_classes=N_CLASSES)
     device = torch.device(args.device)
-    views = MemoryViews(
-        args.dim, bank, [], "exact", DEFAULT_MEMORY_BUDGET, None if device.type == "cpu" else device
-    )
+    views = MemoryViews(args.dim, bank, [], "exact", None if device.type == "cpu" else device)
     return views.measure([SpaceSpec("features", "euclidean", 1.0, args.neighbors)])
 
 

@@ -19,9 +19,10 @@ def study_augmentation(inputs: StudyInputs) -> FullAugmentation | None:
     if not inputs.is_images:
         return None
     if inputs.dataset.name in ("mnist", "digits-images"):
-        return FullAugmentation(rotation=10)
+        return FullAugmentation.model_validate({"rotation": 10})
     padding = _padding(inputs.x_train)
-    return FullAugmentation(crop_padding=padding, flip=True, color_jitter=0.2)
+    changes = {"crop_padding": padding, "flip": True, "color_jitter": 0.2}
+    return FullAugmentation.model_validate(changes)
 
 
 def study_views(images: Tensor, seed: int) -> list[Tensor]:

@@ -38,6 +38,7 @@ from nearwise.classifier.model.row_models import supervised_keys
 from nearwise.conditions import hardware, versions
 from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.nn import PretrainedNeighborHead, RememberedSpace
+from nearwise.nn.remembered_columns import RememberedColumns
 
 K, MOST_ROWS, MOST_QUERIES = 32, 1600, 500
 SIZES = (16, 32, 48)
@@ -108,8 +109,16 @@ def judge_split(
     out["distance"] = tuned(own, found, labels, prior, (0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
     sizes: dict[str, Any] = {"n_classes": n_classes, "n_columns": encoder.n_columns}
     remembered = RememberedSpace.of(keys, labels, **sizes)
-    out["head"] = head.predict([remembered.describe(found)]).log_proba
-    left_out = head.predict([remembered.describe(own, left_out=ids)]).log_proba
+    columns = RememberedColumns.of(rows.numbers, rows.codes, y)
+    placed = columns.place(new.numbers, new.codes)
+
+    def described(space, near, base=None):
+        return space.describe(near, base)._replace(columns=columns.seen(placed, near.indices))
+
+    out["head"] = head.predict([described(remembered, found)]).log_proba
+    own_seen = columns.seen(columns.values, own.indices)
+    left_out = remembered.describe(own, left_out=ids)._replace(columns=own_seen)
+    left_out = head.predict([left_out]).log_proba
     out["head + T"] = tempered(left_out, out["head"], labels)
     dense = encoder.dense(rows), encoder.dense(new)
     with warnings.catch_warnings():
@@ -127,9 +136,9 @@ def judge_split(
     supervised = supervised_keys(keys, unseen)
     second = RememberedSpace.of(supervised, labels, base_log_proba=unseen, supervised=True, **sizes)
     found_2 = topk_neighbors(supervised_keys(query, base), supervised, min(K, len(keys)))
-    first = with_base.describe(found, base)
+    first = described(with_base, found, base)
     out["head, trees, one space"] = head.predict([first], base).log_proba
-    both = [first, second.describe(found_2, base)]
+    both = [first, described(second, found_2, base)]
     out["head, trees"] = head.predict(both, base).log_proba
     return {name: nll(log_proba, truth) for name, log_proba in out.items()}
 

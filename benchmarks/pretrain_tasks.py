@@ -28,6 +28,7 @@ from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.row_models import supervised_keys
 from nearwise.functional import topk_neighbors
 from nearwise.nn import NeighborSet, RememberedSpace
+from nearwise.nn.remembered_columns import RememberedColumns
 
 # Relatives of the sets that benchmarks/quality.py reports: they judge, and teach nothing.
 RELATIVES = ("breast", "wpbc", "pendigits", "semeion", "mfeat")
@@ -53,6 +54,9 @@ class Task:
     labels: torch.Tensor
     n_classes: int
     source: str
+    columns: RememberedColumns
+    queries: torch.Tensor
+    found: list[torch.Tensor]
 
 
 def family_split(folder: Path) -> dict[str, list[str]]:
@@ -345,7 +349,9 @@ def make_task(
         new_base = torch.from_numpy(model.predict(views[1])).float()
         old, query = keys["features"]
         keys["supervised"] = supervised_keys(old, base), supervised_keys(query, new_base)
-    spaces = []
+    columns = RememberedColumns.of(rows.numbers, rows.codes, labels)
+    placed = columns.place(new.numbers, new.codes)
+    spaces, near = [], []
     for name, (old, query) in keys.items():
         remembered = RememberedSpace.of(
             old,
@@ -357,7 +363,9 @@ def make_task(
         )
         found = topk_neighbors(query, old, min(k, n_memory))
         spaces.append(remembered.describe(found, new_base))
-    return Task(spaces, new_base, torch.from_numpy(of_queries), len(known), table.source)
+        near.append(found.indices)
+    seen = torch.from_numpy(of_queries), len(known), table.source
+    return Task(spaces, new_base, *seen, columns, placed, near)
 
 
 def few_first(rng: np.random.Generator, table: Table) -> tuple[Table, int]:

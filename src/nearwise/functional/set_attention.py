@@ -7,7 +7,7 @@ import numpy as np
 
 from nearwise.functional.kernels import compiled, reordered
 
-N_FEATURES, N_OF_QUERY, HAS_BASE = 17, 22, 10
+N_FEATURES, N_OF_QUERY, N_OF_PAIR, HAS_BASE = 17, 22, 6, 10
 LEAST = -6.0  # log-probabilities below this look alike
 _F = np.float32
 _LEAST, _OUT = _F(LEAST), _F(-1e4)  # and log-weights below the second

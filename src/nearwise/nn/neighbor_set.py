@@ -23,6 +23,28 @@ _SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
 _SMOOTHING = 0.5  # rows added to every class
 
 
+class SeenColumns(NamedTuple):
+    """Values of B queries and their neighbors in F columns, as `RememberedColumns` holds them.
+
+    Attributes
+    ----------
+    query : Tensor of shape (B, F)
+    neighbor : Tensor of shape (B, K, F)
+    is_category : bool Tensor of shape (B, F)
+    there : bool Tensor of shape (B, F)
+        False where a column is padding.
+    """
+
+    query: Tensor
+    neighbor: Tensor
+    is_category: Tensor
+    there: Tensor
+
+    def take(self, rows: Tensor | slice) -> "SeenColumns":
+        """Return those of some queries."""
+        return SeenColumns(*(tensor[rows] for tensor in self))
+
+
 class NeighborSet(NamedTuple):
     """The neighbors of B queries in one key space, with what is known of each.
 
@@ -63,10 +85,12 @@ class NeighborSet(NamedTuple):
     log_weight: Tensor
     summary: Tensor
     log_prior: Tensor
+    columns: SeenColumns | None = None
 
-    def take(self, rows: Tensor) -> "NeighborSet":
+    def take(self, rows: Tensor | slice) -> "NeighborSet":
         """Return the neighbors of some queries."""
-        return NeighborSet(*(tensor[rows] for tensor in self))
+        columns = None if self.columns is None else self.columns.take(rows)
+        return NeighborSet(*(tensor[rows] for tensor in self[:-1]), columns)
 
     def nearest(self, k: int) -> "NeighborSet":
         """Return the nearest `k` only; the summary stays that of all."""

@@ -17,12 +17,13 @@ from nearwise.functional.set_attention import (
     HAS_BASE,
     LEAST,
     N_FEATURES,
+    N_OF_PAIR,
     N_OF_QUERY,
     describe_rows,
     pool_rows,
 )
 from nearwise.functional.threads import Threads
-from nearwise.nn.neighbor_set import NeighborSet
+from nearwise.nn.neighbor_set import NeighborSet, SeenColumns
 
 WEIGHTS = Path(__file__).parent / "weights" / "neighbor_head.safetensors"
 # Of what the network is given and how it is built; models that are saved hold the network, so the
@@ -163,6 +164,60 @@ class _Classes(NamedTuple):
         return cls(one_hot, log_prior.clamp_min(2 * LEAST))
 
 
+class _ColumnPart(nn.Module):
+    """What the columns say of each neighbor.
+
+    A small network sees query and neighbor in one column at a time. In each column neighbors learn
+    what those of their class, and all of them, hold there; attention over the columns and their
+    mean make up what a neighbor is given. Names and order of columns play no part.
+    """
+
+    def __init__(self, depth: int, width: int) -> None:
+        super().__init__()
+        self.pair = nn.Linear(N_OF_PAIR, depth)
+        self.of_neighbor = nn.Linear(depth, depth, bias=False)
+        self.of_class = nn.Linear(depth, depth)
+        self.of_all = nn.Linear(depth, depth, bias=False)
+        self.score = nn.Linear(depth, 1)
+        self.out = nn.Linear(2 * depth, width)
+
+    def forward(
+        self, columns: SeenColumns, weight: Tensor, classes: "_Classes"
+    ) -> tuple[Tensor, Tensor]:
+        """Give what is added to each neighbor, (B, K, width), and its attention (B, K, F)."""
+        x = self.pair(_pairs(columns, weight)).relu()
+        n_rows, _, n_columns, depth = x.shape
+        share = classes.one_hot * weight[:, None]
+        counts, sums = share.sum(2, keepdim=True), share @ x.flatten(2)
+        mean = (sums / (counts + _NO_MASS)).view(n_rows, -1, n_columns, depth)
+        of_all = (sums.sum(1) / (counts.sum(1) + _NO_MASS)).view(n_rows, 1, n_columns, depth)
+        message = (self.of_class(mean) + self.of_all(of_all)).flatten(2)
+        inner = self.of_neighbor(x).flatten(2)
+        inner = torch.baddbmm(inner, classes.one_hot.transpose(1, 2), message).relu().view_as(x)
+        there = columns.there[:, None].float()
+        plain = there / there.sum(2, keepdim=True).clamp_min(1)
+        attention = self.score(inner)[..., 0].clamp(-8, 8).exp() * there
+        attention = attention / attention.sum(2, keepdim=True).clamp_min(_FLOOR)
+        parts = [one[:, :, None] @ inner for one in (attention, plain.expand_as(attention))]
+        return self.out(torch.cat(parts, dim=3)[:, :, 0]), attention
+
+
+def _pairs(columns: SeenColumns, weight: Tensor) -> Tensor:
+    """Inputs (B, K, F, 6) of a query and a neighbor in one column."""
+    query, neighbor, category = (
+        columns.query[:, None],
+        columns.neighbor,
+        columns.is_category[:, None].float(),
+    )
+    number, gap = 1 - category, neighbor - query
+    differs = category * (gap != 0) + number * gap.abs()
+    found = (weight > 0).float()[:, :, None]
+    usual = (differs * found).sum(1, keepdim=True) / found.sum(1, keepdim=True).clamp_min(1)
+    parts = [query * number, neighbor * number, differs, gap * number, category]
+    parts.append(differs / (usual + 0.05) - 1)
+    return torch.stack([one.expand_as(differs) for one in parts], dim=3)
+
+
 class PretrainedNeighborHead(nn.Module):
     """Attention over the neighbors of any table: one set of weights for all of them.
 
@@ -195,13 +250,16 @@ class PretrainedNeighborHead(nn.Module):
     """
 
     def __init__(
-        self, width: int = 48, n_layers: int = 2, num_heads: int = 6, hidden: int = 64
+        self, width: int = 48, n_layers: int = 2, num_heads: int = 6, hidden: int = 64,
+        columns: int = 0,
     ) -> None:
         super().__init__()
         self.config = {"width": width, "n_layers": n_layers} | {
             "num_heads": num_heads,
             "hidden": hidden,
+            "columns": columns,
         }
+        self.columns = _ColumnPart(columns, width) if columns else None
         self.neighbor = nn.Linear(N_FEATURES, width)
         self.space = nn.Linear(N_OF_QUERY, width)
         layers = [_ClassPooling(width, num_heads, hidden) for _ in range(n_layers)]
@@ -242,7 +300,14 @@ class PretrainedNeighborHead(nn.Module):
         seen = [_describe(one) for one in spaces]
         of_spaces = [self.space(features) for _, features, _ in seen]
         parts = zip(seen, of_spaces, strict=True)
-        tokens = torch.cat([self.neighbor(s[0]) + query[:, None] for s, query in parts], dim=1)
+        each = [self.neighbor(s[0]) + query[:, None] for s, query in parts]
+        if self.columns is not None:
+            for at, one in enumerate(spaces):
+                if one.columns is not None:
+                    of_space = _Classes.of(one.labels, one.log_prior)
+                    more, _ = self.columns(one.columns, one.log_weight.exp(), of_space)
+                    each[at] = each[at] + more
+        tokens = torch.cat(each, dim=1)
         query = torch.stack(of_spaces).mean(0)
         labels = torch.cat([one.labels for one in spaces], dim=1)
         log_weight = torch.cat([one.log_weight for one in spaces], dim=1)
@@ -318,7 +383,7 @@ class PretrainedNeighborHead(nn.Module):
         parts = []
         for start in range(0, n_rows, _CHUNK):
             at = slice(start, start + _CHUNK)
-            some = [NeighborSet(*(tensor[at] for tensor in one)) for one in spaces]
+            some = [one.take(at) for one in spaces]
             parts.append(self(some, None if base_log_proba is None else base_log_proba[at]))
         return HeadOutput.joined(parts)
 
@@ -434,7 +499,7 @@ def _describe(space: NeighborSet) -> tuple[Tensor, ...]:
     made = [
         np.empty((n_rows, *more), np.float32) for more in ((k, N_FEATURES), (N_OF_QUERY,), (k,))
     ]
-    given = [one.cpu().contiguous().numpy() for one in space]
+    given = [one.cpu().contiguous().numpy() for one in space[:10]]
     facts = (given[0], *given[2:8])
     describe_rows(facts, given[1], *given[8:], *made)
     return tuple(torch.from_numpy(one).to(device) for one in made)

@@ -73,6 +73,8 @@ class NeighborSet(NamedTuple):
         there is a base and how sure it is.
     log_prior : Tensor of shape (B, C)
         Logarithm of the class shares; -inf for classes that are not classes, as padding.
+    columns : SeenColumns, optional
+        Values of queries and neighbors in the columns of a table.
     """
 
     distances: Tensor
@@ -95,7 +97,10 @@ class NeighborSet(NamedTuple):
     def nearest(self, k: int) -> "NeighborSet":
         """Return the nearest `k` only; the summary stays that of all."""
         cut = {name: getattr(self, name)[:, :k] for name in self._fields[:8]}
-        return self._replace(**cut)
+        columns = self.columns
+        if columns is not None:
+            columns = columns._replace(neighbor=columns.neighbor[:, :k])
+        return self._replace(**cut, columns=columns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -250,7 +250,11 @@ class PretrainedNeighborHead(nn.Module):
     """
 
     def __init__(
-        self, width: int = 48, n_layers: int = 2, num_heads: int = 6, hidden: int = 64,
+        self,
+        width: int = 48,
+        n_layers: int = 2,
+        num_heads: int = 6,
+        hidden: int = 64,
         columns: int = 0,
     ) -> None:
         super().__init__()

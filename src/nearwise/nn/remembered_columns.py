@@ -1,6 +1,6 @@
-"""The columns of remembered rows as a head sees them: ranks, categories, and how telling each is.
+"""The columns of remembered rows as a head sees them: ranks among these rows, and categories.
 
-`RememberedColumns` is made of the remembered rows alone, so what is forgotten leaves it whole.
+Ranks are made of the remembered rows alone, so a row that is forgotten leaves nothing in them.
 """
 
 from dataclasses import dataclass
@@ -12,109 +12,101 @@ from torch import Tensor
 
 from nearwise.nn.neighbor_set import SeenColumns
 
-MOST_COLUMNS = 16  # that a head looks at: the most telling ones
-GAP = -2.0  # what stands for a missing number, beside ranks from -1 to 1
-_BINS = 8  # of ranks, in which a column's link with the classes may take any shape
+MOST_COLUMNS = 16  # that a head looks at
+GAP = -2.0  # stands for a missing number, beside ranks from -1 to 1
+_MOST_KNOWN = 1_024  # values of a column among which others are ranked
+_BINS = 8  # of ranks, between which classes may differ in any way
 
 
 @dataclass(frozen=True, eq=False)
 class RememberedColumns:
-    """Columns of remembered rows.
+    """What ranks of numbers are taken among.
 
     Attributes
     ----------
-    values : float32 Tensor of shape (n, F)
-        Of numbers the rank among the remembered rows, from -1 to 1, ties in the middle, missing
-        ones at `GAP`; of categories their codes.
     is_category : bool Tensor of shape (F,)
-    relevance : Tensor of shape (F, 2)
-        How much the classes differ in a column, from 0 to 1: by the mean of ranks (correlation
-        ratio), or in any way (Cramér's V of ranks in bins, less what chance gives).
-    columns : int64 array of shape (F,)
-        Positions of the columns among the numbers and, after them, the categories.
-    known : list of arrays
-        Remembered numbers in ascending order, one array per number among `columns`.
+    known : list of float32 arrays
+        For each column remembered numbers in ascending order, of many 1,024 that are evenly
+        spread; empty for categories.
     """
 
-    values: Tensor
     is_category: Tensor
-    relevance: Tensor
-    columns: np.ndarray
     known: list[np.ndarray]
 
     @classmethod
-    def of(cls, numbers: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> Self:
-        """Rank the columns of remembered rows, and keep the most telling ones.
+    def of(cls, values: Tensor, is_category: Tensor) -> Self:
+        """Take them from remembered rows, float32 (n, F), NaN where a number is missing."""
+        known = []
+        for column, category in zip(values.numpy().T, is_category.tolist(), strict=True):
+            there = np.sort(column[:0] if category else column[~np.isnan(column)])
+            if len(there) > _MOST_KNOWN:
+                there = there[np.linspace(0, len(there) - 1, _MOST_KNOWN).round().astype(int)]
+            known.append(there)
+        return cls(is_category, known)
 
-        Parameters
-        ----------
-        numbers : float array of shape (n, A), NaN where missing
-        codes : int array of shape (n, B)
-        labels : int array of shape (n,), class positions
-        """
-        known = [np.sort(column[~np.isnan(column)]) for column in numbers.T]
-        ranks = [_ranks(column, among) for column, among in zip(numbers.T, known, strict=True)]
-        values = [*ranks, *codes.T.astype(np.float32)]
-        is_category = np.arange(len(values)) >= len(ranks)
-        pairs = zip(values, is_category, strict=True)
-        relevance = np.array([_relevance(column, kind, labels) for column, kind in pairs])
-        order = np.argsort(-relevance.max(axis=1), kind="stable")[:MOST_COLUMNS]
-        return cls(
-            torch.from_numpy(np.stack([values[at] for at in order], axis=1)),
-            torch.from_numpy(is_category[order]),
-            torch.from_numpy(relevance[order].astype(np.float32)),
-            order,
-            [known[at] for at in order if at < len(ranks)],
-        )
+    def ranks(self, values: Tensor) -> Tensor:
+        """Rank rows, float32 (B, F): numbers from -1 to 1 or `GAP`, categories as they are."""
+        ranked, columns = values.numpy().copy(), zip(self.known, self.is_category, strict=True)
+        for at, (among, category) in enumerate(columns):
+            if not category:
+                column = ranked[:, at]
+                below = np.searchsorted(among, column) + np.searchsorted(among, column, "right")
+                rank = below / max(len(among), 1) - 1
+                ranked[:, at] = np.where(np.isnan(column), GAP, rank)
+        return torch.from_numpy(ranked)
 
-    def place(self, numbers: np.ndarray, codes: np.ndarray) -> Tensor:
-        """Values (B, F) of new rows among the remembered ones."""
-        out, known = np.empty((len(numbers), len(self.columns)), np.float32), iter(self.known)
-        for place, at in enumerate(self.columns):
-            is_number = at < numbers.shape[1]
-            out[:, place] = (
-                _ranks(numbers[:, at], next(known))
-                if is_number
-                else codes[:, at - numbers.shape[1]]
-            )
-        return torch.from_numpy(out)
-
-    def seen(self, queries: Tensor, found: Tensor) -> SeenColumns:
-        """Columns of queries (B, F), as `place` gives them, and of their neighbors (B, K)."""
-        n = len(queries)
-        return SeenColumns(
-            queries,
-            self.values[found],
-            self.is_category.expand(n, -1),
-            torch.ones(queries.shape, dtype=torch.bool),
-        )
+    def seen(self, queries: Tensor, neighbors: Tensor) -> SeenColumns:
+        """Put ranks of queries (B, F) and of their neighbors (B, K, F) together."""
+        kinds = self.is_category.expand(len(queries), -1)
+        return SeenColumns(queries, neighbors, kinds, torch.ones_like(kinds))
 
 
-def _ranks(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Shares of `among` below less those above, from -1 to 1."""
-    below, upto = np.searchsorted(among, values), np.searchsorted(among, values, "right")
-    ranks = (below + upto) / max(len(among), 1) - 1
-    return np.where(np.isnan(values), GAP, ranks).astype(np.float32)
+def most_telling(numbers: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Positions of the columns, at most `MOST_COLUMNS`, in which the classes differ most.
+
+    Parameters
+    ----------
+    numbers : float array of shape (n, A), NaN where missing
+    codes : int array of shape (n, B)
+    labels : int array of shape (n,), class positions
+
+    Returns
+    -------
+    positions : int64 array, ascending
+        Among the numbers and, after them, the codes.
+    """
+    n_numbers = numbers.shape[1]
+    if n_numbers + codes.shape[1] <= MOST_COLUMNS:
+        return np.arange(n_numbers + codes.shape[1])
+    values = torch.from_numpy(numbers.astype(np.float32))
+    is_number = torch.zeros(n_numbers, dtype=torch.bool)
+    ranks = RememberedColumns.of(values, is_number).ranks(values).numpy()
+    telling = [max(_ratio(r, labels), _association(_binned(r), labels)) for r in ranks.T]
+    telling += [_association(column, labels) for column in codes.T]
+    return np.sort(np.argsort(-np.array(telling), kind="stable")[:MOST_COLUMNS])
 
 
-def _relevance(column: np.ndarray, is_category: bool, labels: np.ndarray) -> tuple[float, float]:
-    n, n_classes = len(labels), int(labels.max()) + 1
-    of_class, ratio = np.bincount(labels, minlength=n_classes), 0.0
-    if is_category:
-        bins = np.unique(column, return_inverse=True)[1]
-    else:
-        ranks = np.where(column == GAP, 0.0, column)
-        sums = np.bincount(labels, ranks, n_classes)
-        between = (sums**2 / np.maximum(of_class, 1)).sum() - sums.sum() ** 2 / n
-        ratio = between / max(((ranks - ranks.mean()) ** 2).sum(), 1e-12)
-        bins = np.floor((column + 1) / 2 * _BINS).clip(-1, _BINS - 1)
-        bins = np.unique(bins, return_inverse=True)[1]
-    table = np.bincount(bins * n_classes + labels, minlength=(bins.max() + 1) * n_classes)
-    table = table.reshape(-1, n_classes).astype(float)
-    table = table[:, table.any(axis=0)]
+def _binned(ranks: np.ndarray) -> np.ndarray:
+    return np.floor((ranks + 1) / 2 * _BINS).clip(-1, _BINS - 1)
+
+
+def _ratio(ranks: np.ndarray, labels: np.ndarray) -> float:
+    """Correlation ratio of ranks and classes, in [0, 1]."""
+    ranks = np.where(ranks == GAP, 0.0, ranks)
+    sums, counts = np.bincount(labels, ranks), np.bincount(labels)
+    between = (sums**2 / np.maximum(counts, 1)).sum() - sums.sum() ** 2 / len(labels)
+    whole = ((ranks - ranks.mean()) ** 2).sum()
+    return float(np.sqrt(max(between, 0.0) / whole)) if whole > 0 else 0.0
+
+
+def _association(groups: np.ndarray, labels: np.ndarray) -> float:
+    """Cramér's V of groups and classes, less what chance gives (Bergsma 2013), in [0, 1]."""
+    rows, columns = (np.unique(part, return_inverse=True)[1] for part in (groups, labels))
+    high, wide, n = rows.max(), columns.max(), len(labels)
+    if not min(high, wide):
+        return 0.0
+    table = np.bincount(rows * (wide + 1) + columns, minlength=(high + 1) * (wide + 1))
+    table = table.reshape(high + 1, wide + 1).astype(float)
     expected = table.sum(1, keepdims=True) * table.sum(0) / n
-    square = ((table - expected) ** 2 / expected).sum() / n
-    high, wide = table.shape[0] - 1, table.shape[1] - 1
-    square = max(square - high * wide / max(n - 1, 1), 0.0)
-    shared = (square / max(min(high, wide), 1)) ** 0.5
-    return (shared if is_category else max(ratio, 0.0) ** 0.5), min(shared, 1.0)
+    square = ((table - expected) ** 2 / expected).sum() / n - high * wide / max(n - 1, 1)
+    return float(np.sqrt(max(square, 0.0) / min(high, wide)))

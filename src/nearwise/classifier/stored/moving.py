@@ -15,6 +15,7 @@ from nearwise.classifier.inputs.labels import label_list
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import (
     BASE,
+    COLUMNS,
     FINDABLE,
     FITTED,
     FOLD,
@@ -116,6 +117,7 @@ def move_memory(
             lineage=opened.lineage,
             columns=layout.columns,
             spaces=layout.spaces,
+            known=layout.known,
             views=sorted(layout.calibration),
             caveat=layout.calibration[1].caveat,
         )
@@ -213,7 +215,8 @@ def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
         n_views: calibration_rows(predictor, model.n_classes, n_views).one_per_group()
         for n_views in {1, predictor.n_views}
     }
-    return Layout([*map(FactColumn.model_validate, described)], spaces, calibration)
+    known = [*map(np.ndarray.tolist, views.remembered_columns.known)] if COLUMNS in columns else []
+    return Layout([*map(FactColumn.model_validate, described)], spaces, known, calibration)
 
 
 def _summary_of(model: FittedModel, codec: RowCodec) -> MemorySummary:

@@ -95,9 +95,8 @@ def packed(task: Task) -> dict[str, np.ndarray]:
     if task.base_log_proba is not None:
         arrays["base"] = task.base_log_proba.numpy().astype(np.float16)
     for at, space in enumerate(task.spaces):
-        floats = [
-            t.numpy() for name, t in space._asdict().items() if name not in ("labels", "columns")
-        ][:_FACTS]
+        facts = {name: t for name, t in space._asdict().items() if name != "labels"}
+        floats = [t.numpy() for t in [*facts.values()][:_FACTS]]
         arrays[f"facts{at}"] = np.stack(floats, axis=1).clip(-6e4, 6e4).astype(np.float16)
         arrays[f"voters{at}"] = space.labels.numpy().astype(np.int16)
         arrays[f"summary{at}"] = space.summary.numpy().astype(np.float16)
@@ -195,9 +194,7 @@ def batch_of(
             wide_columns([t["queries"][at].float() for t, at in some]),
             wide_columns([padded_neighbors(t, at, space, k) for t, at in some]),
             wide_columns([t["is_category"].expand(len(at), -1) for t, at in some]),
-            wide_columns(
-                [torch.ones(len(at), len(t["is_category"]), dtype=torch.bool) for t, at in some]
-            ),
+            wide_columns([torch.ones_like(t["is_category"]).expand(len(at), -1) for t, at in some]),
         )
         distances, own, reliable, opinion, own_opinion, like, log_weight = facts.unbind(1)
         spaces.append(

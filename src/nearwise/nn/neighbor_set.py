@@ -73,8 +73,9 @@ class NeighborSet(NamedTuple):
         there is a base and how sure it is.
     log_prior : Tensor of shape (B, C)
         Logarithm of the class shares; -inf for classes that are not classes, as padding.
-    columns : SeenColumns, optional
-        Values of queries and neighbors in the columns of a table.
+    columns : SeenColumns or Tensor of shape (B, K, width), optional
+        Values of queries and neighbors in the columns of a table, or what a head has made of
+        these, see `PretrainedNeighborHead.read_columns`.
     """
 
     distances: Tensor
@@ -87,19 +88,25 @@ class NeighborSet(NamedTuple):
     log_weight: Tensor
     summary: Tensor
     log_prior: Tensor
-    columns: SeenColumns | None = None
+    columns: SeenColumns | Tensor | None = None
 
     def take(self, rows: Tensor | slice) -> "NeighborSet":
         """Return the neighbors of some queries."""
-        columns = None if self.columns is None else self.columns.take(rows)
-        return NeighborSet(*(tensor[rows] for tensor in self[:-1]), columns)
+        *facts, columns = self
+        if isinstance(columns, SeenColumns):
+            columns = columns.take(rows)
+        elif columns is not None:
+            columns = columns[rows]
+        return NeighborSet(*(fact[rows] for fact in facts), columns)
 
     def nearest(self, k: int) -> "NeighborSet":
         """Return the nearest `k` only; the summary stays that of all."""
         cut = {name: getattr(self, name)[:, :k] for name in self._fields[:8]}
         columns = self.columns
-        if columns is not None:
+        if isinstance(columns, SeenColumns):
             columns = columns._replace(neighbor=columns.neighbor[:, :k])
+        elif columns is not None:
+            columns = columns[:, :k]
         return self._replace(**cut, columns=columns)
 
 

@@ -101,11 +101,9 @@ def packed(task: Task) -> dict[str, np.ndarray]:
         arrays[f"voters{at}"] = space.labels.numpy().astype(np.int16)
         arrays[f"summary{at}"] = space.summary.numpy().astype(np.float16)
         arrays[f"found{at}"] = task.found[at].numpy().astype(np.int16)
-    columns = task.columns
-    arrays["values"] = columns.values.numpy().astype(np.float16)
+    arrays["values"] = task.ranks.numpy().astype(np.float16)
     arrays["queries"] = task.queries.numpy().astype(np.float16)
-    arrays["is_category"] = columns.is_category.numpy()
-    arrays["relevance"] = columns.relevance.numpy()
+    arrays["is_category"] = task.columns.is_category.numpy()
     return arrays
 
 

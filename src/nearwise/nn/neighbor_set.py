@@ -5,6 +5,7 @@ what was found for queries into a `NeighborSet`. Training and prediction both go
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -97,7 +98,18 @@ class NeighborSet(NamedTuple):
             columns = columns.take(rows)
         elif columns is not None:
             columns = columns[rows]
-        return NeighborSet(*(fact[rows] for fact in facts), columns)
+        return NeighborSet(*(fact[rows] for fact in facts))._replace(columns=columns)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[NeighborSet]") -> "NeighborSet":
+        """Put the neighbors of different queries, as many of each, one below the other."""
+        whole = cls(*map(torch.cat, zip(*(part[:-1] for part in parts), strict=True)))
+        columns = [part.columns for part in parts]
+        if seen := [one for one in columns if isinstance(one, SeenColumns)]:
+            joined = SeenColumns(*map(torch.cat, zip(*seen, strict=True)))
+            return whole._replace(columns=joined)
+        made = [one for one in columns if isinstance(one, Tensor)]
+        return whole._replace(columns=torch.cat(made)) if made else whole
 
     def nearest(self, k: int) -> "NeighborSet":
         """Return the nearest `k` only; the summary stays that of all."""

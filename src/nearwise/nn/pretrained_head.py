@@ -203,7 +203,7 @@ class _ColumnPart(nn.Module):
 
 
 def _pairs(columns: SeenColumns, weight: Tensor) -> Tensor:
-    """Inputs (B, K, F, 6) of a query and a neighbor in one column."""
+    """Describe (B, K, F, 6) query and neighbor in one column."""
     query, neighbor, category = (
         columns.query[:, None],
         columns.neighbor,

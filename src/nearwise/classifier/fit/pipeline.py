@@ -482,8 +482,14 @@ def _remember(
         columns=columns,
     )
     width = problem.encoder.n_columns
-    remembered = {"label_model": label_model.remembered(), "is_category": problem.is_category}
-    views = MemoryViews(width, bank, [], settings.index, **remembered)
+    views = MemoryViews(
+        width,
+        bank,
+        [],
+        settings.index,
+        label_model=label_model.remembered(),
+        is_category=problem.is_category,
+    )
     k = min(settings.n_neighbors, views.n_others)
     metrics = {"features": settings.metric}
     specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]

@@ -131,12 +131,7 @@ def below_each_other(views: list[Retrieval]) -> tuple[list[NeighborSet], Tensor]
     spaces = []
     for seen in zip(*(view.spaces for view in views), strict=True):
         k = min(space.labels.shape[1] for space in seen)
-        parts = zip(*(space.nearest(k) for space in seen), strict=True)
-        *facts, columns = parts
-        joined = None
-        if columns[0] is not None:
-            joined = SeenColumns(*map(torch.cat, zip(*columns, strict=True)))
-        spaces.append(NeighborSet(*map(torch.cat, facts), joined))
+        spaces.append(NeighborSet.joined([space.nearest(k) for space in seen]))
     return spaces, torch.cat([view.base_log_proba for view in views])
 
 

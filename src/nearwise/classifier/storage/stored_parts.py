@@ -82,7 +82,7 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     seen, columns = meta.get("columns"), tensors.get(f"bank/columns.{COLUMNS}")
     if (seen is None) != (columns is None):
         raise ValueError(f"bank/columns.{COLUMNS} and columns: one of the two is missing")
-    if columns is not None and columns.shape != (len(ids), len(seen)):
+    if seen is not None and columns is not None and columns.shape != (len(ids), len(seen)):
         raise ValueError(f"bank/columns.{COLUMNS} is not {len(seen)} values per row")
     fitted = tensors.get(f"bank/columns.{FITTED}")
     if fitted is not None:

@@ -204,18 +204,19 @@ def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
     ]
     spaces = {}
     for spec in views.specs:
-        known = views.space(spec).summary
+        summary = views.space(spec).summary
         spaces[spec.name] = SpaceFacts(
-            unit=known.unit,
-            votes=known.votes.tolist(),
-            own_opinion=known.own_opinion,
+            unit=summary.unit,
+            votes=summary.votes.tolist(),
+            own_opinion=summary.own_opinion,
             usual=float(columns[spec.reliability].mean()),
         )
     calibration = {
         n_views: calibration_rows(predictor, model.n_classes, n_views).one_per_group()
         for n_views in {1, predictor.n_views}
     }
-    known = [*map(np.ndarray.tolist, views.remembered_columns.known)] if COLUMNS in columns else []
+    ranked = views.remembered_columns.known if COLUMNS in columns else []
+    known = [numbers.tolist() for numbers in ranked]
     return Layout([*map(FactColumn.model_validate, described)], spaces, known, calibration)
 
 

@@ -235,7 +235,7 @@ def column_rows(  # type: ignore[no-untyped-def]
     One row at a time, with neighbors last in memory: there are more of them than of `depth`.
     """
     pair, pair_bias, of_neighbor, of_class, bias, of_all, score, score_bias, out, out_bias = weights
-    n_rows, k, depth = *labels.shape, len(pair_bias)
+    (n_rows, k), depth = labels.shape, len(pair_bias)
     slots, firsts = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.int64)
     for row in range(n_rows):
         at = np.flatnonzero(there[row])

@@ -358,8 +358,9 @@ class PretrainedNeighborHead(nn.Module):
         tokens: Tensor = self.neighbor(features) + of_space[:, None]
         if self.columns is None or space.columns is None:
             return tokens
-        seen = isinstance(space.columns, SeenColumns)
-        return tokens + (self.read_columns(space)[0] if seen else space.columns)
+        if isinstance(space.columns, Tensor):
+            return tokens + space.columns
+        return tokens + self.read_columns(space)[0]
 
     def _pool(
         self, tokens: Tensor, query: Tensor, labels: Tensor, log_weight: Tensor, log_prior: Tensor

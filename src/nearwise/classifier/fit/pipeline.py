@@ -72,6 +72,7 @@ from nearwise.classifier.model.memory_views import (
 )
 from nearwise.classifier.model.predictor import JudgedRows, Predictor, as_float
 from nearwise.classifier.model.row_models import (
+    BLOCK,
     FOREST,
     GAUSSIAN,
     KeyedRows,
@@ -258,6 +259,7 @@ def _with_head(
         split = make_folds(problem.labels[held_out], n_heads, settings.seed, held_groups)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
+    tries = [replace(one, spaces=_read(one.spaces)) for one in tries]
     data, *others = tries
     tune = (folds, n_heads, settings, model, progress)
     fit, rows, problem.choice["head"] = tuned_head(predictor, data, *tune)
@@ -285,6 +287,18 @@ def _with_head(
     order = torch.argsort(rows)  # the folds of one that is held out cover it
     merged = calibrated_views(tuned, fit.take(order), data, problem, settings, ridge=ridge)
     return replace(merged, judged_views=JudgedRows(ids, keyed))
+
+
+def _read(spaces: list[NeighborSet]) -> list[NeighborSet]:
+    """Read the columns once: the head's further training leaves that part of it as it is."""
+    head, rows = shared_head(), range(0, len(spaces[0].labels), BLOCK)
+    read = []
+    for space in spaces:
+        if space.columns is not None:
+            parts = [head.read_columns(space.take(slice(a, a + BLOCK)))[0] for a in rows]
+            space = space._replace(columns=torch.cat(parts))
+        read.append(space)
+    return read
 
 
 def _of_all_views(

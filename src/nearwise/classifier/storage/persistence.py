@@ -27,7 +27,14 @@ from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, FolderState, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration, Merge
-from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import (
+    BASE,
+    COLUMNS,
+    FOLD,
+    OPINION,
+    MemoryViews,
+    SpaceSpec,
+)
 from nearwise.classifier.model.predictor import JudgedRows, Judgement, Predictor
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
@@ -718,7 +725,8 @@ def _base_of_few(fitted: FittedModel) -> Tensor:
         keys, columns = fitted.predictor.keys_of_new(rows)
     held = fitted.bank.keys | fitted.bank.columns
     for name, made in (keys | columns).items():
-        if made.shape[1:] != held[name].shape[1:] or not bool(torch.isfinite(made).all()):
+        known = name == COLUMNS or bool(torch.isfinite(made).all())  # columns may have gaps
+        if made.shape[1:] != held[name].shape[1:] or not known:
             raise ValueError(f"{name} of remembered rows is not what the memory holds")
     return columns.get(BASE, torch.zeros(1)).exp()
 

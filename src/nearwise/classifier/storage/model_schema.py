@@ -16,6 +16,7 @@ from nearwise.classifier.inputs.columns import Use
 from nearwise.data.tables.spellings import Decimal
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
+from nearwise.nn.remembered_columns import MOST_COLUMNS
 from nearwise.training import Augmentation, HeadConfig, TrainConfig
 from nearwise.warn import warn_user
 
@@ -113,6 +114,11 @@ class StoredTable(Part):
     decimal: Decimal = ""
     report: list[StoredColumn]
 
+    @property
+    def n_values(self) -> int:
+        """How many numbers and categories a row is."""
+        return len(self.median) + len(self.categories)
+
 
 class StoredImages(Part):
     """Of `ImageEncoder`."""
@@ -175,6 +181,7 @@ class StoredHead(Part):
     n_layers: Annotated[int, Field(ge=1, le=64)]  # built one by one before shapes are compared
     num_heads: Size
     hidden: Size
+    columns: Annotated[int, Field(ge=0, le=1024)] = 0  # heads from before saw none
 
 
 class StoredNetwork(Part):
@@ -284,6 +291,7 @@ class StoredModel(Part):
     use_head: bool = True
     stages: list[dict[str, StoredStage]] | None = None
     features: StoredFeatures | None = None
+    columns: Annotated[list[Count], Field(min_length=1, max_length=MOST_COLUMNS)] | None = None
     embedding: StoredEmbedding | None = None
     base: StoredBase | None = None
     params: dict[str, Any]
@@ -373,6 +381,10 @@ def _check_lengths(model: StoredModel) -> None:
     is_image = isinstance(model.encoder, StoredImages)
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
+    if model.columns is not None:
+        n_columns = model.encoder.n_values if isinstance(model.encoder, StoredTable) else 0
+        if sorted({*model.columns}) != model.columns or model.columns[-1] >= n_columns:
+            raise ValueError(f"columns: {model.columns} of the {n_columns} columns of a table")
     if "trained" in names and model.embedding is None:
         raise ValueError("embedding: missing where specs have a trained space")
     if (model.stages is not None) != is_image or (model.features is None) != is_image:

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from nearwise.classifier.model.fitted_model import FolderState
-from nearwise.classifier.storage.model_schema import Part, Size
+from nearwise.classifier.storage.model_schema import Finite, Part, Size
 from nearwise.classifier.storage.persistence import (
     VERSION,
     accept_lost_changes,
@@ -47,6 +47,7 @@ class Location(Part):
     lineage: str
     columns: list[FactColumn]
     spaces: dict[str, SpaceFacts]
+    known: list[list[Finite]] = Field(default_factory=list)
     views: Annotated[list[Size], Field(min_length=1)]
     caveat: str
 
@@ -204,4 +205,4 @@ def _unpack_layout(location: Location, tensors: dict[str, Tensor]) -> Layout:
             named["truth"],
             location.caveat,
         )
-    return Layout(location.columns, location.spaces, calibration)
+    return Layout(location.columns, location.spaces, location.known, calibration)

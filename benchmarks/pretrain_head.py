@@ -345,13 +345,12 @@ def main() -> None:
     parser.add_argument("--config", default="{}", help="of PretrainedNeighborHead, as JSON")
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="of ship")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--without")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.step == "tasks":
         generate(args.data_root, args.part, args.until, args.seed)
     elif args.step == "train":
-        train(args.run, args.steps, args.seed, json.loads(args.config), args.without)
+        train(args.run, args.steps, args.seed, json.loads(args.config))
     elif args.step == "ship":
         ship(args.run, args.out)
     elif args.step == "ablate":

@@ -182,20 +182,20 @@ def _see_pairs(query, neighbor, is_category, at, weight, seen):  # type: ignore[
     k, n_there = neighbor.shape[0], _F(0)
     for j in range(k):
         n_there += _F(1) if weight[j] > 0 else _F(0)
-    for place in range(at.shape[0]):
-        f, total = at[place], _F(0)
+    for nth in range(at.shape[0]):
+        f, total = at[nth], _F(0)
         kind = _F(1) if is_category[f] else _F(0)
         own, number = query[f], 1 - kind
         for j in range(k):
             value = neighbor[j, f]
             gap = value - own
             differs = abs(gap) if kind == 0 else _F(1) if gap != 0 else _F(0)
-            seen[0, place, j], seen[1, place, j] = own * number, value * number
-            seen[2, place, j], seen[3, place, j], seen[4, place, j] = differs, gap * number, kind
+            seen[0, nth, j], seen[1, nth, j] = own * number, value * number
+            seen[2, nth, j], seen[3, nth, j], seen[4, nth, j] = differs, gap * number, kind
             total += differs if weight[j] > 0 else _F(0)
         usual = total / max(n_there, _F(1)) + _F(0.05)
         for j in range(k):
-            seen[5, place, j] = seen[2, place, j] / usual - 1
+            seen[5, nth, j] = seen[2, nth, j] / usual - 1
 
 
 @reordered
@@ -213,8 +213,8 @@ def _tell_classes(x, share, one_hot, weights):  # type: ignore[no-untyped-def]
     message = np.dot(of_class.T, mean.reshape(depth, n * n_slots)).reshape(depth, n, n_slots)
     to_all = np.dot(of_all.T, alone.reshape(depth, n))
     for i in range(depth):
-        for place in range(n):
-            message[i, place] += to_all[i, place] + bias[i]
+        for nth in range(n):
+            message[i, nth] += to_all[i, nth] + bias[i]
     more = np.dot(message.reshape(depth * n, n_slots), one_hot).reshape(depth, n * k)
     inner = np.dot(of_neighbor.T, x.reshape(depth, n * k))
     for i in range(depth):
@@ -253,11 +253,11 @@ def column_rows(  # type: ignore[no-untyped-def]
         each = np.exp(np.minimum(np.maximum(each, _F(-8)), _F(8)))
         each /= each.sum(axis=0)
         pooled = np.zeros((2 * depth, k), dtype=_F)
-        for place in range(n):
-            attention[row, :, at[place]] = each[place]
+        for nth in range(n):
+            attention[row, :, at[nth]] = each[nth]
             for i in range(depth):
-                first, second, part = pooled[i], pooled[depth + i], each[place]
-                line = inner[i, place * k : (place + 1) * k]
+                first, second, part = pooled[i], pooled[depth + i], each[nth]
+                line = inner[i, nth * k : (nth + 1) * k]
                 for j in range(np.uint64(k)):
                     first[j] += part[j] * line[j]
                     second[j] += line[j] / n

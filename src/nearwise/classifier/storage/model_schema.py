@@ -367,6 +367,9 @@ def _check_lengths(model: StoredModel) -> None:
         if len(model.feature_names_in) not in (0, model.n_features_in):
             raise ValueError("feature_names_in: not one name per column")
         _check_table("encoder", model.encoder)
+        seen, n_values = model.columns or [], model.encoder.n_values
+        if sorted({*seen}) != seen or max(seen, default=0) >= max(n_values, 1):
+            raise ValueError(f"columns: {seen} of the {n_values} numbers and categories of a row")
     for spec in model.specs:
         if spec.n_neighbors > model.bank.next_id:
             raise ValueError(
@@ -381,10 +384,6 @@ def _check_lengths(model: StoredModel) -> None:
     is_image = isinstance(model.encoder, StoredImages)
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
-    if model.columns is not None:
-        n_columns = model.encoder.n_values if isinstance(model.encoder, StoredTable) else 0
-        if sorted({*model.columns}) != model.columns or model.columns[-1] >= n_columns:
-            raise ValueError(f"columns: {model.columns} of the {n_columns} columns of a table")
     if "trained" in names and model.embedding is None:
         raise ValueError("embedding: missing where specs have a trained space")
     if (model.stages is not None) != is_image or (model.features is None) != is_image:

@@ -182,20 +182,20 @@ def _see_pairs(query, neighbor, is_category, at, weight, seen):  # type: ignore[
     k, n_there = neighbor.shape[0], _F(0)
     for j in range(k):
         n_there += _F(1) if weight[j] > 0 else _F(0)
-    for place in range(at.shape[0]):
-        f, total = at[place], _F(0)
+    for c in range(at.shape[0]):
+        f, total = at[c], _F(0)
         kind = _F(1) if is_category[f] else _F(0)
         own, number = query[f], 1 - kind
         for j in range(k):
             value = neighbor[j, f]
             gap = value - own
             differs = abs(gap) if kind == 0 else _F(1) if gap != 0 else _F(0)
-            seen[0, place, j], seen[1, place, j] = own * number, value * number
-            seen[2, place, j], seen[3, place, j], seen[4, place, j] = differs, gap * number, kind
+            seen[0, c, j], seen[1, c, j] = own * number, value * number
+            seen[2, c, j], seen[3, c, j], seen[4, c, j] = differs, gap * number, kind
             total += differs if weight[j] > 0 else _F(0)
         usual = total / max(n_there, _F(1)) + _F(0.05)
         for j in range(k):
-            seen[5, place, j] = seen[2, place, j] / usual - 1
+            seen[5, c, j] = seen[2, c, j] / usual - 1
 
 
 @reordered
@@ -214,17 +214,17 @@ def _tell_classes(x, share, one_hot, weights):  # type: ignore[no-untyped-def]
     sums = np.dot(x.reshape(depth * n, k), share.T).reshape(depth, n, n_slots)
     alone = np.zeros((depth, n), dtype=_F)
     for i in range(depth):
-        for place in range(n):
+        for c in range(n):
             for slot in range(n_slots):
-                alone[i, place] += sums[i, place, slot]
-                sums[i, place, slot] /= counts[slot]
-            alone[i, place] /= everyone
+                alone[i, c] += sums[i, c, slot]
+                sums[i, c, slot] /= counts[slot]
+            alone[i, c] /= everyone
     message = np.dot(of_class.T, sums.reshape(depth, n * n_slots)).reshape(depth, n, n_slots)
     to_all = np.dot(of_all.T, alone)
     for i in range(depth):
-        for place in range(n):
+        for c in range(n):
             for slot in range(n_slots):
-                message[i, place, slot] += to_all[i, place] + bias[i]
+                message[i, c, slot] += to_all[i, c] + bias[i]
     more = np.dot(message.reshape(depth * n, n_slots), one_hot).reshape(depth, n * k)
     inner = np.dot(of_neighbor.T, x.reshape(depth, n * k))
     for i in range(np.uint64(depth)):
@@ -261,21 +261,21 @@ def column_rows(  # type: ignore[no-untyped-def]
         messages = (of_neighbor, of_class, bias, of_all)
         inner = _tell_classes(x.reshape(depth, n, k), one_hot * weight, one_hot, messages)
         each, total = np.dot(score.T, inner).reshape(n, k), np.zeros(k, dtype=_F)
-        for place in range(n):
+        for c in range(n):
             for j in range(k):
-                value = min(max(each[place, j] + score_bias[0], _F(-8)), _F(8))
-                each[place, j] = np.exp(value)
-                total[j] += each[place, j]
-        for place in range(n):
+                value = min(max(each[c, j] + score_bias[0], _F(-8)), _F(8))
+                each[c, j] = np.exp(value)
+                total[j] += each[c, j]
+        for c in range(n):
             for j in range(k):
-                each[place, j] /= total[j]
-                attention[row, j, at[place]] = each[place, j]
+                each[c, j] /= total[j]
+                attention[row, j, at[c]] = each[c, j]
         pooled = np.zeros((2 * depth, k), dtype=_F)
         for i in range(np.uint64(depth)):
-            for place in range(np.uint64(n)):
+            for c in range(np.uint64(n)):
                 for j in range(np.uint64(k)):
-                    value = inner[i, place * np.uint64(k) + j]
-                    pooled[i, j] += each[place, j] * value
+                    value = inner[i, c * np.uint64(k) + j]
+                    pooled[i, j] += each[c, j] * value
                     pooled[np.uint64(depth) + i, j] += value
         pooled[depth:] /= max(_F(n), _F(1))
         said[row] = np.dot(pooled.T, out) + out_bias

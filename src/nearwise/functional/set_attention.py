@@ -182,20 +182,20 @@ def _see_pairs(query, neighbor, is_category, at, weight, seen):  # type: ignore[
     k, n_there = neighbor.shape[0], _F(0)
     for j in range(k):
         n_there += _F(1) if weight[j] > 0 else _F(0)
-    for nth in range(at.shape[0]):
-        f, total = at[nth], _F(0)
+    for c in range(at.shape[0]):
+        f, total = at[c], _F(0)
         kind = _F(1) if is_category[f] else _F(0)
         own, number = query[f], 1 - kind
         for j in range(k):
             value = neighbor[j, f]
             gap = value - own
             differs = abs(gap) if kind == 0 else _F(1) if gap != 0 else _F(0)
-            seen[0, nth, j], seen[1, nth, j] = own * number, value * number
-            seen[2, nth, j], seen[3, nth, j], seen[4, nth, j] = differs, gap * number, kind
+            seen[0, c, j], seen[1, c, j] = own * number, value * number
+            seen[2, c, j], seen[3, c, j], seen[4, c, j] = differs, gap * number, kind
             total += differs if weight[j] > 0 else _F(0)
         usual = total / max(n_there, _F(1)) + _F(0.05)
         for j in range(k):
-            seen[5, nth, j] = seen[2, nth, j] / usual - 1
+            seen[5, c, j] = seen[2, c, j] / usual - 1
 
 
 @reordered
@@ -206,21 +206,30 @@ def _tell_classes(x, share, one_hot, weights):  # type: ignore[no-untyped-def]
     """
     of_neighbor, of_class, bias, of_all = weights
     (depth, n, k), n_slots = x.shape, len(share)
-    counts = share.sum(axis=1)
-    sums = np.dot(x.reshape(depth * n, k), share.T)
-    alone = sums.sum(axis=1) / (counts.sum() + _NO_MASS)
-    mean = sums / (counts + _NO_MASS)
-    message = np.dot(of_class.T, mean.reshape(depth, n * n_slots)).reshape(depth, n, n_slots)
-    to_all = np.dot(of_all.T, alone.reshape(depth, n))
+    counts, everyone = np.full(n_slots, _NO_MASS), _NO_MASS
+    for slot in range(n_slots):
+        for j in range(k):
+            counts[slot] += share[slot, j]
+            everyone += share[slot, j]
+    sums = np.dot(x.reshape(depth * n, k), share.T).reshape(depth, n, n_slots)
+    alone = np.zeros((depth, n), dtype=_F)
     for i in range(depth):
-        for nth in range(n):
-            message[i, nth] += to_all[i, nth] + bias[i]
+        for c in range(n):
+            for slot in range(n_slots):
+                alone[i, c] += sums[i, c, slot]
+                sums[i, c, slot] /= counts[slot]
+            alone[i, c] /= everyone
+    message = np.dot(of_class.T, sums.reshape(depth, n * n_slots)).reshape(depth, n, n_slots)
+    to_all = np.dot(of_all.T, alone)
+    for i in range(depth):
+        for c in range(n):
+            for slot in range(n_slots):
+                message[i, c, slot] += to_all[i, c] + bias[i]
     more = np.dot(message.reshape(depth * n, n_slots), one_hot).reshape(depth, n * k)
     inner = np.dot(of_neighbor.T, x.reshape(depth, n * k))
-    for i in range(depth):
-        line, add = inner[i], more[i]
+    for i in range(np.uint64(depth)):
         for j in range(np.uint64(n * k)):
-            line[j] = max(line[j] + add[j], _F(0))
+            inner[i, j] = max(inner[i, j] + more[i, j], _F(0))
     return inner
 
 
@@ -246,19 +255,27 @@ def column_rows(  # type: ignore[no-untyped-def]
         seen = np.empty((N_OF_PAIR, n, k), dtype=_F)
         _see_pairs(query[row], neighbor[row], is_category[row], at, weight, seen)
         x = np.dot(pair.T, seen.reshape(N_OF_PAIR, n * k))
-        x = np.maximum(x + pair_bias.reshape(depth, 1), _F(0)).reshape(depth, n, k)
+        for i in range(np.uint64(depth)):
+            for j in range(np.uint64(n * k)):
+                x[i, j] = max(x[i, j] + pair_bias[i], _F(0))
         messages = (of_neighbor, of_class, bias, of_all)
-        inner = _tell_classes(x, one_hot * weight, one_hot, messages)
-        each = (np.dot(score.T, inner) + score_bias).reshape(n, k)
-        each = np.exp(np.minimum(np.maximum(each, _F(-8)), _F(8)))
-        each /= each.sum(axis=0)
+        inner = _tell_classes(x.reshape(depth, n, k), one_hot * weight, one_hot, messages)
+        each, total = np.dot(score.T, inner).reshape(n, k), np.zeros(k, dtype=_F)
+        for c in range(n):
+            for j in range(k):
+                value = min(max(each[c, j] + score_bias[0], _F(-8)), _F(8))
+                each[c, j] = np.exp(value)
+                total[j] += each[c, j]
+        for c in range(n):
+            for j in range(k):
+                each[c, j] /= total[j]
+                attention[row, j, at[c]] = each[c, j]
         pooled = np.zeros((2 * depth, k), dtype=_F)
-        for nth in range(n):
-            attention[row, :, at[nth]] = each[nth]
-            for i in range(depth):
-                first, second, part = pooled[i], pooled[depth + i], each[nth]
-                line = inner[i, nth * k : (nth + 1) * k]
+        for i in range(np.uint64(depth)):
+            for c in range(np.uint64(n)):
                 for j in range(np.uint64(k)):
-                    first[j] += part[j] * line[j]
-                    second[j] += line[j] / n
+                    value = inner[i, c * np.uint64(k) + j]
+                    pooled[i, j] += each[c, j] * value
+                    pooled[np.uint64(depth) + i, j] += value
+        pooled[depth:] /= max(_F(n), _F(1))
         said[row] = np.dot(pooled.T, out) + out_bias

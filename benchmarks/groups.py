@@ -136,7 +136,7 @@ def measured(case: Case, preset: Any, *, grouped: bool, seed: int) -> dict[str, 
 
 
 def shares(folder: Path) -> list[dict[str, Any]]:
-    """What copies as groups change, by the share of the rows that have one; means over fits."""
+    """Measure what groups of copies change, by the share of rows with a copy; means over fits."""
     found = []
     for name in SHARED:
         table = read_table(folder, name)

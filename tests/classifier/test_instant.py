@@ -11,9 +11,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier.storage.persistence import KIND, VERSION
-from nearwise.memory import StoreError, read_folder, write_folder
+from nearwise.memory import StoreError
 from tests.classifier.cases import blobs, fit_once, quietly, same, sums_to_one, table
+from tests.store.folders import edited
 
 BASES = ["auto", None]
 
@@ -226,15 +226,8 @@ def test_a_saved_model_predicts_the_same_after_changes(base, tmp_path):
 def test_a_folder_without_the_heads_weights_is_refused(tmp_path):
     model = instant(*blobs())
     model.save(tmp_path / "m")
-    folder = read_folder(tmp_path / "m", kind=KIND, newest_version=VERSION)
-    tensors = {k: v for k, v in folder.tensors.items() if k != "head/score.weight"}
-    write_folder(
-        tmp_path / "torn",
-        kind=KIND,
-        format_version=VERSION,
-        tensors=tensors,
-        meta=folder.meta,
-        blobs=folder.blobs,
+    edited(
+        tmp_path / "m", tmp_path / "torn", tensors=lambda tensors: tensors.pop("head/score.weight")
     )
     with pytest.raises(StoreError, match="head"):
         AttnKNNClassifier.load(tmp_path / "torn")

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from nearwise import AttnKNNClassifier
 from nearwise.classifier import move_memory
 from nearwise.classifier.model.memory_views import COLUMNS
-from nearwise.classifier.storage.persistence import KIND, VERSION
-from nearwise.memory import StoreError, read_folder, write_folder
+from nearwise.memory import StoreError
 from nearwise.nn import PretrainedNeighborHead, pretrained_head
 from nearwise.nn.remembered_columns import MOST_COLUMNS
 from tests.classifier.cases import blobs, quietly, same, table
+from tests.store.folders import edited
 
 
 @pytest.fixture(autouse=True)
@@ -126,19 +126,14 @@ def test_many_columns_are_not_all_seen_and_those_of_embeddings_never(n_columns, 
 def test_a_folder_whose_columns_do_not_fit_is_refused(fault, tmp_path):
     X, y = blobs(90)
     fitted(X, y).save(tmp_path / "m")
-    folder = read_folder(tmp_path / "m", kind=KIND, newest_version=VERSION)
-    tensors, meta = dict(folder.tensors), dict(folder.meta)
     name = f"bank/columns.{COLUMNS}"
-    if fault == "tensor gone":
-        del tensors[name]
-    elif fault == "one too few":
-        tensors[name] = tensors[name][:, 1:].contiguous()
-    elif fault == "no such column":
-        meta["columns"] = [*meta["columns"][:-1], 99]
-    else:
-        meta["columns"] = None
-    parts = {"tensors": tensors, "meta": meta, "blobs": folder.blobs}
-    write_folder(tmp_path / "torn", kind=KIND, format_version=VERSION, **parts)
+    change = {
+        "tensor gone": {"tensors": lambda tensors: tensors.pop(name)},
+        "one too few": {"tensors": lambda all_: all_.update({name: all_[name][:, 1:].clone()})},
+        "no such column": {"meta": lambda meta: meta["columns"].__setitem__(-1, 99)},
+        "list gone": {"meta": lambda meta: meta.update(columns=None)},
+    }[fault]
+    edited(tmp_path / "m", tmp_path / "torn", **change)
     with pytest.raises(StoreError, match="columns"):
         AttnKNNClassifier.load(tmp_path / "torn")
 

@@ -21,8 +21,8 @@ def test_a_missing_number_is_no_rank_and_changes_none():
     gaps = RememberedColumns.of(column(3, float("nan"), 1, 2), NUMBER)
     full = RememberedColumns.of(column(3, 1, 2), NUMBER)
     assert gaps.ranks(column(float("nan"))).item() == GAP
-    asked = column(0, 1, 1.5, 3)
-    torch.testing.assert_close(gaps.ranks(asked), full.ranks(asked))
+    queries = column(0, 1, 1.5, 3)
+    torch.testing.assert_close(gaps.ranks(queries), full.ranks(queries))
 
 
 def test_categories_stay_as_they_are():
@@ -47,11 +47,11 @@ def test_ranks_of_many_rows_depend_on_order_alone(power):
 
 
 def test_asking_for_ranks_changes_neither_rows_nor_queries():
-    remembered, asked = column(3, 1, 2), column(1, float("nan"))
+    remembered, queries = column(3, 1, 2), column(1, float("nan"))
     known = RememberedColumns.of(remembered, NUMBER)
-    known.ranks(asked)
+    known.ranks(queries)
     torch.testing.assert_close(remembered, column(3, 1, 2))
-    torch.testing.assert_close(asked, column(1, float("nan")), equal_nan=True)
+    torch.testing.assert_close(queries, column(1, float("nan")), equal_nan=True)
 
 
 def test_all_columns_are_seen_where_there_are_few():

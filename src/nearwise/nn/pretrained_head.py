@@ -165,7 +165,7 @@ class _Classes(NamedTuple):
 
 
 class _ColumnPart(nn.Module):
-    """What the columns say of each neighbor.
+    """The part of a head that reads columns.
 
     A small network sees query and neighbor in one column at a time. In each column neighbors learn
     what those of their class, and all of them, hold there; attention over the columns and their
@@ -209,11 +209,8 @@ class _ColumnPart(nn.Module):
 
 def _pairs(columns: SeenColumns, weight: Tensor) -> Tensor:
     """Return the inputs (B, K, F, 6) of query and neighbor in one column at a time."""
-    query, neighbor, category = (
-        columns.query[:, None],
-        columns.neighbor,
-        columns.is_category[:, None].float(),
-    )
+    query, neighbor = columns.query[:, None], columns.neighbor
+    category = columns.is_category[:, None].float()
     number, gap = 1 - category, neighbor - query
     differs = category * (gap != 0) + number * gap.abs()
     found = (weight > 0).float()[:, :, None]
@@ -543,7 +540,7 @@ def _describe(space: NeighborSet) -> tuple[Tensor, ...]:
     made = [
         np.empty((n_rows, *more), np.float32) for more in ((k, N_FEATURES), (N_OF_QUERY,), (k,))
     ]
-    given = [one.cpu().contiguous().numpy() for one in space[:10]]
+    given = [one.cpu().contiguous().numpy() for one in space[:-1]]
     facts = (given[0], *given[2:8])
     describe_rows(facts, given[1], *given[8:], *made)
     return tuple(torch.from_numpy(one).to(device) for one in made)

@@ -20,7 +20,7 @@ _BINS = 8  # of ranks, between which classes may differ in any way
 
 @dataclass(frozen=True, eq=False)
 class RememberedColumns:
-    """What ranks of numbers are taken among.
+    """Numbers of remembered rows, by which others are ranked.
 
     Attributes
     ----------
@@ -46,13 +46,12 @@ class RememberedColumns:
 
     def ranks(self, values: Tensor) -> Tensor:
         """Rank rows, float32 (B, F): numbers from -1 to 1 or `GAP`, categories as they are."""
-        ranked, columns = values.numpy().copy(), zip(self.known, self.is_category, strict=True)
-        for at, (among, category) in enumerate(columns):
-            if not category:
-                column = ranked[:, at]
-                below = np.searchsorted(among, column) + np.searchsorted(among, column, "right")
-                rank = below / max(len(among), 1) - 1
-                ranked[:, at] = np.where(np.isnan(column), GAP, rank)
+        ranked = values.numpy().copy()
+        for at in np.flatnonzero(~self.is_category.numpy()):
+            column, among = ranked[:, at], self.known[at]
+            below = np.searchsorted(among, column) + np.searchsorted(among, column, "right")
+            rank = below / max(len(among), 1) - 1
+            ranked[:, at] = np.where(np.isnan(column), GAP, rank)
         return torch.from_numpy(ranked)
 
     def seen(self, queries: Tensor, neighbors: Tensor) -> SeenColumns:

@@ -18,7 +18,7 @@ from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
 from nearwise.memory.index import BaseIndex, IndexState
 from nearwise.memory.ties import tie_order
 from nearwise.nn import NeighborSet, RememberedSpace
-from nearwise.nn.neighbor_set import OWN_NEIGHBORS, SeenColumns, from_zero, typical_distance
+from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero, typical_distance
 from nearwise.nn.remembered_columns import RememberedColumns
 
 # Columns of the bank.
@@ -329,6 +329,7 @@ class MemoryViews:
         found: list[Neighbors] = []
         spaces: list[NeighborSet] = []
         opinion = keys.get(OPINION, base).cpu()
+        ranks = self._ranked[0].ranks(keys[COLUMNS].cpu()) if COLUMNS in keys else None
         for spec in self.specs:
             if spec.name not in keys:
                 continue
@@ -338,8 +339,9 @@ class MemoryViews:
                 base, opinion = (with_new_classes(one, *near) for one in (base, opinion))
             found.append(result)
             seen = self.neighborhood(spec, result, opinion, positions)
-            if COLUMNS in keys:
-                seen = seen._replace(columns=self._seen(keys[COLUMNS], result.indices))
+            if ranks is not None:
+                known, of_rows = self._ranked
+                seen = seen._replace(columns=known.seen(ranks, of_rows[result.indices]))
             spaces.append(seen)
         return Retrieval(base, found, spaces)
 
@@ -474,18 +476,18 @@ class MemoryViews:
             log_weight = log_weight + torch.log(certainty[found.indices])
         return self.space(spec).describe(found, base, query_positions, log_weight)
 
-    def _seen(self, queries: Tensor, found: Tensor) -> SeenColumns:
-        """Columns of queries (B, F) and of the rows at positions (B, K), by their ranks."""
+    @property
+    def _ranked(self) -> tuple[RememberedColumns, Tensor]:
+        """Numbers by which others are ranked, and the ranks (n, F) of the remembered rows."""
         if _RANKED not in self.derived:
             known = self.remembered_columns
             self.derived[_RANKED] = known, known.ranks(self.bank.columns[COLUMNS])
-        known, ranks = self.derived[_RANKED]
-        seen: SeenColumns = known.seen(known.ranks(queries.cpu()), ranks[found])
-        return seen
+        ranked: tuple[RememberedColumns, Tensor] = self.derived[_RANKED]
+        return ranked
 
     @property
     def remembered_columns(self) -> RememberedColumns:
-        """What ranks of numbers are taken among."""
+        """Numbers by which others are ranked: those of all remembered rows."""
         assert self.is_category is not None  # given with the column
         return RememberedColumns.of(self.bank.columns[COLUMNS], self.is_category)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 from torch import Tensor
 
@@ -205,4 +206,5 @@ def _unpack_layout(location: Location, tensors: dict[str, Tensor]) -> Layout:
             named["truth"],
             location.caveat,
         )
-    return Layout(location.columns, location.spaces, location.known, calibration)
+    known = [np.array(numbers, np.float32) for numbers in location.known]
+    return Layout(location.columns, location.spaces, known, calibration)

@@ -70,16 +70,15 @@ class Layout(NamedTuple):
     columns : list of FactColumn
         In the order in which they stand in a row's facts.
     spaces : dict of str to SpaceFacts
-    known : list of lists
-        Of each column that the head sees: the numbers among which others are ranked, see
-        `RememberedColumns`.
+    known : list of float32 arrays
+        As in `RememberedColumns`, of the columns that the head sees.
     calibration : dict of int to CalibrationRows
         By the number of views.
     """
 
     columns: list[FactColumn]
     spaces: dict[str, SpaceFacts]
-    known: list[list[float]]
+    known: list[np.ndarray]
     calibration: dict[int, CalibrationRows]
 
     def facts(self, columns: Mapping[str, Tensor], n_rows: int) -> np.ndarray:
@@ -386,10 +385,9 @@ class StoredMemory(MemoryViews):
 
     @property
     def remembered_columns(self) -> RememberedColumns:
-        """What ranks of numbers are taken among: the rows that were moved to the store."""
+        """Numbers by which others are ranked: those of the rows that were moved to the store."""
         assert self.is_category is not None  # given with the column
-        known = [np.array(numbers, np.float32) for numbers in self.layout.known]
-        return RememberedColumns(self.is_category, known)
+        return RememberedColumns(self.is_category, self.layout.known)
 
     # --- changes --------------------------------------------------------------------------------
 

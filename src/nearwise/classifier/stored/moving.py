@@ -117,7 +117,7 @@ def move_memory(
             lineage=opened.lineage,
             columns=layout.columns,
             spaces=layout.spaces,
-            known=layout.known,
+            known=[numbers.tolist() for numbers in layout.known],
             views=sorted(layout.calibration),
             caveat=layout.calibration[1].caveat,
         )
@@ -215,8 +215,7 @@ def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
         n_views: calibration_rows(predictor, model.n_classes, n_views).one_per_group()
         for n_views in {1, predictor.n_views}
     }
-    ranked = views.remembered_columns.known if COLUMNS in columns else []
-    known = [numbers.tolist() for numbers in ranked]
+    known = views.remembered_columns.known if COLUMNS in columns else []
     return Layout([*map(FactColumn.model_validate, described)], spaces, known, calibration)
 
 

@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.data import load_dataset
+from nearwise_lab.results.measures import mean_with_interval
+from nearwise_lab.training.terms import TermsConfig, TermsObjective
 from sklearn.model_selection import train_test_split
 
 from nearwise.classifier.fit.embedding import default_config, make_network
 from nearwise.classifier.inputs.table import TableEncoder, as_frame
 from nearwise.conditions import hardware, versions
 from nearwise.data import split_dataset
-from nearwise.lab.data import load_dataset
-from nearwise.lab.results.measures import mean_with_interval
-from nearwise.lab.training.terms import TermsConfig, TermsObjective
 from nearwise.metrics import accuracy, nll
 from nearwise.safe_files import write_aside
 from nearwise.training import TrainingRows, predict_neighbors, train_embedder

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from nearwise_lab.data import load_dataset
 from search_speed import circumstances, paired
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.data import split_dataset
-from nearwise.lab.data import load_dataset
 from nearwise.metrics import nll
 
 SEED = 0

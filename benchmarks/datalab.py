@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nearwise_lab.cli.settings_text import parse_seeds
+from nearwise_lab.data import load_dataset
 from results_page import write_page
 from sklearn.metrics import roc_auc_score
 
 from nearwise import AttnKNNClassifier, review
 from nearwise.conditions import hardware, versions
-from nearwise.lab.cli.settings_text import parse_seeds
-from nearwise.lab.data import load_dataset
 from nearwise.memory import make_index
 
 HERE = Path(__file__).parent

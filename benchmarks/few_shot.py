@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.data import load_dataset
+from nearwise_lab.few_shot.episodes import Episode, draw_episodes
+from nearwise_lab.few_shot.estimator import FewShotAttention
+from nearwise_lab.results.measures import mean_with_interval
 from sklearn.linear_model import LogisticRegression
 
 from nearwise.conditions import hardware, versions
 from nearwise.functional import topk_neighbors
-from nearwise.lab.data import load_dataset
-from nearwise.lab.few_shot.episodes import Episode, draw_episodes
-from nearwise.lab.few_shot.estimator import FewShotAttention
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import ece, nll
 from nearwise.nn import RememberedSpace, shared_head
 from nearwise.safe_files import write_aside

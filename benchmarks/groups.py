@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from nearwise_lab.data import load_dataset
+from nearwise_lab.results.measures import mean_with_interval
 from pretrain_tasks import read_table
 from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from threadpoolctl import threadpool_limits
 
 from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
-from nearwise.lab.data import load_dataset
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import ece, nll
 
 HERE = Path(__file__).parent

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nearwise_lab.corrupt import label_noise
+from nearwise_lab.data import load_dataset
 from sklearn.datasets import load_digits
 
 from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
-from nearwise.lab.corrupt import label_noise
-from nearwise.lab.data import load_dataset
 from nearwise.metrics import ece
 
 OUT = Path(__file__).parent / "results" / "one_head.json"

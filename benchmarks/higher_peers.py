@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from nearwise_lab.experiments import HIGHER_PEERS, Record, compare, read_records
+from nearwise_lab.experiments.methods import get_methods
+from nearwise_lab.report.summary import Results
 from results_page import write_page
 
 from nearwise.conditions import hardware
-from nearwise.lab.experiments import HIGHER_PEERS, Record, compare, read_records
-from nearwise.lab.experiments.methods import get_methods
-from nearwise.lab.report.summary import Results
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent

@@ -26,6 +26,12 @@ import numpy as np
 import pandas as pd
 import torch
 from judge_head import MOST_QUERIES, SIZES, compared, sklearn_tables, splits
+from nearwise_lab.experiments.boosting import StoppedBoosting
+from nearwise_lab.experiments.linear import TunedLogistic
+from nearwise_lab.experiments.neighbors import TunedKNN
+from nearwise_lab.experiments.network import StoppedMLP, fit_temperature, tempered
+from nearwise_lab.experiments.peers.bag import TemperedBag
+from nearwise_lab.experiments.preprocess import FeatureEncoder
 from pretrain_tasks import Table, family_split, read_table
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.pipeline import make_pipeline
@@ -33,12 +39,6 @@ from sklearn.pipeline import make_pipeline
 from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.data import hold_out
-from nearwise.lab.experiments.boosting import StoppedBoosting
-from nearwise.lab.experiments.linear import TunedLogistic
-from nearwise.lab.experiments.neighbors import TunedKNN
-from nearwise.lab.experiments.network import StoppedMLP, fit_temperature, tempered
-from nearwise.lab.experiments.peers.bag import TemperedBag
-from nearwise.lab.experiments.preprocess import FeatureEncoder
 from nearwise.safe_files import plain
 
 RIDGE = 2.0  # pull of every temperature towards 1, in rows

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from nearwise_lab.data import load_dataset
+from nearwise_lab.experiments.measure import PeakMemory
 from search_speed import circumstances
 from sklearn.datasets import load_digits, make_classification
 from sklearn.ensemble import RandomForestClassifier
 
 from nearwise import AttnKNNClassifier
-from nearwise.lab.data import load_dataset
-from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.metrics import nll
 
 SEED, BATCH = 0, 2_000

@@ -26,14 +26,14 @@ import joblib
 import numpy as np
 import pandas as pd
 import torch
+from nearwise_lab.corrupt import label_noise
+from nearwise_lab.data import load_dataset
+from nearwise_lab.results.measures import mean_with_interval
 from stream import Stream
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier.online import judging
 from nearwise.conditions import hardware, versions
-from nearwise.lab.corrupt import label_noise
-from nearwise.lab.data import load_dataset
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import ece, nll
 from nearwise.safe_files import write_aside
 

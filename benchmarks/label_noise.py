@@ -29,6 +29,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.corrupt import label_noise
+from nearwise_lab.data import load_dataset, load_human_labels
+from nearwise_lab.experiments import get_method
+from nearwise_lab.results.measures import mean_with_interval
 from sklearn.metrics import average_precision_score
 
 from nearwise import review
@@ -39,10 +43,6 @@ from nearwise.classifier.noise.noisy_labels import ForwardCorrection
 from nearwise.classifier.noise.transition import estimate_transition
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import hold_out, split_dataset
-from nearwise.lab.corrupt import label_noise
-from nearwise.lab.data import load_dataset, load_human_labels
-from nearwise.lab.experiments import get_method
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
 from nearwise.safe_files import plain, write_aside
 

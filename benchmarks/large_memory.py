@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.experiments.measure import PeakMemory
 from search_speed import circumstances
 
 from nearwise import AttnKNNClassifier
 from nearwise.functional import topk_neighbors
-from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.metrics import nll
 
 SEED, BATCH, JUDGED = 101, 2_000, 1_000

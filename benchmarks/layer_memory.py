@@ -14,9 +14,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nearwise_lab.experiments.token_layers import MemoryPoint, growth
+from nearwise_lab.experiments.token_layers.bench import BenchPlan, BenchRows, run_memory
+
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.experiments.token_layers import MemoryPoint, growth
-from nearwise.lab.experiments.token_layers.bench import BenchPlan, BenchRows, run_memory
 
 HERE = Path(__file__).parent
 BAR_MIB, BAR_POWER = 60.0, 1.2

@@ -45,8 +45,9 @@ _SINGLE = 12  # queries of one row
 
 def lab_rows(name: str, seed: int, root: str | None, most: int) -> tuple[Any, ...]:
     """Training and test part of a data set of the lab."""
+    from nearwise_lab.data import load_dataset
+
     from nearwise.data import split_dataset
-    from nearwise.lab.data import load_dataset
 
     dataset = load_dataset(name, data_root=root)
     train, test = split_dataset(dataset, seed)

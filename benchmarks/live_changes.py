@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nearwise_lab.data import load_dataset
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier, LiveModel
 from nearwise.conditions import hardware, versions
-from nearwise.lab.data import load_dataset
 from nearwise.memory import Journal
 
 HERE = Path(__file__).parent

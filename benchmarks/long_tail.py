@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nearwise_lab.corrupt import long_tail
+from nearwise_lab.data import load_dataset
+from nearwise_lab.experiments import get_method
+from nearwise_lab.results.measures import mean_with_interval
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.data import split_dataset
-from nearwise.lab.corrupt import long_tail
-from nearwise.lab.data import load_dataset
-from nearwise.lab.experiments import get_method
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown
 from nearwise.safe_files import plain, write_aside

@@ -28,6 +28,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.cli.settings_text import parse_seeds
+from nearwise_lab.comparisons import paired_difference
+from nearwise_lab.data import load_dataset, load_images
+from nearwise_lab.experiments.study.key_space import network_view
+from nearwise_lab.results.measures import mean_with_interval
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from sklearn.model_selection import train_test_split
 
@@ -37,11 +42,6 @@ from nearwise.classifier.uncertainty.novelty import NoveltyScore
 from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import topk_neighbors
-from nearwise.lab.cli.settings_text import parse_seeds
-from nearwise.lab.comparisons import paired_difference
-from nearwise.lab.data import load_dataset, load_images
-from nearwise.lab.experiments.study.key_space import network_view
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.comparisons import paired_difference
+from nearwise_lab.data import load_dataset
+from nearwise_lab.probing.catalog import make_probe
 
 from nearwise.conditions import hardware, versions
-from nearwise.lab.comparisons import paired_difference
-from nearwise.lab.data import load_dataset
-from nearwise.lab.probing.catalog import make_probe
 from nearwise.metrics import accuracy, nll
 from nearwise.safe_files import write_aside
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nearwise_lab.data import load_dataset, load_images
+from nearwise_lab.nn.field import make_perceiver
+from nearwise_lab.probing import Patches, RandomInit
+from nearwise_lab.probing.data import probe_data
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.data import load_dataset, load_images
-from nearwise.lab.nn.field import make_perceiver
-from nearwise.lab.probing import Patches, RandomInit
-from nearwise.lab.probing.data import probe_data
 from nearwise.metrics import accuracy, brier, nll
 from nearwise.probes import KNNProbe, extract_features
 from nearwise.probes.knn import SIZES

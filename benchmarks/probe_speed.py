@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.data import load_dataset
+from nearwise_lab.experiments.measure import PeakMemory
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.data import load_dataset
-from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.probes import KNNProbe
 
 ROOT = Path(__file__).parents[1]

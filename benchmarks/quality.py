@@ -22,14 +22,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nearwise_lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
+from nearwise_lab.experiments.methods import FOUNDATION_MODELS, get_methods
+from nearwise_lab.experiments.peers.foundation import find_checkpoints
+from nearwise_lab.experiments.records import COSTS, METRICS
+from nearwise_lab.report.summary import Results
+from nearwise_lab.results.measures import Mean, mean_with_interval
 from results_page import write_page, write_summary
 
-from nearwise.lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
-from nearwise.lab.experiments.methods import FOUNDATION_MODELS, get_methods
-from nearwise.lab.experiments.peers.foundation import find_checkpoints
-from nearwise.lab.experiments.records import COSTS, METRICS
-from nearwise.lab.report.summary import Results
-from nearwise.lab.results.measures import Mean, mean_with_interval
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent

@@ -20,12 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nearwise_lab.cli.settings_text import change_settings, parse_seeds
+from nearwise_lab.data import load_images
+from nearwise_lab.experiments.representations import Cell, Comparison, run_comparison
+from nearwise_lab.report.representations import judge_all, write_report
+
 from nearwise.cli.rows.parsing import parse_count
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.cli.settings_text import change_settings, parse_seeds
-from nearwise.lab.data import load_images
-from nearwise.lab.experiments.representations import Cell, Comparison, run_comparison
-from nearwise.lab.report.representations import judge_all, write_report
 
 HERE = Path(__file__).parent
 NAMES = {"digits": "digits-images"}

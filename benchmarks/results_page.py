@@ -37,7 +37,7 @@ JUDGED = {
     "busy": ("functional", "nn", "classifier", "training"),
     "probe_": ("functional", "nn", "probes"),
     "query_speed": ("functional",),
-    "representations": ("functional", "nn", "probes", "lab/field_training"),
+    "representations": ("functional", "nn", "probes", "../../lab/src/nearwise_lab/field_training"),
     "search_speed": ("functional",),
     "token_": ("functional", "nn"),
     "vit_training": ("functional", "nn", "training"),

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from nearwise_lab.data import load_dataset
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
-from nearwise.lab.data import load_dataset
 from nearwise.serve.problems import RETRY_AFTER
 
 HERE = Path(__file__).parent

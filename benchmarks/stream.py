@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from nearwise_lab.results.measures import mean_with_interval
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import ece, nll
 from nearwise.safe_files import write_aside
 

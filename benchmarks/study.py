@@ -27,14 +27,14 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nearwise_lab.cli.settings_text import parse_seeds, parse_settings
+from nearwise_lab.experiments import Record, read_records
+from nearwise_lab.experiments.study import run_experiment
+from nearwise_lab.report.study.parts import Study
+from nearwise_lab.report.study.tables import theory_table
 from results_page import write_page
 from weights import differences
 
-from nearwise.lab.cli.settings_text import parse_seeds, parse_settings
-from nearwise.lab.experiments import Record, read_records
-from nearwise.lab.experiments.study import run_experiment
-from nearwise.lab.report.study.parts import Study
-from nearwise.lab.report.study.tables import theory_table
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from nearwise_lab.nn import lazy_gumbel_attention
+from nearwise_lab.nn.tail import tail_corrected_attention
+from nearwise_lab.results.measures import mean_with_interval
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import knn_attention
 from nearwise.functional.tokens import attend
-from nearwise.lab.nn import lazy_gumbel_attention
-from nearwise.lab.nn.tail import tail_corrected_attention
-from nearwise.lab.results.measures import mean_with_interval
 
 HERE = Path(__file__).parent
 SCALES = {"digits": (8.0, 24.0, 64.0), "normal": (0.06, 0.125, 0.3)}

@@ -20,9 +20,9 @@ from typing import Any
 
 import token_speed_cuda
 import torch
+from nearwise_lab.experiments.token_layers import BASELINE, LayerChoice, LayerShape, time_layers
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.experiments.token_layers import BASELINE, LayerChoice, LayerShape, time_layers
 
 HERE = Path(__file__).parent
 SHAPES = {"B=8 N=197": LayerShape(8, 197), "B=2 N=1024": LayerShape(2, 1024)}

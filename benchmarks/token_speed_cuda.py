@@ -26,13 +26,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from nearwise_lab.experiments.measure import MIB, PeakMemory
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import attention_implementation
 from nearwise.functional.tokens import attend
-from nearwise.lab.experiments.measure import MIB, PeakMemory
 from nearwise.nn import KNNAttention
 
 HERE = Path(__file__).parent

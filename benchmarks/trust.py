@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nearwise_lab.cli.settings_text import parse_seeds
+from nearwise_lab.data import load_dataset
+from nearwise_lab.results.measures import mean_with_interval
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.cli.settings_text import parse_seeds
-from nearwise.lab.data import load_dataset
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import augrc, aurc, evaluate_sets
 from nearwise.safe_files import plain, write_aside
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from nearwise_lab.cli.settings_text import parse_seeds
+from nearwise_lab.cli.vit_train_command import training_bar
+from nearwise_lab.comparisons import paired_difference
+from nearwise_lab.experiments.vit import VitSettings, evaluate_vit, train_vit
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.cli.settings_text import parse_seeds
-from nearwise.lab.cli.vit_train_command import training_bar
-from nearwise.lab.comparisons import paired_difference
-from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, train_vit
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

@@ -20,15 +20,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nearwise_lab.cli.settings_text import parse_seeds
+from nearwise_lab.experiments import Record
+from nearwise_lab.experiments.study import run_experiment
+from nearwise_lab.experiments.study.weights import CLASSIFIER, WITH_BASE, WITHOUT_BASE
+from nearwise_lab.report.summary import Results
+from nearwise_lab.results.measures import MEASURES, better
 from quality import BARS as QUALITY
 from results_page import write_page
-
-from nearwise.lab.cli.settings_text import parse_seeds
-from nearwise.lab.experiments import Record
-from nearwise.lab.experiments.study import run_experiment
-from nearwise.lab.experiments.study.weights import CLASSIFIER, WITH_BASE, WITHOUT_BASE
-from nearwise.lab.report.summary import Results
-from nearwise.lab.results.measures import MEASURES, better
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from nearwise_lab.nn import CalibratedTraining
+from nearwise_lab.nn.calibration_losses import soft_binned_ece
 from reliability import DARK, draw_reliability, measured
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier import Settings
-from nearwise.lab.nn import CalibratedTraining
-from nearwise.lab.nn.calibration_losses import soft_binned_ece
 from nearwise.metrics import ece, nll
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "calibration.png"

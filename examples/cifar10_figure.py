@@ -15,16 +15,16 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure, FigureBase
+from nearwise_lab.data import load_dataset
+from nearwise_lab.experiments import read_records
+from nearwise_lab.experiments.artifacts import artifact_path, load_predictions, record_folder
+from nearwise_lab.results.measures import Predictions
 from readme_figure import BLUE, GREY, N_NEIGHBORS, ORANGE, show_image
 from reliability import DARK, draw_reliability, measured
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier import Explanation
 from nearwise.data import Dataset
-from nearwise.lab.data import load_dataset
-from nearwise.lab.experiments import read_records
-from nearwise.lab.experiments.artifacts import artifact_path, load_predictions, record_folder
-from nearwise.lab.results.measures import Predictions
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "cifar10.png"
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

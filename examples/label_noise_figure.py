@@ -16,11 +16,11 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from nearwise_lab.corrupt import label_noise
 from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.lab.corrupt import label_noise
 
 PAGE = Path(__file__).parents[1] / "docs" / "images" / "label-noise.png"
 SHOWN = 14

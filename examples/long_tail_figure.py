@@ -1,4 +1,4 @@
-"""Draw docs/images/long-tail.png: accuracy of each class under a long tail, before and after.
+"""Draw lab/docs/images/long-tail.png: accuracy of each class under a long tail, before and after.
 
 Everything in the picture is measured when this runs, on scikit-learn's digits (no download): the
 training part is thinned to class sizes from 142 down to 2, the test part is balanced.
@@ -14,12 +14,12 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from nearwise_lab.corrupt import long_tail
 from reliability import DARK, draw_reliability
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
-from nearwise.lab.corrupt import long_tail
 from nearwise.metrics import ece
 from nearwise.metrics.shots import shot_breakdown
 

@@ -1,4 +1,4 @@
-"""Draw docs/images/neural-field.png: digits read from a fifth of their pixels.
+"""Draw lab/docs/images/neural-field.png: digits read from a fifth of their pixels.
 
 Two fields are trained when this runs, on scikit-learn's digits (no download): one reads all pixels
 of an image, the other 13 of 64, different ones for each image and step. About three minutes on one
@@ -14,14 +14,14 @@ import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from nearwise_lab.data import load_images
+from nearwise_lab.field_training.run import FieldConfig, reconstruction_errors, train_field
+from nearwise_lab.probing.data import probe_data
+from nearwise_lab.report.fields import draw_pictures, reconstruction_rows
 from reliability import DARK
 
 from nearwise.data import Context
 from nearwise.data.images.pixels import as_images
-from nearwise.lab.data import load_images
-from nearwise.lab.field_training.run import FieldConfig, reconstruction_errors, train_field
-from nearwise.lab.probing.data import probe_data
-from nearwise.lab.report.fields import draw_pictures, reconstruction_rows
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "neural-field.png"
 COLORS = {"reconstruction": "#0f86c9", "sparse": "#d1495b"}

@@ -1,4 +1,4 @@
-"""Draw docs/images/representations.png: what probes read from neural fields, and the protocol.
+"""Draw lab/docs/images/representations.png: what probes read from neural fields, and the protocol.
 
 Left and middle: accuracy of frozen features of the digits from all pixels and from a fifth of
 them, k-NN against the transformer probe. Right: k-NN with the same share of pixels hidden in three
@@ -15,9 +15,8 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from nearwise.lab.data import load_images
-from nearwise.lab.experiments.representations import (
+from nearwise_lab.data import load_images
+from nearwise_lab.experiments.representations import (
     Cell,
     Comparison,
     arm_of,

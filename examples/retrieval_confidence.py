@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nearwise_lab.results.measures import mean_with_interval
+from nearwise_lab.retrieval import RetrievalConfidence
 from sklearn.datasets import load_digits
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.results.measures import mean_with_interval
-from nearwise.lab.retrieval import RetrievalConfidence
 from nearwise.metrics import aurc, ece, nll, reliability_bins
 
 ROOT = Path(__file__).parents[1]

@@ -17,9 +17,9 @@ from html import unescape
 
 import numpy as np
 from fastapi.testclient import TestClient
+from nearwise_lab.data import load_dataset, load_human_labels
 
 from nearwise import AttnKNNClassifier, LiveModel
-from nearwise.lab.data import load_dataset, load_human_labels
 from nearwise.metrics import evaluate_probabilities
 from nearwise.serve import Service, create_app
 

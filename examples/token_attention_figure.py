@@ -19,12 +19,11 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from nearwise_lab.nn.vit import VisionTransformer
+from nearwise_lab.report.token_layers import draw_curve
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
-
-from nearwise.lab.nn.vit import VisionTransformer
-from nearwise.lab.report.token_layers import draw_curve
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "token-attention.png"

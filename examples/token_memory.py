@@ -28,11 +28,11 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from nearwise_lab.results.measures import mean_with_interval
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.results.measures import mean_with_interval
 from nearwise.memory import TokenMemory
 from nearwise.nn import MemoryAttention
 

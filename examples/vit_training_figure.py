@@ -1,4 +1,4 @@
-"""Draw docs/images/vit-training.png: accuracy of every attention layer, by one recipe.
+"""Draw lab/docs/images/vit-training.png: accuracy of every attention layer, by one recipe.
 
 From benchmarks/results/vit_training_digits.json, or another result of benchmarks/vit_training.py:
 
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nearwise.lab.report.drawing import ACCENT, FAINT, INK, canvas, page_style, recolor
+from nearwise_lab.report.drawing import ACCENT, FAINT, INK, canvas, page_style, recolor
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = "attention"

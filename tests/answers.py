@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from nearwise_lab.corrupt import label_noise
 from sklearn.datasets import load_digits
 
 from nearwise import AttnKNNClassifier, review
-from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import attn_knn, blobs, table
 from tests.classifier.image_cases import QUICK as IMAGES
 from tests.classifier.image_cases import patches

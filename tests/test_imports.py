@@ -4,7 +4,7 @@ import ast
 import functools
 import subprocess
 import sys
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,25 +19,6 @@ LEVELS = (
     {"classifier"},
     {"probes", "serve"},
     {"cli"},
-    # the lab builds on all of the library
-    {"lab.comparisons"},
-    {"lab.nn"},
-    {
-        "lab.corrupt",
-        "lab.vit_files",
-        "lab.interrupts",
-        "lab.data",
-        "lab.geometry",
-        "lab.few_shot",
-        "lab.retrieval",
-        "lab.training",
-        "lab.triton",
-    },
-    {"lab.results"},
-    {"lab.probing", "lab.field_training"},
-    {"lab.experiments"},
-    {"lab.report", "lab.vit_runs"},
-    {"lab.cli"},
 )
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 # pickle and its kin run code from a file; torchvision and timm fail beside a CPU torch.
@@ -68,36 +49,32 @@ def imported_modules(
     return found
 
 
-def room_of(parts: tuple[str, ...] | list[str]) -> str:
-    """Name the room of a dotted name; the lab has rooms of its own."""
-    return ".".join(parts[1:3]) if list(parts[1:2]) == ["lab"] else "".join(parts[1:2])
+def faults(
+    source: str,
+    module: tuple[str, ...],
+    is_package: bool = False,
+    rank: Mapping[str, int] = RANK,
+) -> list[str]:
+    """Tell what a module imports against the rules; `module` is its dotted name, split.
 
-
-def faults(source: str, module: tuple[str, ...], is_package: bool = False) -> list[str]:
-    """Tell what a module imports against the rules; `module` is its dotted name, split."""
+    `rank` orders the rooms of its own package.
+    """
     package = module if is_package else module[:-1]
-    room = room_of(module)
-    tree = parsed(source)
+    room = "".join(module[1:2])
     out = []
-    for line, name in imported_modules(tree, package):
+    for line, name in imported_modules(parsed(source), package):
         parts = name.split(".")
         if parts[0] in BANNED:
-            out.append(f"line {line}: imports {parts[0]}, which the library never uses")
-        if parts[0] != "nearwise" or len(parts) < 2:
-            continue
-        other = room_of(parts)
-        if room in RANK and other != room and RANK.get(other, -1) >= RANK[room]:
-            out.append(f"line {line}: {room} imports {name}, which is not below it")
-        if room and room not in RANK and room != "lab" and other in RANK:
-            out.append(f"line {line}: {room} imports {name}, and stands below every room")
-        if module[1:2] != ("lab",) and other.startswith("lab"):
+            out.append(f"line {line}: imports {parts[0]}, which is never used here")
+        if parts[0] == "nearwise_lab" != module[0]:
             out.append(f"line {line}: the library imports {name}")
-    if module[1:2] != ("lab",):
-        out += [
-            f"line {node.lineno}: the library spells nearwise.lab"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and "nearwise.lab" in str(node.value)
-        ]
+        if parts[0] != module[0] or len(parts) < 2:
+            continue
+        other = parts[1]
+        if room in rank and other != room and rank.get(other, -1) >= rank[room]:
+            out.append(f"line {line}: {room} imports {name}, which is not below it")
+        if room and room not in rank and other in rank:
+            out.append(f"line {line}: {room} imports {name}, and stands below every room")
     return out
 
 
@@ -146,43 +123,58 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [group for i, group in enumerate(found) if group not in found[:i]]
 
 
-def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+def sources(folder: Path) -> dict[tuple[str, ...], tuple[str, bool]]:
+    """Source of every module by its dotted name, split, and whether it is a package."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = parts[:-1] if is_package else parts
+        found[name] = path.read_text(encoding="utf-8"), is_package
+    return found
+
+
+def all_faults(folder: Path, rank: Mapping[str, int]) -> dict[str, list[str]]:
+    """Faults of every module of a package that has any."""
+    found = {
+        "/".join(name): faults(source, name, is_package, rank)
+        for name, (source, is_package) in sources(folder).items()
+    }
+    assert len(found) > 100
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def rooms(folder: Path) -> list[str]:
+    """Folders of a package."""
+    return [path.parent.name for path in sorted(folder.glob("*/__init__.py"))]
+
+
+def graph_of(folder: Path) -> dict[str, set[str]]:
+    """Which modules of a package import which."""
+    return import_graph({".".join(name): found for name, found in sources(folder).items()})
 
 
 def test_every_import_runs_downwards():
-    found = {}
-    for path in modules():
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        is_package = parts[-1] == "__init__"
-        name = parts[:-1] if is_package else parts
-        found["/".join(parts)] = faults(path.read_text(encoding="utf-8"), name, is_package)
-    assert len(found) > 100
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert all_faults(SOURCE, RANK) == {}
 
 
-ROOMS = [p.name for p in sorted(SOURCE.iterdir()) if p.is_dir() and p.name != "lab"]
-ROOMS += [f"lab.{p.stem}" for p in sorted((SOURCE / "lab").iterdir()) if p.stem != "__init__"]
+def test_nothing_in_the_library_spells_the_lab():
+    spelled = {
+        ".".join(name)
+        for name, (source, _) in sources(SOURCE).items()
+        for node in ast.walk(parsed(source))
+        if isinstance(node, ast.Constant) and "nearwise_lab" in str(node.value)
+    }
+    assert spelled == set()
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", rooms(SOURCE))
 def test_every_room_has_a_place_in_the_order(room: str):
-    assert room in RANK or room.endswith("__pycache__")
-
-
-def library_graph() -> dict[str, set[str]]:
-    """Which modules of nearwise import which."""
-    sources = {}
-    for path in modules():
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        is_package = parts[-1] == "__init__"
-        name = ".".join(parts[:-1] if is_package else parts)
-        sources[name] = path.read_text(encoding="utf-8"), is_package
-    return import_graph(sources)
+    assert room in RANK
 
 
 def test_no_modules_import_each_other():
-    assert circles(library_graph()) == []
+    assert circles(graph_of(SOURCE)) == []
 
 
 def test_the_walk_sees_a_circle_also_inside_functions_but_not_of_types():
@@ -203,11 +195,8 @@ def test_the_walk_sees_a_circle_also_inside_functions_but_not_of_types():
         ("from nearwise import training", ("nearwise", "nn", "losses"), False),
         ("from ..classifier import query", ("nearwise", "memory", "bank"), False),
         ("from ..classifier import query", ("nearwise", "memory", "deep", "__init__"), False),
-        ("from ..report import page", ("nearwise", "lab", "experiments"), True),
         ("from nearwise.cli import app", ("nearwise", "probes", "knn"), False),
-        ("from nearwise import lab", ("nearwise", "cli", "app"), False),
-        ("import nearwise.lab.report.page", ("nearwise", "cli", "app"), False),
-        ("import_module('nearwise.lab.cli')", ("nearwise", "cli", "app"), False),
+        ("import nearwise_lab.report.page", ("nearwise", "cli", "app"), False),
         ("from nearwise.memory import bank", ("nearwise", "names"), False),
         ("from nearwise.nn import x", ("nearwise", "memory", "bank"), False),
         ("def f():\n    from nearwise.cli import app", ("nearwise", "metrics", "a"), False),
@@ -223,8 +212,6 @@ def test_the_walk_sees_an_upward_or_banned_import(source, module, is_package):
 def test_the_walk_accepts_downward_and_own_imports():
     source = "from nearwise.functional import topk\nfrom . import bank\nimport nearwise.memory.x"
     assert faults(source, ("nearwise", "memory", "index")) == []
-    source = "from nearwise.cli.console import say\nimport nearwise.names"
-    assert faults(source, ("nearwise", "lab", "cli", "report_command")) == []
 
 
 OPTIONAL = (
@@ -233,20 +220,11 @@ OPTIONAL = (
 )  # fmt: skip
 
 
-def test_the_library_needs_no_extra_to_be_imported_and_the_page_of_evaluate_its_own_only():
-    names = ["nearwise.lab.cli", "nearwise.lab.data", "nearwise.lab.probing"]  # nor do these
-    for path in modules():
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        if parts[1] != "lab" and parts[-1] not in ("__main__", "__init__"):
-            names.append(".".join(parts))
+def test_the_library_needs_no_extra_to_be_imported():
+    names = [".".join(name) for name, _ in sources(SOURCE).items() if name[-1] != "__main__"]
     code = (
         f"import importlib, sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
-        # what the extra "report" brings
-        "for name in ('matplotlib', 'PIL'): del sys.modules[name]\n"
-        "from nearwise.conditions import load_plugin\n"
-        "load_plugin('The page', 'nearwise.pages', 'evaluate')\n"
-        "import nearwise.lab.report.model_page"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -268,14 +246,7 @@ def test_a_name_that_the_package_does_not_have_raises():
         nearwise.KNNClassifier  # noqa: B018
 
 
-@pytest.mark.parametrize("name", nearwise._IN_THE_LAB)
-def test_a_name_that_moved_to_the_lab_says_so_and_is_there(name):
-    with pytest.raises(AttributeError, match=f"`from nearwise.lab.nn import {name}`"):
-        getattr(nearwise, name)
-    assert getattr(import_module("nearwise.lab.nn"), name)
-
-
-@pytest.mark.parametrize("what", ["import nearwise.cli", "import nearwise.lab.cli", "help"])
+@pytest.mark.parametrize("what", ["import nearwise.cli", "help"])
 def test_the_package_and_the_help_of_its_command_do_not_load_torch(what):
     if what == "help":
         what = "from nearwise.cli.app import _add_plugins, app; _add_plugins()"

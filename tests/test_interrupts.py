@@ -5,9 +5,9 @@ import threading
 from contextlib import suppress
 
 import pytest
+from nearwise_lab.interrupts import whole_or_nothing
 
 from nearwise.interrupts import watch_interrupt
-from nearwise.lab.interrupts import whole_or_nothing
 
 
 def press():

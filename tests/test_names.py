@@ -3,9 +3,9 @@
 import doctest
 
 import pytest
+from nearwise_lab.nn.registry import TOKEN_LAYERS
 
 from nearwise import names
-from nearwise.lab.nn.registry import TOKEN_LAYERS
 from nearwise.names import did_you_mean, nearest_names
 
 

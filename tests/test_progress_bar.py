@@ -5,11 +5,11 @@ import re
 import time
 
 import pytest
+from nearwise_lab.experiments.progress import shown_bar
 from rich.console import Console
 
 from nearwise import progress_bar
 from nearwise.classifier.progress import Progress, reporting_stages_to
-from nearwise.lab.experiments.progress import shown_bar
 from nearwise.progress_bar import ProgressBar
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if p.exists()]
+PAGES = [
+    p for f in ("README.md", "docs/*.md", "lab/README.md", "lab/docs/*.md") for p in ROOT.glob(f)
+]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
     "abstention", "calibration", "few-shot", "guide", "images", "label-noise", "long-tail",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PROJECTS = ("pyproject.toml", "lab/pyproject.toml")
 PYTHON = """#!/bin/sh
 case "$*" in
   *version_info*) exit ${STUB_TOO_OLD:-0} ;;
@@ -23,15 +24,15 @@ case "$*" in
     cp "$0" "$4/bin/python"
     printf '#!/bin/sh\\necho nearwise "$@"\\n' > "$4/bin/nearwise"
     chmod +x "$4/bin/nearwise" ;;
-  "-m pip install "*"--upgrade --upgrade-strategy eager "*"-e .[dev]")
-    echo "newest $*" | sed 's/.*\\(newest\\).*eager \\(.*\\) -e.*/\\1 \\2/' >> "$STUB_LOG"
+  "-m pip install "*"--upgrade --upgrade-strategy eager "*"-e .[dev] -e ./lab[all]")
+    echo "newest $*" | sed 's/.*\\(newest\\).*eager \\([^ ]*\\) .*/\\1 \\2/' >> "$STUB_LOG"
     exit ${STUB_PIP_FAILS:-0} ;;
   "-m pytest "*) echo "pytest $*" ;;
   "-m pip install "*"--no-deps --require-hashes -r requirements.lock")
     [ -n "$STUB_WRONG_HASH" ] || exit 0
     echo "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"
     exit 1 ;;
-  "-m pip install "*"--no-build-isolation -c constraints.txt -e .[dev]")
+  "-m pip install "*"--no-build-isolation -c constraints.txt -e .[dev] -e ./lab[all]")
     echo install >> "$STUB_LOG"
     echo "Collecting torch>=2.6 (from nearwise)"
     [ -z "$STUB_KILLED" ] || kill -9 $$
@@ -44,7 +45,8 @@ esac
 def project(tmp_path):
     folder = tmp_path / "a project"
     folder.mkdir()
-    for name in ("run", "pyproject.toml", "constraints.txt", "requirements.lock"):
+    (folder / "lab").mkdir()
+    for name in ("run", *PROJECTS, "constraints.txt", "requirements.lock"):
         shutil.copy(ROOT / name, folder / name)
     stub = tmp_path / "python"
     stub.write_text(PYTHON)

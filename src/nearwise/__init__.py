@@ -49,22 +49,10 @@ _REPRESENTATIONS = {
 }
 _HOMES = _CLASSIFIER | _LAYERS | _REPRESENTATIONS
 
-_IN_THE_LAB = (
-    "ConvNNAttention",
-    "KvtAttention",
-    "NeighborAttention",
-    "NeighborhoodAttention1D",
-    "NeighborhoodAttention2D",
-    "PerceiverAutoencoder",
-    "VisionTransformer",
-)
-
 __all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _IN_THE_LAB:
-        raise AttributeError(f"{name} is in the lab now: `from {__name__}.lab.nn import {name}`.")
     if name not in _HOMES:
         raise AttributeError(f"module 'nearwise' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -14,16 +14,18 @@ from typing import Any
 
 from nearwise import __version__
 
+PROGRAM = "nearwise"
+PACKAGES = ("numpy", "torch", "scikit-learn", "pandas", "lightgbm", "catboost", "faiss-cpu")
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
-def require_extra(what: str, extra: str, *packages: str) -> None:
+def require_extra(what: str, extra: str, *packages: str, of: str = PROGRAM) -> None:
     """Refuse to go on without packages (as they are imported) that an extra brings.
 
     ImportError if one of them is not installed; `what` needs them, in the message.
     """
     if any(find_spec(package) is None for package in packages):
-        raise ImportError(f'{what} needs the extra "{extra}": pip install nearwise[{extra}]')
+        raise ImportError(f'{what} needs the extra "{extra}": pip install {of}[{extra}]')
 
 
 def load_plugin(what: str, group: str, name: str) -> Any:
@@ -41,19 +43,15 @@ def load_plugin(what: str, group: str, name: str) -> Any:
     for plugin in entry_points(group=group, name=name):
         return plugin.load()
     raise ImportError(
-        f"{what} needs an installed package with the entry point {name!r} of the group {group!r}; "
-        "nearwise brings one: pip install --force-reinstall --no-deps nearwise"
+        f"{what} needs a package with the entry point {name!r} of the group {group!r}. "
+        "nearwise-lab has one: pip install nearwise-lab[figures]"
     )
-
-
-PROGRAM = "nearwise"
-PACKAGES = ("numpy", "torch", "scikit-learn", "pandas", "lightgbm", "catboost", "faiss-cpu")
 
 
 def versions() -> dict[str, str]:
     """Versions of nearwise, Python and the packages that made a result; absent ones left out.
 
-    From a checkout also its "commit", with a "+" where the package has changed since.
+    From a checkout also its "commit", with a "+" where the sources have changed since.
     """
     found = {"nearwise": __version__, "python": platform.python_version()}
     found |= {} if (commit := _commit()) is None else {"commit": commit}
@@ -76,7 +74,7 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", str(package))
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/lab/src")
         return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
     except (OSError, subprocess.CalledProcessError):  # no git here, or not its owner's checkout
         return None

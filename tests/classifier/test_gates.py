@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from nearwise_lab.corrupt import label_noise
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import IMPLIED
@@ -12,7 +13,6 @@ from nearwise.classifier.noise.noisy_labels import (
     given_log_proba,
     true_log_proba,
 )
-from nearwise.lab.corrupt import label_noise
 from nearwise.metrics import ece, nll
 from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from nearwise_lab.corrupt import label_noise
 from sklearn.metrics import average_precision_score
 
 from nearwise import review
-from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one
 
 

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from nearwise_lab.corrupt import label_noise
 
 from nearwise import review
 from nearwise.classifier import AttnKNNClassifier, audited_transition
@@ -30,7 +31,6 @@ from nearwise.classifier.noise.transition import (
 )
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.classifier.progress import Progress
-from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, sums_to_one
 from tests.classifier.image_cases import QUICK, patches
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from nearwise_lab.corrupt import label_noise
 
 from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
@@ -20,7 +21,6 @@ from nearwise.classifier.noise.transition import Transition, signal_of, taken_in
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.classifier.progress import Progress
 from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one
 
 

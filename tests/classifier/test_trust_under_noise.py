@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from nearwise_lab.corrupt import label_noise
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.classifier.uncertainty.selective import bernstein_bound
-from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
 
 RATE = 0.3

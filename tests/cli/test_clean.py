@@ -4,8 +4,8 @@ import io
 
 import pandas as pd
 import pytest
+from nearwise_lab.corrupt import label_noise
 
-from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import blobs
 
 

@@ -3,8 +3,8 @@
 import json
 import sys
 
+from lab.tests.report.pages import Checker
 from nearwise import conditions
-from tests.lab.report.pages import Checker
 
 
 def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, tmp_path):
@@ -28,7 +28,7 @@ def test_without_its_packages_the_extra_is_named(nearwise, tables, trained, tmp_
     result = nearwise("evaluate", trained, tables / "test.csv", "--report", page)
     assert result.exit_code == 2
     assert result.err == (
-        'error: The page of --report needs the extra "report": pip install nearwise[report]\n'
+        'error: The page of --report needs the extra "figures": pip install nearwise-lab[figures]\n'
     )
     assert nearwise("evaluate", trained, tables / "test.csv", "--resamples", "20").exit_code == 0
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from nearwise.lab.data import load_dataset
-from nearwise.lab.experiments import read_records
+from nearwise_lab.data import load_dataset
+from nearwise_lab.experiments import read_records
 
 KILLS = 20
 pytestmark = pytest.mark.slow

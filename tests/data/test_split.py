@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from nearwise_lab.data import load_dataset
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 from nearwise.data import Dataset, hold_out, split_dataset
-from nearwise.lab.data import load_dataset
 
 
 def labelled(y) -> Dataset:

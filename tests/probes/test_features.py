@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from nearwise_lab.probing import Patches, Pixels, RandomInit, SparsePoints
 
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
-from nearwise.lab.probing import Patches, Pixels, RandomInit, SparsePoints
 from nearwise.probes import FeatureSet, FunctionEncoder, extract_features, pool_tokens
 from nearwise.probes.encoders import fingerprint_of
 from nearwise.training import Augmentation

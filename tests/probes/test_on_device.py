@@ -13,8 +13,8 @@ _PROGRAM = """
 import numpy as np
 import torch
 from nearwise.data import Context
-from nearwise.lab.nn.field import make_perceiver
-from nearwise.lab.probing import Pixels, RandomInit, SparsePoints
+from nearwise_lab.nn.field import make_perceiver
+from nearwise_lab.probing import Pixels, RandomInit, SparsePoints
 from nearwise.probes import *
 from tests.probes.cases import blobs, images
 from tests.probes.test_transformer import SMALL, tokens

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from nearwise_lab.nn.field import make_perceiver
 
-from nearwise.lab.nn.field import make_perceiver
 from nearwise.probes import TransformersEncoder, extract_features
 from tests.probes.cases import images
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from nearwise_lab.probing.cost import probe_flops
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from nearwise.lab.probing.cost import probe_flops
 from nearwise.probes import MLPProbe, TransformerProbe
 from tests.probes.cases import blobs
 

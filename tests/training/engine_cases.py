@@ -3,9 +3,9 @@
 import math
 
 import torch
+from nearwise_lab.training.runs import RunConfig, RunLoss
 from torch import nn
 
-from nearwise.lab.training.runs import RunConfig, RunLoss
 from nearwise.training import BatchLoss, EngineConfig, train_epochs
 
 N = 90

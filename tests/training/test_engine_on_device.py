@@ -12,12 +12,12 @@ ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import sys
 import torch
-from nearwise.lab.nn import VisionTransformer
-from nearwise.lab.training.runs import RunConfig, RunLoss
-from nearwise.lab.training.augment import FullAugmentation
+from nearwise_lab.nn import VisionTransformer
+from nearwise_lab.training.runs import RunConfig, RunLoss
+from nearwise_lab.training.augment import FullAugmentation
 from nearwise.training import train_epochs
-from nearwise.lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages
-from nearwise.lab.experiments.vit.image_rows import ImageTensor
+from nearwise_lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages
+from nearwise_lab.experiments.vit.image_rows import ImageTensor
 from tests.reference.strict_device import NAME, strict_device
 
 pixels = torch.randint(256, (48, 3, 8, 8), generator=torch.Generator().manual_seed(0))

@@ -73,7 +73,6 @@ def _print_version(value: bool) -> None:
 _HELP = """Classify by attention over nearest neighbors: calibrated, with the neighbors to show.
 
 [bold]Examples[/bold]
-  nearwise demo
   nearwise fit train.csv --target species --out iris.model
   nearwise predict iris.model new.csv --out predictions.csv --proba
 

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from nearwise_lab.nn.branching import BranchingAttention, BranchingConv
+from nearwise_lab.nn.convnn import ConvNNAttention
+from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.local import LocalAttention
+from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise_lab.nn.sparse import SparseAttention
 
-from nearwise.lab.nn.branching import BranchingAttention, BranchingConv
-from nearwise.lab.nn.convnn import ConvNNAttention
-from nearwise.lab.nn.dense import MultiHeadAttention
-from nearwise.lab.nn.kvt import KvtAttention
-from nearwise.lab.nn.local import LocalAttention
-from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.nn import KNNAttention, Sampling
 
 DIM, HEADS, N_TOKENS = 24, 3, 17

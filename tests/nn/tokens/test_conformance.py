@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
+from nearwise_lab.nn.layers import ALL_LAYERS
 
 from nearwise.functional import attention_implementation
-from nearwise.lab.nn.layers import ALL_LAYERS
 from tests.nn.tokens.cases import CASES, DIM, N_TOKENS, tokens
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)

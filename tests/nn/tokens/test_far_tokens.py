@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from nearwise_lab.nn.convnn import ConvNNAttention
 
 from nearwise.functional import attention_implementation
-from nearwise.lab.nn.convnn import ConvNNAttention
 from nearwise.memory import TokenMemory
 from nearwise.nn import KNNAttention, KNNMultiheadAttention, MemoryAttention
 from tests.nn.tokens.cases import DIM, HEADS, tokens

@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
+from nearwise_lab.nn.convnn import ConvNNAttention
+from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.local import LocalAttention
+from nearwise_lab.nn.registry import token_layer
+from nearwise_lab.nn.vit import VisionTransformer
 from torch import nn
 
 from nearwise.functional import attention_implementation
-from nearwise.lab.nn.convnn import ConvNNAttention
-from nearwise.lab.nn.kvt import KvtAttention
-from nearwise.lab.nn.local import LocalAttention
-from nearwise.lab.nn.registry import token_layer
-from nearwise.lab.nn.vit import VisionTransformer
 from nearwise.nn import KNNAttention, KNNMultiheadAttention
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens
 from tests.reference.onnx_export import onnx_outputs

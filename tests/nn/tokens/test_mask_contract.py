@@ -11,14 +11,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from nearwise_lab.nn.convnn import ConvNNAttention
+from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise_lab.nn.sparse import SparseAttention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nearwise.functional import attention_implementation, knn_attention
-from nearwise.lab.nn.convnn import ConvNNAttention
-from nearwise.lab.nn.dense import MultiHeadAttention
-from nearwise.lab.nn.kvt import KvtAttention
-from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.memory import TokenMemory
 from nearwise.nn import KNNAttention, KNNMultiheadAttention, MemoryAttention, Sampling
 

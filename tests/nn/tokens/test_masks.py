@@ -5,13 +5,13 @@ What masks mean is in test_mask_contract.py.
 
 import pytest
 import torch
+from nearwise_lab.nn import MultiHeadNeighborAttention, lazy_gumbel_attention
+from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.tail import tail_corrected_attention
+from nearwise_lab.nn.vit import VisionTransformer
 from torch import nn
 
 from nearwise.functional import attention_implementation, knn_attention
-from nearwise.lab.nn import MultiHeadNeighborAttention, lazy_gumbel_attention
-from nearwise.lab.nn.dense import MultiHeadAttention
-from nearwise.lab.nn.tail import tail_corrected_attention
-from nearwise.lab.nn.vit import VisionTransformer
 from nearwise.memory import TokenMemory
 from nearwise.nn import KNNAttention, KNNMultiheadAttention, MemoryAttention
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from nearwise_lab.nn import local as local_module
+from nearwise_lab.nn import neighborhood as neighborhood_module
+from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.local import LocalAttention
+from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise_lab.nn.sparse import SparseAttention
 
-from nearwise.lab.nn import local as local_module
-from nearwise.lab.nn import neighborhood as neighborhood_module
-from nearwise.lab.nn.dense import MultiHeadAttention
-from nearwise.lab.nn.local import LocalAttention
-from nearwise.lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise.lab.nn.sparse import SparseAttention
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import masked_attention, neighborhood
 

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 import torch
+from nearwise_lab.nn.convnn import ConvNNAttention
 
-from nearwise.lab.nn.convnn import ConvNNAttention
 from nearwise.nn import KNNAttention, Sampling
 from nearwise.nn.tokens import configured
 from tests.nn.tokens.cases import CASES, DIM, HEADS, tokens

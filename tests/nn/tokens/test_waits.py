@@ -5,9 +5,9 @@ Tensors of the device "meta" have no values, so that looking at one fails, as it
 
 import pytest
 import torch
+from nearwise_lab.nn.convnn import ConvNNAttention
 
 from nearwise.functional import knn_attention
-from nearwise.lab.nn.convnn import ConvNNAttention
 from nearwise.nn import KNNAttention, KNNMultiheadAttention
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS
 

@@ -16,7 +16,7 @@ from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows
-from nearwise.conditions import command_line, hardware, load_plugin, require_extra, versions
+from nearwise.conditions import command_line, hardware, load_plugin, versions
 from nearwise.safe_files import plain, write_aside
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def evaluate(
     check_output("--json", json_file, [data])
     check_output("--report", report, [data, *([json_file] if json_file else [])])
     if report is not None:
-        require_extra("The page of --report", "report", "matplotlib")
-        write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")
+        write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")()
     learned = open_model(model, store)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(

@@ -1,0 +1,131 @@
+"""The page behind ``nearwise evaluate --report``: scores, diagrams, curves and hard cases."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearwise.cli.answer_columns import trust_in_words
+from nearwise.cli.rows.scored_rows import ScoredRows
+from nearwise.conditions import require_extra
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.data.dataset import Kind
+
+
+# how the page names the model and its halves
+_METHODS = {
+    "model": "attention",
+    "base alone": "base alone",
+    "neighbors alone": "neighbors alone",
+}
+_PARTS = (
+    ("attention", "The whole model: attention over the nearest rows, and the base behind them."),
+    ("base alone", "The null neighbor's prediction with its temperature, neighbors off."),
+    ("neighbors alone", "The neighbors, with the class prior in the null."),
+)
+
+
+def page_writer() -> Callable[..., None]:
+    """Give `write_page`, or raise ImportError where the extra that it needs is missing."""
+    require_extra("The page of --report", "figures", "matplotlib", of="nearwise-lab")
+    return write_page
+
+
+def write_page(
+    path: Path,
+    model: "AttnKNNClassifier",
+    data: str,
+    features: "pd.DataFrame | np.ndarray",
+    scored: ScoredRows,
+    scores: dict[str, dict[str, float]],
+    trust: dict[str, Any],
+) -> None:
+    """Write one self-contained HTML file about a model on labelled rows.
+
+    Parameters
+    ----------
+    path : Path
+        Where the page goes.
+    model : AttnKNNClassifier
+        Fitted.
+    data : str
+        Name of the file evaluated on.
+    features : DataFrame of shape (n_rows, n_columns), or images
+        Its rows, as inputs of the model.
+    scored : ScoredRows
+        Their labels, the predictions of the model and its halves, and whether it learned from them.
+        Then there is no gallery: among the neighbors of each row would be the row itself.
+    scores : dict of str to dict
+        Metrics of the same three.
+    trust : dict
+        What `measure_trust` found.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from nearwise.data import Dataset
+    from nearwise.safe_files import plain, write_aside
+    from nearwise_lab.report.model_page import model_page, render_model_page
+    from nearwise_lab.results.gallery import make_gallery
+    from nearwise_lab.results.measures import Predictions
+
+    name = "standard input" if data == "-" else Path(data).stem
+    labels = scored.y
+    rows = np.arange(len(labels), dtype=np.int64)
+    classes = [str(label) for label in model.classes_]
+    predictions = {
+        _METHODS[part]: Predictions(labels, values, rows, classes)
+        for part, values in scored.halves.items()
+    }
+    gallery = None
+    if scored.new:
+        kind: Kind = "table" if isinstance(features, pd.DataFrame) else "images"
+        dataset = Dataset(
+            name, features, model.classes_[labels], model.fitted_.target_name, kind, source=data
+        )
+        gallery = plain(make_gallery(model, dataset, rows, predictions[_METHODS["model"]]))
+    n_remembered = len(model.memory_)
+    lead = " ".join(
+        [
+            f"A model that remembers {n_remembered} {scored.noun}, measured on "
+            f"{scored.measured_on}.",
+            *scored.remarks,
+            "Beside it stand its two halves: the base alone and the neighbors alone.",
+            trust_in_words(trust),
+        ]
+    )
+    page = model_page(
+        f"{model.fitted_.target_name}, predicted on {name}",
+        lead,
+        name,
+        predictions,
+        {_METHODS[part]: values for part, values in scores.items()},
+        parts=_PARTS,
+        sizes=f"{n_remembered:,} remembered {scored.noun}, {len(labels):,} measured, "
+        f"{len(classes)} classes",
+        history=plain(model.report_.history),
+        gallery=gallery,
+        facts=_facts(),
+    )
+    write_aside(path, render_model_page(page).encode("utf-8"))
+
+
+def _facts() -> list[tuple[str, str]]:
+    """Return what the numbers were made under."""
+    from nearwise.conditions import command_line, hardware, versions
+    from nearwise_lab.report.commands import readable_command
+
+    def listed(values: dict[str, Any]) -> str:
+        return ", ".join(f"{name} {value}" for name, value in values.items())
+
+    return [
+        ("Hardware", listed(hardware())),
+        ("Versions", listed(versions())),
+        ("Command", readable_command(command_line())),
+        ("Finished", datetime.now(UTC).isoformat(timespec="seconds")),
+    ]

@@ -1,0 +1,211 @@
+"""``nearwise field compare``: what frozen representations hold, read by one suite of probes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nearwise.cli.console import say, show, steps
+from nearwise.cli.options import QuietOption
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.parsing import parse_count, split_list
+from nearwise_lab.cli.needs import DataRootOption, lab_command
+from nearwise_lab.cli.settings_text import change_settings, image_set_name, parse_seeds, paths_among
+
+if TYPE_CHECKING:
+    from nearwise.data import Dataset
+    from nearwise.probes import Encoder
+    from nearwise_lab.experiments.representations import Comparison, StudyConfig
+    from nearwise_lab.report.representations import Hypothesis
+
+
+@lab_command
+def compare(
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="DIR", help="Folder of models, records and report."),
+    ],
+    dataset: Annotated[
+        str,
+        typer.Option(
+            "--dataset", "-d", metavar="DATA", help="digits, cifar10, ... or a folder of images."
+        ),
+    ] = "digits",
+    context: Annotated[
+        str | None,
+        typer.Option(
+            help="What encoders are shown: full, 0.2 (of the pixels, different in each "
+            "image), 0.2:fixed, 0.2:batch; separated by commas. Default: full,0.2."
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds: 0-2, or 0,2,7.")] = "0",
+    probes: Annotated[
+        str | None,
+        typer.Option(
+            help="Probes, separated by commas. Default: knn,attention,linear,transformer."
+        ),
+    ] = None,
+    arms: Annotated[
+        str | None,
+        typer.Option(help="Only these: pixels, sparse, full, full+nce, sparse+nce, random."),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also",
+            metavar="NAME=ENCODER",
+            help="One more encoder: a saved model, a transformers model, module:function. May be "
+            "repeated.",
+        ),
+    ] = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="TRAIN,TEST", help="Maximum number of rows of each.")
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")
+    ] = "auto",
+    jobs: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Processes that train and probe side by side; auto: as many as there are "
+            "processors, and one on a GPU.",
+        ),
+    ] = "auto",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting to change, such as epochs=5 or field.lr=0.001; may be repeated.",
+        ),
+    ] = None,
+    data_root: DataRootOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train what is missing, then compare frozen representations.
+
+    Original pixels, neural fields trained four ways (from all pixels or a share of them, with and
+    without a contrastive term, all for as many steps), and an untrained field: k-NN, attention,
+    linear and transformer probes read each from every context. Writes report.html and .pdf,
+    results.md, .tex, .csv and .json. What is finished is kept: stop it, run it again, and it goes
+    on.
+
+    [bold]Examples[/bold]
+      nearwise field compare --out runs/digits
+      nearwise field compare -d digits --context full,0.2 --seeds 0-2 --out runs/digits
+      nearwise field compare -d cifar10 --seeds 0-2 --device cuda --set precision=bfloat16 -o runs/c
+      nearwise field compare -d cifar10 --limit 2000,500 --set epochs=2 -o runs/slice
+    """
+    check_folder("--out", out, paths_among(dataset))
+    from nearwise_lab.data import load_images
+    from nearwise_lab.experiments.representations import run_comparison
+    from nearwise_lab.report.representations import judge_all, write_report
+
+    name = image_set_name(dataset)
+    settings = _settings(name, context, probes, limit, config, changes)
+    loaded = load_images(name, data_root=data_root)
+    with steps("Comparing", quiet=quiet) as progress:
+        others = {} if not also else _encoders(also, loaded)
+        comparison = run_comparison(
+            loaded,
+            out,
+            seeds=parse_seeds(seeds),
+            config=settings,
+            arms=None if arms is None else split_list(arms),
+            others=others,
+            device=device,
+            n_jobs=parse_count("--jobs", jobs) or "auto",
+            progress=progress,
+        )
+    with steps("Writing the report", quiet=quiet) as progress:
+        page = write_report(comparison, out, progress=progress)
+    _show_accuracies(comparison)
+    _show_verdicts(judge_all(comparison))
+    if not quiet:
+        say(f"Took {comparison.facts['times']}.")
+        say(f"Report: {page} (.pdf). Tables: {out / 'results.md'} (.tex, .csv, .json).")
+
+
+def _settings(
+    dataset: str,
+    context: str | None,
+    probes: str | None,
+    limit: str | None,
+    config: Path | None,
+    changes: list[str] | None,
+) -> "StudyConfig":
+    from nearwise.training.settings import plain_message
+    from nearwise_lab.experiments.representations import study_config
+    from nearwise_lab.experiments.study.settings import read_config
+
+    settings = change_settings({} if config is None else read_config(config), "--set", changes)
+    for setting, listed in (("contexts", context), ("probes", probes)):
+        if listed is not None:
+            settings[setting] = split_list(listed)
+    if limit is not None:
+        settings["limit"] = _limit(limit)
+    try:
+        made = study_config(dataset, settings)
+        made.stages(["sparse", "sparse-nce"])  # settings of the fields are right, too
+    except ValueError as error:
+        raise ValueError(plain_message(error)) from None
+    return made
+
+
+def _limit(text: str) -> tuple[int, int]:
+    parts = split_list(text)
+    if len(parts) != 2 or not all(p.isdigit() and int(p) for p in parts):
+        raise ValueError(
+            f"--limit {text!r} is not a TRAIN,TEST pair of numbers. Write --limit 2000,500."
+        )
+    return int(parts[0]), int(parts[1])
+
+
+def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
+    """Load encoders that were named beside the study's own."""
+    found: dict[str, Encoder] = {}
+    height, width, channels = loaded.X.shape[1:]
+    for text in also:
+        name, sign, encoder = text.partition("=")
+        if not sign or not name or not encoder:
+            raise ValueError(f"--also {text!r} is not NAME=ENCODER. Write --also dino=DIR.")
+        from nearwise_lab.probing import StoredFeatures, open_encoder
+
+        made = open_encoder(encoder, (height, width), channels)
+        if isinstance(made, StoredFeatures):
+            raise ValueError(
+                f"--also {text!r} names features, which cannot be computed from other contexts. "
+                "Use 'nearwise probe' for them."
+            )
+        found[name] = made
+    return found
+
+
+def _show_accuracies(comparison: "Comparison") -> None:
+    """Show the accuracy tables, one per context."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from nearwise_lab.report.representations import accuracy_table
+
+    for context in comparison.contexts:
+        content = accuracy_table(comparison, context)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("encoder", no_wrap=True)
+        for column in content.columns[1:]:
+            table.add_column(column, justify="right", no_wrap=True)
+        for name, cells in content.rows:
+            marked = [Text(c.text, "bold" if c.mark == "best" else "") for c in cells]
+            table.add_row(name, *marked)
+        show(f"{content.title}. {content.caption}")
+        show(table)
+
+
+def _show_verdicts(hypotheses: "list[Hypothesis]") -> None:
+    for h in hypotheses:
+        show(f"{h.name}: {h.verdict}. {h.words}")

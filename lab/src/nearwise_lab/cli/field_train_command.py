@@ -1,0 +1,247 @@
+"""``nearwise field train``: train a neural field, stage by stage."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nearwise.cli.console import say, show
+from nearwise.cli.options import QuietOption
+from nearwise.cli.outputs import check_folder
+from nearwise.progress_bar import ProgressBar
+from nearwise_lab.cli.needs import DataRootOption, lab_command
+from nearwise_lab.cli.settings_text import change_settings, image_set_name, paths_among
+
+if TYPE_CHECKING:
+    from nearwise_lab.experiments.fields import FieldProgress, FieldRun
+    from nearwise_lab.field_training.run import FieldConfig
+    from nearwise_lab.probing.data import ProbeData
+
+_TEST_SHARE = 500 / 1797  # of sets without an official test part, such as the digits
+_SMALL_IMAGE = 10  # pixels; up to here the preset for digits does
+_FIRST = "first stage"
+
+
+@lab_command
+def train(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder that models are kept in.")
+    ],
+    objective: Annotated[
+        Literal["reconstruction", "sparse", "nce", "sparse-nce"],
+        typer.Option(help="What is learned; nce goes on from a model trained without it."),
+    ] = "reconstruction",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            "--dataset",
+            "-d",
+            metavar="DATA",
+            help="digits, mnist, cifar10, cifar100, or a folder of class folders.",
+        ),
+    ] = "digits",
+    preset: Annotated[
+        Literal["auto", "original", "S", "S64", "XS", "digits"],
+        typer.Option(help="Sizes of the model; auto: digits up to 10 pixels, else S64."),
+    ] = "auto",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of the first stage. Default: the preset's.")
+    ] = None,
+    finetune_epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Epochs of the second stage, where there is one. Default: the preset's."
+        ),
+    ] = None,
+    control: Annotated[
+        bool,
+        typer.Option(
+            "--control",
+            help="Add a second stage without nce: the control that takes as many steps.",
+        ),
+    ] = False,
+    start_from: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none|DIR",
+            help="auto: nce trains or finds the model it goes on from; none: random weights; DIR: "
+            "a saved model.",
+        ),
+    ] = "auto",
+    context: Annotated[
+        float | None, typer.Option(help="Share of the pixels that sparse shows. Default: 0.2.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, batches and contexts.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(min=20, help="Maximum number of training images.")
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="auto: a GPU if there is one.")
+    ] = "auto",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting to change; may be repeated."),
+    ] = None,
+    data_root: DataRootOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a neural field: a Perceiver autoencoder that reads an image into tokens.
+
+    Writes the model, its history and two figures: the learning curve, and reconstructions from
+    all and from some of the pixels. No label is used; validation images are only measured, test
+    images never. Stop it and run it again: it goes on from the last epoch. What is there already is
+    found by what is saved in the models, whatever their folders are called.
+
+    [bold]Examples[/bold]
+      nearwise field train --objective sparse --out runs/fields
+      nearwise field train --objective sparse-nce --out runs/fields
+      nearwise field train --objective sparse --control --out runs/fields
+      nearwise field train -d cifar10 --device cuda --set precision=bfloat16 -o runs/cifar10
+    """
+    check_folder("--out", out, paths_among(dataset))
+    from nearwise.functional.devices import choose_device
+    from nearwise_lab.experiments.fields import run_field
+
+    dataset = image_set_name(dataset)
+    data = _load(dataset, limit, data_root, seed=0)
+    size = min(data.train.images.shape[1:3])
+    chosen = preset if preset != "auto" else ("digits" if size <= _SMALL_IMAGE else "S64")
+    settings = _settings(config, changes)
+    settings |= {"preset": chosen} | ({} if context is None else {"context": context})
+    explicit = None if start_from in ("auto", "none") else start_from
+    stages = _stages(
+        objective, settings, epochs, finetune_epochs, control, alone=start_from != "auto"
+    )
+    with _progress(quiet) as progress:
+        run = run_field(
+            data,
+            stages,
+            out,
+            dataset=dataset,
+            start_from=explicit,
+            seed=seed,
+            device=str(choose_device(device)),
+            progress=progress,
+        )
+    drawn = _draw(run, data, stages[-1])
+    if run.found and not quiet:
+        say("It was trained before.")
+    _show(run)
+    if not quiet:
+        say(f"Model: {run.folder}. Figures: {', '.join(drawn)}.")
+
+
+def _load(dataset: str, limit: int | None, data_root: Path | None, *, seed: int) -> "ProbeData":
+    from nearwise_lab.data import load_images
+    from nearwise_lab.probing.data import probe_data
+
+    loaded = load_images(dataset, data_root=data_root)
+    limits = None if limit is None else (limit, len(loaded))
+    return probe_data(loaded, seed=seed, test_size=_TEST_SHARE, limit=limits)
+
+
+def _settings(config: Path | None, changes: list[str] | None) -> dict[str, Any]:
+    from nearwise_lab.experiments.study.settings import read_config
+
+    settings = change_settings({} if config is None else read_config(config), "--set", changes)
+    for name in ("objective", "preset", "epochs"):
+        if name in settings:
+            raise ValueError(f"{name} has an option of its own: write --{name} {settings[name]}.")
+    return settings
+
+
+def _stages(
+    objective: Any,
+    settings: Mapping[str, Any],
+    epochs: int | None,
+    finetune_epochs: int | None,
+    control: bool,
+    *,
+    alone: bool,
+) -> "list[FieldConfig]":
+    """Return the settings of the stages that lead to the objective."""
+    from nearwise.training.settings import plain_message
+    from nearwise_lab.experiments.fields import STAGES, stage_configs
+
+    names = STAGES[objective][-1:] if alone else STAGES[objective]
+    if control:
+        if len(STAGES[objective]) > 1:
+            raise ValueError(
+                f"--control is the second stage without nce: it goes with reconstruction or "
+                f"sparse, not with {objective}."
+            )
+        names = (*names, objective)
+    try:
+        return stage_configs(names, settings, epochs, finetune_epochs)
+    except ValueError as error:
+        raise ValueError(plain_message(error)) from None
+
+
+@contextmanager
+def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
+    """Show a bar over the steps of a stage, with the losses of the last epoch."""
+    import rich.progress
+
+    from nearwise_lab.experiments.fields import FieldProgress
+
+    if quiet:
+        yield None
+        return
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(bar_width=24),
+        rich.progress.TextColumn("{task.fields[note]}"),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TimeRemainingColumn(),
+    )
+    with ProgressBar(*columns) as bar:
+        task = bar.add_task(_FIRST, total=None, note="")
+
+        def on_step(stage: str, step: int, n_steps: int) -> None:
+            if bar.tasks[0].description != stage or step < bar.tasks[0].completed:
+                bar.reset(task, description=stage, total=n_steps, note="")
+            bar.update(task, completed=step)
+
+        def on_epoch(stage: str, record: Mapping[str, Any]) -> None:
+            shown = {"train MSE": record["train"]["mse"], "NCE": record["train"].get("nce")}
+            shown["held-out PSNR"] = record["evaluation"].get("psnr")
+            note = "  ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
+            bar.update(task, note=f"epoch {record['epoch']}  {note}")
+
+        yield FieldProgress(on_step, on_epoch)
+
+
+def _draw(run: "FieldRun", data: "ProbeData", config: "FieldConfig") -> list[str]:
+    from nearwise.data.images.pixels import as_images
+    from nearwise_lab.report.fields import draw_curve, draw_reconstructions
+
+    paths = (run.folder / "curve.png", run.folder / "reconstructions.png")
+    draw_curve(run.history, paths[0])
+    draw_reconstructions(run.model, as_images(data.validation.images), config.context, paths[1])
+    return [path.name for path in paths]
+
+
+def _show(run: "FieldRun") -> None:
+    """Show what was reached, one row per stage."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("objective")
+    for title in ("steps", "train MSE", "NCE", "PSNR, all pixels", "PSNR, some", "MSE, hidden"):
+        table.add_column(title, justify="right")
+    ends = [
+        row
+        for row, after in zip(run.history, [*run.history[1:], {"stage": None}], strict=True)
+        if row["stage"] != after["stage"] or row["step"] > after["step"]
+    ]
+    for row in ends:
+        cells = [("train_mse", ".5f"), ("nce", ".3f"), ("psnr", ".2f"), ("sparse_psnr", ".2f")]
+        texts = [f"{row[k]:{f}}" if k in row else "-" for k, f in (*cells, ("hidden_mse", ".5f"))]
+        table.add_row(row["stage"], str(row["step"]), *texts)
+    show(table)

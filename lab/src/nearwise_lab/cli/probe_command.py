@@ -1,0 +1,296 @@
+"""``nearwise probe``: what frozen features of an encoder hold, probe by probe."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nearwise.cli.console import reported, say, show, steps
+from nearwise.cli.options import QuietOption
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.parsing import split_list
+from nearwise.conditions import require_extra
+from nearwise_lab.cli.needs import DataRootOption
+from nearwise_lab.cli.settings_text import parse_seeds, paths_among
+
+if TYPE_CHECKING:
+    from nearwise.data import Dataset
+    from nearwise.probes import Encoder
+    from nearwise_lab.probing import StoredFeatures
+    from nearwise_lab.probing.data import ProbeData
+    from nearwise_lab.probing.records import Record
+
+
+@reported
+def probe(
+    encoder: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENCODER",
+            help="pixels, patches:4, points, random:PRESET, hf:NAME[@REVISION], a model's "
+            "folder, a file of features (npy, npz), or MODULE:FUNCTION; several, separated by "
+            "commas.",
+        ),
+    ],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="Images, or ready embeddings: a name ('nearwise datasets'), or a folder.",
+        ),
+    ],
+    probes: Annotated[
+        str, typer.Option("--probes", "-p", metavar="NAMES", help="Which probes, by name.")
+    ] = "knn,attention,linear",
+    pools: Annotated[
+        str,
+        typer.Option(
+            "--pool",
+            metavar="NAMES",
+            help="mean, max, flatten, flatten-pca, cls. For pixels only flatten keeps positions.",
+        ),
+    ] = "mean",
+    contexts: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            metavar="LIST",
+            help="full; 0.2 of the pixels of each image; 0.2:fixed, the same for all.",
+        ),
+    ] = "full",
+    draws: Annotated[int, typer.Option(min=1, help="Draws of a partial context.")] = 1,
+    seeds: Annotated[str, typer.Option(help="Seeds of the probes: 0-2, or 0,3.")] = "0",
+    split_seed: Annotated[int, typer.Option(min=0, help="Seed of the split into parts.")] = 0,
+    limit: Annotated[
+        str | None,
+        typer.Option(metavar="TRAIN,TEST", help="Maximum number of rows, such as 5000,2000."),
+    ] = None,
+    views: Annotated[int, typer.Option(min=1, help="Views of each training image.")] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROBE", help="What the others are compared with; default: the first probe."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Folder for records, features, figure."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 256,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option()] = "auto",
+    data_root: DataRootOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Freeze an encoder and measure what its features hold, probe by probe.
+
+    Probes: knn, knn-20, knn-softmax, knn-distance, knn-euclidean, knn-val, attention,
+    attention-features, linear, mlp, transformer, transformer-small, attentive-pooling. All are
+    fitted on the same features; choices are made on validation rows, which k-NN, attention and
+    linear probes then learn from, too; the test rows are read once. With --out, features and
+    finished records are kept: run it again and it resumes; other encoders and probes join them.
+
+    [bold]Examples[/bold]
+      nearwise probe pixels,patches:4 digits-images --pool flatten
+      nearwise probe hf:facebook/dinov2-small cifar10 --pool cls,mean --out runs/dino --device cuda
+      nearwise probe features.npz cifar10 --probes knn,attention,linear
+      nearwise probe mymodels:encoder images/ --probes knn,transformer --context full,0.2
+    """
+    check_folder("--out", out, paths_among(dataset))
+    if out is not None:
+        require_extra("The figure of --out", "figures", "matplotlib", of="nearwise-lab")
+    from nearwise.functional.devices import choose_device
+    from nearwise_lab.probing import evaluate
+    from nearwise_lab.probing.catalog import check_probe_names
+    from nearwise_lab.probing.data import without_seen
+
+    names = split_list(probes)
+    check_probe_names(names)
+    against = names[0] if baseline is None else baseline
+    if against not in names:
+        raise ValueError(f"--baseline {against} is not among the probes {', '.join(names)}.")
+    loaded = _load(dataset, data_root)
+    parts = _parts(loaded, split_seed, limit)
+    encoders = {name: _encoder(name, loaded) for name in split_list(encoder)}
+    n_test = len(parts.test.labels)
+    parts, seen = without_seen(parts, encoders)
+    for name, n_seen in seen.items():
+        say(
+            f"{n_seen} of {n_test} test images are among those that {name} was trained on: they "
+            f"are left out, for all encoders; {len(parts.test.labels)} are judged."
+        )
+    with steps("Probing", quiet=quiet) as progress:
+        records = evaluate(
+            encoders,
+            parts,
+            probes=names,
+            contexts=split_list(contexts),
+            pools=split_list(pools),
+            draws=range(draws),
+            seeds=parse_seeds(seeds),
+            batch_size=batch_size,
+            device=str(choose_device(device)),
+            views=views,
+            folder=out,
+            progress=lambda what, done, total: progress(f"{what} ({done} of {total} done)"),
+        )
+    _show_records(records)
+    _show_differences(_differences(records, against), against)
+    if out is not None:
+        _write(out, against, quiet)
+
+
+def _load(name: str, data_root: Path | None) -> "Dataset":
+    from nearwise_lab.data import load_dataset
+
+    loaded = load_dataset(name, data_root=data_root)
+    if loaded.kind == "table":
+        images = " Its images are 'digits-images'." if name == "digits" else ""
+        raise ValueError(
+            f"{name} is a table; probes read features of images, or ready embeddings.{images} Use "
+            "'nearwise compare' for tables."
+        )
+    return loaded
+
+
+def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
+    from nearwise_lab.probing import probe_data
+
+    bounds: tuple[int, int] | None = None
+    if limit is not None:
+        numbers = split_list(limit)
+        if len(numbers) != 2 or not all(n.isdecimal() and int(n) > 1 for n in numbers):
+            raise ValueError(f"--limit {limit!r} is not a pair of numbers. Write 5000,2000.")
+        bounds = int(numbers[0]), int(numbers[1])
+    return probe_data(loaded, seed=seed, limit=bounds)
+
+
+def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
+    import numpy as np
+
+    from nearwise_lab.probing import StoredFeatures, open_encoder
+
+    if loaded.kind == "embeddings":
+        if text != "features":
+            raise ValueError(
+                f"{loaded.name} holds ready embeddings: probe them as 'features', not {text!r}."
+            )
+        return StoredFeatures(np.asarray(loaded.X))
+    if text == "features":
+        raise ValueError(f"{loaded.name} holds images; name an encoder for them.")
+    height, width, channels = np.asarray(loaded.X).shape[1:]
+    made = open_encoder(text, (height, width), channels)
+    if isinstance(made, StoredFeatures) and len(made.X) != len(loaded):
+        raise ValueError(
+            f"{text} holds features of {len(made.X):,} rows and {loaded.name} has {len(loaded):,}. "
+            "Give one for each row of the data set, in its order."
+        )
+    return made
+
+
+_COLUMNS = (
+    ("accuracy", "acc %", 100, 2),
+    ("top5", "top-5 %", 100, 2),
+    ("nll", "NLL", 1, 3),
+    ("brier", "Brier", 1, 3),
+    ("ece", "ECE", 1, 3),
+    ("aurc", "AURC", 1, 4),
+)
+
+
+def _show_records(records: "list[Record]") -> None:
+    """Print the mean over draws and seeds of each encoder, context, pool and probe."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1))
+    # distinguished only where there are differences; the probe always
+    titles = ("encoder", "context", "pool", "probe")
+    short = _short_names([r["encoder"] for r in records])
+    shown = [title for title in titles if title == "probe" or len({r[title] for r in records}) > 1]
+    for title in shown:
+        table.add_column(title, no_wrap=title != "encoder", overflow="fold")
+    table.add_column("95 %", justify="right", no_wrap=True)
+    for _, title, _, _ in _COLUMNS:
+        table.add_column(title, justify="right", no_wrap=True)
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for r in records:
+        groups.setdefault(tuple(r[title] for title in titles), []).append(r)
+    for key, rows in groups.items():
+        low, high = (_mean([r["intervals"]["accuracy"][end] for r in rows]) for end in (0, 1))
+        cells = []
+        for name, _, scale, digits in _COLUMNS:
+            values = [r[name] for r in rows if r[name] is not None]
+            cells.append(f"{scale * _mean(values):.{digits}f}" if values else "-")
+        named = [
+            short.get(text, text) if title == "encoder" else text
+            for title, text in zip(titles, key, strict=True)
+            if title in shown
+        ]
+        table.add_row(*named, f"{100 * low:.1f}-{100 * high:.1f}", *cells)
+    show(table)
+
+
+def _short_names(encoders: list[str]) -> dict[str, str]:
+    """Call a folder or file by its own name, where no other encoder has that name."""
+    # "/" also occurs in names of the hub, which are recognized by both halves
+    last = {name: name if name.startswith("hf:") else Path(name).name for name in set(encoders)}
+    shortened = list(last.values())
+    return {name: short for name, short in last.items() if short and shortened.count(short) == 1}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _differences(records: "list[Record]", baseline: str) -> list[dict[str, Any]]:
+    """Differences to the baseline: of accuracies, each with that of the NLL under "nll"."""
+    from nearwise_lab.probing.paired import paired_differences
+
+    found = paired_differences(records, baseline=baseline)
+    of_nll = paired_differences(records, baseline=baseline, measure="nll")
+    kept = ("difference", "low", "high", "verdict")
+    return [
+        {**row, "nll": {name: other[name] for name in kept}}
+        for row, other in zip(found, of_nll, strict=True)
+    ]
+
+
+def _show_differences(differences: list[dict[str, Any]], baseline: str) -> None:
+    words = {"higher": "higher", "lower": "lower", "none": "no difference"}
+    for row in differences:
+        pools = (
+            row["pool"]
+            if row["pool"] == row["baseline_pool"]
+            else (f"{row['pool']} against {row['baseline_pool']}")
+        )
+        nll = row["nll"]
+        show(
+            f"{row['encoder']}, {row['context']}, {pools}: {row['probe']} - {baseline} = "
+            f"{100 * row['difference']:+.2f} points "
+            f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}] (n = {row['n']}): "
+            f"{words[row['verdict']]}; NLL {nll['difference']:+.3f} "
+            f"[{nll['low']:+.3f}, {nll['high']:+.3f}]: {words[nll['verdict']]}"
+        )
+
+
+def _write(out: Path, baseline: str, quiet: bool) -> None:
+    """Write differences, what the run was made with, and the figure beside the records.
+
+    Both are of all records of the folder, also those of earlier runs.
+    """
+    from nearwise.conditions import command_line, hardware, versions
+    from nearwise_lab.probing.records import read_records
+    from nearwise_lab.report.probes import probe_figure
+
+    records = read_records(out)
+    differences = _differences(records, baseline)
+    facts = {"command": command_line(), "versions": versions(), "hardware": hardware()}
+    text = json.dumps({"run": facts, "differences": differences}, indent=1)
+    (out / "differences.json").write_text(text + "\n", encoding="utf-8")
+    figure = probe_figure(records, out / "probes.png")
+    if not quiet:
+        say(
+            f"Records: {out / 'records.jsonl'}. Differences: {out / 'differences.json'}. "
+            f"Figure: {figure}"
+        )

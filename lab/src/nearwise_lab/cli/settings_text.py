@@ -1,0 +1,86 @@
+"""Settings, seeds and data sets, as the lab's commands are given them."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from nearwise.cli.rows.parsing import parse_numbers
+
+
+def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
+    """Read settings such as "epochs=5"; values are YAML.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the message.
+    texts : iterable of str, optional
+        Each KEY=VALUE.
+
+    Returns
+    -------
+    settings : dict
+        The last value of each key.
+
+    Raises
+    ------
+    ValueError
+        If a text has no key or no =, or its value is not YAML.
+    """
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for text in texts or ():
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ValueError(f"{option} {text!r} is not KEY=VALUE. Write {option} epochs=5.")
+        try:
+            settings[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"{option} {text!r}: {value!r} is not a value. Quote it.") from None
+    return settings
+
+
+def change_settings(
+    settings: dict[str, Any], option: str, texts: Iterable[str] | None
+) -> dict[str, Any]:
+    """Change settings by texts such as "epochs=5" and "field.lr=0.001".
+
+    Parameters
+    ----------
+    settings : dict
+        Stays as it is.
+    option, texts
+        As for `parse_settings`; a dotted key changes one entry of a nested dict.
+
+    Returns
+    -------
+    changed : dict
+    """
+    changed = dict(settings)
+    for key, value in parse_settings(option, texts).items():
+        *path, last = key.split(".")
+        inside = changed
+        for name in path:
+            former = inside.get(name)
+            inside[name] = dict(former) if isinstance(former, dict) else {}
+            inside = inside[name]
+        inside[last] = value
+    return changed
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read seeds such as "0-4", "0,2,7" or "0-2,9"; see `parse_numbers`."""
+    return parse_numbers("--seeds", text)
+
+
+def paths_among(*datasets: str) -> list[str]:
+    """Give the files of "FILE:TARGET", and folders; a name alone is a known data set."""
+    files = [dataset.rpartition(":")[0] or dataset for dataset in datasets]
+    known = [":" not in dataset and os.sep not in dataset for dataset in datasets]
+    return [file for file, is_name in zip(files, known, strict=True) if not is_name]
+
+
+def image_set_name(name: str) -> str:
+    """Name of an image set, where a table has the short one: the digits' images."""
+    return "digits-images" if name == "digits" else name

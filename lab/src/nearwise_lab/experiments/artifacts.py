@@ -1,0 +1,98 @@
+"""What is kept beside the records so that figures can be drawn later without fitting again."""
+
+import io
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from nearwise.safe_files import plain, write_aside
+from nearwise_lab.experiments.records import Record
+from nearwise_lab.results.measures import Predictions
+
+FLOAT32_CELLS = 1_000_000
+
+
+def artifact_path(
+    folder: str | Path, what: str, dataset: str, method: str, seed: int, suffix: str
+) -> Path:
+    """Where an artifact of a row lies: folder/what/dataset/method-seedN.suffix."""
+    return Path(folder) / what / _safe(dataset) / f"{_safe(method)}-seed{seed}.{suffix}"
+
+
+def record_folder(folder: str | Path, record: Record) -> Path:
+    """Where the artifacts of a record lie: the results folder itself for a comparison's rows.
+
+    Rows of an experiment have a folder for each preset, experiment and condition, so that
+    ``artifact_path(record_folder(folder, record), ...)`` is the record's own.
+    """
+    if not record.experiment:
+        return Path(folder)
+    noise = f"{record.noise_kind}-{record.noise:g}" if record.noise else ""
+    where = (record.preset, record.experiment, record.condition, noise)
+    return Path(folder, "artifacts", *(_safe(part) for part in where if part))
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip(".") or "_"
+
+
+def save_predictions(path: Path, predictions: Predictions) -> None:
+    """Write predictions as a compressed npz, aside and renamed.
+
+    Probabilities are stored as float32, or float16 above a million cells, and renormalised when
+    they are read.
+    """
+    small = predictions.proba.size <= FLOAT32_CELLS
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        y=predictions.y.astype(np.int32),
+        proba=predictions.proba.astype(np.float32 if small else np.float16),
+        test_index=predictions.test_index.astype(np.int64),
+        classes=np.array(predictions.classes, dtype=np.str_),
+    )
+    write_aside(path, buffer.getvalue())
+
+
+def load_predictions(path: Path) -> Predictions | None:
+    """Read predictions; None where they were not kept. ValueError names a damaged file."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            proba = stored["proba"].astype(np.float64)
+            return Predictions(
+                stored["y"].astype(np.int64),
+                proba / proba.sum(axis=1, keepdims=True),
+                stored["test_index"],
+                [str(c) for c in stored["classes"]],
+            )
+    except (ValueError, KeyError, OSError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(_damaged(path, error)) from error
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write JSON, aside and renamed; numbers that are not finite become null."""
+    write_aside(path, json.dumps(plain(value), ensure_ascii=False, allow_nan=False).encode())
+
+
+def load_json(path: Path) -> Any:
+    """Read JSON; None where it was not kept. ValueError names a damaged file."""
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(_damaged(path, error)) from error
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    return (
+        f"{path} is damaged: {error}. Put back a copy, or delete it: only what it held is missing "
+        "then."
+    )

@@ -1,0 +1,213 @@
+"""Compare methods on the same splits; every finished row is kept, a killed run goes on."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearwise.conditions import command_line, hardware, versions
+from nearwise.data import Dataset
+from nearwise_lab.data import load_dataset
+from nearwise_lab.experiments.methods import Method, get_methods
+from nearwise_lab.experiments.peers.foundation import Checkpoint, as_checkpoints
+from nearwise_lab.experiments.progress import Bar, shown_bar
+from nearwise_lab.experiments.records import Record, RunFolder
+from nearwise_lab.experiments.trial import NoiseKind, Setting, make_split, run_trial
+
+TEST_SIZE = 0.2
+PEER_PACKAGES = ("pytabkit", "xrfm", "tabicl", "tabpfn", "lightpfn")
+
+
+def compare(
+    datasets: Sequence[str | PathLike[str] | Dataset],
+    methods: Sequence[str | Method],
+    seeds: Sequence[int],
+    out: str | PathLike[str],
+    *,
+    noise: float = 0.0,
+    noise_kind: NoiseKind = "symmetric",
+    data_root: str | PathLike[str] | None = None,
+    peer_weights: Mapping[str, str | PathLike[str] | Checkpoint] | None = None,
+    progress: bool = True,
+    command: str | None = None,
+) -> list[Record]:
+    """Fit every method on every data set and seed, and record the results on the test part.
+
+    Splits are stratified 80/20 by seed (the official test part where there is one), the same
+    for every method. Everything a method tunes, it tunes inside the training part; the test
+    part is read once. Rows are appended to `out`/records.jsonl as they finish; run again, the
+    finished rows are kept, failed ones are tried again, missing ones are run.
+
+    Parameters
+    ----------
+    datasets : sequence of str, path or Dataset
+        Names or files for `load_dataset`, or data sets.
+    methods : sequence of str or Method
+        Names in `METHODS`, or methods.
+    seeds : sequence of int
+        Non-negative; a seed draws the split, the noise and everything random in the method.
+    out : path
+        Results folder; one noise setting per folder. Takes more data sets, methods and seeds at
+        any time.
+    noise : float, default=0.0
+        Share of training labels changed, in [0, 1); test labels stay clean.
+    noise_kind : {"symmetric", "asymmetric"}, default="symmetric"
+        Another class uniformly, or the next class.
+    data_root : path, optional
+        Where `load_dataset` searches first.
+    peer_weights : mapping of str to path or Checkpoint, optional
+        Checkpoints on this machine of "tabicl", "tabpfn" and "lightpfn"; nothing is downloaded.
+    progress : bool, default=True
+        Show a bar with the remaining time on standard error; False is silent.
+    command : str, optional
+        Written into the records; default: the command line of this process.
+
+    Returns
+    -------
+    list of Record
+        All rows in the folder that belong to the data sets, methods and seeds requested.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, nothing is requested, a checkpoint is missing, or `noise` is out of
+        range.
+    RecordsError
+        If the folder belongs to other settings, other data, other weights of a foundation model or
+        another running process.
+    KeyboardInterrupt
+        After Ctrl-C; the finished rows are on disk.
+    """
+    chosen = get_methods(methods)
+    seeds = _check_seeds(seeds, noise, noise_kind)
+    if not datasets or not chosen:
+        raise ValueError("compare needs at least one data set and one method; got none.")
+    weights = as_checkpoints(peer_weights)
+    views = any(method.takes_views for method in chosen)
+    loaded = [d if isinstance(d, Dataset) else _load(d, data_root, views) for d in datasets]
+    _refuse_images(loaded)
+    _check_names(loaded)
+    settings = {"noise": float(noise), "noise_kind": noise_kind, "test_size": TEST_SIZE}
+    with RunFolder(Path(out), settings) as folder:
+        setting = Setting(
+            Path(out),
+            float(noise),
+            noise_kind,
+            TEST_SIZE,
+            gallery_seed=seeds[0],
+            versions=versions() | _peer_versions(),
+            hardware=hardware(),
+            command=command_line() if command is None else command,
+            weights=weights,
+        )
+        for name in sorted({m.name for m in chosen} & {*weights}):
+            folder.claim_preset(
+                f"weights of {name}",
+                {"sha256": weights[name].sha256},
+                lambda record, name=name: record.method == name,  # type: ignore[misc]
+            )
+        for dataset in loaded:
+            folder.claim_dataset(dataset.name, fingerprint(dataset))
+        with shown_bar(len(loaded) * len(seeds) * len(chosen), progress, out) as bar:
+            for dataset in loaded:
+                for seed in seeds:
+                    _run_split(dataset, seed, chosen, setting, folder, bar)
+        names = {m.name for m in chosen}
+        sets = {d.name for d in loaded}
+        return [
+            r
+            for r in folder.records
+            if r.dataset in sets and r.seed in seeds and (r.part_of or r.method) in names
+        ]
+
+
+def _run_split(
+    dataset: Dataset,
+    seed: int,
+    methods: Sequence[Method],
+    setting: Setting,
+    folder: RunFolder,
+    bar: Bar,
+) -> None:
+    finished = folder.finished()
+    split = None
+    for method in methods:
+        bar.show(f"{dataset.name} · {method.name} · seed {seed}")
+        wanted = Record(dataset.name, method.name, seed, setting.noise, setting.noise_kind)
+        if wanted.key in finished:
+            bar.skip()
+            continue
+        if split is None:
+            split = make_split(dataset, seed, setting)
+        records = run_trial(method, split, setting)
+        folder.append(records)
+        bar.done(records[-1])
+
+
+def fingerprint(dataset: Dataset) -> dict[str, Any]:
+    """Size and hash of a data set, so that two of one name are distinguished."""
+    digest = hashlib.sha256()
+    if isinstance(dataset.X, pd.DataFrame):
+        digest.update("\x1f".join(map(str, dataset.X.columns)).encode())
+        digest.update(pd.util.hash_pandas_object(dataset.X, index=False).to_numpy().tobytes())
+    else:
+        values = np.ascontiguousarray(dataset.X)
+        if values.ndim > 2:  # images of other shapes may have the same bytes
+            digest.update(repr(values.shape).encode())
+        digest.update(values.reshape(-1).view(np.uint8).data)
+    digest.update("\x1f".join(map(str, dataset.y.tolist())).encode())
+    return {
+        "n_rows": len(dataset),
+        "n_columns": int(np.prod(dataset.X.shape[1:])),
+        "n_classes": len(dataset.classes),
+        "sha256": digest.hexdigest()[:16],
+    }
+
+
+def _peer_versions() -> dict[str, str]:
+    """Versions of the packages of higher peers that are installed."""
+    found = {}
+    for package in PEER_PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def _load(name: str | PathLike[str], data_root: str | PathLike[str] | None, views: bool) -> Dataset:
+    return load_dataset(name, data_root=data_root, views=views)
+
+
+def _refuse_images(datasets: Sequence[Dataset]) -> None:
+    for dataset in datasets:
+        if dataset.kind == "images":
+            raise ValueError(
+                f"{dataset.name} holds images; the methods compared here take tables and "
+                "embeddings. Run `nearwise experiment main` on it."
+            )
+
+
+def _check_names(datasets: Sequence[Dataset]) -> None:
+    names = [d.name for d in datasets]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ValueError(
+            f"several data sets are called {', '.join(twice)}. Give each once, and files "
+            "different names."
+        )
+
+
+def _check_seeds(seeds: Sequence[int], noise: float, noise_kind: str) -> list[int]:
+    if not 0 <= noise < 1:
+        raise ValueError(f"noise={noise} is not a share of the labels. Pass one in [0, 1).")
+    if noise_kind not in ("symmetric", "asymmetric"):
+        raise ValueError(f"noise_kind={noise_kind!r} is not one of symmetric, asymmetric.")
+    checked = list(dict.fromkeys(int(s) for s in seeds))
+    if not checked or min(checked) < 0:
+        raise ValueError(f"seeds={list(seeds)} must hold at least one non-negative integer.")
+    return checked

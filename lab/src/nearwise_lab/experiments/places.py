@@ -1,0 +1,51 @@
+"""What distinguishes the rows of an experiment: what was varied, as a key and in words."""
+
+from dataclasses import dataclass
+
+from nearwise_lab.experiments.records import Record
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows of the suite belong: an experiment, a preset and what was varied.
+
+    Attributes
+    ----------
+    experiment, preset, condition, noise, noise_kind
+        As in `Record`.
+    """
+
+    experiment: str
+    preset: str
+    condition: str = ""
+    noise: float = 0.0
+    noise_kind: str = "symmetric"
+
+    @property
+    def number(self) -> float | None:
+        """What was varied, as a number: the k, the ratio or the noise; None where it is a name."""
+        if self.experiment == "label-noise":
+            return self.noise
+        try:
+            return float(self.condition.split("=")[-1])
+        except ValueError:
+            return None
+
+    @property
+    def label(self) -> str:
+        """What was varied, in words."""
+        if self.experiment == "label-noise":
+            where = self.condition.removeprefix("where=")
+            kind = f" {self.noise_kind}" if self.noise else ""
+            return f"{100 * self.noise:.3g} %{kind}, {where}"
+        name, _, value = self.condition.partition("=")
+        if name in ("with", "without"):
+            return f"{name} {value.replace('-', ' ')}"
+        return self.condition.replace("=", " = ").replace("-", " ")
+
+
+def place_of(record: Record) -> Place:
+    """Where a record belongs."""
+    return Place(
+        record.experiment, record.preset, record.condition, record.noise, record.noise_kind
+    )

@@ -1,0 +1,165 @@
+"""Settings of the study, and what they are for the data sets it is run on."""
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from nearwise.data.contexts import Context
+from nearwise.names import did_you_mean
+from nearwise.probes import TransformerProbe
+from nearwise.training.settings import refuse_unknown
+from nearwise_lab.experiments.fields import stage_configs, usual_epochs
+from nearwise_lab.field_training.run import FieldConfig, Objective
+from nearwise_lab.nn.field import PRESETS
+from nearwise_lab.probing.catalog import check_probe_names
+
+_RECIPES: dict[str, dict[str, Any]] = {
+    "digits-images": {"preset": "digits", "patch": 2,
+                      "transformer": {"d_model": 64, "epochs": 15, "batch_size": 32}},
+}  # fmt: skip
+# Of the transformer probe, but set for each reading.
+_OF_STUDY = ("positions", "device", "random_state")
+
+
+class StudyConfig(BaseModel):
+    """Settings of `run_comparison`; unknown ones raise an error that names the nearest known one.
+
+    Parameters
+    ----------
+    preset : str
+        Sizes of the neural fields, see `FieldConfig`.
+    epochs, finetune_epochs : int
+        Of the first stage and of the second, which every field goes through; default the
+        preset's own.
+    field : dict
+        Further settings of `FieldConfig`, the same for every field.
+    patch : int
+        Side of the patches that make the tokens of the original pixels; flattened they are the
+        pixels.
+    contexts : tuple of str
+        What encoders are shown when they are probed, such as "full" and "0.2".
+    probes : tuple of str
+        Names of `nearwise_lab.probing.PROBES`.
+    transformer : dict
+        Settings of `TransformerProbe` for the probe "transformer"; none: its own.
+    draws, heavy_draws : int
+        Draws of each sparse context: for k-NN and linear probes, and for probes that are trained.
+    protocol : bool
+        Whether the ways of hiding pixels (one layout, per image, per batch) are compared.
+    pooling : bool
+        Whether flattened tokens are compared with their mean.
+    test_size, validation : float
+        Shares of rows, where there is no official test part, and of the training rows.
+    limit : (int, int), optional
+        At most this many training (validation included) and test rows.
+    split_seed : int
+        One split for all seeds: differences are paired over its test rows.
+    geometry_rows, map_rows, shown : int
+        Test rows of geometry and maps, and test images shown reconstructed.
+    batch_size : int
+        Images encoded at once.
+    precision : {"float32", "bfloat16"}
+        Of encoding.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    preset: Literal["original", "S", "S64", "XS", "digits"] = "S64"
+    epochs: int = Field(20, ge=1)
+    finetune_epochs: int = Field(5, ge=1)
+    field: dict[str, Any] = Field(default_factory=dict)
+    patch: int = Field(4, ge=1)
+    contexts: tuple[str, ...] = ("full", "0.2")
+    probes: tuple[str, ...] = ("knn", "attention", "linear", "transformer")
+    transformer: dict[str, Any] = Field(default_factory=dict)
+    draws: int = Field(3, ge=1)
+    heavy_draws: int = Field(1, ge=1)
+    protocol: bool = True
+    pooling: bool = True
+    test_size: float = Field(500 / 1797, gt=0, lt=1)
+    validation: float = Field(0.1, gt=0, lt=1)
+    limit: tuple[int, int] | None = None
+    split_seed: int = 0
+    geometry_rows: int = Field(2000, ge=50)
+    map_rows: int = Field(500, ge=50)
+    shown: int = Field(8, ge=1)
+    batch_size: int = Field(256, ge=1)
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: Any) -> Any:
+        values = refuse_unknown(values, cls, "study")
+        if isinstance(values, dict) and values.get("preset", "S64") in PRESETS:
+            first, later = usual_epochs(values.get("preset", "S64"))
+            values = {"epochs": first, "finetune_epochs": later, **values}
+        return values
+
+    @field_validator("contexts")
+    @classmethod
+    def _readable(cls, contexts: tuple[str, ...]) -> tuple[str, ...]:
+        if not contexts:
+            raise ValueError('contexts is empty. Write "full,0.2".')
+        return tuple(dict.fromkeys(str(Context.parse(c)) for c in contexts))
+
+    @field_validator("probes")
+    @classmethod
+    def _known_probes(cls, probes: tuple[str, ...]) -> tuple[str, ...]:
+        if not probes:
+            raise ValueError('probes is empty. Write "knn,attention".')
+        check_probe_names(probes)
+        return tuple(dict.fromkeys(probes))
+
+    @field_validator("transformer")
+    @classmethod
+    def _settings_of_the_probe(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        known = [name for name in signature(TransformerProbe).parameters if name not in _OF_STUDY]
+        for name in settings:
+            if name not in known:
+                hint = did_you_mean(name, known) or f" Known settings: {', '.join(known)}."
+                raise ValueError(f"Unknown transformer setting {name!r}.{hint}")
+        return settings
+
+    @property
+    def fraction(self) -> float:
+        """Share of the pixels that sparse fields are trained on: the first sparse context's."""
+        shares = [c.fraction for c in map(Context.parse, self.contexts) if c.kind != "full"]
+        return shares[0] if shares else 0.2
+
+    @property
+    def protocol_contexts(self) -> tuple[str, ...]:
+        """The three ways of hiding as many pixels; none where nothing is hidden."""
+        if not self.protocol or self.contexts == ("full",):
+            return ()
+        kinds: tuple[Literal["fixed", "per-image", "per-batch"], ...] = (
+            "fixed", "per-image", "per-batch",
+        )  # fmt: skip
+        return tuple(str(Context(kind, self.fraction)) for kind in kinds)
+
+    def stages(self, names: Sequence[Objective]) -> list[FieldConfig]:
+        """Give the settings of the stages of a field's training."""
+        chosen = {"preset": self.preset, "context": self.fraction, **self.field}
+        return stage_configs(names, chosen, self.epochs, self.finetune_epochs)
+
+
+def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyConfig:
+    """Give the settings for a data set: its recipe, then what is changed, in nested ones too.
+
+    Parameters
+    ----------
+    dataset : str
+        Name of an image set.
+    changes : dict, optional
+
+    Raises
+    ------
+    ValueError
+        If a setting is unknown or out of range.
+    """
+    settings = dict(_RECIPES.get(dataset, {}))
+    for name, value in (changes or {}).items():
+        nested = isinstance(value, Mapping) and isinstance(settings.get(name), Mapping)
+        settings[name] = {**settings[name], **value} if nested else value
+    return StudyConfig.model_validate(settings)

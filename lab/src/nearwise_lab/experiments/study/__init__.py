@@ -1,0 +1,29 @@
+"""The original study: replayed as it was, its experiments, and the corrected method beside it."""
+
+from nearwise_lab.experiments.study.corrected import run_v1
+from nearwise_lab.experiments.study.findings import fit_hyperbola
+from nearwise_lab.experiments.study.presets import (
+    DEFECTS,
+    PRESET_NAMES,
+    PRESETS,
+    StudyPreset,
+    get_preset,
+    resolve_preset,
+)
+from nearwise_lab.experiments.study.replay import TrainedRun, train_replay
+from nearwise_lab.experiments.study.suite import EXPERIMENTS, run_experiment
+
+__all__ = [
+    "DEFECTS",
+    "EXPERIMENTS",
+    "PRESETS",
+    "PRESET_NAMES",
+    "StudyPreset",
+    "TrainedRun",
+    "fit_hyperbola",
+    "get_preset",
+    "resolve_preset",
+    "run_experiment",
+    "run_v1",
+    "train_replay",
+]

@@ -1,0 +1,168 @@
+"""A data set as the study's networks take it: tensors, one split, and rows kept from the CNN."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nearwise.data import Dataset, split_dataset
+from nearwise_lab.experiments.preprocess import FeatureEncoder
+from nearwise_lab.experiments.study.presets import StudyPreset
+
+MAX_HELD_OUT = 5000
+TEST_SIZE = 0.2
+
+
+@dataclass(frozen=True)
+class StudyInputs:
+    """Training and test rows of one split.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        Where the rows come from.
+    seed : int
+        The run's seed (of batches, starting weights and noise).
+    x_train, x_test : Tensor
+        uint8 images (n, c, h, w), or float32 columns (n, F): standardised on the training rows,
+        categories one-hot.
+    y_train, y_test : int64 Tensor of shape (n,)
+        Class positions in `classes`; those of the training rows may be noisy.
+    train_index, test_index : int64 ndarray
+        Row positions in the data set.
+    held_out : bool Tensor of shape (n_train,)
+        Training rows that the parametric upper bound does not train on.
+    classes : ndarray of shape (n_classes,)
+        Sorted.
+    """
+
+    dataset: Dataset
+    seed: int
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    train_index: np.ndarray
+    test_index: np.ndarray
+    held_out: Tensor
+    classes: np.ndarray
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes of the whole data set."""
+        return len(self.classes)
+
+    @property
+    def is_images(self) -> bool:
+        """Whether the rows are images."""
+        return self.x_train.ndim == 4
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of rows and labels; two runs of one digest see the same data."""
+        digest = hashlib.sha256()
+        for tensor in (self.x_train, self.y_train, self.x_test, self.y_test, self.held_out):
+            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def with_labels(self, y_train: Tensor) -> "StudyInputs":
+        """Return the same rows with other training labels (class positions)."""
+        return replace(self, y_train=y_train)
+
+    def take(self, rows: np.ndarray) -> "StudyInputs":
+        """Return these training rows only (positions in the training part), and all test rows."""
+        kept = torch.from_numpy(rows)
+        return replace(
+            self,
+            x_train=self.x_train[kept],
+            y_train=self.y_train[kept],
+            train_index=self.train_index[rows],
+            held_out=self.held_out[kept],
+        )
+
+    @property
+    def given_labels(self) -> np.ndarray:
+        """Training labels as the data set writes them."""
+        return self.classes[self.y_train.numpy()]
+
+
+def make_inputs(dataset: Dataset, preset: StudyPreset, seed: int) -> StudyInputs:
+    """Split a data set by the preset and turn it into tensors.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    preset : StudyPreset
+        Split, image size and caps on the rows.
+    seed : int
+        Of the split where `preset.split_seed` is None, and of the rows that a cap keeps.
+
+    Returns
+    -------
+    inputs : StudyInputs
+    """
+    split_seed = seed if preset.split_seed is None else preset.split_seed
+    train, test = split_dataset(dataset, split_seed, TEST_SIZE)
+    train = stratified_part(dataset.y, train, preset.max_rows, split_seed)
+    test = stratified_part(dataset.y, test, preset.max_test_rows, split_seed)
+    x_train, x_test = _tensors(dataset, train, test, preset)
+    y_train = torch.from_numpy(np.searchsorted(dataset.classes, dataset.y[train]))
+    y_test = torch.from_numpy(np.searchsorted(dataset.classes, dataset.y[test]))
+    n_held_out = min(MAX_HELD_OUT, max(1, round(preset.held_out * len(train))))
+    chosen = stratified_part(dataset.y, train, n_held_out, split_seed)
+    return StudyInputs(
+        dataset, seed, x_train, y_train, x_test, y_test, train, test,
+        torch.from_numpy(np.isin(train, chosen)), dataset.classes,
+    )  # fmt: skip
+
+
+def stratified_part(y: np.ndarray, rows: np.ndarray, n_wanted: int | None, seed: int) -> np.ndarray:
+    """Return `n_wanted` of the row positions `rows`, classes in about their shares, ascending.
+
+    The classes are dealt out in turn: after shuffling, a row's position within its class over
+    the class's size decides how early it is taken.
+    """
+    if n_wanted is None or n_wanted >= len(rows):
+        return rows
+    order = np.random.default_rng(seed).permutation(len(rows))
+    labels = np.unique(y[rows[order]], return_inverse=True)[1]
+    place = np.empty(len(rows))
+    for label in range(int(labels.max()) + 1):
+        mine = np.flatnonzero(labels == label)
+        place[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
+    return np.sort(rows[order[np.argsort(place, kind="stable")[:n_wanted]]])
+
+
+def _tensors(
+    dataset: Dataset, train: np.ndarray, test: np.ndarray, preset: StudyPreset
+) -> tuple[Tensor, Tensor]:
+    parts = dataset.rows(train)[0], dataset.rows(test)[0]
+    if dataset.kind == "images":
+        first, second = (image_tensor(np.asarray(part), preset) for part in parts)
+        return first, second
+    encoder = FeatureEncoder("columns" if dataset.kind == "table" else "overall").fit(parts[0])
+    first, second = (torch.from_numpy(encoder.transform(part)).float() for part in parts)
+    return first, second
+
+
+def image_tensor(images: np.ndarray, preset: StudyPreset) -> Tensor:
+    """Images (n, h, w, c) as uint8 (n, c, h, w), resized and repeated by the preset."""
+    tensor = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
+    size = preset.image_size
+    if size is not None and tuple(tensor.shape[2:]) != (size, size):
+        tensor = torch.cat([_resized(part, size) for part in tensor.split(4096)])
+    if preset.channels == 3 and tensor.shape[1] == 1:
+        tensor = tensor.expand(-1, 3, -1, -1)
+    return tensor.contiguous()
+
+
+def _resized(images: Tensor, size: int) -> Tensor:
+    larger = F.interpolate(
+        images.float(), (size, size), mode="bilinear", align_corners=False, antialias=True
+    )
+    return larger.round().clamp(0, 255).to(torch.uint8)

@@ -1,0 +1,384 @@
+"""The original study's settings, version by version, with the defects each of them has."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from nearwise.names import did_you_mean
+from nearwise.nn.backbones import IMAGENET_MODELS
+from nearwise.training.settings import refuse_unknown
+from nearwise.warn import warn_user
+from nearwise_lab.experiments.study.settings import first_message
+
+CORRECTED = "v1"
+
+NoiseKind = Literal["symmetric", "asymmetric"]
+
+Defect = Literal[
+    "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only", "mixup-neighbors",
+    "test-chosen",
+]  # fmt: skip
+
+DEFECTS: dict[Defect, str] = {
+    "misaligned": (
+        "A classifier's logits were trained and the vote of the neighbors was evaluated: the "
+        "attention never saw a gradient."
+    ),
+    "leak": (
+        "A training row finds itself: its neighbors are sought among the training rows without "
+        "leaving it out, so the nearest is itself, at distance 0, with the right label."
+    ),
+    "collapse": (
+        "The space is trained on the labels of its own memory, by a loss that sees each row's "
+        "label among its neighbors, which makes the neighbors of a row agree, right or wrong."
+    ),
+    "nothing-held-out": (
+        "Nothing is fitted on rows the memory has not seen, so nothing can learn how often "
+        "neighbors are wrong."
+    ),
+    "noise-in-memory-only": (
+        "Robustness was tested with wrong labels in the memory but an embedder trained on the "
+        "right ones."
+    ),
+    "mixup-neighbors": (
+        "A mixed query keeps the neighbors of the unmixed row, and the contrastive term its label."
+    ),
+    "test-chosen": (
+        "The best epoch is kept by accuracy on the test rows; there was no third part."
+    ),
+}
+_ALWAYS: tuple[Defect, ...] = (
+    "leak",
+    "collapse",
+    "nothing-held-out",
+    "noise-in-memory-only",
+    "test-chosen",
+)
+
+
+class StudyPreset(BaseModel):
+    """Settings of one version of the study; unknown ones raise an error that names the nearest.
+
+    Parameters
+    ----------
+    name : str
+        "v0.1" to "v0.6", or "v0.5-notebook" and "v0.6-notebook": what their notebook ran, where
+        that differs from what the study described.
+    backbone : str
+        "mlp" for tables (other kinds are flattened), or an image backbone such as "resnet18".
+    pretrained : bool or "local"
+        Start from ImageNet weights. "local": where this machine has them, and from scratch where
+        not; `resolve_preset` replaces it by True or False, and warns of the second.
+    image_size, channels : int, optional
+        Images are resized and repeated to these; None leaves them as they are.
+    dim, num_heads : int
+        Width of the key and attention heads.
+    temperature, temperature_bounds
+        Start of the heads' temperatures and the range they are held to.
+    distance_bias, learn_temperature : bool
+        Parts of the attention, for ablations.
+    objective : {"neighbors", "classifier"}
+        "classifier" trains a linear layer on the key, and the attention not at all.
+    n_neighbors : int
+        Neighbors in training and evaluation.
+    leave_self_out : bool
+        Whether a training row is left out of its own neighbors; the study did not.
+    refresh_every : int
+        Epochs between searches for the training rows' neighbors.
+    epochs, batch_size, lr, embedder_lr_ratio, weight_decay, warmup_epochs, gradient_clip
+        Of AdamW with cosine; the embedder learns at `embedder_lr_ratio` of `lr`. `gradient_clip`
+        None does not clip.
+    knn_weight, contrastive_weight, entropy_weight : float
+        Weights of the vote's NLL, the contrastive term and the negative entropy of the weights.
+    contrastive_kind : {"supervised", "margin"}
+        "margin" is as the study wrote it: the margin only shifts the value.
+    contrastive_temperature, contrastive_margin : float
+    label_smoothing, mixup_alpha, mixup_probability : float
+    hard_negative_weight, hard_negative_fraction, hard_negative_neighbors
+        Rows whose neighbors disagree most are drawn this many times as often; 1 switches it off.
+    augment : bool
+        Crop, flip and color jitter (digits: rotation) in training.
+    precision : {"float32", "bfloat16"}
+    split_seed : int, optional
+        Of the 80/20 split where there is no official test part; None splits by the run's seed.
+    seed_offset : int
+        Added to the run's seed, so that a repeated version is another run.
+    cnn_epochs, cnn_lr, cnn_weight_decay, cnn_label_smoothing, cnn_batch_size
+        Of the parametric upper bound.
+    held_out : float
+        Share of the training rows, at most 5,000, kept from the upper bound for its temperature.
+    distance_temperature : float
+        Of distance weighting, in the unit of squared L2 distances.
+    ensemble_k : tuple of int
+        Neighborhood sizes of the k-ensemble.
+    adaptive_k_max : int
+        Neighbors that the adaptive rule starts from.
+    sweep_k : tuple of int
+        Neighborhood sizes of the k-sweep.
+    noise_rates, tail_ratios : tuple of float
+        Of the experiments on label noise and long tails.
+    human_labels : tuple of str
+        Sets of CIFAR-10N labels in the experiment on label noise.
+    ablations : tuple of str, optional
+        Parts to switch; None takes all that the preset has.
+    max_rows, max_test_rows : int, optional
+        A stratified part of the training and test rows; None takes all.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    backbone: str = "resnet18"
+    pretrained: bool | Literal["local"] = False
+    image_size: int | None = Field(None, ge=4)
+    channels: Literal[1, 3] | None = None
+    dim: int = Field(128, ge=1)
+    num_heads: int = Field(1, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    temperature_bounds: tuple[float, float] = (0.05, 5.0)
+    distance_bias: bool = True
+    learn_temperature: bool = True
+
+    objective: Literal["neighbors", "classifier"] = "neighbors"
+    n_neighbors: int = Field(10, ge=1)
+    leave_self_out: bool = False
+    refresh_every: int = Field(5, ge=1)
+    epochs: int = Field(30, ge=1)
+    batch_size: int = Field(256, ge=2)
+    lr: float = Field(1e-3, gt=0)
+    embedder_lr_ratio: float = Field(0.1, gt=0)
+    weight_decay: float = Field(1e-4, ge=0)
+    warmup_epochs: float = Field(0.0, ge=0)
+    gradient_clip: float | None = Field(1.0, gt=0)
+    knn_weight: float = Field(1.0, ge=0)
+    contrastive_weight: float = Field(0.0, ge=0)
+    contrastive_kind: Literal["supervised", "margin"] = "supervised"
+    contrastive_temperature: float = Field(0.1, gt=0)
+    contrastive_margin: float = Field(0.5, ge=0)
+    entropy_weight: float = Field(0.0, ge=0)
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    mixup_alpha: float = Field(0.0, ge=0)
+    mixup_probability: float = Field(0.5, ge=0, le=1)
+    hard_negative_weight: float = Field(1.0, ge=1)
+    hard_negative_fraction: float = Field(0.3, gt=0, le=1)
+    hard_negative_neighbors: int = Field(10, ge=1)
+    augment: bool = True
+    precision: Literal["float32", "bfloat16"] = "float32"
+    split_seed: int | None = Field(42, ge=0)
+    seed_offset: int = Field(0, ge=0)
+
+    cnn_epochs: int = Field(30, ge=1)
+    cnn_lr: float = Field(1e-3, gt=0)
+    cnn_weight_decay: float = Field(1e-4, ge=0)
+    cnn_label_smoothing: float = Field(0.1, ge=0, lt=1)
+    cnn_batch_size: int = Field(256, ge=2)
+    held_out: float = Field(0.1, gt=0, lt=1)
+
+    distance_temperature: float = Field(1.0, gt=0)
+    ensemble_k: tuple[int, ...] = (5, 10, 20)
+    adaptive_k_max: int = Field(50, ge=1)
+    sweep_k: tuple[int, ...] = (1, 3, 5, 10, 20, 50)
+    noise_rates: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3)
+    tail_ratios: tuple[float, ...] = (1.0, 0.1, 0.01)
+    human_labels: tuple[Literal["worse", "aggregate"], ...] = ("worse", "aggregate")
+    ablations: tuple[str, ...] | None = None
+    max_rows: int | None = Field(None, ge=10)
+    max_test_rows: int | None = Field(None, ge=10)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hint_at_unknown(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            values = refuse_unknown(values, cls, "study")
+        return values
+
+    @model_validator(mode="after")
+    def _check_together(self) -> "StudyPreset":
+        if self.dim % self.num_heads:
+            raise ValueError(
+                f"dim={self.dim} is not a multiple of num_heads={self.num_heads}. Change one."
+            )
+        low, high = self.temperature_bounds
+        if not 0 < low <= self.temperature <= high:
+            raise ValueError(
+                f"temperature={self.temperature} lies outside temperature_bounds="
+                f"{self.temperature_bounds}. Change one."
+            )
+        if self.objective == "neighbors" and not (self.knn_weight or self.contrastive_weight):
+            raise ValueError(
+                "knn_weight and contrastive_weight are both 0, so there is nothing to train. Give "
+                "one of them a positive weight."
+            )
+        if not self.sweep_k or min(self.sweep_k) < 1 or min(self.ensemble_k, default=0) < 1:
+            raise ValueError("sweep_k and ensemble_k need at least one size each, from 1 on.")
+        return self
+
+    @property
+    def starts_from_imagenet(self) -> bool:
+        """Whether the backbone starts from ImageNet weights on this machine."""
+        if self.pretrained == "local":
+            return has_local_weights(self.backbone)
+        return self.pretrained
+
+    @property
+    def noise_grid(self) -> list[tuple[float, NoiseKind]]:
+        """Rates and kinds of label noise, each once; no noise is of no kind."""
+        symmetric: list[tuple[float, NoiseKind]] = [(r, "symmetric") for r in self.noise_rates]
+        return symmetric + [(r, "asymmetric") for r in self.noise_rates if r]
+
+    @property
+    def defects(self) -> dict[Defect, str]:
+        """Named defects of this version as it is set here, with what each does."""
+        found: list[Defect] = ["misaligned"] if self.objective == "classifier" else []
+        found += [d for d in _ALWAYS if not (d in ("leak", "collapse") and self.leave_self_out)]
+        found += ["mixup-neighbors"] if self.mixup_alpha else []
+        return {name: DEFECTS[name] for name in found}
+
+
+_FIRST = {"dim": 128, "num_heads": 1, "epochs": 30, "batch_size": 256, "n_neighbors": 10}
+_FOURTH = {
+    "backbone": "resnet50", "dim": 256, "num_heads": 4, "epochs": 50, "warmup_epochs": 5.0,
+    "batch_size": 256, "n_neighbors": 10, "contrastive_weight": 0.5, "contrastive_kind": "margin",
+    "contrastive_margin": 0.5, "hard_negative_weight": 2.0, "temperature": 0.5,
+    "temperature_bounds": (0.05, 2.0),
+}  # fmt: skip
+_FIFTH = {
+    "dim": 256, "num_heads": 4, "epochs": 20, "batch_size": 512, "n_neighbors": 16, "lr": 2e-4,
+    "mixup_alpha": 0.4, "label_smoothing": 0.1, "contrastive_weight": 0.5, "entropy_weight": 0.01,
+    "augment": False, "temperature": 0.5, "temperature_bounds": (0.05, 2.0),
+}  # fmt: skip
+# The notebook left out what the study described beside it, and its heads started elsewhere.
+_NOTEBOOK = {
+    **_FIFTH, "lr": 1e-3, "mixup_alpha": 0.0, "label_smoothing": 0.0, "entropy_weight": 0.0,
+    "gradient_clip": None, "pretrained": "local", "temperature": 1.0,
+    "temperature_bounds": (0.05, 5.0),
+}  # fmt: skip
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "v0.1": {**_FIRST, "objective": "classifier"},
+    "v0.2": {**_FIRST, "objective": "classifier", "seed_offset": 100},
+    "v0.3": _FIRST,
+    "v0.4": _FOURTH,
+    "v0.5": _FIFTH,
+    "v0.5-notebook": _NOTEBOOK,
+    "v0.6": {**_FIFTH, "seed_offset": 100},
+    "v0.6-notebook": {**_NOTEBOOK, "seed_offset": 100},
+}
+PRESETS: dict[str, StudyPreset] = {
+    name: StudyPreset(name=name, **settings) for name, settings in _SETTINGS.items()
+}
+PRESET_NAMES: tuple[str, ...] = (*PRESETS, CORRECTED)
+
+# What the study did otherwise on these data sets. Digits of 8 pixels stand in for MNIST.
+_SETS: dict[str, dict[str, Any]] = {
+    "mnist": {"image_size": 32, "channels": 3},
+    "digits-images": {
+        "backbone": "resnet-small",
+        "batch_size": 64,
+        "cnn_batch_size": 64,
+        "lr": 2e-3,
+    },
+}
+_SMALL: dict[str, Any] = {
+    "max_rows": 1200, "max_test_rows": 400, "epochs": 6, "cnn_epochs": 6, "batch_size": 64,
+    "cnn_batch_size": 64, "warmup_epochs": 0.0, "sweep_k": (1, 5, 20), "noise_rates": (0.0, 0.3),
+    "tail_ratios": (1.0, 0.1), "dim": 64, "lr": 1e-2, "refresh_every": 2, "human_labels": (),
+    "ablations": (
+        "full", "without=contrastive", "without=mixup", "with=leave-self-out", "without=base",
+        "without=null-neighbor",
+    ),
+}  # fmt: skip
+# Photographs take longer than digits of 8 pixels.
+_SMALL_PHOTOS: dict[str, Any] = {"max_rows": 800, "max_test_rows": 300, "epochs": 4}
+
+
+def get_preset(name: str) -> StudyPreset:
+    """Look one of the study's presets up; a wrong name lists the right ones and the nearest."""
+    check_preset_name(name)
+    if name == CORRECTED:
+        raise ValueError(
+            f"{CORRECTED!r} is not a version of the study but nearwise's own method: it has the "
+            "settings of AttnKNNClassifier."
+        )
+    return PRESETS[name]
+
+
+def check_preset_name(name: str) -> None:
+    """Refuse a name that is neither a version of the study nor "v1"."""
+    if name not in PRESET_NAMES:
+        hint = did_you_mean(name, PRESET_NAMES)
+        raise ValueError(f"unknown preset {name!r}.{hint} Known: {', '.join(PRESET_NAMES)}.")
+
+
+def resolve_preset(
+    name: str,
+    dataset: str,
+    kind: str,
+    n_rows: int,
+    *,
+    small: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+) -> StudyPreset:
+    """Lay settings over each other: the version's, the data set's, the small size's, the user's.
+
+    Parameters
+    ----------
+    name : str
+        One of `PRESETS`.
+    dataset, kind : str
+        Name and kind of the data set; tables take the tabular embedder and, by their size,
+        batches of 32, 64 or 512.
+    n_rows : int
+        Rows of the data set.
+    small : bool, default=False
+        Lay the small size over the version's settings.
+    overrides : mapping, optional
+        Fields to change; they override everything else.
+
+    Returns
+    -------
+    preset : StudyPreset
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or a value does not fit.
+    """
+    settings = get_preset(name).model_dump() | _SETS.get(dataset, {})
+    if small:
+        settings |= _SMALL
+        if kind == "images":
+            settings |= {"backbone": "resnet-small"}
+            settings |= {} if dataset == "digits-images" else _SMALL_PHOTOS
+    if kind != "images":
+        batch = 32 if n_rows < 500 else 64 if n_rows < 5000 else 512
+        settings |= {"backbone": "mlp", "augment": False, "batch_size": batch}
+    preset = change_preset(settings, overrides or {})
+    starts = preset.starts_from_imagenet
+    if preset.pretrained == "local" and not starts and kind == "images":
+        warn_user(
+            f"{name} starts from scratch here, and not from ImageNet as its notebook did: this "
+            f"machine holds no such weights of {preset.backbone!r}."
+        )
+    return change_preset(preset, {"pretrained": starts})
+
+
+def has_local_weights(backbone: str) -> bool:
+    """Whether this machine holds ImageNet weights of a named backbone; the hub is not queried."""
+    from huggingface_hub import try_to_load_from_cache
+
+    source = IMAGENET_MODELS.get(backbone)
+    return source is not None and isinstance(
+        try_to_load_from_cache(source, "model.safetensors"), str
+    )
+
+
+def change_preset(
+    preset: StudyPreset | Mapping[str, Any], changes: Mapping[str, Any]
+) -> StudyPreset:
+    """Return the preset with fields changed and checked again; unknown ones get a hint."""
+    settings = preset.model_dump() if isinstance(preset, StudyPreset) else dict(preset)
+    try:
+        return StudyPreset.model_validate(settings | dict(changes))
+    except ValidationError as error:
+        raise ValueError(first_message(error)) from None

@@ -1,0 +1,429 @@
+"""What the weighting of neighbors is worth: weightings exchanged, and nothing else.
+
+One classifier is fitted. For rows that neither its memory nor its networks have seen, and for the
+test rows, it finds neighbors in its key spaces. Each weighting then turns the same neighbors into
+class votes, and the same pool, with parameters fitted to the same rows, joins the votes of the
+spaces and the base:
+
+    log p = a log p_base + sum_s b_s log((1 - e) v_s + e prior) + const
+
+followed by a temperature. `a`, `b_s` and `e` are positive and fitted by their NLL.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearwise.classifier.fit.problem import make_folds
+from nearwise.classifier.model.log_linear_pool import fit_temperature
+from nearwise.nn import PretrainedNeighborHead
+from nearwise.nn.pretrained_head import softmax_or_nothing
+from nearwise.training import BatchLoss, train_epochs
+from nearwise.training.engine import minimize
+from nearwise.training.settings import EngineConfig
+from nearwise_lab.nn import MultiHeadNeighborAttention
+
+WEIGHTINGS = (
+    "uniform", "distance", "distance-tuned", "distance-learned", "multi-head", "attention",
+)  # fmt: skip
+SCALES = tuple(2.0 ** (step / 2) for step in range(-6, 15))  # of the tuned temperature
+_RIDGE = 2.0  # pull of every parameter to its start, in rows
+_START_SMOOTHING = -4.0  # logit
+_FOLDS = 5
+_HEADS = 4
+_TRAINING = {"epochs": 30, "batch_size": 256, "weight_decay": 1e-4, "patience": 4}
+_RATES = (1e-3, 3e-3, 1e-2)  # of learning; the study's is the first
+_CHUNK = 1024
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class View:
+    """Neighbors of n queries in every key space, from one view of the queries.
+
+    Attributes
+    ----------
+    spaces : list of NeighborSet
+        Inputs of the classifier's own head; all have distances, labels and log-weights (n, k).
+    positions : list of int64 Tensor of shape (n, k)
+        Where the neighbors are in the memory.
+    queries : list of Tensor of shape (n, width)
+        Keys of the queries.
+    base_log_proba : Tensor of shape (n, C) or None
+    """
+
+    spaces: list[Any]
+    positions: list[Tensor]
+    queries: list[Tensor]
+    base_log_proba: Tensor | None
+
+    def take(self, rows: Tensor) -> "View":
+        """Return the view of some of the queries."""
+        return View(
+            [space.take(rows) for space in self.spaces],
+            [positions[rows] for positions in self.positions],
+            [keys[rows] for keys in self.queries],
+            None if self.base_log_proba is None else self.base_log_proba[rows],
+        )
+
+
+Weights = list[Tensor]  # (n, k) per space; what is missing to 1 goes to the class shares
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """All that the weightings share.
+
+    Attributes
+    ----------
+    fitted, test : list of View
+        Of the rows that parameters are fitted to, and of the test rows.
+    labels : int64 Tensor of shape (n,)
+        Of the rows of `fitted`.
+    prior : Tensor of shape (C,)
+        Class shares.
+    memory : list of Tensor of shape (n_memory, width)
+        Keys of the remembered rows in each space.
+    own : (list of Weights, list of Weights)
+        Weights of the classifier's own attention, for each view of both.
+    seed : int
+    """
+
+    fitted: list[View]
+    test: list[View]
+    labels: Tensor
+    prior: Tensor
+    memory: list[Tensor]
+    own: tuple[list[Weights], list[Weights]]
+    seed: int
+
+    @property
+    def has_base(self) -> bool:
+        """Whether a base joins the votes."""
+        return self.fitted[0].base_log_proba is not None
+
+    @property
+    def k(self) -> int:
+        """Neighbors in each space."""
+        return int(self.test[0].positions[0].shape[1])
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Test predictions under one weighting, and what was fitted.
+
+    Attributes
+    ----------
+    proba : float64 ndarray of shape (n_test, C)
+    details : dict
+        Gates of the pool, smoothing and temperature; scales of the distances where there are some.
+    """
+
+    proba: np.ndarray
+    details: dict[str, Any]
+
+
+def weigh(exchange: Exchange, name: str, progress: Progress = lambda text: None) -> Weighed:
+    """Predict the test rows under one of `WEIGHTINGS`.
+
+    "uniform": all alike; "distance": the reciprocal of the distance, as scikit-learn's; with
+    "distance-tuned" ``exp(-s d)``, `s` by the NLL of the neighbors alone; with "distance-learned"
+    one `s` per space, fitted with the pool from there on; "multi-head": the study's attention over
+    keys, trained on the fitted rows at the best of three learning rates; "attention": the
+    classifier's own. The two trained ones give a fitted row the weights of a head that has not
+    seen it.
+    """
+    if name == "attention":
+        return _predicted(exchange, *exchange.own)
+    if name == "multi-head":
+        return _predicted(exchange, *_multi_head(exchange, progress))
+    if name == "distance-learned":
+        return _with_learned_scales(exchange)
+    scale = _tuned_scale(exchange) if name == "distance-tuned" else None
+    weights = [
+        [[_plain(name, space, scale) for space in view.spaces] for view in views]
+        for views in (exchange.fitted, exchange.test)
+    ]
+    found = _predicted(exchange, weights[0], weights[1])
+    return found if scale is None else Weighed(found.proba, found.details | {"scale": scale})
+
+
+def _plain(name: str, space: Any, scale: float | Tensor | None) -> Tensor:
+    """Weights (n, k) that go by the distance, or by nothing."""
+    scores = space.log_weight
+    if name == "distance":
+        scores = scores - torch.log(space.distances.clamp_min(1e-6))
+    elif name != "uniform":
+        scores = scores - scale * space.distances
+    return softmax_or_nothing(scores)
+
+
+def _tuned_scale(exchange: Exchange) -> float:
+    """Scale of the distances at which the neighbors alone have the lowest NLL."""
+    labels = exchange.labels.repeat(len(exchange.fitted))
+
+    def nll(scale: float) -> float:
+        votes = [
+            _votes(view, [_plain("", space, scale) for space in view.spaces], exchange.prior)
+            for view in exchange.fitted
+        ]
+        epsilon = torch.sigmoid(torch.tensor(_START_SMOOTHING))
+        mixed = (1 - epsilon) * torch.cat(votes) + epsilon * exchange.prior
+        return float(F.nll_loss(torch.log_softmax(mixed.log().mean(1), dim=1), labels))
+
+    return min(SCALES, key=nll)
+
+
+def _votes(view: View, weights: Weights, prior: Tensor) -> Tensor:
+    """Votes (n, S, C) of the neighbors in each space; without weight: the class shares."""
+    votes = []
+    for space, weight in zip(view.spaces, weights, strict=True):
+        vote = weight.new_zeros(len(weight), len(prior)).scatter_add(1, space.labels, weight)
+        votes.append(vote + (1 - weight.sum(1, keepdim=True)).clamp_min(0.0) * prior)
+    return torch.stack(votes, dim=1)
+
+
+class _Pool(nn.Module):
+    """The log-linear pool of spaces and base."""
+
+    def __init__(self, n_spaces: int, prior: Tensor, has_base: bool) -> None:
+        super().__init__()
+        self.prior, self.has_base = prior, has_base
+        start = math.log((0.2 if has_base else 1.0) / n_spaces)
+        self.space = nn.Parameter(torch.full((n_spaces,), start))
+        self.smoothing = nn.Parameter(torch.tensor(_START_SMOOTHING))
+        self.base = nn.Parameter(torch.zeros(()), requires_grad=has_base)
+
+    def forward(self, votes: Tensor, base_log_proba: Tensor | None) -> Tensor:
+        """Log-probabilities (n, C) of votes (n, S, C) and the base's (n, C)."""
+        epsilon = torch.sigmoid(self.smoothing)
+        mixed = torch.log((1 - epsilon) * votes + epsilon * self.prior)
+        pooled = (self.space.exp()[:, None] * mixed).sum(1)
+        if base_log_proba is not None:
+            pooled = pooled + self.base.exp() * base_log_proba
+        return torch.log_softmax(pooled, dim=1)
+
+    def describe(self) -> dict[str, Any]:
+        """Gates and smoothing, as plain numbers."""
+        base = float(self.base.exp()) if self.has_base else None
+        smoothing = float(torch.sigmoid(self.smoothing))
+        return {"base": base, "spaces": self.space.exp().tolist(), "smoothing": smoothing}
+
+
+def _fit_pool(
+    exchange: Exchange,
+    votes_at: Callable[[Tensor | None], Tensor],
+    log_scale: nn.Parameter | None = None,
+) -> _Pool:
+    """Fit the pool, and with it the scales of the distances, to all views of the fitted rows."""
+    pool = _Pool(len(exchange.memory), exchange.prior, exchange.has_base)
+    labels = exchange.labels.repeat(len(exchange.fitted))
+    base = _base(exchange.fitted)
+    learned = [one for one in pool.parameters() if one.requires_grad]
+    learned += [] if log_scale is None else [log_scale]
+    start = [one.detach().clone() for one in learned]
+    ridge = _RIDGE / len(exchange.labels)
+
+    def loss() -> Tensor:
+        moved = [(now - then).square().sum() for now, then in zip(learned, start, strict=True)]
+        nll = F.nll_loss(pool(votes_at(log_scale), base), labels)
+        return nll + ridge * torch.stack(moved).sum()
+
+    minimize(learned, loss)
+    return pool
+
+
+def _base(views: Sequence[View]) -> Tensor | None:
+    parts = [view.base_log_proba for view in views if view.base_log_proba is not None]
+    return torch.cat(parts) if parts else None
+
+
+def _predicted(exchange: Exchange, fitted: Sequence[Weights], test: Sequence[Weights]) -> Weighed:
+    """Fit the pool to given weights and predict."""
+    prior = exchange.prior
+    of_fitted = [_votes(*both, prior) for both in zip(exchange.fitted, fitted, strict=True)]
+    of_test = [_votes(*both, prior) for both in zip(exchange.test, test, strict=True)]
+    together = torch.cat(of_fitted)
+    pool = _fit_pool(exchange, lambda scale: together)
+    return _finished(exchange, pool, of_fitted, of_test)
+
+
+def _with_learned_scales(exchange: Exchange) -> Weighed:
+    start = math.log(_tuned_scale(exchange))
+    log_scale = nn.Parameter(torch.full((len(exchange.memory),), start))
+
+    def votes(views: Sequence[View], scale: Tensor | None) -> list[Tensor]:
+        assert scale is not None  # it is learned
+        return [
+            _votes(
+                view,
+                [_plain("", *both) for both in zip(view.spaces, scale.exp(), strict=True)],
+                exchange.prior,
+            )
+            for view in views
+        ]
+
+    pool = _fit_pool(exchange, lambda scale: torch.cat(votes(exchange.fitted, scale)), log_scale)
+    with torch.no_grad():
+        parts = [votes(views, log_scale) for views in (exchange.fitted, exchange.test)]
+    found = _finished(exchange, pool, *parts)
+    return Weighed(found.proba, found.details | {"scale": log_scale.exp().tolist()})
+
+
+@torch.no_grad()
+def _finished(
+    exchange: Exchange, pool: _Pool, fitted: Sequence[Tensor], test: Sequence[Tensor]
+) -> Weighed:
+    """Average the views' probabilities, and bring both to the temperature of the fitted rows."""
+
+    def merged(views: Sequence[View], votes: Sequence[Tensor]) -> Tensor:
+        each = [pool(v, view.base_log_proba) for view, v in zip(views, votes, strict=True)]
+        return torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
+
+    ones = torch.ones(len(exchange.labels))
+    of_fitted = merged(exchange.fitted, fitted)
+    ridge = _RIDGE / len(exchange.labels)
+    temperature, nll = fit_temperature(of_fitted, exchange.labels, ones, ridge=ridge)
+    scores = merged(exchange.test, test) / temperature
+    proba = torch.softmax(scores.double(), dim=1).numpy()
+    return Weighed(proba, pool.describe() | {"temperature": temperature, "fitted_nll": nll})
+
+
+def base_alone(exchange: Exchange) -> Weighed:
+    """Test predictions of the base and a temperature, without any neighbor."""
+
+    def merged(views: Sequence[View]) -> Tensor:
+        each = [view.base_log_proba for view in views if view.base_log_proba is not None]
+        return torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
+
+    ones = torch.ones(len(exchange.labels))
+    ridge = _RIDGE / len(exchange.labels)
+    temperature, nll = fit_temperature(merged(exchange.fitted), exchange.labels, ones, ridge=ridge)
+    proba = torch.softmax(merged(exchange.test).double() / temperature, dim=1).numpy()
+    return Weighed(proba, {"temperature": temperature, "fitted_nll": nll})
+
+
+# --- the study's attention ----------------------------------------------------------------------
+
+
+def _multi_head(exchange: Exchange, progress: Progress) -> tuple[list[Weights], list[Weights]]:
+    """Train the study's attention on all folds but one at a time; test rows get the mean."""
+    n_rows, n_views = len(exchange.labels), len(exchange.fitted)
+    folds = make_folds(exchange.labels.numpy(), _FOLDS, exchange.seed)
+    fitted: list[Weights] = [
+        [torch.zeros_like(space.distances) for space in view.spaces] for view in exchange.fitted
+    ]
+    test: list[Weights] = [
+        [torch.zeros_like(space.distances) for space in view.spaces] for view in exchange.test
+    ]
+    for number, (others, held_out) in enumerate(folds):
+        progress(f"multi-head attention, fold {number + 1} of {len(folds)}")
+        stop = folds[number - 1][1] if len(folds) > 2 else held_out
+        train = np.setdiff1d(others, stop) if len(folds) > 2 else others
+        candidates = [
+            _train_multi_head(exchange, train, stop, lr, exchange.seed + number) for lr in _RATES
+        ]
+        model = min(candidates, key=lambda one: one[1])[0]
+        rows = torch.from_numpy(held_out)
+        for at in range(n_views):
+            found = model.weights(exchange.fitted[at].take(rows))
+            for kept, weight in zip(fitted[at], found, strict=True):
+                kept[rows] = weight
+            for kept, weight in zip(test[at], model.weights(exchange.test[at]), strict=True):
+                kept += weight / len(folds)
+    assert n_rows == len(fitted[0][0])  # every row is in one fold
+    return fitted, test
+
+
+class _MultiHead(nn.Module):
+    """The study's attention in every space, and the pool it is trained under."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self.memory = exchange.memory
+        self.attention = nn.ModuleList(
+            MultiHeadNeighborAttention(keys.shape[1], _heads_for(keys.shape[1]))
+            for keys in exchange.memory
+        )
+        self.pool = _Pool(len(exchange.memory), exchange.prior, exchange.has_base)
+
+    def attend(self, view: View) -> Weights:
+        """Weights (n, k) in each space."""
+        found = []
+        spaces = zip(
+            self.attention, self.memory, view.queries, view.positions, view.spaces, strict=True
+        )
+        for attention, memory, queries, positions, space in spaces:
+            mask = torch.isfinite(space.log_weight)
+            found.append(attention(queries, memory[positions], mask=mask))
+        return found
+
+    def forward(self, view: View) -> Tensor:
+        """Log-probabilities (n, C)."""
+        votes = _votes(view, self.attend(view), self.pool.prior)
+        result: Tensor = self.pool(votes, view.base_log_proba)
+        return result
+
+    @torch.no_grad()
+    def weights(self, view: View) -> Weights:
+        """Give what `attend` does, in chunks."""
+        rows = torch.arange(len(view.queries[0])).split(_CHUNK)
+        parts = [self.attend(view.take(some)) for some in rows]
+        return [torch.cat(of_space) for of_space in zip(*parts, strict=True)]
+
+
+def _heads_for(width: int) -> int:
+    return next(heads for heads in range(_HEADS, 0, -1) if width % heads == 0)
+
+
+def _train_multi_head(
+    exchange: Exchange, train: np.ndarray, stop: np.ndarray, lr: float, seed: int
+) -> tuple[_MultiHead, float]:
+    """Train on some of the fitted rows, in a view drawn per step; others decide when to stop.
+
+    Returns the model and its NLL on those others.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _MultiHead(exchange)
+    rows, views = torch.from_numpy(train), exchange.fitted
+    stopping = torch.from_numpy(stop)
+
+    def loss(batch: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+        view = views[int(torch.randint(len(views), (), generator=generator))]
+        some = rows[batch]
+        return {"loss": F.nll_loss(model(view.take(some)), exchange.labels[some])}
+
+    def evaluate(epoch: int) -> dict[str, float]:
+        parts = [model(views[0].take(some)) for some in stopping.split(_CHUNK)]
+        return {"nll": float(F.nll_loss(torch.cat(parts), exchange.labels[stopping]))}
+
+    config = EngineConfig.model_validate(_TRAINING | {"lr": lr})
+    train_epochs(BatchLoss(model, loss, len(train), evaluate), config, seed=seed, monitor="nll")
+    with torch.no_grad():
+        return model, evaluate(0)["nll"]
+
+
+# --- the classifier's own -----------------------------------------------------------------------
+
+
+@torch.no_grad()
+def own_weights(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
+    """Weights (n, k) that the head of the classifier gives the neighbors in each space."""
+    rows = torch.arange(len(spaces[0].labels)).split(_CHUNK)
+    parts = [_own_of_chunk(head, [space.take(some) for space in spaces]) for some in rows]
+    return [torch.cat(of_space) for of_space in zip(*parts, strict=True)]
+
+
+def _own_of_chunk(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
+    attention = head.attend(spaces)
+    left = torch.sigmoid(-attention.null)
+    return [
+        softmax_or_nothing(scores) * left[:, [at]] for at, scores in enumerate(attention.scores)
+    ]

@@ -1,0 +1,159 @@
+"""Which layers are measured, in settings that fit the number of tokens and neighbors."""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearwise.functional import attention_implementation
+from nearwise.names import did_you_mean
+from nearwise_lab.nn.layers import LAYER_ALIASES, token_layer
+
+BASELINE = "MultiHeadAttention"
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Size of an input: `batch` sequences of `tokens` tokens, `dim` wide, for `heads` heads.
+
+    `dtype` is a name of torch's: float32, float16, bfloat16 or float64.
+    """
+
+    batch: int
+    tokens: int
+    dim: int = 192
+    heads: int = 3
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "tokens", "dim", "heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+        if self.dtype not in ("float32", "float16", "bfloat16", "float64"):
+            raise ValueError(
+                f"dtype={self.dtype!r} is not one of float32, float16, bfloat16, float64."
+            )
+
+    def draw(self, device: torch.device | str = "cpu") -> Tensor:
+        """Draw an input that takes gradients."""
+        kind: torch.dtype = getattr(torch, self.dtype)
+        x = torch.randn(self.batch, self.tokens, self.dim, device=device, dtype=kind)
+        return x.requires_grad_()
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """A layer in one setting.
+
+    Attributes
+    ----------
+    name : str
+        How it is called in tables.
+    layer : str
+        Its name for `nearwise_lab.nn.layers.token_layer`.
+    options : dict
+        Its options.
+    plain : bool
+        Whether the plain implementation, in torch operations alone, is forced.
+    """
+
+    name: str
+    layer: str
+    options: dict[str, Any] = field(default_factory=dict)
+    plain: bool = False
+
+    def make(self, shape: LayerShape, device: torch.device | str = "cpu") -> nn.Module:
+        """Build the layer for inputs of a shape."""
+        kind: torch.dtype = getattr(torch, shape.dtype)
+        made = token_layer(self.layer)(shape.dim, shape.heads, **self.options)
+        return made.to(device=device, dtype=kind)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Context in which it is to run."""
+        return attention_implementation("plain") if self.plain else nullcontext()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its attributes as JSON can hold them."""
+        return asdict(self)
+
+
+def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
+    """Every layer of library and lab once, and the settings of ConvNN that differ in cost.
+
+    Parameters
+    ----------
+    n_tokens : int
+        A square, or one more (a class token), for the layer on a grid: else it is left out.
+    n_neighbors : int
+        Neighbors of the k-NN layers, and the kernel of neighborhoods and convolutions.
+
+    Returns
+    -------
+    choices : list of LayerChoice
+        `BASELINE`, PyTorch's own attention between the same projections, comes first.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer tokens than neighbors, or no neighbor.
+    """
+    k = n_neighbors
+    if not 1 <= k <= n_tokens:
+        raise ValueError(
+            f"n_neighbors={k} must lie between 1 and the {n_tokens} tokens. Change one of them."
+        )
+    nearest = {"n_neighbors": k}
+    sampled = {**nearest, "sampling": "random", "num_samples": min(n_tokens, max(32, 2 * k))}
+    choices = [
+        LayerChoice(BASELINE, BASELINE),
+        LayerChoice("KNNAttention", "KNNAttention", nearest),
+        LayerChoice("KNNAttention plain", "KNNAttention", nearest, plain=True),
+        LayerChoice("KvtAttention", "KvtAttention", nearest),
+        LayerChoice("ConvNNAttention", "ConvNNAttention", nearest),
+        LayerChoice(
+            "ConvNNAttention standard", "ConvNNAttention", {**nearest, "convolution": "standard"}
+        ),
+        LayerChoice("ConvNNAttention random", "ConvNNAttention", sampled),
+        LayerChoice("LocalAttention", "LocalAttention"),
+        LayerChoice("NeighborhoodAttention1D", "NeighborhoodAttention1D", {"kernel_size": k}),
+    ]
+    prefix = next((p for p in (0, 1) if math.isqrt(n_tokens - p) ** 2 == n_tokens - p), None)
+    if prefix is not None:
+        side = min(max(1, round(math.sqrt(k))), math.isqrt(n_tokens - prefix))
+        options = {"kernel_size": side, "num_prefix_tokens": prefix}
+        choices.append(LayerChoice("NeighborhoodAttention2D", "NeighborhoodAttention2D", options))
+    return [
+        *choices,
+        LayerChoice("SparseAttention", "SparseAttention"),
+        LayerChoice("BranchingAttention", "BranchingAttention", nearest),
+        LayerChoice("BranchingConv", "BranchingConv", {**nearest, "kernel_size": k}),
+        LayerChoice("TokenConvolution", "TokenConvolution", {"kernel_size": k}),
+    ]
+
+
+def pick_layers(choices: Sequence[LayerChoice], names: Sequence[str]) -> list[LayerChoice]:
+    """Pick layers by name, or that of `nearwise vit train`, the baseline always among them.
+
+    All without names.
+
+    Raises
+    ------
+    ValueError
+        If a name is not known; it suggests the nearest.
+    """
+    known = {choice.name.lower(): choice for choice in choices}
+    same = {alias.lower(): name.lower() for alias, name in LAYER_ALIASES.items()}
+    wanted = {BASELINE.lower()}
+    for name in names:
+        wanted.add(same.get(name.lower(), name.lower()))
+        if not wanted <= known.keys():
+            there = [choice.name for choice in choices]
+            raise ValueError(
+                f"Layer {name!r} is not known.{did_you_mean(name, there)} There are "
+                f"{', '.join(there)}."
+            )
+    return [choice for choice in choices if not names or choice.name.lower() in wanted]

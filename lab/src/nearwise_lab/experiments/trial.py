@@ -1,0 +1,264 @@
+"""One trial: fit one method on one split, measure it, keep what figures need."""
+
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from nearwise.data import Dataset, split_dataset
+from nearwise.metrics import evaluate_probabilities
+from nearwise.metrics.shots import shot_breakdown, uneven
+from nearwise.safe_files import plain
+from nearwise_lab.corrupt import label_noise
+from nearwise_lab.experiments.artifacts import artifact_path, save_json, save_predictions
+from nearwise_lab.experiments.measure import PeakMemory, one_row_ms, stored_mb
+from nearwise_lab.experiments.methods import Method
+from nearwise_lab.experiments.peers.foundation import Checkpoint
+from nearwise_lab.experiments.records import Record
+from nearwise_lab.interrupts import whole_or_nothing
+from nearwise_lab.results.gallery import make_gallery
+from nearwise_lab.results.measures import Predictions
+
+NoiseKind = Literal["symmetric", "asymmetric"]
+WARM_UP_ROWS = 8
+HALVES = {"base-alone": "base_proba", "neighbors-alone": "neighbor_proba"}
+CHOICES = ("temperature_", "oof_nll_", "n_rounds_", "n_epochs_")  # of peers
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is shared by all trials of a comparison."""
+
+    folder: Path
+    noise: float
+    noise_kind: NoiseKind
+    test_size: float
+    gallery_seed: int
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    weights: Mapping[str, Checkpoint] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training rows with their (possibly noisy) labels, clean test rows, further views of both."""
+
+    dataset: Dataset
+    seed: int
+    test_index: np.ndarray
+    X_train: Any
+    y_train: np.ndarray
+    X_test: Any
+    y_test: np.ndarray
+    classes: np.ndarray
+    train_views: tuple[Any, ...] = ()
+    test_views: tuple[Any, ...] = ()
+
+    def views(self, method: Method, *, test: bool) -> dict[str, Any]:
+        """Give the argument that hands a method further views of the rows, where it takes them."""
+        if not method.takes_views:
+            return {}
+        if not self.train_views:
+            raise ValueError(
+                f"{method.name} needs further views of the rows, and {self.dataset.name} has none."
+            )
+        return {"views": list(self.test_views if test else self.train_views)}
+
+
+def make_split(dataset: Dataset, seed: int, setting: Setting) -> Split:
+    """Split a data set by seed and put the noise into the training labels only."""
+    train, test = split_dataset(dataset, seed, setting.test_size)
+    X_train, y_train = dataset.rows(train)
+    X_test, y_test = dataset.rows(test)
+    classes = dataset.classes
+    if setting.noise > 0:
+        y_train = label_noise(y_train, setting.noise, setting.noise_kind, seed, classes=classes)
+    positions = np.searchsorted(classes, y_test)
+    views = dataset.views.values()
+    return Split(
+        dataset, seed, test, X_train, y_train, X_test, positions, classes,
+        tuple(view[train] for view in views), tuple(view[test] for view in views),
+    )  # fmt: skip
+
+
+def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
+    """Fit and measure one method; a failure becomes a failed record with its reason.
+
+    Parameters
+    ----------
+    method : Method
+        What to build and fit.
+    split : Split
+        Training and test rows.
+    setting : Setting
+        Noise, folder for artifacts, and the facts every record carries.
+
+    Returns
+    -------
+    list of Record
+        The method's row last; before it, for attention, a row for each half.
+    """
+    blank = Record(
+        dataset=split.dataset.name,
+        method=method.name,
+        seed=split.seed,
+        noise=setting.noise,
+        noise_kind=setting.noise_kind,
+        n_train=len(split.y_train),
+        n_test=len(split.y_test),
+        n_classes=len(split.classes),
+        versions=setting.versions,
+        hardware=setting.hardware,
+        command=setting.command,
+    )
+    try:
+        with warnings.catch_warnings():
+            # A solver at its iteration limit is part of the method as documented.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return _fit_and_measure(method, split, setting, blank)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return [replace(blank, status="failed", reason=reason[:1000], time=_now())]
+
+
+def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Record) -> list[Record]:
+    model: Any = method(
+        split.seed,
+        blank.n_train,
+        blank.n_classes,
+        split.dataset.kind,
+        setting.weights.get(method.name),
+    )
+    with whole_or_nothing(), PeakMemory() as memory:
+        start, cpu_start = time.perf_counter(), time.process_time()
+        model.fit(split.X_train, split.y_train, **split.views(method, test=False))
+        fit_seconds = time.perf_counter() - start
+        fit_cpu_seconds = time.process_time() - cpu_start
+    views = split.views(method, test=True)
+    few = {name: [view[:WARM_UP_ROWS] for view in given] for name, given in views.items()}
+    model.predict_proba(split.X_test[:WARM_UP_ROWS], **few)
+    start = time.perf_counter()
+    raw = model.predict_proba(split.X_test, **views)
+    predict_us = 1e6 * (time.perf_counter() - start) / len(split.y_test)
+    proba = align(raw, model.classes_, split.classes)
+
+    def predict_one(row: int) -> None:
+        one = {name: [view[row : row + 1] for view in given] for name, given in views.items()}
+        model.predict_proba(split.X_test[row : row + 1], **one)
+
+    last = model[-1] if hasattr(model, "steps") else model
+    halves, null_mass = _halves(last, split, setting, blank, views)
+    _keep_artifacts(method.name, last, split, setting, _predictions(split, proba))
+    whole = replace(
+        blank,
+        **_metrics(split, proba),
+        k=_neighbors_consulted(last, split),
+        null_mass=null_mass,
+        fit_seconds=fit_seconds,
+        fit_cpu_seconds=fit_cpu_seconds,
+        predict_us_per_row=predict_us,
+        one_row_ms=one_row_ms(predict_one, len(split.y_test)),
+        model_mb=stored_mb(model),
+        peak_memory_mib=memory.mib,
+        choice=_choices(last),
+        time=_now(),
+    )
+    return [*halves, whole]
+
+
+def align(proba: Any, classes: np.ndarray, all_classes: np.ndarray) -> np.ndarray:
+    """Spread probabilities over all classes; a class absent from training gets 0.
+
+    Parameters
+    ----------
+    proba : array of shape (n_rows, n_known)
+        Columns in the order of `classes`.
+    classes : ndarray of shape (n_known,)
+        Classes the model has; all in `all_classes`.
+    all_classes : ndarray of shape (n_classes,)
+        Sorted.
+
+    Returns
+    -------
+    float64 ndarray of shape (n_rows, n_classes)
+        Rows scaled to sum to 1 exactly.
+    """
+    proba = np.asarray(proba, dtype=np.float64)
+    full = np.zeros((len(proba), len(all_classes)))
+    full[:, np.searchsorted(all_classes, classes)] = proba
+    return full / full.sum(axis=1, keepdims=True)
+
+
+def _metrics(split: Split, proba: np.ndarray) -> dict[str, Any]:
+    counts = np.bincount(np.searchsorted(split.classes, split.y_train), minlength=proba.shape[1])
+    details = {"shots": shot_breakdown(split.y_test, proba, counts)} if uneven(counts) else {}
+    return {**evaluate_probabilities(split.y_test, proba), "details": details}
+
+
+def _halves(
+    model: Any, split: Split, setting: Setting, blank: Record, views: dict[str, Any]
+) -> tuple[list[Record], float | None]:
+    """Measure the base alone and the neighbors alone, and the mean mass of the null."""
+    if not hasattr(model, "query"):
+        return [], None
+    parts = model.query(split.X_test, **views).parts
+    rows = []
+    for half, attribute in HALVES.items():
+        given = getattr(parts, attribute)
+        if given is None:
+            continue
+        proba = align(given, model.classes_, split.classes)
+        name = f"{blank.method}:{half}"
+        predictions = _predictions(split, proba)
+        save_predictions(_path(setting, split, name, "predictions", "npz"), predictions)
+        rows.append(
+            replace(blank, **_metrics(split, proba), method=name, part_of=blank.method, time=_now())
+        )
+    return rows, float(np.mean(parts.null_mass))
+
+
+def _predictions(split: Split, proba: np.ndarray) -> Predictions:
+    return Predictions(split.y_test, proba, split.test_index, [str(c) for c in split.classes])
+
+
+def _path(setting: Setting, split: Split, method: str, what: str, suffix: str) -> Path:
+    return artifact_path(setting.folder, what, split.dataset.name, method, split.seed, suffix)
+
+
+def _keep_artifacts(
+    name: str, model: Any, split: Split, setting: Setting, predictions: Predictions
+) -> None:
+    save_predictions(_path(setting, split, name, "predictions", "npz"), predictions)
+    history = getattr(getattr(model, "report_", None), "history", getattr(model, "history_", None))
+    if history:
+        save_json(_path(setting, split, name, "curves", "json"), history)
+    if hasattr(model, "explain") and split.seed == setting.gallery_seed:
+        gallery = make_gallery(model, split.dataset, split.test_index, predictions)
+        save_json(_path(setting, split, name, "galleries", "json"), gallery)
+
+
+def _neighbors_consulted(model: Any, split: Split) -> int | None:
+    k = getattr(model, "n_neighbors_", None)
+    if k is None and hasattr(model, "kneighbors"):  # n_neighbors="auto" is settled in fit
+        k = len(model.kneighbors(split.X_test[:1])[0][0])
+    return None if k is None else int(k)
+
+
+def _choices(model: Any) -> dict[str, Any]:
+    if report := getattr(model, "report_", None):
+        names = ("temperature", "calibration_source", "oof_nll")
+        return plain(report.choice | {name: getattr(report, name) for name in names})
+    chosen = dict(getattr(model, "choice_", {}))
+    chosen |= {n.rstrip("_"): getattr(model, n) for n in CHOICES if hasattr(model, n)}
+    return plain(chosen)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

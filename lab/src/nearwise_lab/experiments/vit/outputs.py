@@ -1,0 +1,125 @@
+"""What a run writes: three text files, JSON lines, and the model."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from nearwise.memory.store import read_folder, write_folder
+from nearwise.safe_files import write_whole
+from nearwise_lab.experiments.vit.model import Cost
+from nearwise_lab.experiments.vit.settings import VitSettings
+from nearwise_lab.vit_files import ARGS, MODEL
+
+KIND = "nearwise-vit"
+FORMAT_VERSION = 1
+CHECKPOINT = "checkpoint"
+MODEL_TEXT, RESULTS = "model.txt", "train_eval_results.txt"
+EPOCHS, SUMMARY, SETTINGS = "epochs.jsonl", "summary.json", "settings.json"
+OWN_FILES = (ARGS, MODEL_TEXT, RESULTS, EPOCHS, SUMMARY)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file aside and move it into place, so that a reader never sees half of it."""
+    write_whole(path, text.encode("utf-8"))
+
+
+def write_args(folder: Path, settings: VitSettings, facts: Mapping[str, Any]) -> None:
+    """Write every argument, ``name: value`` per line, and what follows from the data."""
+    given = settings.model_dump()
+    lines = [f"{name}: {value}" for name, value in {**given, **facts}.items()]
+    write_text(folder / ARGS, "\n".join(lines) + "\n")
+
+
+def write_model_text(folder: Path, model: nn.Module, cost: Cost) -> None:
+    """Write the architecture, and the parameters of each part."""
+    lines = [repr(model), "", "Parameters"]
+    for name, part in model.named_children():
+        lines.append(f"{name:<16} {sum(p.numel() for p in part.parameters()):>14,}")
+    own = sum(p.numel() for p in model.parameters(recurse=False))
+    lines += [f"{'tokens':<16} {own:>14,}"] if own else []
+    lines += [
+        f"{'total':<16} {cost.parameters:>14,}",
+        f"{'trainable':<16} {cost.trainable:>14,}",
+        f"Tokens of an image: {cost.tokens}",
+        f"GFLOPs of a forward pass of one image: {cost.gflops:.4f} (a multiply-add is two)",
+    ]
+    write_text(folder / MODEL_TEXT, "\n".join(lines) + "\n")
+
+
+def write_history(folder: Path, history: Sequence[Mapping[str, Any]], cost: Cost) -> None:
+    """Write the results of all epochs so far, as text and as JSON lines."""
+    lines = [
+        f"Model Complexity: GFLOPs: {cost.gflops:.4f}, Trainable Parameters: "
+        f"{cost.trainable / 1e6:.4f} M"
+    ]
+    lines += [epoch_line(record) for record in history]
+    tested = [r for r in history if "test_top1" in r["evaluation"]]
+    if history:
+        mean = sum(record["train_seconds"] for record in history) / len(history)
+        lines += ["", f"Average Epoch Time: {mean:.4f}s"]
+    if tested:
+        best = max(tested, key=lambda record: record["evaluation"]["test_top1"])
+        accuracy = best["evaluation"]["test_top1"]
+        lines.append(f"Max Accuracy: {accuracy:.4f}% at Epoch {best['epoch']}")
+    write_text(folder / RESULTS, "\n".join(lines) + "\n")
+    write_text(folder / EPOCHS, "".join(json.dumps(record) + "\n" for record in history))
+
+
+def epoch_line(record: Mapping[str, Any]) -> str:
+    """One epoch in the form of the published code, and validation where there is some."""
+    parts = [f"[Epoch {record['epoch']:03d}] Time: {record['train_seconds']:.4f}s"]
+    parts.append("[Train] " + _numbers(record["train"], ""))
+    values = record["evaluation"]
+    for title, prefix in (("Validation", "validation_"), ("Test", "test_")):
+        if f"{prefix}loss" in values:
+            parts.append(f"[{title}] " + _numbers(values, prefix))
+    return " | ".join(parts)
+
+
+def _numbers(values: Mapping[str, float], prefix: str) -> str:
+    loss, top1, top5 = (values[prefix + name] for name in ("loss", "top1", "top5"))
+    return f"Loss: {loss:.8f} Accuracy: Top1: {top1:.4f}%, Top5: {top5:.4f}%"
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write what a run came to; a number that is not finite becomes null."""
+    plain = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in summary.items()
+    }
+    write_text(folder / SUMMARY, json.dumps(plain, indent=1) + "\n")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read what `write_summary` wrote."""
+    found: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    return found
+
+
+def save_model(folder: Path, model: nn.Module, meta: Mapping[str, Any]) -> None:
+    """Keep the weights with all that is needed to build the model and to feed it."""
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    write_folder(
+        folder / MODEL, kind=KIND, format_version=FORMAT_VERSION, tensors=state, meta=dict(meta)
+    )
+
+
+def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_model` wrote.
+
+    Raises
+    ------
+    ValueError
+        If there is no model, or it is damaged or newer than this version.
+    """
+    if not (folder / MODEL).is_dir():
+        raise ValueError(
+            f"{folder} holds no trained model. Let 'nearwise vit train' finish there, or name the "
+            "folder of a run that has."
+        )
+    found = read_folder(folder / MODEL, kind=KIND, newest_version=FORMAT_VERSION)
+    return dict(found.tensors), dict(found.meta)

@@ -1,0 +1,142 @@
+"""Settings of the training of a neural field."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nearwise.training.settings import refuse_unknown
+from nearwise_lab.nn.field import PRESETS, PerceiverConfig, perceiver_config
+from nearwise_lab.training.runs import RunConfig
+
+Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
+# what a preset is trained with unless a setting changes it
+_RECIPES: dict[str, dict[str, Any]] = {
+    "original": {"epochs": 50, "batch_size": 64, "lr": 2e-4},
+    "S": {"epochs": 20, "batch_size": 256, "lr": 1e-3, "n_queries": 256},
+    "S64": {"epochs": 20, "batch_size": 256, "lr": 1e-3, "n_queries": 256},
+    "XS": {"epochs": 20, "batch_size": 128, "lr": 2e-3, "n_queries": 128},
+    "digits": {"n_anchors": 32, "n_candidates": 64},
+}
+_NCE_PIXELS = 1.24  # deviation of the contrastive target, in pixels
+_NCE_WIDEST = 0.2
+
+
+class FieldConfig(BaseModel):
+    """Settings of `train_field`.
+
+    Unknown settings raise an error that names the nearest known one. Where none is given, epochs,
+    batch size, rate, points and positions are the preset's own.
+
+    Parameters
+    ----------
+    objective : {"reconstruction", "sparse", "nce", "sparse-nce"}, default="reconstruction"
+        Reconstruct the image from all its pixels, or ("sparse") from `context` of them; with
+        "nce" two views are also to be matched position by position.
+    preset : {"original", "S", "S64", "XS", "digits"}, default="digits"
+        Sizes of the model, see `make_perceiver`.
+    model : dict
+        Settings of `PerceiverConfig` to change, such as ``{"num_neighbors": 9}``.
+    context : float in (0, 1), default=0.2
+        Share of the pixels that the sparse objectives show.
+    layout : {"per-image", "fixed"}, default="per-image"
+        Whether these are other pixels for each image and step, or always the same.
+    n_queries : int or None, default=None
+        Pixels of each image that are decoded in a step, drawn again each time; None is all.
+    loss_on : {"all", "masked"}, default="all"
+        Whether the sparse objectives also count the pixels they were shown.
+    epochs, batch_size, lr : default=30, 64, 2e-3
+    weight_decay : float, default=0.01
+    warmup : float in [0, 1), default=0.05
+        Share of the steps in which the rate rises; then it falls as a cosine.
+    gradient_clip, precision, compile, compile_mode, ema_decay, evaluate_every, checkpoint_every
+        As in `RunConfig`.
+    nce_weight : float, default=0.1
+        Weight of the contrastive term; it rises from 0 within the share `nce_ramp` of the steps.
+    nce_ramp : float in [0, 1], default=0.125
+    nce_temperature : float, default=0.1
+    nce_sigma : float or None, default=None
+        Deviation of the target in coordinates; None is 1.24 pixels, 0.2 at most.
+    nce_dim : int, default=128
+        Width of what is compared.
+    n_anchors, n_candidates : int, default=64, 256
+        Positions in the first and in the second view, drawn again each time.
+    angle, smallest, shift
+        Of the second view, see `random_warps`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    objective: Objective = "reconstruction"
+    preset: Literal["original", "S", "S64", "XS", "digits"] = "digits"
+    model: dict[str, Any] = Field(default_factory=dict)
+
+    context: float = Field(0.2, gt=0, lt=1)
+    layout: Literal["per-image", "fixed"] = "per-image"
+    n_queries: int | None = Field(None, ge=1)
+    loss_on: Literal["all", "masked"] = "all"
+
+    epochs: int = Field(30, ge=1)
+    batch_size: int = Field(64, ge=1)
+    lr: float = Field(2e-3, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    warmup: float = Field(0.05, ge=0, lt=1)
+    gradient_clip: float | None = Field(1.0, gt=0)
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
+    ema_decay: float | None = Field(None, gt=0, lt=1)
+    evaluate_every: int = Field(1, ge=1)
+    checkpoint_every: int = Field(1, ge=1)
+
+    nce_weight: float = Field(0.1, ge=0)
+    nce_ramp: float = Field(0.125, ge=0, le=1)
+    nce_temperature: float = Field(0.1, gt=0)
+    nce_sigma: float | None = Field(None, gt=0)
+    nce_dim: int = Field(128, ge=1)
+    n_anchors: int = Field(64, ge=1)
+    n_candidates: int = Field(256, ge=2)
+    angle: float = Field(12.0, ge=0, le=180)
+    smallest: float = Field(0.85, gt=0, le=1)
+    shift: float = Field(0.1, ge=0, lt=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, values: Any) -> Any:
+        values = refuse_unknown(values, cls, "neural field")
+        if isinstance(values, dict):
+            values = {**_RECIPES.get(values.get("preset", "digits"), {}), **values}
+        return values
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the model is trained on a share of the pixels."""
+        return self.objective in ("sparse", "sparse-nce")
+
+    @property
+    def has_nce(self) -> bool:
+        """Whether there is a contrastive term."""
+        return self.objective in ("nce", "sparse-nce")
+
+    def perceiver(self, image_size: tuple[int, int], channels: int) -> PerceiverConfig:
+        """Sizes of the model for some images."""
+        assert self.preset in PRESETS
+        return perceiver_config(self.preset, image_size=image_size, channels=channels, **self.model)
+
+    def engine(self) -> RunConfig:
+        """Return the settings of the loop."""
+        names = (
+            "epochs", "batch_size", "lr", "weight_decay", "gradient_clip", "precision", "compile",
+            "compile_mode", "ema_decay", "evaluate_every", "checkpoint_every",
+        )  # fmt: skip
+        return RunConfig(
+            optimizer="adamw",
+            schedule="cosine",
+            warmup_epochs=self.warmup * self.epochs,
+            **{name: getattr(self, name) for name in names},
+        )
+
+    def sigma(self, image_size: tuple[int, int]) -> float:
+        """Deviation of the contrastive target for images of a size."""
+        if self.nce_sigma is not None:
+            return self.nce_sigma
+        return min(_NCE_WIDEST, 2 * _NCE_PIXELS / max(1, max(image_size) - 1))

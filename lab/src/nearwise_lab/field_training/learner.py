@@ -1,0 +1,164 @@
+"""One step of a neural field's training: what is shown, what is queried, and the losses."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearwise.data.contexts import Context
+from nearwise_lab.field_training.config import FieldConfig
+from nearwise_lab.field_training.contrast import dense_info_nce
+from nearwise_lab.field_training.warp import AffineWarp, random_warps
+from nearwise_lab.nn.field import PerceiverAutoencoder, coordinate_grid
+
+
+class SecondView(NamedTuple):
+    """What the contrastive term needs for a batch.
+
+    Attributes
+    ----------
+    images : Tensor of shape (B, C, H, W)
+    shown : int64 Tensor of shape (B, n) or None
+        Pixels of the view that are shown.
+    anchors : Tensor of shape (B, A, 2)
+        Positions in the image.
+    places : Tensor of shape (B, A, 2)
+        Where they come to lie in the view.
+    others : Tensor of shape (B, C, 2)
+        Positions in the view.
+    """
+
+    images: Tensor
+    shown: Tensor | None
+    anchors: Tensor
+    places: Tensor
+    others: Tensor
+
+
+class FieldLearner(nn.Module):
+    """A neural field with the head that its contrastive term needs; a call returns the losses.
+
+    Parameters
+    ----------
+    model : PerceiverAutoencoder
+    config : FieldConfig
+    seed : int
+        Of the head's first weights, and of the pixels that are shown and queried.
+    """
+
+    def __init__(self, model: PerceiverAutoencoder, config: FieldConfig, seed: int) -> None:
+        super().__init__()
+        self.model, self.config, self.seed = model, config, seed
+        self.sigma = config.sigma(model.config.image_size)
+        self.head: nn.Linear | None = None
+        if config.has_nce:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                self.head = nn.Linear(2 * model.config.fourier_features, config.nce_dim)
+
+    def forward(
+        self,
+        images: Tensor,
+        shown: Tensor | None = None,
+        asked: Tensor | None = None,
+        second: SecondView | None = None,
+    ) -> dict[str, Tensor]:
+        """Return the losses of a batch.
+
+        Parameters
+        ----------
+        images : Tensor of shape (B, C, H, W)
+            In [0, 1].
+        shown : int64 Tensor of shape (B, n), optional
+            Pixels to encode; default all.
+        asked : int64 Tensor of shape (B, Q), optional
+            Pixels to decode; default all.
+        second : SecondView, optional
+
+        Returns
+        -------
+        losses : dict of str to scalar Tensor
+            "mse" over the pixels that count, in the squared unit of the images; with a second
+            view "nce".
+        """
+        batch = [images] if second is None else [images, second.images]
+        contexts = None
+        if shown is not None:
+            hidden = [shown] if second is None else [shown, second.shown]
+            contexts = torch.cat([part for part in hidden if part is not None])
+        tokens = self.model.encode_points(*self.model._points(torch.cat(batch), contexts))
+        first, *rest = tokens.chunk(len(batch))
+        losses = {"mse": self._reconstruction(first, images, shown, asked)}
+        if second is not None:
+            losses["nce"] = self._contrast(first, rest[0], second)
+        return losses
+
+    def _reconstruction(
+        self, tokens: Tensor, images: Tensor, shown: Tensor | None, asked: Tensor | None
+    ) -> Tensor:
+        grid = coordinate_grid(images.shape[2], images.shape[3], device=images.device)
+        values = images.flatten(2).transpose(1, 2)
+        if asked is not None:
+            grid = grid[asked]
+            values = values.gather(1, asked[..., None].expand(-1, -1, values.shape[2]))
+        decoded = self.model.pixels(self.model.features(tokens, grid))
+        errors = (decoded.float() - values.float()).square().mean(-1)
+        if shown is None or self.config.loss_on == "all":
+            return errors.mean()
+        n_pixels = images.shape[2] * images.shape[3]
+        counts = torch.ones(len(images), n_pixels, device=images.device).scatter(1, shown, 0.0)
+        counts = counts if asked is None else counts.gather(1, asked)
+        return (errors * counts).sum() / counts.sum().clamp_min(1)
+
+    def _contrast(self, first: Tensor, other: Tensor, second: SecondView) -> Tensor:
+        assert self.head is not None  # made with the contrastive objectives
+        projected = [
+            F.normalize(self.head(self.model.features(tokens, coords)).float(), dim=-1)
+            for tokens, coords in ((first, second.anchors), (other, second.others))
+        ]
+        return dense_info_nce(
+            projected[0],
+            projected[1],
+            second.places,
+            second.others,
+            temperature=self.config.nce_temperature,
+            sigma=self.sigma,
+        )
+
+    def shown(self, rows: Tensor, draw: int) -> Tensor | None:
+        """Pixels (B, n) that a sparse objective shows of some images; None is all."""
+        if not self.config.is_sparse:
+            return None
+        if self.config.layout == "fixed":  # in every step and stage, the one that probes show
+            return Context("fixed", self.config.context).indices(self._n_pixels, rows)
+        context = Context("per-image", self.config.context, self.seed)
+        return context.indices(self._n_pixels, rows, draw)
+
+    def asked(self, rows: Tensor, draw: int) -> Tensor | None:
+        """Pixels (B, Q) that are decoded of some images; None is all."""
+        wanted, n_pixels = self.config.n_queries, self._n_pixels
+        if wanted is None or wanted >= n_pixels:
+            return None
+        # another seed than that of the shown pixels: which are queried must not depend on these
+        context = Context("per-image", wanted / n_pixels, self.seed + 1_000_003)
+        return context.indices(n_pixels, rows, draw)
+
+    def second_view(
+        self, images: Tensor, shown: Tensor | None, generator: torch.Generator
+    ) -> SecondView:
+        """Draw a view of each image and the positions to match."""
+        config, n = self.config, len(images)
+        warp: AffineWarp = random_warps(
+            n, generator, angle=config.angle, smallest=config.smallest, shift=config.shift
+        )
+        n_places = config.n_anchors + config.n_candidates
+        drawn = 2 * torch.rand(n, n_places, 2, generator=generator) - 1
+        warp, drawn = warp.to(images.device), drawn.to(images.device)
+        anchors, others = drawn.split([config.n_anchors, config.n_candidates], dim=1)
+        return SecondView(warp.images(images), shown, anchors, warp.points(anchors), others)
+
+    @property
+    def _n_pixels(self) -> int:
+        height, width = self.model.config.image_size
+        return height * width

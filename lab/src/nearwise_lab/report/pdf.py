@@ -1,0 +1,185 @@
+"""A report as a PDF: its parts as data, laid out by templates/report.typ with typst's own fonts."""
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, Literal
+
+from nearwise.conditions import require_extra
+from nearwise_lab.report.document import Block, Document, Terms, Words, flat_blocks
+from nearwise_lab.report.drawing import Picture, print_svg
+from nearwise_lab.results.gallery import Example, Gallery, Shown
+from nearwise_lab.results.measures import Cell, Table
+
+_TEMPLATE = files("nearwise_lab.report") / "templates" / "report.typ"
+_MAX_IMAGES, _MAX_NEIGHBORS = 5, 8  # of a gallery of images
+_MAX_ROWS, _MAX_ROW_NEIGHBORS = 3, 5  # of a gallery of rows
+PIXELS_PER_INCH = 300.0
+_ONE_FIGURE = b"""
+#set document(date: none)
+#set page(width: auto, height: auto, margin: 0pt)
+#set text(font: "Libertinus Serif")
+#image(bytes(sys.inputs.svg), format: "svg")
+"""
+# A PNG as an SVG, for JSON holds no bytes.
+_PIXELS = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1">'
+    '<image width="1" height="1" image-rendering="pixelated" href="{}"/></svg>'
+)
+_WORDS = {"wrong": "where {} was wrong", "uncertain": "where {} was right but unsure"}
+
+
+def document_pdf(document: Document) -> bytes:
+    """Render a document as PDF.
+
+    Parameters
+    ----------
+    document : Document
+
+    Returns
+    -------
+    bytes
+        The file: a title page with the contents, then every section. The same document gives the
+        same bytes, whatever fonts the machine has.
+
+    Raises
+    ------
+    ImportError
+        If typst is missing.
+    """
+    require_extra("a report as PDF", "pdf", "typst", of="nearwise-lab")
+    import typst
+
+    content = {
+        "title": document.title,
+        "lead": document.lead,
+        "footer": document.footer,
+        "sections": [
+            {
+                "title": section.title,
+                "level": section.level,
+                "blocks": [b for block in flat_blocks(section) for b in _block(block)],
+            }
+            for section in document.sections
+        ],
+    }
+    return typst.compile(
+        _TEMPLATE.read_bytes(),
+        format="pdf",
+        sys_inputs={"document": json.dumps(content)},
+        ignore_system_fonts=True,
+    )
+
+
+def picture_files(picture: Picture) -> dict[str, bytes]:
+    """Render a figure by itself, for a paper or a slide.
+
+    Returns
+    -------
+    files : dict
+        "svg", whose text takes the reader's fonts, and "pdf" and "png" (of `PIXELS_PER_INCH`),
+        the same bytes for the same figure, whatever fonts the machine has.
+    """
+    require_extra("figures as files", "pdf", "typst", of="nearwise-lab")
+    import typst
+
+    svg = print_svg(picture.svg)
+
+    def compiled(form: Literal["pdf", "png"]) -> bytes:
+        file: bytes = typst.compile(
+            _ONE_FIGURE,
+            format=form,
+            ppi=PIXELS_PER_INCH,
+            sys_inputs={"svg": svg},
+            ignore_system_fonts=True,
+        )
+        return file
+
+    lone = svg.replace("<svg ", '<svg font-family="sans-serif" ', 1)
+    return {"svg": f"{lone}\n".encode(), "pdf": compiled("pdf"), "png": compiled("png")}
+
+
+def _block(block: Block) -> list[dict[str, Any]]:
+    """Turn a block into what the template reads; images are SVG."""
+    if isinstance(block, Words):
+        return [{"kind": "words", "text": block.text, "style": block.style}]
+    if isinstance(block, Terms):
+        return [{"kind": "terms", "items": block.items}]
+    if isinstance(block, Table):
+        return [_table(block)]
+    if isinstance(block, Picture):
+        svg = print_svg(block.svg)
+        return [{"kind": "picture", "svg": svg, "alt": block.alt, "caption": block.caption}]
+    if isinstance(block, Gallery):
+        return _gallery(block)
+    raise TypeError(f"No form in a PDF for {type(block).__name__}.")
+
+
+def _table(table: Table) -> dict[str, Any]:
+    rows = [
+        [
+            {"text": cell.text, "mark": cell.mark, "detail": cell.detail}
+            for cell in (Cell(name), *cells)
+        ]
+        for name, cells in table.rows
+    ]
+    return {
+        "kind": "table",
+        "title": table.title,
+        "caption": table.caption,
+        "columns": table.columns,
+        "rows": rows,
+        "wrap": table.wrap,
+    }
+
+
+def _gallery(gallery: Gallery) -> list[dict[str, Any]]:
+    """Images with their neighbors, or a table of rows: the wrong ones, then the unsure ones."""
+    blocks = []
+    for why, examples in (("wrong", gallery.wrong), ("uncertain", gallery.uncertain)):
+        title = f"{gallery.dataset}, {_WORDS[why].format(gallery.method)}, seed {gallery.seed}"
+        if examples and examples[0].row.image:
+            blocks.append(_images(title, examples[:_MAX_IMAGES]))
+        elif examples:
+            blocks.append(_table(_row_table(title, gallery.columns, examples[:_MAX_ROWS])))
+    return blocks
+
+
+def _images(title: str, examples: Sequence[Example]) -> dict[str, Any]:
+    def shown(row: Shown, text: str, agrees: bool = False) -> dict[str, Any]:
+        svg = None if row.image is None else _PIXELS.format(row.image)
+        return {"svg": svg, "text": text, "agrees": agrees}
+
+    rows = [
+        [shown(example.row, _prediction(example).replace(", ", "\n"))]
+        + [
+            shown(n.row, f"{n.label} ({100 * n.weight:.0f} %)", n.agrees)
+            for n in example.neighbors[:_MAX_NEIGHBORS]
+        ]
+        for example in examples
+    ]
+    caption = (
+        "Left the test image; beside it its strongest neighbors, their labels and attention "
+        "weights. A label equal to the true one is framed."
+    )
+    return {"kind": "gallery", "title": title, "caption": caption, "rows": rows}
+
+
+def _prediction(example: Example) -> str:
+    prediction = f"{example.predicted} ({100 * example.confidence:.0f} %)"
+    return f"{prediction}, true {example.true}" if example.why == "wrong" else prediction
+
+
+def _row_table(title: str, columns: Sequence[str], examples: Sequence[Example]) -> Table:
+    table = Table(
+        title,
+        "Each test row with its strongest neighbors: labels, attention weights, distances.",
+        ["row", "label", "weight", "distance", *columns],
+    )
+    for number, example in enumerate(examples, start=1):
+        query = [Cell(example.true, "best"), Cell(_prediction(example)), Cell("")]
+        table.rows.append((f"query {number}", [*query, *map(Cell, example.row.values)]))
+        for rank, n in enumerate(example.neighbors[:_MAX_ROW_NEIGHBORS], start=1):
+            cells = [Cell(n.label), Cell(f"{100 * n.weight:.1f} %"), Cell(f"{n.distance:.3g}")]
+            table.rows.append((f"neighbor {rank}", [*cells, *map(Cell, n.row.values)]))
+    return table

@@ -1,0 +1,5 @@
+"""What is measured on predictions, and their rows."""
+
+from nearwise.conditions import require_extra
+
+require_extra("A page of results", "figures", "matplotlib", of="nearwise-lab")

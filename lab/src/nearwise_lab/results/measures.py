@@ -1,0 +1,333 @@
+"""What is measured on predictions, how it is shown, and which difference counts as better."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nearwise.metrics import aurc, ece
+from nearwise.metrics.intervals import percentiles
+from nearwise_lab.comparisons import PairedDifference, paired_bootstrap, paired_difference
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Probabilities of one method for the test part of one split.
+
+    Attributes
+    ----------
+    y : int64 ndarray of shape (n_test,)
+        True class positions.
+    proba : float64 ndarray of shape (n_test, n_classes)
+        Rows sum to 1.
+    test_index : int64 ndarray of shape (n_test,)
+        Row positions in the data set.
+    classes : list of str
+        Class names by position.
+    """
+
+    y: np.ndarray
+    proba: np.ndarray
+    test_index: np.ndarray
+    classes: list[str]
+
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a column of the records is shown.
+
+    Attributes
+    ----------
+    key : str
+        Field of `Record`, or a path into its details, such as "shots.many".
+    title : str
+        Column heading.
+    digits : int
+        Decimals shown.
+    higher_is_better : bool or None
+        None for columns where neither end is good (costs are shown, not ranked).
+    scale : float
+        Factor applied before showing.
+    interval : bool
+        Whether the half-interval is shown beside the mean.
+    """
+
+    key: str
+    title: str
+    digits: int
+    higher_is_better: bool | None = False
+    scale: float = 1.0
+    interval: bool = True
+
+
+MEASURES = (
+    Measure("accuracy", "accuracy", 4, True),
+    Measure("macro_f1", "macro F1", 4, True),
+    Measure("nll", "NLL", 4),
+    Measure("brier", "Brier", 4),
+    Measure("ece", "ECE", 4),
+    Measure("equal_mass_ece", "equal-mass ECE", 4),
+    Measure("smooth_ece", "smooth ECE", 4),
+    Measure("signed_gap", "signed gap", 4, None, interval=False),
+    Measure("aurc", "AURC x1000", 1, False, 1000.0),
+    Measure("augrc", "AUGRC x1000", 1, False, 1000.0),
+    Measure("fit_seconds", "fit s", 1, None, interval=False),
+    Measure("fit_cpu_seconds", "fit CPU s", 1, None, interval=False),
+    Measure("predict_us_per_row", "predict µs/row", 0, None, interval=False),
+    Measure("one_row_ms", "one row ms", 2, None, interval=False),
+    Measure("model_mb", "MB", 2, None, interval=False),
+    Measure("peak_memory_mib", "peak MiB", 0, None, interval=False),
+)
+_MORE_CALIBRATION = ("equal_mass_ece", "smooth_ece", "signed_gap", "augrc")
+MAIN_MEASURES = tuple(m for m in MEASURES if m.key not in _MORE_CALIBRATION)
+MORE_MEASURES = tuple(m for m in MEASURES if m.key in _MORE_CALIBRATION)
+BARS = {  # drawn, each with its title
+    "accuracy": "error (1 - accuracy)",
+    "nll": "NLL",
+    "ece": "ECE",
+    "aurc": "AURC x1000",
+}
+COST_MEASURES = tuple(
+    m
+    for m in MEASURES
+    if m.key in ("fit_seconds", "fit_cpu_seconds", "predict_us_per_row", "one_row_ms", "model_mb")
+)
+COMPARED = tuple(m for m in MEASURES if m.key in ("accuracy", "nll", "brier", "ece", "aurc"))
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with its 95 % t-interval.
+
+    Attributes
+    ----------
+    mean : float
+        In the unit of the values.
+    half : float or None
+        Half the width of the interval; None for one seed.
+    n : int
+        Number of seeds.
+    """
+
+    mean: float
+    half: float | None
+    n: int
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the interval."""
+        return None if self.half is None else self.mean - self.half
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval."""
+        return None if self.half is None else self.mean + self.half
+
+
+def mean_with_interval(values: Sequence[float]) -> Mean:
+    """Mean and half-width of the 95 % t-interval.
+
+    Returns Mean: student's interval with n - 1 degrees of freedom.
+
+    Parameters
+    ----------
+    values : sequence of float
+        One a seed, at least one.
+    """
+    spread = paired_difference(values, np.zeros(len(values)), level=LEVEL)
+    half = (spread.high - spread.low) / 2
+    return Mean(spread.mean, float(half) if np.isfinite(half) else None, spread.n)
+
+
+def better(difference: PairedDifference, measure: Measure) -> str:
+    """Word for a difference: "better", "worse", or "none" inside its interval."""
+    if difference.verdict == "none" or measure.higher_is_better is None:
+        return "none"
+    return "better" if (difference.verdict == "higher") == measure.higher_is_better else "worse"
+
+
+FLOOR = 1e-7
+N_RESAMPLES = 300
+
+Rows = np.ndarray | slice
+RowValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _hits(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    return (proba.argmax(axis=1) == y).astype(np.float64)
+
+
+def _log_losses(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    return -np.log(np.maximum(proba[np.arange(len(y)), y], FLOOR))
+
+
+def _squared_errors(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    return ((proba - np.eye(proba.shape[1])[y]) ** 2).sum(axis=1)
+
+
+_MEANS: dict[str, RowValues] = {
+    "accuracy": _hits,
+    "nll": _log_losses,
+    "brier": _squared_errors,
+}
+_OTHERS: dict[str, Callable[..., float]] = {"ece": ece, "aurc": aurc}
+
+
+def difference_over_rows(key: str, a: Predictions, b: Predictions) -> PairedDifference | None:
+    """Metric of `a` minus metric of `b` on the same test rows.
+
+    Returns PairedDifference or None: percentile bootstrap over rows, `n` counts rows: what another
+    test part of this size would show about these two fits. None for other metrics or other rows.
+
+    Parameters
+    ----------
+    key : str
+        accuracy, nll, brier, ece or aurc.
+    a, b : Predictions
+        Of two methods on one split.
+    """
+    if not np.array_equal(a.test_index, b.test_index):
+        return None
+    if key in _MEANS:
+        values = _MEANS[key]
+        pairs = values(a.y, a.proba), values(b.y, b.proba)
+        return paired_difference(*pairs, method="bootstrap", n_resamples=1000)
+    if key in _OTHERS:
+        return paired_bootstrap(_OTHERS[key], a.y, a.proba, b.proba, n_resamples=N_RESAMPLES)
+    return None
+
+
+def difference_over_seeds_and_rows(
+    key: str, pairs: Sequence[tuple[Predictions, Predictions]]
+) -> PairedDifference | None:
+    """Metric of the first of each pair minus that of the second, averaged over the seeds.
+
+    Returns PairedDifference or None: percentile bootstrap that draws seeds, and within each its
+    test rows, the same ones where seeds share a test part; `n` counts rows. None for other metrics
+    or without pairs.
+
+    Parameters
+    ----------
+    key : str
+        accuracy, nll, brier, ece or aurc.
+    pairs : sequence of (Predictions, Predictions)
+        Of two methods on the split of each seed.
+    """
+    if not pairs or not (key in _MEANS or key in _OTHERS):
+        return None
+    parts: dict[bytes, list[Callable[[Rows], float]]] = {}
+    sizes: dict[bytes, int] = {}
+    for a, b in pairs:
+        if not np.array_equal(a.test_index, b.test_index):
+            return None
+        part = a.test_index.tobytes()
+        parts.setdefault(part, []).append(_difference_on(key, a, b))
+        sizes[part] = len(a.y)
+    of_seeds = [(part, measure) for part, measures in parts.items() for measure in measures]
+    rng = np.random.default_rng(0)
+
+    def drawn() -> float:
+        rows = {part: rng.integers(0, n, size=n) for part, n in sizes.items()}
+        chosen = rng.integers(0, len(of_seeds), size=len(of_seeds))
+        return float(np.mean([of_seeds[i][1](rows[of_seeds[i][0]]) for i in chosen]))
+
+    values = np.array([drawn() for _ in range(1000 if key in _MEANS else N_RESAMPLES)])
+    mean = float(np.mean([measure(slice(None)) for _, measure in of_seeds]))
+    n_rows = sum(sizes.values())
+    return PairedDifference(mean, *percentiles(values, LEVEL), n_rows, LEVEL, "bootstrap")
+
+
+def _difference_on(key: str, a: Predictions, b: Predictions) -> Callable[[Rows], float]:
+    """Difference of a metric on some of the rows."""
+    if key in _OTHERS:
+        metric = _OTHERS[key]
+        return lambda rows: metric(a.y[rows], a.proba[rows]) - metric(b.y[rows], b.proba[rows])
+    each = _MEANS[key](a.y, a.proba) - _MEANS[key](b.y, b.proba)
+    return lambda rows: float(each[rows].mean())
+
+
+EMPTY = "-"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a cell and what it means.
+
+    Attributes
+    ----------
+    text : str
+        The number.
+    mark : str
+        "best", "better", "worse", "none" or nothing.
+    detail : str
+        What may be smaller below or after the number, such as an interval.
+    """
+
+    text: str
+    mark: str = ""
+    detail: str = ""
+
+    @property
+    def line(self) -> str:
+        """Everything in one line."""
+        return f"{self.text} {self.detail}".rstrip()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; the first column names the row.
+
+    Attributes
+    ----------
+    title, caption : str
+        What it shows, and how to read it.
+    columns : list of str
+        Headings, the first for the row names.
+    rows : list of (name, cells)
+        Cells in the order of the columns after the first.
+    wrap : bool
+        Whether names and details are sentences, which may be broken over lines.
+    """
+
+    title: str
+    caption: str
+    columns: list[str]
+    rows: list[tuple[str, list[Cell]]] = field(default_factory=list)
+    wrap: bool = False
+
+
+def show_mean(mean: Mean | None, measure: Measure) -> str:
+    """Show a mean ± half-interval in the digits of its measure; one seed has no interval."""
+    if mean is None:
+        return EMPTY
+    text = f"{mean.mean * measure.scale:.{measure.digits}f}"
+    if mean.half is None or not measure.interval:
+        return text
+    return f"{text} ± {mean.half * measure.scale:.{measure.digits}f}"
+
+
+def difference_cell(difference: PairedDifference | None, measure: Measure) -> Cell:
+    """Show a difference with its interval and the word for it."""
+    if difference is None:
+        return Cell(EMPTY)
+    digits, scale = measure.digits, measure.scale
+    interval = ""
+    if difference.n > 1:
+        low, high = difference.low * scale, difference.high * scale
+        interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+    word = better(difference, measure)
+    return Cell(f"{difference.mean * scale:+.{digits}f} {word}", word, interval)
+
+
+def is_best(mean: Mean | None, others: Sequence[Mean | None], measure: Measure) -> bool:
+    """Whether a mean equals the best of the others in the digits shown."""
+    if mean is None or measure.higher_is_better is None:
+        return False
+    values = [o.mean for o in others if o is not None]
+    best = max(values) if measure.higher_is_better else min(values)
+    return round(mean.mean * measure.scale, measure.digits) == round(
+        best * measure.scale, measure.digits
+    )

@@ -1,0 +1,168 @@
+"""The study's evaluation, the findings and the efficiency experiment."""
+
+import numpy as np
+import pytest
+import torch
+from nearwise_lab.experiments.network import fit_temperature
+from nearwise_lab.experiments.study import evaluate as evaluation
+from nearwise_lab.experiments.study import fit_hyperbola
+from nearwise_lab.experiments.study.efficiency import (
+    EfficiencySize,
+    index_names,
+    measure_index,
+    random_keys,
+    recall,
+)
+from nearwise_lab.experiments.study.evaluate import (
+    NEIGHBOR_METHODS,
+    evaluate_run,
+    neighbor_methods,
+    study_nll,
+    sweep,
+)
+from nearwise_lab.experiments.study.findings import error_against_k, error_curve, memory_map, sphere
+from nearwise_lab.experiments.study.gallery import study_gallery
+from nearwise_lab.experiments.study.views import study_views
+
+
+@pytest.fixture(scope="module")
+def predictions(trained):
+    return {p.method: p for p in evaluate_run(trained)}
+
+
+def test_every_method_gives_probabilities(predictions):
+    assert tuple(predictions) == NEIGHBOR_METHODS
+    for prediction in predictions.values():
+        assert (prediction.proba >= 0).all()
+        np.testing.assert_allclose(prediction.proba.sum(axis=1), 1, atol=1e-12)
+
+
+def test_one_search_serves_all_methods_and_one_more_each_view(trained, monkeypatch):
+    searches = []
+    real = evaluation.look_up
+
+    def counted(*args):
+        searches.append(args[3])
+        return real(*args)
+
+    monkeypatch.setattr(evaluation, "look_up", counted)
+    list(evaluate_run(trained))
+    assert searches == [30, *[trained.preset.n_neighbors] * 4]
+
+
+def test_uniform_is_the_share_of_the_nearest_labels(trained, predictions):
+    keys = trained.model.embedder(trained.inputs.x_test)
+    distances = torch.cdist(keys, trained.memory.keys)
+    nearest = distances.argsort(dim=1, stable=True)[:, : trained.preset.n_neighbors]
+    votes = torch.nn.functional.one_hot(trained.memory.labels[nearest], 10).float().mean(dim=1)
+    np.testing.assert_allclose(predictions["uniform"].proba, votes.numpy(), atol=1e-5)
+
+
+def test_other_memory_labels_change_the_vote_and_nothing_else(trained, predictions):
+    shifted = (trained.memory.labels + 1) % 10
+    changed = {p.method: p for p in evaluate_run(trained, labels=shifted, methods=("uniform",))}
+    np.testing.assert_allclose(
+        changed["uniform"].proba, np.roll(predictions["uniform"].proba, 1, axis=1), atol=1e-7
+    )
+
+
+def test_the_views_are_the_mirror_image_and_moved_crops(trained):
+    images = trained.inputs.x_test[:20]
+    views = study_views(images, seed=0)
+    assert len(views) == 4
+    assert torch.equal(views[0], images.flip(3))
+    for view in views[1:]:
+        assert view.shape == images.shape
+        # a crop moved by at most one pixel keeps the six inner rows and columns somewhere
+        assert (view.float().mean(dim=(1, 2, 3)) <= images.float().mean(dim=(1, 2, 3))).all()
+    assert torch.equal(study_views(images, 0)[2], views[2])
+    assert not torch.equal(study_views(images, 1)[2], views[2])
+
+
+def test_the_sweep_gives_three_rows_for_each_k(trained):
+    rows = list(sweep(trained, (1, 5, 10, 100_000)))
+    assert [(k, p.method) for k, p in rows] == [
+        (k, m) for k in (1, 5, 10) for m in ("uniform", "distance", "attention")
+    ]
+    by_k = {(k, p.method): p for k, p in rows}
+    np.testing.assert_allclose(by_k[1, "uniform"].proba, by_k[1, "attention"].proba, atol=1e-6)
+    whole = next(iter(evaluate_run(trained, methods=("uniform",))))
+    eight = dict(sweep(trained, (8,)))  # the last method of each k stays
+    assert eight[8].method == "attention"
+    assert whole.k == 8
+
+
+def test_the_studys_nll_is_clipped_at_1e_9():
+    proba = np.array([[1.0, 0.0], [0.5, 0.5]])
+    assert study_nll(np.array([1, 0]), proba) == pytest.approx((-np.log(1e-9) - np.log(0.5)) / 2)
+
+
+def test_a_plus_b_over_k_is_recovered():
+    sizes = [1, 3, 5, 10, 20, 50]
+    fit = fit_hyperbola(sizes, [0.05 + 0.3 / k for k in sizes])
+    assert (fit.a, fit.b, fit.r2) == pytest.approx((0.05, 0.3, 1.0))
+    flat = fit_hyperbola([1, 2, 4], [0.2, 0.2, 0.2])
+    assert (flat.a, flat.b, flat.r2) == pytest.approx((0.2, 0.0, 1.0))
+    with pytest.raises(ValueError, match="two or more different sizes"):
+        fit_hyperbola([5, 5], [0.1, 0.1])
+
+
+def test_the_error_at_each_k_is_that_of_the_majority():
+    labels = torch.tensor([[0, 1, 1], [1, 1, 0]])
+    found = error_curve(labels, torch.tensor([0, 0]), [1, 3], n_memory=100, n_classes=2)
+    assert found["error"] == [0.5, 1.0]
+    assert (found["best_k"], found["sqrt_n"]) == (1, 10.0)
+
+
+def test_theory_of_a_run(trained):
+    curve = error_against_k(trained)
+    assert len(curve["k"]) == len(curve["error"]) > 5
+    assert {"a", "b", "r2", "best_k", "sqrt_n"} <= set(curve)
+    finding = sphere(trained)
+    assert finding["norms"]["mean"] == pytest.approx(1, abs=1e-5)
+    assert finding["same_order"] > 0.95
+    drawn = memory_map(trained, 50)
+    assert len(drawn["memory"]) == len(drawn["memory_label"]) == 50
+    assert 0 < drawn["explained"] <= 1
+
+
+def test_the_gallery_shows_weighed_neighbors(trained, predictions):
+    gallery = study_gallery(trained, predictions["attention"].proba)
+    assert gallery["image_shape"] == [8, 8]
+    for row in gallery["rows"]:
+        assert len(row["row"]) == 64
+        weights = [neighbor["weight"] for neighbor in row["neighbors"]]
+        assert weights == sorted(weights, reverse=True)
+        assert sum(weights) <= 1 + 1e-5
+
+
+def test_columns_have_no_test_time_views(trained):
+    assert "attention+tta" in neighbor_methods(trained)
+
+
+@pytest.mark.parametrize("name", ["exact", "L2", "IP", "HNSW", "IVF"])
+def test_flat_indexes_find_all_and_approximate_ones_most(name):
+    if name not in index_names():
+        pytest.skip('needs the extra "faiss"')
+    keys, queries = random_keys(EfficiencySize(500, 16, 5, 20), seed=0)
+    finding = measure_index(name, keys, queries, 5)
+    assert finding["recall"] == 1 if name in ("exact", "L2", "IP") else finding["recall"] > 0.5
+    assert finding["build_seconds"] >= 0
+    assert finding["search_ms_per_query"] > 0
+
+
+def test_recall_counts_what_was_found_in_any_order():
+    found, true = torch.tensor([[2, 1], [5, 6]]), torch.tensor([[1, 2], [6, 7]])
+    assert recall(found, true) == 0.75
+    with pytest.raises(ValueError, match="unknown index"):
+        measure_index("tree", torch.zeros(2, 2), torch.zeros(1, 2), 1)
+
+
+def test_a_temperature_stays_moderate_where_all_of_few_rows_are_right():
+    proba = np.full((100, 2), 0.1)
+    proba[:, 0] = 0.9
+    labels = np.zeros(100, dtype=int)
+    assert fit_temperature(proba, labels) < 0.1
+    assert 0.4 < fit_temperature(proba, labels, ridge=2 / 100) < 1
+    half = np.arange(100) % 2  # where the rows have something to say, they say it
+    assert fit_temperature(proba, half, ridge=2 / 100) > 3

@@ -1,0 +1,178 @@
+"""The replayed training: its leak, its recorded losses, and going on after a kill."""
+
+import numpy as np
+import pytest
+import torch
+from nearwise_lab.experiments.study import train_replay
+from nearwise_lab.experiments.study.findings import collapse, leak
+from nearwise_lab.experiments.study.inputs import make_inputs
+from nearwise_lab.experiments.study.neighbors import look_up, training_neighbors
+from nearwise_lab.experiments.study.steps import step_losses, total_loss
+from nearwise_lab.training.losses import supervised_contrastive
+
+
+class Killed(Exception):
+    """Stands for a kill between two epochs."""
+
+
+def kill_after(epoch):
+    def tell(record):
+        if record["epoch"] == epoch:
+            raise Killed
+
+    return tell
+
+
+def facts(run):
+    """What must not depend on how a run came about."""
+    history = [{k: v for k, v in r.items() if k != "seconds"} for r in run.history]
+    return history, run.best_epoch
+
+
+def test_the_loss_with_oneself_among_the_neighbors_is_far_lower_than_without(trained):
+    finding = leak(trained)
+    assert finding["knn_loss_with_self"] < 0.5 * finding["knn_loss_without_self"]
+    assert finding["self_weight"] > finding["even_share"]
+
+
+def test_the_collapse_sets_how_far_neighbors_agree_beside_how_often_they_are_right(trained):
+    k, labels = trained.preset.n_neighbors, trained.memory.labels.tolist()
+    found = look_up(trained.model, trained.inputs.x_test, trained.memory, k, "float32").indices
+    agreed, right = [], []
+    for near, truth in zip(found.tolist(), trained.inputs.y_test.tolist(), strict=True):
+        votes = [sum(labels[j] == c for j in near) for c in range(10)]
+        agreed.append(max(votes) / k)
+        right.append(votes.index(max(votes)) == truth)
+    remembered = training_neighbors(trained.memory.keys, k, leave_self_out=True).indices
+    alike = [labels[j] == labels[i] for i, near in enumerate(remembered.tolist()) for j in near]
+    finding = collapse(trained)
+    assert finding["purity"] == pytest.approx(np.mean(agreed))
+    assert finding["accuracy"] == pytest.approx(np.mean(right))
+    assert finding["excess"] == pytest.approx(np.mean(agreed) - np.mean(right), abs=1e-6)
+    assert finding["memory_purity"] == pytest.approx(np.mean(alike))
+
+
+def test_every_training_row_finds_itself_first_unless_it_is_left_out(trained):
+    keys = trained.memory.keys
+    rows = torch.arange(len(keys))
+    as_there = training_neighbors(keys, 5, leave_self_out=False)
+    mended = training_neighbors(keys, 5, leave_self_out=True)
+    assert (as_there.distances[:, 0] == 0).all()
+    assert ((as_there.indices == rows[:, None]).sum(dim=1) >= 1).float().mean() > 0.95
+    assert not (mended.indices == rows[:, None]).any()
+
+
+def test_every_part_of_the_loss_is_really_recorded(trained):
+    for record in trained.history:
+        parts = record["parts"]
+        assert set(parts) == {"knn", "contrastive", "entropy"}
+        preset = trained.preset
+        total = (
+            preset.knn_weight * parts["knn"]
+            + preset.contrastive_weight * parts["contrastive"]
+            + preset.entropy_weight * parts["entropy"]
+        )
+        assert record["train_loss"] == pytest.approx(total, rel=1e-5)
+        assert parts["contrastive"] != 0
+        assert record["attention_entropy"] == pytest.approx(-parts["entropy"])
+        assert record["knn_clean"] is not None
+
+
+def test_the_best_epoch_by_accuracy_is_kept(trained):
+    accuracies = [record["test_accuracy"] for record in trained.history]
+    assert trained.best_epoch == 1 + int(np.argmax(accuracies))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["v0.2", "v0.4", "v0.5"])
+def test_a_killed_run_goes_on_to_the_same_result(name, digits, make_preset, tmp_path):
+    preset = make_preset(name, epochs=4, refresh_every=3, warmup_epochs=1)
+    inputs = make_inputs(digits, preset, 1)
+    whole = train_replay(inputs, preset)
+    with pytest.raises(Killed):
+        train_replay(inputs, preset, checkpoint=tmp_path / "run", progress=kill_after(2))
+    resumed = train_replay(inputs, preset, checkpoint=tmp_path / "run")
+    again = train_replay(inputs, preset, checkpoint=tmp_path / "run", progress=kill_after(4))
+    assert facts(resumed) == facts(whole) == facts(again)
+    assert torch.equal(resumed.memory.keys, whole.memory.keys)
+    assert torch.equal(again.memory.keys, whole.memory.keys)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(digits, make_preset, tmp_path):
+    preset = make_preset(epochs=1)
+    inputs = make_inputs(digits, preset, 0)
+    train_replay(inputs, preset, checkpoint=tmp_path / "run")
+    with pytest.raises(ValueError, match="belongs to another run"):
+        train_replay(inputs, make_preset(epochs=1, lr=1e-4), checkpoint=tmp_path / "run")
+
+
+def test_a_seed_repeats_and_another_differs(digits, make_preset):
+    preset = make_preset(epochs=1)
+    first, same, other = (
+        train_replay(make_inputs(digits, preset, seed), preset) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first.memory.keys, same.memory.keys)
+    assert not torch.equal(first.memory.keys, other.memory.keys)
+    assert first.inputs.digest == other.inputs.digest  # the split's own seed is 42
+
+
+def test_the_first_versions_train_a_classifier_and_leave_attention_alone(digits, make_preset):
+    preset = make_preset("v0.1", epochs=2)
+    inputs = make_inputs(digits, preset, 0)
+    run = train_replay(inputs, preset)
+    assert set(run.history[0]["parts"]) == {"ce"}
+    untrained = train_replay(inputs, make_preset("v0.1", epochs=1, lr=1e-12)).model.attention
+    for trained, start in zip(
+        run.model.attention.parameters(), untrained.parameters(), strict=True
+    ):
+        assert torch.allclose(trained, start, atol=1e-6)
+
+
+def test_the_studys_margin_only_shifts_the_contrastive_term(trained):
+    preset = trained.preset
+    positions = torch.arange(64)
+    rows, labels = trained.inputs.x_train, trained.memory.labels
+    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
+    values = {}
+    for kind in ("supervised", "margin"):
+        step = step_losses(
+            trained.model, rows, positions, labels, neighbors, trained.memory,
+            preset.model_copy(update={"contrastive_kind": kind}), torch.Generator(),
+        )  # fmt: skip
+        values[kind] = step.parts["contrastive"].item()
+    assert values["margin"] == pytest.approx(values["supervised"] - preset.contrastive_margin)
+    keys = trained.model.embedder(rows[positions])
+    expected = supervised_contrastive(keys, labels[positions], 10, temperature=0.1).item()
+    assert values["supervised"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_mixed_query_keeps_the_neighbors_of_the_unmixed_row(trained, make_preset):
+    preset = make_preset(mixup_alpha=0.4, mixup_probability=1.0)
+    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
+    seen = {}
+
+    def spy(module, inputs, output):
+        seen["distances"] = inputs[2]
+
+    handle = trained.model.attention.register_forward_hook(spy)
+    try:
+        step = step_losses(
+            trained.model, trained.inputs.x_train, torch.arange(32), trained.memory.labels,
+            neighbors, trained.memory, preset, torch.Generator().manual_seed(0),
+        )  # fmt: skip
+    finally:
+        handle.remove()
+    assert torch.equal(seen["distances"], neighbors.distances[:32])
+    assert step.knn_clean is None
+    assert torch.isfinite(total_loss(step.parts, preset))
+
+
+def test_images_and_columns_are_both_split_with_seed_42(digits, make_preset):
+    inputs = make_inputs(digits, make_preset(), 7)
+    assert inputs.x_train.shape == (400, 1, 8, 8)
+    assert inputs.x_train.dtype == torch.uint8
+    assert not set(inputs.train_index) & set(inputs.test_index)
+    assert int(inputs.held_out.sum()) == 40
+    assert len(set(inputs.y_train[inputs.held_out].tolist())) == 10
+    mnist_like = make_inputs(digits, make_preset(image_size=16, channels=3), 7)
+    assert mnist_like.x_train.shape == (400, 3, 16, 16)

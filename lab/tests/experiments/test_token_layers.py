@@ -1,0 +1,133 @@
+"""What the bench of layers measures."""
+
+import subprocess
+
+import pytest
+import torch
+from nearwise_lab.experiments.token_layers import (
+    BASELINE,
+    LayerChoice,
+    LayerShape,
+    MemoryPoint,
+    growth,
+    layer_choices,
+    memory_curve,
+    peak_memory,
+    pick_layers,
+    time_layers,
+)
+from nearwise_lab.experiments.token_layers import memory as memory_module
+from nearwise_lab.nn.layers import ALL_LAYERS
+from nearwise_lab.report.token_layers import draw_bench
+
+
+@pytest.mark.parametrize("n_tokens", [16, 17, 19])
+def test_every_layer_is_there_and_runs(n_tokens):
+    choices = layer_choices(n_tokens, 5)
+    shape = LayerShape(2, n_tokens, 24, 3)
+    assert choices[0].name == BASELINE
+    names = {choice.layer for choice in choices}
+    on_grid = {"NeighborhoodAttention2D"} if n_tokens == 19 else set()
+    assert names == set(ALL_LAYERS) - on_grid
+    for choice in choices:
+        with choice.running():
+            assert choice.make(shape)(shape.draw()).shape == (2, n_tokens, 24)
+        assert LayerChoice(**choice.as_dict()) == choice
+
+
+def test_layers_are_picked_by_name_beside_the_baseline():
+    choices = layer_choices(17, 5)
+    assert pick_layers(choices, ()) == choices
+    picked = pick_layers(choices, ("knnattention",))
+    assert [choice.name for choice in picked] == [BASELINE, "KNNAttention"]
+    picked = pick_layers(choices, ("Attention", "BranchConv"))  # as vit train calls them
+    assert [choice.name for choice in picked] == [BASELINE, "BranchingConv"]
+    with pytest.raises(ValueError, match="Did you mean 'KvtAttention'"):
+        pick_layers(choices, ("KvtAtention",))
+
+
+def test_layers_take_turns_and_are_left_as_they_were():
+    order = []
+
+    class Watched(torch.nn.Linear):
+        def forward(self, x):
+            order.append((self.mark, torch.is_grad_enabled()))
+            return super().forward(x)
+
+    class Choice(LayerChoice):
+        def make(self, shape, device="cpu"):
+            layer = Watched(shape.dim, shape.dim)
+            layer.mark = self.name
+            return layer
+
+    choices = [Choice(BASELINE, ""), Choice("other", "")]
+    times = time_layers(choices, LayerShape(1, 4, 8, 1), repeats=8)
+    assert [grad for _, grad in order] == [False, True] * 20
+    assert [mark for mark, _ in order[::2]] == [mark for mark, _ in order[1::2]]
+    rounds = [(order[i][0], order[i + 2][0]) for i in range(0, len(order), 4)]
+    assert {frozenset(names) for names in rounds} == {frozenset((BASELINE, "other"))}
+    assert len(set(rounds)) == 2  # now one first, now the other
+    assert list(times) == [BASELINE, "other"]
+
+
+@pytest.mark.slow
+def test_peak_memory_of_a_tile_of_pairs_is_seen():
+    shape = LayerShape(1, 1024, 24, 3)
+    plain = next(c for c in layer_choices(1024, 9) if c.plain)
+    peaks = peak_memory(plain, shape, ("forward",))
+    # Scores of all pairs, in one tile, with numbers that order them: 3 * 1024^2 of 12 to 40 bytes.
+    assert 36 <= peaks["forward"] <= 200
+
+
+def test_the_memory_of_a_layer_that_fails_is_an_error(monkeypatch):
+    def run(command, **options):
+        assert options["env"]["OMP_NUM_THREADS"] == "1"
+        return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: too many\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    choice, shape = LayerChoice("wrong", "KNNAttention"), LayerShape(1, 30, 24, 3)
+    with pytest.raises(RuntimeError, match="The memory of wrong was not measured: ValueError: too"):
+        peak_memory(choice, shape)
+
+
+def test_a_curve_goes_on_where_points_fail(monkeypatch):
+    def peak(choice, shape, passes, device):
+        if shape.tokens == 64:
+            raise RuntimeError("no memory")
+        return {"forward_backward": 2.0 * shape.tokens}
+
+    monkeypatch.setattr(memory_module, "peak_memory", peak)
+    choices = pick_layers(layer_choices(32, 5), ("KNNAttention", "KNNAttention plain"))
+    curve = memory_curve(choices, (1024, 32, 64), shape=LayerShape(1, 1, 24, 3))
+    found = {(point.name, point.tokens): point for point in curve}
+    assert found["KNNAttention", 32].mib == 64
+    assert found["KNNAttention", 64] == MemoryPoint("KNNAttention", 64, None, "no memory")
+    assert found["KNNAttention", 1024].mib == found["KNNAttention plain", 1024].mib == 2048
+
+
+def test_growth_is_the_power_at_the_end():
+    curve = [MemoryPoint("a", n, float(n**2)) for n in (4, 8, 16)]
+    curve += [MemoryPoint("b", 4, 1.0), MemoryPoint("b", 8, None)]
+    assert growth(curve, "a") == pytest.approx(2)
+    assert growth(curve, "b") is None
+
+
+def test_bad_shapes_are_refused():
+    with pytest.raises(ValueError, match="tokens=0 must be at least 1"):
+        LayerShape(1, 0)
+    with pytest.raises(ValueError, match="dtype='int8' is not one of"):
+        LayerShape(1, 4, dtype="int8")
+    with pytest.raises(ValueError, match="n_neighbors=0 must lie between 1 and the 4"):
+        layer_choices(4, 0)
+
+
+def test_the_figure_shows_what_there_is(tmp_path):
+    spread = {"median_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1, "ratio": 1.2}
+    time = {"kind": "time", "tokens": 9, "forward": spread, "forward_backward": spread}
+    rows = [{**time, "layer": "a"}, {**time, "layer": "b"}]
+    rows += [{"kind": "memory", "tokens": 9, "layer": "a", "forward": 1, "forward_backward": 2}]
+    rows += [{"kind": "curve", "tokens": n, "layer": "a", "mib": n, "note": ""} for n in (9, 18)]
+    rows += [{"kind": "curve", "tokens": 9, "layer": "b", "mib": None, "note": "left out"}]
+    drawn = draw_bench(rows, tmp_path / "bench.svg").read_text()
+    for text in ("N = 9: time to that of dense attention", "N = 9: peak memory, MiB", "tokens N"):
+        assert f"<!-- {text} -->" in drawn

@@ -1,0 +1,89 @@
+"""Saved fields: bit for bit the same, refused by what differs."""
+
+import json
+
+import pytest
+import torch
+from nearwise_lab.nn.field import PerceiverAutoencoder, make_perceiver, perceiver_config
+from nearwise_lab.nn.field.config import CONFIG, WEIGHTS
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = make_perceiver("digits", random_state=1)
+    model.run = {"objective": "sparse", "seed": 0, "step": 40}
+    model.save(tmp_path / "a")
+    return model, tmp_path / "a"
+
+
+def test_a_saved_model_comes_back_bit_for_bit(saved):
+    model, folder = saved
+    images = torch.rand(3, 1, 8, 8)
+    back = PerceiverAutoencoder.load(folder)
+    assert torch.equal(back.encode(images), model.eval().encode(images))
+    assert torch.equal(back.reconstruct(images), model.reconstruct(images))
+    assert (back.config, back.run) == (model.config, model.run)
+
+
+def test_the_folder_says_in_json_what_it_holds(saved):
+    model, folder = saved
+    told = json.loads((folder / CONFIG).read_text())
+    assert told["run"] == model.run
+    assert told["model"]["latent_dims"] == [32, 48, 64]
+    assert sorted(path.name for path in folder.iterdir()) == [CONFIG, WEIGHTS]
+
+
+def test_a_model_of_other_sizes_is_refused_with_what_differs(saved):
+    expected = perceiver_config("digits", num_latents=32, channels=3)
+    with pytest.raises(ValueError, match="channels is 1, not 3; num_latents is 16, not 32"):
+        PerceiverAutoencoder.load(saved[1], expected=expected)
+
+
+def test_a_config_changed_by_hand_is_refused_with_what_differs(saved):
+    file = saved[1] / CONFIG
+    told = json.loads(file.read_text())
+    told["model"]["cross_heads"] = 4
+    file.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="cross_heads is 2, not 4"):
+        PerceiverAutoencoder.load(saved[1])
+
+
+def test_weights_that_do_not_fit_are_refused_by_name(saved):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    file = saved[1] / WEIGHTS
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    weights = load_file(file)
+    weights["strange"] = weights.pop("fourier.frequencies")
+    save_file(weights, file, metadata=metadata)
+    with pytest.raises(ValueError, match=r"fourier\.frequencies is missing; strange is not known"):
+        PerceiverAutoencoder.load(saved[1])
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="There is no neural field"):
+        PerceiverAutoencoder.load(tmp_path)
+
+
+def test_a_damaged_file_is_refused(saved):
+    (saved[1] / WEIGHTS).write_bytes((saved[1] / WEIGHTS).read_bytes()[:100])
+    with pytest.raises(ValueError, match="is damaged"):
+        PerceiverAutoencoder.load(saved[1])
+
+
+def test_a_write_that_fails_leaves_the_former_model(saved, monkeypatch):
+    folder = saved[1]
+    before = PerceiverAutoencoder.load(folder)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        make_perceiver("digits", random_state=2).save(folder)
+    after = PerceiverAutoencoder.load(folder)
+    pairs = zip(before.parameters(), after.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert sorted(path.name for path in folder.iterdir()) == [CONFIG, WEIGHTS]

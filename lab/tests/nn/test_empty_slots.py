@@ -1,0 +1,61 @@
+"""What a mask forbids reaches nothing, whatever it holds: two sequences packed into one."""
+
+import math
+
+import pytest
+import torch
+from nearwise_lab.nn.slots import slot_mix, slot_sum
+
+from nearwise.functional import attention_implementation
+from nearwise.functional.tokens import attend
+from tests.functional.tokens.cases import IMPLEMENTATIONS, METRICS, random_tokens
+
+N, FIRST = 9, 4  # tokens of both sequences, and of the first
+BLOCKS = torch.block_diag(torch.ones(FIRST, FIRST), torch.ones(N - FIRST, N - FIRST)).bool()
+
+
+def of_the_second(tokens, metric, mask):
+    """Output, weights and gradients of the second sequence; the loss is about it alone."""
+    leaves = [x.clone().requires_grad_() for x in tokens]
+    found = attend(*leaves, 7, metric=metric, attn_mask=mask)
+    output = found.output[:, :, FIRST:]
+    (output.square().sum() + found.weights[:, :, FIRST:].square().sum()).backward()
+    return [x[:, :, FIRST:] for x in (found.output, found.weights, *(x.grad for x in leaves))]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("is_float", [False, True])
+def test_a_packed_sequence_is_not_touched_by_the_other(implementation, metric, value, is_float):
+    tokens = random_tokens((1, 2, N, 5), dtype=torch.float32)
+    spoilt = [x.clone() for x in tokens]
+    for x in spoilt:
+        x[:, :, 0] = value  # the row that empty slots would read
+    mask = torch.zeros(N, N).masked_fill(~BLOCKS, -math.inf) if is_float else BLOCKS
+    with attention_implementation(implementation):
+        wanted = of_the_second(tokens, metric, mask)
+        got = of_the_second(spoilt, metric, mask)
+    for own, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(own, other)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("combine", [slot_mix, slot_sum])
+def test_empty_slots_read_no_value(implementation, combine):
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(1, 2, 6, 3, generator=generator)
+    kernel = torch.randn(4, 3, *([2] if combine is slot_mix else []), generator=generator)
+    indices = torch.tensor([[3, 1, -1, -1], [-1, -1, -1, -1], [5, 2, 4, 1]]).expand(1, 2, -1, -1)
+    weights = torch.rand(indices.shape, generator=generator).masked_fill(indices < 0, 0.0)
+    spoilt = value.clone()
+    spoilt[:, :, 0] = math.inf
+    results = []
+    with attention_implementation(implementation):
+        for given in (value, spoilt):
+            leaves = [x.clone().requires_grad_() for x in (given, weights, kernel)]
+            output = combine(leaves[0], indices, leaves[1], leaves[2])
+            output.square().sum().backward()
+            results.append([output, *(x.grad for x in leaves)])
+    for wanted, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted)

@@ -1,0 +1,278 @@
+"""Every verdict is reachable, and an interval that holds 0 says none."""
+
+import math
+
+import pytest
+from nearwise_lab.comparisons import PairedDifference, paired_difference
+from nearwise_lab.experiments import read_records
+from nearwise_lab.report.study import CLAIMS, Place, Study, judge_claims
+from nearwise_lab.report.study.export import study_rows
+from nearwise_lab.report.study.tables import claim_tables
+from nearwise_lab.report.study.verdicts import judge_improvement, judge_margin, judge_range, tally
+from nearwise_lab.results.measures import MEASURES
+from records import EXPLAINED, full_study, row, write
+
+ACCURACY = next(m for m in MEASURES if m.key == "accuracy")
+ECE = next(m for m in MEASURES if m.key == "ece")
+AURC = next(m for m in MEASURES if m.key == "aurc")
+
+
+def found(mean, low, high, n=3, method="t"):
+    return PairedDifference(mean, low, high, n, 0.95, method)
+
+
+@pytest.mark.parametrize(
+    ("difference", "measure", "verdict"),
+    [
+        (found(0.02, 0.01, 0.03), ACCURACY, "validated"),
+        (found(-0.02, -0.03, -0.01), ACCURACY, "not validated"),
+        (found(-0.02, -0.03, -0.01), ECE, "validated"),
+        (found(0.02, 0.01, 0.03), ECE, "not validated"),
+        (found(0.02, -0.01, 0.05), ACCURACY, "no difference"),
+        (found(0.02, 0.0, 0.05), ACCURACY, "no difference"),
+        (found(0.02, -math.inf, math.inf, 1), ACCURACY, "not judged"),
+        (None, ACCURACY, "not measured"),
+    ],
+)
+def test_an_improvement_is_what_its_interval_says(difference, measure, verdict):
+    assert judge_improvement(difference, measure).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict"),
+    [
+        (found(-0.004, -0.008, 0.001), "validated"),
+        (found(-0.004, -0.008, -0.001), "validated"),  # worse, but within the margin
+        (found(0.02, 0.01, 0.03), "validated"),
+        (found(-0.01, -0.03, 0.01), "inconclusive"),
+        (found(-0.004, -0.01, 0.001), "inconclusive"),  # up to the bound is not within it
+        (found(-0.004, -math.inf, math.inf, 1), "not judged"),
+        (found(-0.03, -0.05, -0.02), "not validated"),
+        (found(-0.012, -0.02, -0.004), "not validated"),
+        (None, "not measured"),
+    ],
+)
+def test_a_margin_must_hold_the_whole_interval(difference, verdict):
+    assert judge_margin(difference, ACCURACY, 0.01).verdict == verdict
+
+
+def test_a_margin_of_an_error_looks_upwards():
+    assert judge_margin(found(0.03, 0.02, 0.04), ECE, 0.01).verdict == "not validated"
+    assert judge_margin(found(-0.03, -0.04, -0.02), ECE, 0.01).verdict == "validated"
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.1, 0.11, 0.12], "validated"),
+        ([0.1, 0.5, 0.9], "not validated"),
+        ([0.1], "not judged"),
+        ([], "not measured"),
+    ],
+)
+def test_a_range_must_hold_the_interval_over_seeds(values, verdict):
+    assert judge_range(values, 0.0, 0.2).verdict == verdict
+
+
+def test_one_seed_takes_the_interval_over_rows():
+    assert judge_range([0.1], 0.0, 0.2, interval=(0.05, 0.15)).verdict == "validated"
+    assert judge_range([0.1], 0.0, 0.2, interval=(0.05, 0.25)).verdict == "not validated"
+
+
+def test_amounts_are_shown_in_the_unit_of_their_measure():
+    shown = judge_improvement(found(-0.002, -0.003, -0.001), AURC)
+    assert shown.amount == "-2.0 [-3.0, -1.0]"
+    assert judge_range([1.0, 1.2], 0, 9, digits=2, unit="times").amount.endswith("times")
+
+
+def claims(records, preset="v0.5"):
+    return judge_claims(Study(records), "toys", preset)
+
+
+def fixed(method, accuracies, eces=(0.1, 0.1, 0.1), **more):
+    rows = []
+    for seed, (right, error) in enumerate(zip(accuracies, eces, strict=True)):
+        blank = row(method, seed, **more)
+        rows.append(blank.__class__(**{**blank.__dict__, "accuracy": right, "ece": error}))
+    return rows
+
+
+def test_attention_over_uniform_is_paired_by_seed():
+    records = fixed("uniform", [0.80, 0.85, 0.90]) + fixed("attention", [0.82, 0.871, 0.919])
+    finding = claims(records)["attention-uniform-accuracy"]
+    expected = paired_difference([0.82, 0.871, 0.919], [0.80, 0.85, 0.90])
+    assert finding.verdict == "validated"
+    assert (finding.estimate, finding.low, finding.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+    assert (finding.n, finding.over) == (3, "seeds")
+
+
+def test_the_corrected_method_is_judged_by_weights_of_the_same_neighbors(tmp_path):
+    here = {"experiment": "weights", "preset": "v1", "condition": "with=base", "folder": tmp_path}
+    records = [
+        row(method, seed, skill, **here)
+        for seed in (0, 1, 2)
+        for method, skill in (("uniform", 1.0), ("distance", 3.0), ("attention", 3.0))
+    ]
+    # the main experiment of "v1" compares with plain neighbors in the network's keys
+    records += fixed("uniform", [0.9, 0.9, 0.91], preset="v1")
+    records += fixed("attention", [0.5, 0.5, 0.51], preset="v1")
+    found = judge_claims(Study(records, tmp_path), "toys", "v1")
+    assert found["attention-uniform-nll"].verdict == "validated"
+    assert found["attention-distance-nll"].verdict == "no difference"
+    assert found["attention-tuned-nll"].verdict == "not measured"
+    assert found["classifier-uniform-accuracy"].verdict == "not validated"
+    assert claims(records)["classifier-uniform-accuracy"].verdict == "not measured"
+
+
+def test_differences_of_weightings_are_those_of_the_table_and_of_the_claims(tmp_path):
+    here = {"experiment": "weights", "preset": "v1", "condition": "with=base", "folder": tmp_path}
+    skills = {"uniform": 1.0, "distance": 1.5, "attention": 3.0, "classifier": 3.1}
+    records = [
+        row(method, seed, skill + 0.4 * seed, **here)
+        for seed in (0, 1, 2)
+        for method, skill in skills.items()
+    ]
+    study = Study(records, tmp_path)
+    findings = {"toys": {"v1": judge_claims(study, "toys", "v1")}}
+    exported = [r for r in study_rows(study, findings) if r["kind"] == "difference"]
+    found = {(r["reference"], r["measure"]): r for r in exported}
+    measures = ("accuracy", "nll", "brier", "ece", "aurc")
+    assert set(found) == {(o, m) for o in ("uniform", "distance") for m in measures}
+    for (reference, key), difference in found.items():
+        shown = study.part("toys", Place("weights", "v1", "with=base"))
+        over_rows = shown.paired_over_rows("toys", "attention", reference, key)
+        assert {name: difference[name] for name in ("mean", "low", "high", "n", "verdict")} == {
+            name: over_rows.as_dict()[name] for name in ("mean", "low", "high", "n", "verdict")
+        }
+        assert over_rows.method == "bootstrap"
+    claim = findings["toys"]["v1"]["attention-uniform-nll"]
+    nll = found["uniform", "nll"]
+    assert (nll["mean"], nll["low"], nll["high"]) == (claim.estimate, claim.low, claim.high)
+
+
+def test_nothing_in_the_records_is_not_measured():
+    found = claims(fixed("uniform", [0.8, 0.8, 0.8]))
+    assert {f.verdict for f in found.values()} == {"not measured"}
+    assert set(found) == {c.key for c in CLAIMS}
+
+
+@pytest.mark.parametrize(
+    ("attention", "tta", "verdict"),
+    [
+        ((0.2, 0.21, 0.2), (0.05, 0.06, 0.04), "validated"),
+        ((0.1, 0.11, 0.1), (0.05, 0.06, 0.04), "not validated"),  # attention alone repairs it
+        ((0.2, 0.21, 0.2), (0.3, 0.31, 0.32), "not validated"),
+        ((0.2, 0.21, 0.2), (0.1, 0.3, 0.2), "no difference"),
+    ],
+)
+def test_tta_alone_repairs_calibration_only_where_attention_does_not(attention, tta, verdict):
+    right = [0.8, 0.8, 0.8]
+    records = (
+        fixed("uniform", right, (0.2, 0.2, 0.205))
+        + fixed("attention", right, attention)
+        + fixed("attention+tta", right, tta)
+    )
+    assert claims(records)["tta-repairs"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("purity", "eces", "verdict"),
+    [
+        (0.98, (0.19, 0.2, 0.21), "validated"),
+        (0.82, (0.19, 0.2, 0.21), "not validated"),  # no purer than answers are right
+        (0.98, (0.02, 0.03, 0.02), "not validated"),  # the confidence knows of the errors
+    ],
+)
+def test_the_collapse_needs_both_of_its_signs(purity, eces, verdict):
+    details = EXPLAINED | {"memory_purity": purity}
+    records = fixed("attention", [0.8, 0.81, 0.79], eces, details=details)
+    assert claims(records)["collapse"].verdict == verdict
+
+
+def test_an_accurate_model_is_not_called_collapsed():
+    details = EXPLAINED | {"memory_purity": 0.999}
+    records = fixed("attention", [0.98, 0.985, 0.98], (0.015, 0.015, 0.02), details=details)
+    found = claims(records)["collapse"]
+    assert found.verdict == "not judged"
+    assert "a good memory is as pure" in found.note
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.2, "validated"), (0.06, "not validated")])
+def test_the_leak_is_attention_on_oneself_beyond_an_even_share(share, verdict):
+    details = EXPLAINED | {"self_weight": share, "self_weight_error": 0.001, "even_share": 0.0625}
+    records = fixed("attention", [0.8], (0.1,), details=details)
+    found = claims(records)["leak"]
+    assert (found.verdict, found.over) == (verdict, "training rows")
+    assert found.estimate == pytest.approx(share / 0.0625)
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"), [([0.799, 0.8, 0.801], "validated"), ([0.7, 0.71, 0.7], "not validated")]
+)
+def test_k_and_noise_are_judged_against_a_margin(last, verdict):
+    first = [0.8, 0.801, 0.802]
+    records = []
+    for condition, values in (("k=1", first), ("k=50", last)):
+        records += fixed("attention", values, experiment="k-sweep", condition=condition)
+    for noise, values in ((0.0, first), (0.3, last)):
+        where = {"experiment": "label-noise", "condition": "where=memory", "noise": noise}
+        records += fixed("attention", values, **where)
+    found = claims(records)
+    assert found["k-does-not-matter"].verdict == verdict
+    assert found["noise-memory-symmetric"].verdict == verdict
+    assert found["noise-everywhere-symmetric"].verdict == "not measured"
+
+
+@pytest.mark.parametrize("reference", ["uniform", "distance-tuned"])
+def test_calibration_under_wrong_labels_is_judged_beside_k_nn(reference):
+    records = []
+    for noise in (0.0, 0.3):
+        where = {"experiment": "label-noise", "condition": "where=everywhere", "noise": noise}
+        records += fixed("attention", [0.88, 0.89, 0.9], (0.25, 0.26, 0.26), **where)
+        records += fixed(reference, [0.87, 0.88, 0.89], (0.11, 0.12, 0.11), **where)
+    found = claims(records)
+    name = {"uniform": "uniform", "distance-tuned": "tuned"}[reference]
+    assert found[f"noise-over-{name}-accuracy"].verdict == "validated"
+    assert found[f"noise-over-{name}-ece"].verdict == "not validated"
+
+
+def test_a_single_seed_is_judged_over_its_test_rows(tmp_path):
+    folder = full_study(tmp_path / "one", seeds=(0,))
+    found = judge_claims(Study(read_records(folder), folder), "toys", "v0.5")
+    assert found["attention-uniform-nll"].verdict == "validated"
+    assert found["attention-uniform-nll"].over == "test rows"
+    without = judge_claims(Study(read_records(folder)), "toys", "v0.5")
+    assert without["attention-uniform-nll"].verdict == "not judged"
+
+
+def test_the_collapse_of_a_single_seed_is_judged_over_its_test_rows(tmp_path):
+    records = [row("attention", 0, 0.5, tmp_path, details=EXPLAINED)]
+    found = judge_claims(Study(records, tmp_path), "toys", "v0.5")["collapse"]
+    error = 1 - records[0].accuracy
+    assert found.estimate == pytest.approx(EXPLAINED["memory_purity"] - 1 + error)
+    assert (found.verdict, found.over) == ("not validated", "test rows")  # unsure of its errors
+    assert found.low < found.estimate < found.high
+
+
+def test_what_one_seed_measured_but_cannot_judge_says_so():
+    records = [row(m, predict_us_per_row=t) for m, t in (("uniform", 10.0), ("attention", 15.0))]
+    cost = claims(records)["little-compute"]
+    assert (cost.verdict, cost.amount) == ("not judged", "1.50 times uniform's")
+    assert cost.note == "one seed gives no interval"
+
+
+def test_verdicts_are_counted_in_one_order():
+    assert tally(["not measured", "validated", "inconclusive", "validated"]) == (
+        "2 validated, 1 inconclusive, 1 not measured"
+    )
+
+
+def test_the_claim_table_holds_every_claim_and_preset(tmp_path):
+    folder = write(tmp_path, fixed("attention", [0.8, 0.8, 0.8]))
+    study = Study(read_records(folder))
+    presets = [f"v0.{i}" for i in range(1, 7)]
+    tables = claim_tables("toys", {p: judge_claims(study, "toys", p) for p in presets})
+    assert [len(t.columns) for t in tables] == [5, 3]
+    assert all(len(t.rows) == len(CLAIMS) for t in tables)

@@ -1,0 +1,119 @@
+"""Comparisons agree with scipy and say "none" when 0 is inside."""
+
+import json
+
+import numpy as np
+import pytest
+from nearwise_lab.comparisons import paired_bootstrap, paired_difference, rank_methods
+from scipy import stats
+
+from nearwise.metrics import brier, ece
+from tests.metrics.cases import random_case
+
+
+@pytest.mark.parametrize("n", [2, 5, 30])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_the_t_interval_is_that_of_the_paired_t_test(n, level, rng):
+    a, b = rng.normal(0.3, 0.1, n), rng.normal(0.25, 0.1, n)
+    ours = paired_difference(a, b, level=level)
+    theirs = stats.ttest_rel(a, b).confidence_interval(level)
+    assert ours.n == n and ours.mean == pytest.approx(np.mean(a - b))
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_the_row_bootstrap_is_near_the_t_interval_on_many_rows(rng):
+    a, b = rng.random(2000), rng.random(2000)
+    t = paired_difference(a, b)
+    bootstrap = paired_difference(a, b, method="bootstrap", n_resamples=2000)
+    assert bootstrap.method == "bootstrap"
+    assert (bootstrap.low, bootstrap.high) == pytest.approx((t.low, t.high), abs=0.002)
+
+
+def test_a_paired_bootstrap_of_a_mean_is_the_row_bootstrap_of_its_losses():
+    y, a = random_case(0, n=300)
+    b = np.full_like(a, 0.25)
+    rows = np.arange(y.size)
+    loss_a, loss_b = (((p - np.eye(4)[y]) ** 2).sum(axis=1) for p in (a, b))
+    ours = paired_bootstrap(brier, y, a, b, n_resamples=100, random_state=7)
+    expected = paired_difference(
+        loss_a[rows], loss_b[rows], method="bootstrap", n_resamples=100, random_state=7
+    )
+    assert ours.n == expected.n == 300
+    assert (ours.mean, ours.low, ours.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+
+
+def test_the_verdict_is_none_exactly_when_the_interval_holds_zero():
+    steady, b = np.array([0.30, 0.31, 0.29, 0.30]), np.array([0.2, 0.21, 0.2, 0.19])
+    assert paired_difference(steady, b).verdict == "higher"
+    assert paired_difference(b, steady).verdict == "lower"
+    assert paired_difference(steady, steady[::-1]).verdict == "none"
+    assert paired_difference(steady, steady).verdict == "none"
+    y, proba = random_case(0, n=50)
+    assert paired_bootstrap(ece, y, proba, proba, n_resamples=20).verdict == "none"
+
+
+@pytest.mark.parametrize("method", ["t", "bootstrap"])
+def test_one_pair_proves_nothing(method):
+    difference = paired_difference([0.9], [0.1], method=method)
+    assert difference.verdict == "none"
+    assert difference.as_dict()["low"] is None
+    json.dumps(difference.as_dict(), allow_nan=False)
+    one_row = paired_bootstrap(brier, [0], [[0.9, 0.1]], [[0.1, 0.9]])
+    assert one_row.verdict == "none" and one_row.n == 1
+
+
+def test_a_difference_prints_with_its_interval_its_count_and_its_verdict():
+    text = str(paired_difference([0.5, 0.6], [0.5, 0.6]))
+    assert text == "+0 [+0, +0] (n=2, none)"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "message"),
+    [
+        ([1, 2], [1], {}, "pairs of one shape"),
+        ([], [], {}, "a and b are empty"),
+        ([1, np.nan], [1, 2], {}, "NaN or infinity in pair 1"),
+        ([1, 2], [1, 2], {"method": "z"}, 'must be "t" or "bootstrap"'),
+        ([1, 2], [1, 2], {"level": 95}, "For 95 % pass 0.95"),
+        ([1, 2], [1, 2], {"method": "bootstrap", "n_resamples": 0}, "n_resamples must be"),
+    ],
+)
+def test_malformed_pairs_and_options_are_refused(a, b, options, message):
+    with pytest.raises(ValueError, match=message):
+        paired_difference(a, b, **options)
+
+
+def test_mean_ranks_share_ties_and_come_best_first():
+    values = {
+        "digits": {"ours": 0.1, "forest": 0.2, "k-NN": 0.3},
+        "wine": {"k-NN": 0.5, "ours": 0.4, "forest": 0.4},
+    }
+    ranks = rank_methods(values)
+    assert ranks == {"ours": 1.25, "forest": 1.75, "k-NN": 3.0}
+    assert list(ranks) == ["ours", "forest", "k-NN"]
+    flipped = rank_methods(values, higher_is_better=True)
+    assert flipped == {"ours": 2.75, "forest": 2.25, "k-NN": 1.0}
+
+
+def test_mean_ranks_are_those_of_scipy(rng):
+    table = rng.integers(0, 5, (6, 4)) / 4
+    values = {f"d{i}": {f"m{j}": table[i, j] for j in range(4)} for i in range(6)}
+    expected = stats.rankdata(table, axis=1).mean(axis=0)
+    ranks = rank_methods(values)
+    assert [ranks[f"m{j}"] for j in range(4)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "at least one data set"),
+        ({"digits": {}}, "at least one data set"),
+        ({"digits": {"a": 1.0, "b": 2.0}, "wine": {"a": 1.0}}, "first 'b' on 'wine'"),
+        ({"digits": {"a": float("nan")}}, "first 'a' on 'digits'"),
+    ],
+)
+def test_ranks_over_a_table_with_holes_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        rank_methods(values)

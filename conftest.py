@@ -7,7 +7,9 @@ import random
 import shutil
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,8 +111,63 @@ def _seeded() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let what runs on accelerators be tested on one: ``pytest lab/tests/triton --device cuda``."""
+    """Let what runs on accelerators be tested on one, and absent packages be a failure."""
     parser.addoption("--device", default="cpu", help="of tests that take a device: cpu, cuda, mps")
+    parser.addoption(
+        "--all-extras", action="store_true", help="fail where a package of an extra is not there"
+    )
+
+
+class _Extras:
+    """Skip what needs a package of an extra that is not installed, and say so at the end.
+
+    A plugin of its own, as hooks of this file do not see a folder whose own conftest.py fails.
+    """
+
+    reason = "needs the package "
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.strict = config.getoption("all_extras")
+
+    def _judge(self, report: Any, call: Any) -> None:
+        error = call.excinfo.value if call is not None and call.excinfo else None
+        while report.failed and error is not None and not self.strict:
+            package = (getattr(error, "name", None) or "").partition(".")[0]
+            if isinstance(error, ImportError) and package and find_spec(package) is None:
+                report.outcome = "skipped"
+                report.longrepr = (report.nodeid, None, self.reason + package)
+            error = error.__cause__ or error.__context__
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Iterator[None]:
+        report: Any = yield
+        self._judge(report, getattr(report, "call", None))
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
+        report: Any = yield
+        self._judge(report, call)
+        return report
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        skipped = terminalreporter.stats.get("skipped", ())
+        reasons = Counter(str(report.longrepr[2]) for report in skipped)
+        packages = [
+            f"{reason.removeprefix(self.reason)} ({n})"
+            for reason, n in sorted(reasons.items())
+            if reason.startswith(self.reason)
+        ]
+        if packages:
+            terminalreporter.write_line(
+                "Files and tests skipped for want of a package: "
+                f"{', '.join(packages)}. ./run test-all installs them and runs everything."
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take note of what is not installed."""
+    config.pluginmanager.register(_Extras(config))
 
 
 @pytest.fixture

@@ -24,8 +24,10 @@ def require_extra(what: str, extra: str, *packages: str, of: str = PROGRAM) -> N
 
     ImportError if one of them is not installed; `what` needs them, in the message.
     """
-    if any(find_spec(package) is None for package in packages):
-        raise ImportError(f'{what} needs the extra "{extra}": pip install {of}[{extra}]')
+    for package in packages:
+        if find_spec(package) is None:
+            message = f'{what} needs the extra "{extra}": pip install {of}[{extra}]'
+            raise ImportError(message, name=package)
 
 
 def load_plugin(what: str, group: str, name: str) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+LOCKS = ("requirements.lock", "requirements-dev.lock")
 PROJECTS = ("pyproject.toml", "lab/pyproject.toml")
 PYTHON = """#!/bin/sh
 case "$*" in
@@ -23,17 +24,19 @@ case "$*" in
     rm -rf "$4"; mkdir -p "$4/bin"
     cp "$0" "$4/bin/python"
     printf '#!/bin/sh\\necho nearwise "$@"\\n' > "$4/bin/nearwise"
-    chmod +x "$4/bin/nearwise" ;;
-  "-m pip install "*"--upgrade --upgrade-strategy eager "*"-e .[dev] -e ./lab[all]")
+    for tool in ruff mypy; do printf '#!/bin/sh\\necho %s "$@"\\n' $tool > "$4/bin/$tool"; done
+    chmod +x "$4/bin"/* ;;
+  "-m pip install "*"--upgrade --upgrade-strategy eager "*"-e .[dev-full] -e ./lab[all]")
     echo "newest $*" | sed 's/.*\\(newest\\).*eager \\([^ ]*\\) .*/\\1 \\2/' >> "$STUB_LOG"
     exit ${STUB_PIP_FAILS:-0} ;;
   "-m pytest "*) echo "pytest $*" ;;
-  "-m pip install "*"--no-deps --require-hashes -r requirements.lock")
+  "-m pip install "*"--no-deps --require-hashes -r requirements"*".lock")
     [ -n "$STUB_WRONG_HASH" ] || exit 0
     echo "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"
     exit 1 ;;
-  "-m pip install "*"--no-build-isolation -c constraints.txt -e .[dev] -e ./lab[all]")
-    echo install >> "$STUB_LOG"
+  "-m pip install "*"--no-build-isolation -c constraints.txt -e .[dev"*" -e ./lab"*)
+    case "$*" in *dev-full*"lab[all]") echo all ;; *"-e .[dev] -e ./lab") echo dev ;; esac \\
+      >> "$STUB_LOG"
     echo "Collecting torch>=2.6 (from nearwise)"
     [ -z "$STUB_KILLED" ] || kill -9 $$
     exit ${STUB_PIP_FAILS:-0} ;;
@@ -46,7 +49,7 @@ def project(tmp_path):
     folder = tmp_path / "a project"
     folder.mkdir()
     (folder / "lab").mkdir()
-    for name in ("run", *PROJECTS, "constraints.txt", "requirements.lock"):
+    for name in ("run", *PROJECTS, "constraints.txt", *LOCKS):
         shutil.copy(ROOT / name, folder / name)
     stub = tmp_path / "python"
     stub.write_text(PYTHON)
@@ -83,16 +86,16 @@ def test_the_first_call_sets_up_and_the_next_starts_at_once(project):
     assert "collecting torch>=2.6" in first.stderr
     second = run(project, "demo")
     assert (second.stdout, second.stderr) == ("nearwise demo\n", "")
-    assert steps(project) == ["venv", "install"]
+    assert steps(project) == ["venv", "all"]
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "requirements.lock"])
+@pytest.mark.parametrize("file", ["constraints.txt", *LOCKS])
 def test_a_changed_pin_is_installed_into_the_same_environment(project, file):
     run(project, "demo")
     with (project / file).open("a") as pins:
         pins.write("extra==1\n")
     assert run(project, "demo").stdout == "nearwise demo\n"
-    assert steps(project) == ["venv", "install", "install"]
+    assert steps(project) == ["venv", "all", "all"]
 
 
 def test_a_killed_set_up_is_made_anew(project):
@@ -100,7 +103,7 @@ def test_a_killed_set_up_is_made_anew(project):
     result = run(project, "demo")
     assert result.stdout == "nearwise demo\n"
     assert "making it anew" in result.stderr
-    assert steps(project) == ["venv", "install", "venv", "install"]
+    assert steps(project) == ["venv", "all", "venv", "all"]
 
 
 def test_a_failed_installation_shows_its_output_and_goes_on_later(project):
@@ -109,7 +112,7 @@ def test_a_failed_installation_shows_its_output_and_goes_on_later(project):
     assert "the installation failed" in failed.stderr
     assert "Collecting torch" in failed.stderr
     assert run(project, "demo").stdout == "nearwise demo\n"
-    assert steps(project) == ["venv", "install", "install"]
+    assert steps(project) == ["venv", "all", "all"]
 
 
 @pytest.mark.parametrize("asked", [{}, {"TORCH": "torch"}], ids=["pinned torch", "newest torch"])
@@ -137,10 +140,39 @@ def test_a_package_with_another_hash_ends_the_installation(project):
     assert steps(project) == ["venv"]
 
 
-def test_the_lock_holds_the_pinned_versions_and_no_address():
-    lock = (ROOT / "requirements.lock").read_text()
+def test_the_tests_install_what_they_need_and_everything_else_every_extra(project):
+    tested = run(project, "test", "-k", "round")
+    assert tested.returncode == 0, tested.stderr
+    assert "pytest -m pytest -n auto" in tested.stdout and "-k round" in tested.stdout
+    assert "--all-extras" not in tested.stdout
+    assert "mypy --num-workers 2 --disable-error-code import-not-found" in tested.stdout
+    assert run(project, "test").returncode == 0
+    assert steps(project) == ["venv", "dev"]
+    assert run(project, "demo").stdout == "nearwise demo\n"
+    assert "--all-extras -k round" in run(project, "test", "--all-extras", "-k", "round").stdout
+    everything = run(project, "test-all")
+    assert everything.stdout.count("--all-extras") == 2
+    assert "mypy --num-workers 2\n" in everything.stdout
+    assert run(project, "test").returncode == 0  # more than it needs is there
+    assert steps(project) == ["venv", "dev", "all"]
+
+
+def locked_in(lock: str) -> dict[str, str]:
+    """Versions of a lock, in which every entry has hashes and nothing has an address."""
     locked = dict(re.findall(r"^([\w.-]+)==(\S+)[^\n]*\n    --hash=sha256:", lock, re.MULTILINE))
     assert len(locked) == len(re.findall(r"^\w", lock, re.MULTILINE))
+    assert "://" not in lock and "--index" not in lock and "--find" not in lock
+    return locked
+
+
+def test_developers_need_few_packages_in_the_same_versions():
+    few, all_of_them = (locked_in((ROOT / name).read_text()) for name in reversed(LOCKS))
+    assert few.items() <= all_of_them.items()
+    assert len(few) <= 60 - len({"torch", "pip", "nearwise", "nearwise-lab"})
+
+
+def test_the_lock_holds_the_pinned_versions():
+    locked = locked_in((ROOT / "requirements.lock").read_text())
     pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     pinned = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins}
     pinned.pop("torch")  # its builds differ between machines
@@ -148,7 +180,6 @@ def test_the_lock_holds_the_pinned_versions_and_no_address():
     assert {name: locked.get(name) for name in pinned} == pinned, said
     elsewhere = {name for name in locked if name not in pinned}  # other systems
     assert elsewhere <= {"cffi", "colorama", "httpx2-jsfetch", "pycparser"}, said
-    assert "://" not in lock and "--index" not in lock and "--find" not in lock
 
 
 @pytest.mark.parametrize(

@@ -146,3 +146,39 @@ def test_rows_that_are_added_are_seen_by_the_columns_of_the_fit():
     seen = model.fitted_.predictor.row_models.seen
     kept = model.fitted_.bank.columns[COLUMNS]
     torch.testing.assert_close(kept, torch.from_numpy(X[:, seen]).float())
+
+
+def test_an_explanation_says_in_which_columns_the_head_compared_a_neighbor():
+    X, y = with_gaps(120)
+    model = fitted(X, y)
+    for explanation in model.explain(X[:4], n_neighbors=5):
+        for one in explanation.neighbors:
+            assert {column.name for column in one.columns} == set(X.columns)
+            shares = [column.attention for column in one.columns]
+            assert shares == sorted(shares, reverse=True)
+            assert sum(shares) == pytest.approx(1, abs=1e-4)
+            assert one.columns[0].name in one.in_words()
+        itself = explanation.neighbors[0]
+        if itself.distance == 0:
+            assert all(column.near for column in itself.columns)
+            assert "far" not in itself.in_words()
+    record = explanation.to_dict()["neighbors"][0]
+    assert record["columns"][0].keys() == {"name", "attention", "near"}
+    assert "the head found it" in explanation._repr_html_()
+
+
+def test_the_neighbor_that_differs_most_in_a_column_is_far_there_and_the_one_least_near():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(40, 3)), columns=["first", "other", "third"])
+    model = fitted(X, np.arange(40) % 2)
+    query = X.iloc[[7]]
+    (explanation,) = model.explain(query, n_neighbors=None)
+    ranks = X.rank() / len(X)
+    for name in X:
+        apart = {one.id: abs(ranks[name][one.id] - ranks[name][7]) for one in explanation.neighbors}
+        near = {
+            one.id: {column.name: column.near for column in one.columns}[name]
+            for one in explanation.neighbors
+        }
+        assert near[min(apart, key=apart.get)]
+        assert not near[max(apart, key=apart.get)]

@@ -45,6 +45,11 @@ class SeenColumns(NamedTuple):
         """Return those of some queries."""
         return SeenColumns(*(tensor[rows] for tensor in self))
 
+    def apart(self) -> Tensor:
+        """Distances of queries to neighbors, (B, K, F): in ranks, or 1 if categories differ."""
+        gap = self.neighbor - self.query[:, None]
+        return torch.where(self.is_category[:, None], (gap != 0).float(), gap.abs())
+
 
 class NeighborSet(NamedTuple):
     """The neighbors of B queries in one key space, with what is known of each.

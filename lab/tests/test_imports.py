@@ -21,7 +21,6 @@ LEVELS = (
         "few_shot",
         "retrieval",
         "training",
-        "triton",
     },
     {"results"},
     {"probing", "field_training"},

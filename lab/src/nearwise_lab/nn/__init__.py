@@ -19,7 +19,6 @@ from nearwise_lab.nn.neighbor_head import (
     describe_neighborhood,
 )
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise_lab.nn.race import LazyGumbelOutput, lazy_gumbel_attention
 from nearwise_lab.nn.reference import load_reference_layer
 from nearwise_lab.nn.reference_vit import load_reference_vit
 from nearwise_lab.nn.registry import TOKEN_LAYERS, token_layer
@@ -34,7 +33,6 @@ __all__ = [
     "DistanceAttention",
     "FlopCount",
     "KvtAttention",
-    "LazyGumbelOutput",
     "LearnedDistanceAttention",
     "MultiHeadAttention",
     "MultiHeadNeighborAttention",
@@ -49,7 +47,6 @@ __all__ = [
     "coordinate_grid",
     "count_flops",
     "describe_neighborhood",
-    "lazy_gumbel_attention",
     "load_reference_layer",
     "load_reference_vit",
     "make_perceiver",

@@ -1,6 +1,5 @@
 """Layers of the lab: neural fields, the study's attention, published layers, counted FLOPs."""
 
-from nearwise_lab.nn.calibrated_training import CalibratedTraining
 from nearwise_lab.nn.convnn import ConvNNAttention
 from nearwise_lab.nn.dense import MultiHeadAttention
 from nearwise_lab.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
@@ -28,7 +27,6 @@ __all__ = [
     "FLOP_FORMULAS",
     "FLOP_KINDS",
     "TOKEN_LAYERS",
-    "CalibratedTraining",
     "ConvNNAttention",
     "DistanceAttention",
     "FlopCount",

@@ -18,8 +18,6 @@ LEVELS = (
         "interrupts",
         "data",
         "geometry",
-        "few_shot",
-        "retrieval",
         "training",
     },
     {"results"},

@@ -11,12 +11,6 @@ from nearwise_lab.nn.multi_head import (
     MultiHeadNeighborAttention,
     UniformAttention,
 )
-from nearwise_lab.nn.neighbor_head import (
-    NeighborAttention,
-    NeighborHead,
-    Neighborhood,
-    describe_neighborhood,
-)
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise_lab.nn.reference import load_reference_layer
 from nearwise_lab.nn.reference_vit import load_reference_vit
@@ -34,9 +28,6 @@ __all__ = [
     "LearnedDistanceAttention",
     "MultiHeadAttention",
     "MultiHeadNeighborAttention",
-    "NeighborAttention",
-    "NeighborHead",
-    "Neighborhood",
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "PerceiverAutoencoder",
@@ -44,7 +35,6 @@ __all__ = [
     "VisionTransformer",
     "coordinate_grid",
     "count_flops",
-    "describe_neighborhood",
     "load_reference_layer",
     "load_reference_vit",
     "make_perceiver",

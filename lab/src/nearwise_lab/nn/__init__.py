@@ -5,16 +5,11 @@ from nearwise_lab.nn.dense import MultiHeadAttention
 from nearwise_lab.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise_lab.nn.flops import FLOP_FORMULAS, FLOP_KINDS, FlopCount, count_flops
 from nearwise_lab.nn.kvt import KvtAttention
-from nearwise_lab.nn.multi_head import (
-    DistanceAttention,
-    LearnedDistanceAttention,
-    MultiHeadNeighborAttention,
-    UniformAttention,
-)
+from nearwise_lab.nn.layers import TOKEN_LAYERS, token_layer
+from nearwise_lab.nn.multi_head import MultiHeadNeighborAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise_lab.nn.reference import load_reference_layer
 from nearwise_lab.nn.reference_vit import load_reference_vit
-from nearwise_lab.nn.registry import TOKEN_LAYERS, token_layer
 from nearwise_lab.nn.vit import VisionTransformer
 
 __all__ = [
@@ -22,16 +17,13 @@ __all__ = [
     "FLOP_KINDS",
     "TOKEN_LAYERS",
     "ConvNNAttention",
-    "DistanceAttention",
     "FlopCount",
     "KvtAttention",
-    "LearnedDistanceAttention",
     "MultiHeadAttention",
     "MultiHeadNeighborAttention",
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "PerceiverAutoencoder",
-    "UniformAttention",
     "VisionTransformer",
     "coordinate_grid",
     "count_flops",

@@ -8,17 +8,14 @@ always follows the same one; medians over the repeats, with the middle half of t
 
     python benchmarks/token_speed.py
     python benchmarks/token_speed.py --layers KNNAttention,ConvNNAttention --neighbors 9,32
-    python benchmarks/token_speed.py --device cuda --help  # another claim: token_speed_cuda.py
 """
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import token_speed_cuda
 import torch
 from nearwise_lab.experiments.token_layers import BASELINE, LayerChoice, LayerShape, time_layers
 
@@ -41,11 +38,6 @@ def compare(shape: LayerShape, choices: list[LayerChoice], repeats: int) -> dict
             what: own[what].median_ms / times["dense"][what].median_ms for what in own
         }
     return found
-
-
-def names_device(arguments: list[str]) -> bool:
-    """Whether `token_speed_cuda` is meant: with any --device, for "cpu" tries that script out."""
-    return any(word.partition("=")[0] == "--device" for word in arguments)
 
 
 def main() -> None:
@@ -79,7 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if names_device(sys.argv[1:]):
-        token_speed_cuda.main()
-    else:
-        main()
+    main()

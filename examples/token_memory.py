@@ -12,8 +12,8 @@ tokens are remembered. Train and test streams share no images.
     .venv/bin/python examples/token_memory.py [OUT.png] [--draw-only]
 
 writes benchmarks/results/token_memory.json (some minutes), then draws
-docs/images/memory-attention.png from it and from benchmarks/results/tail_correction.json;
-`--draw-only` uses earlier measurements.
+docs/images/memory-attention.png from it and from
+benchmarks/results/tail_correction.json; `--draw-only` uses earlier measurements.
 """
 
 import json

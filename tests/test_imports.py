@@ -216,7 +216,7 @@ def test_the_walk_accepts_downward_and_own_imports():
 
 OPTIONAL = (
     "matplotlib", "yaml", "skops", "lightgbm", "catboost", "transformers", "datasets",
-    "PIL", "cleanlab", "openpyxl", "faiss", "typst", "triton",
+    "PIL", "cleanlab", "openpyxl", "faiss", "typst",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import doctest
 
 import pytest
-from nearwise_lab.nn.registry import TOKEN_LAYERS
+from nearwise_lab.nn.layers import TOKEN_LAYERS
 
 from nearwise import names
 from nearwise.names import did_you_mean, nearest_names

@@ -13,9 +13,9 @@ PAGES = [
 ]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
-    "abstention", "calibration", "few-shot", "guide", "images", "label-noise", "long-tail",
+    "abstention", "calibration", "guide", "images", "label-noise", "long-tail",
     "memory-attention", "neural-fields", "prediction-sets", "probes", "representations",
-    "out-of-distribution", "retrieval", "streams", "token-attention",
+    "out-of-distribution", "streams", "token-attention",
     "vit-training",
 }  # fmt: skip
 FENCE = re.compile(

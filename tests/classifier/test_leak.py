@@ -16,7 +16,7 @@ from tests.classifier.cases import (
     same,
     sums_to_one,
 )
-from tests.reference.neighbor_head import slow_pair_reliability
+from tests.reference.reliability import slow_pair_reliability
 
 CONFIGURATIONS = {
     "default": {},

@@ -69,7 +69,7 @@ def test_another_seed_or_setting_is_another_model(data, tmp_path, other):
 def test_other_sizes_under_a_presets_name_are_another_model(data, tmp_path, monkeypatch):
     run_field(data, stages("sparse"), tmp_path)
     assert find_field(data, stages("sparse"), tmp_path) is not None
-    monkeypatch.setitem(PRESETS, "digits", PRESETS["digits"] | {"first_scores": 2.0})
+    monkeypatch.setitem(PRESETS, "digits", PRESETS["digits"] | {"fourier_scale": 2.0})
     assert find_field(data, stages("sparse"), tmp_path) is None
     assert not run_field(data, stages("sparse"), tmp_path).found
 

@@ -17,7 +17,7 @@ from nearwise_lab.experiments.token_layers import (
     time_layers,
 )
 from nearwise_lab.experiments.token_layers import memory as memory_module
-from nearwise_lab.nn.layers import ALL_LAYERS
+from nearwise_lab.nn.layers import TOKEN_LAYERS
 from nearwise_lab.report.token_layers import draw_bench
 
 
@@ -28,7 +28,7 @@ def test_every_layer_is_there_and_runs(n_tokens):
     assert choices[0].name == BASELINE
     names = {choice.layer for choice in choices}
     on_grid = {"NeighborhoodAttention2D"} if n_tokens == 19 else set()
-    assert names == set(ALL_LAYERS) - on_grid
+    assert names == set(TOKEN_LAYERS) - on_grid
     for choice in choices:
         with choice.running():
             assert choice.make(shape)(shape.draw()).shape == (2, n_tokens, 24)

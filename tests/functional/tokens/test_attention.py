@@ -237,8 +237,8 @@ def test_the_implementation_is_forced_and_given_back():
             seen.append(knn_attention(*tokens, 2))
         seen.append(knn_attention(*tokens, 2))
     torch.testing.assert_close(*seen)
-    with pytest.raises(ValueError, match="'triton9' is not known"):
-        attention_implementation("triton9").__enter__()
+    with pytest.raises(ValueError, match="'flash' is not known"):
+        attention_implementation("flash").__enter__()
 
 
 BAD = [

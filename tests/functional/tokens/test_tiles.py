@@ -79,10 +79,8 @@ def test_numbers_order_scores_as_a_stable_sort_does():
         assert torch.equal(plain._first_by_number(scores, n), expected[:, :n])
 
 
-def test_the_choice_on_a_gpu_is_plain_torch_until_another_is_asked_for():
-    assert implementation.automatic_on("cpu") == "cpu"
-    for device in ("cuda", "mps", "xpu"):
-        assert implementation.automatic_on(device) == "plain"
+def test_the_choice_is_compiled_loops_on_a_cpu_and_plain_torch_elsewhere():
+    assert implementation.implementation_for(torch.empty(1)) == "cpu"
     elsewhere = torch.empty(1, device="meta")
     assert implementation.implementation_for(elsewhere) == "plain"
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from nearwise_lab.nn.layers import ALL_LAYERS
+from nearwise_lab.nn.layers import TOKEN_LAYERS
 
 from nearwise.functional import attention_implementation
 from tests.nn.tokens.cases import CASES, DIM, N_TOKENS, tokens
@@ -15,7 +15,7 @@ CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 def test_every_layer_is_checked():
     checked = {case.layer for case in CASES}
-    assert {x for x in ALL_LAYERS.values() if x.__name__ != "TokenConvolution"} == checked
+    assert {x for x in TOKEN_LAYERS.values() if x.__name__ != "TokenConvolution"} == checked
 
 
 @each_case

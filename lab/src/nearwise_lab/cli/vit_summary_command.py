@@ -58,7 +58,7 @@ SummarySettings: type[BaseModel] = create_model(
 
 def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     from nearwise_lab.experiments.vit.model import build_vit
-    from nearwise_lab.nn.layers import ALL_LAYERS
+    from nearwise_lab.nn.layers import TOKEN_LAYERS
     from nearwise_lab.nn.vit_summary import ModelSummary, summarize
 
     own = {name: values.pop(name, default) for name, default in _OWN.items()}
@@ -70,7 +70,7 @@ def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     ):
         if size < 1:
             raise ValueError(f"--{name} {size} must be at least 1.")
-    layers = list(ALL_LAYERS) if layer == "all" else split_list(layer)
+    layers = list(TOKEN_LAYERS) if layer == "all" else split_list(layer)
     summaries: dict[str, ModelSummary] = {}
     for name in progress(layers, "Counting", quiet=quiet):
         settings = _checked({**values, "layer": name})

@@ -35,7 +35,7 @@ class FieldConfig(BaseModel):
     preset : {"original", "S", "S64", "XS", "digits"}, default="digits"
         Sizes of the model, see `make_perceiver`.
     model : dict
-        Settings of `PerceiverConfig` to change, such as ``{"num_neighbors": 9}``.
+        Settings of `PerceiverConfig` to change, such as ``{"num_latents": 32}``.
     context : float in (0, 1), default=0.2
         Share of the pixels that the sparse objectives show.
     layout : {"per-image", "fixed"}, default="per-image"
@@ -48,20 +48,14 @@ class FieldConfig(BaseModel):
     weight_decay : float, default=0.01
     warmup : float in [0, 1), default=0.05
         Share of the steps in which the rate rises; then it falls as a cosine.
-    gradient_clip, precision, compile, compile_mode, ema_decay, evaluate_every, checkpoint_every
+    precision, compile
         As in `RunConfig`.
     nce_weight : float, default=0.1
-        Weight of the contrastive term; it rises from 0 within the share `nce_ramp` of the steps.
-    nce_ramp : float in [0, 1], default=0.125
-    nce_temperature : float, default=0.1
-    nce_sigma : float or None, default=None
-        Deviation of the target in coordinates; None is 1.24 pixels, 0.2 at most.
+        Weight of the contrastive term; it rises from 0 within an eighth of the steps.
     nce_dim : int, default=128
         Width of what is compared.
     n_anchors, n_candidates : int, default=64, 256
         Positions in the first and in the second view, drawn again each time.
-    angle, smallest, shift
-        Of the second view, see `random_warps`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,24 +74,13 @@ class FieldConfig(BaseModel):
     lr: float = Field(2e-3, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     warmup: float = Field(0.05, ge=0, lt=1)
-    gradient_clip: float | None = Field(1.0, gt=0)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    ema_decay: float | None = Field(None, gt=0, lt=1)
-    evaluate_every: int = Field(1, ge=1)
-    checkpoint_every: int = Field(1, ge=1)
 
     nce_weight: float = Field(0.1, ge=0)
-    nce_ramp: float = Field(0.125, ge=0, le=1)
-    nce_temperature: float = Field(0.1, gt=0)
-    nce_sigma: float | None = Field(None, gt=0)
     nce_dim: int = Field(128, ge=1)
     n_anchors: int = Field(64, ge=1)
     n_candidates: int = Field(256, ge=2)
-    angle: float = Field(12.0, ge=0, le=180)
-    smallest: float = Field(0.85, gt=0, le=1)
-    shift: float = Field(0.1, ge=0, lt=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -124,19 +107,15 @@ class FieldConfig(BaseModel):
 
     def engine(self) -> RunConfig:
         """Return the settings of the loop."""
-        names = (
-            "epochs", "batch_size", "lr", "weight_decay", "gradient_clip", "precision", "compile",
-            "compile_mode", "ema_decay", "evaluate_every", "checkpoint_every",
-        )  # fmt: skip
+        names = ("epochs", "batch_size", "lr", "weight_decay", "precision", "compile")
         return RunConfig(
             optimizer="adamw",
             schedule="cosine",
             warmup_epochs=self.warmup * self.epochs,
+            gradient_clip=1.0,
             **{name: getattr(self, name) for name in names},
         )
 
     def sigma(self, image_size: tuple[int, int]) -> float:
         """Deviation of the contrastive target for images of a size."""
-        if self.nce_sigma is not None:
-            return self.nce_sigma
         return min(_NCE_WIDEST, 2 * _NCE_PIXELS / max(1, max(image_size) - 1))

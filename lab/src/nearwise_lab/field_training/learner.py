@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nearwise.data.contexts import Context
 from nearwise_lab.field_training.config import FieldConfig
 from nearwise_lab.field_training.contrast import dense_info_nce
-from nearwise_lab.field_training.warp import AffineWarp, random_warps
+from nearwise_lab.field_training.warp import random_warps
 from nearwise_lab.nn.field import PerceiverAutoencoder, coordinate_grid
 
 
@@ -117,14 +117,7 @@ class FieldLearner(nn.Module):
             F.normalize(self.head(self.model.features(tokens, coords)).float(), dim=-1)
             for tokens, coords in ((first, second.anchors), (other, second.others))
         ]
-        return dense_info_nce(
-            projected[0],
-            projected[1],
-            second.places,
-            second.others,
-            temperature=self.config.nce_temperature,
-            sigma=self.sigma,
-        )
+        return dense_info_nce(*projected, second.places, second.others, sigma=self.sigma)
 
     def shown(self, rows: Tensor, draw: int) -> Tensor | None:
         """Pixels (B, n) that a sparse objective shows of some images; None is all."""
@@ -149,9 +142,7 @@ class FieldLearner(nn.Module):
     ) -> SecondView:
         """Draw a view of each image and the positions to match."""
         config, n = self.config, len(images)
-        warp: AffineWarp = random_warps(
-            n, generator, angle=config.angle, smallest=config.smallest, shift=config.shift
-        )
+        warp = random_warps(n, generator)
         n_places = config.n_anchors + config.n_candidates
         drawn = 2 * torch.rand(n, n_places, 2, generator=generator) - 1
         warp, drawn = warp.to(images.device), drawn.to(images.device)

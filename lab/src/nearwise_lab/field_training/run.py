@@ -25,6 +25,7 @@ __all__ = ["FieldConfig", "Objective", "reconstruction_errors", "train_field"]
 _MOST_EVALUATED = 1000  # validation images evaluated after an epoch
 _EVALUATED_AT_ONCE = 250
 _SEEDS_APART = 10_007
+_NCE_RAMP = 0.125  # share of the steps in which the contrastive term rises
 
 
 def train_field(
@@ -103,7 +104,7 @@ def train_field(
             return {"loss": losses["mse"], **losses}
         second = learner.second_view(batch, learner.shown(rows, 2 * step + 1), generator)
         losses = learner(batch, shown, asked, second)
-        weight = config.nce_weight * min(1.0, (step + 1) / max(1.0, config.nce_ramp * n_steps))
+        weight = config.nce_weight * min(1.0, (step + 1) / max(1.0, _NCE_RAMP * n_steps))
         return {"loss": losses["mse"] + weight * losses["nce"], **losses}
 
     def evaluate(epoch: int) -> dict[str, float]:

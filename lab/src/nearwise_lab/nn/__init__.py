@@ -1,55 +1,32 @@
 """Layers of the lab: neural fields, the study's attention, published layers, counted FLOPs."""
 
-from nearwise_lab.nn.calibrated_training import CalibratedTraining
 from nearwise_lab.nn.convnn import ConvNNAttention
 from nearwise_lab.nn.dense import MultiHeadAttention
 from nearwise_lab.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise_lab.nn.flops import FLOP_FORMULAS, FLOP_KINDS, FlopCount, count_flops
 from nearwise_lab.nn.kvt import KvtAttention
-from nearwise_lab.nn.multi_head import (
-    DistanceAttention,
-    LearnedDistanceAttention,
-    MultiHeadNeighborAttention,
-    UniformAttention,
-)
-from nearwise_lab.nn.neighbor_head import (
-    NeighborAttention,
-    NeighborHead,
-    Neighborhood,
-    describe_neighborhood,
-)
+from nearwise_lab.nn.layers import TOKEN_LAYERS, token_layer
+from nearwise_lab.nn.multi_head import MultiHeadNeighborAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise_lab.nn.race import LazyGumbelOutput, lazy_gumbel_attention
 from nearwise_lab.nn.reference import load_reference_layer
 from nearwise_lab.nn.reference_vit import load_reference_vit
-from nearwise_lab.nn.registry import TOKEN_LAYERS, token_layer
 from nearwise_lab.nn.vit import VisionTransformer
 
 __all__ = [
     "FLOP_FORMULAS",
     "FLOP_KINDS",
     "TOKEN_LAYERS",
-    "CalibratedTraining",
     "ConvNNAttention",
-    "DistanceAttention",
     "FlopCount",
     "KvtAttention",
-    "LazyGumbelOutput",
-    "LearnedDistanceAttention",
     "MultiHeadAttention",
     "MultiHeadNeighborAttention",
-    "NeighborAttention",
-    "NeighborHead",
-    "Neighborhood",
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "PerceiverAutoencoder",
-    "UniformAttention",
     "VisionTransformer",
     "coordinate_grid",
     "count_flops",
-    "describe_neighborhood",
-    "lazy_gumbel_attention",
     "load_reference_layer",
     "load_reference_vit",
     "make_perceiver",

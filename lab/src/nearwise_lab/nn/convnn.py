@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
-from nearwise.functional.tokens.pairs import unit
+from nearwise.functional.tokens.pairs import gather_slots, unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_n_neighbors
 from nearwise.nn.dropout import dropout
 from nearwise.nn.tokens.base import (
@@ -18,7 +18,6 @@ from nearwise.nn.tokens.base import (
 )
 from nearwise.nn.tokens.knn import biased_scores, log_total
 from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
-from nearwise_lab.nn.slots import slot_mix, slot_sum
 
 Convolution = Literal["standard", "depthwise", "depthwise-separable"]
 
@@ -61,12 +60,15 @@ class SlotConvolution(nn.Module):
         `indices` and `weights` (B, H, N, K) are the neighbor in each of the first K slots and its
         factor; -1 and 0 in empty slots.
         """
-        kernel = self.weight.permute(2, 1, 0)[: indices.shape[-1]]  # (K, in or 1, out)
-        if self.kind == "standard":
-            return slot_mix(value, indices, weights, kernel.to(value.dtype))
         if self.kind == "depthwise":
-            return slot_sum(value[..., : self.out_width], indices, weights, kernel[:, 0])
-        return self.pointwise(slot_sum(value, indices, weights, kernel[:, 0]))
+            value = value[..., : self.out_width]
+        neighbors = gather_slots(value, indices.long())  # (B, H, N, K, in)
+        # (K, in or 1, out)
+        kernel = self.weight.permute(2, 1, 0)[: indices.shape[-1]].to(value.dtype)
+        if self.kind == "standard":
+            return (weights[..., None] * neighbors).flatten(-2) @ kernel.flatten(0, 1)
+        summed = (weights[..., None, :] @ (neighbors * kernel[:, 0]))[..., 0, :]
+        return summed if self.kind == "depthwise" else self.pointwise(summed)
 
     def extra_repr(self) -> str:
         """Return the kind and how many slots."""

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-# slots defines operators that have formulas here.
 from nearwise.functional.tokens import attention_implementation
-from nearwise_lab.nn import slots  # noqa: F401
 
 FlopKind = Literal["linear", "attention", "convolution"]
 FLOP_KINDS: tuple[FlopKind, ...] = get_args(FlopKind)
@@ -34,16 +32,6 @@ def _knn_attention_backward(query: Any, key: Any, value: Any, *others: Any, **_:
     return 4 * math.prod(indices) * (query[-1] + value[-1])
 
 
-def _slot_sum(value: Any, indices: Any, *_: Any, **__: Any) -> int:
-    """Per channel and slot: weigh by attention, by the kernel, add."""
-    return 3 * math.prod(indices) * value[-1]
-
-
-def _slot_mix(value: Any, indices: Any, _: Any, kernel: Any, *__: Any, **___: Any) -> int:
-    """Per slot: weigh the value, multiply it by the kernel's matrix."""
-    return math.prod(indices) * value[-1] * (1 + 2 * kernel[-1])
-
-
 _ATEN, _OWN = torch.ops.aten, torch.ops.nearwise
 # For `FlopCounterMode(custom_mapping=FLOP_FORMULAS)`, which has neither our operators nor the
 # dense attention of CPUs.
@@ -51,13 +39,10 @@ FLOP_FORMULAS: dict[Any, Callable[..., int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _dense_attention,
     _OWN.knn_attention: _knn_attention,
     _OWN.knn_attention_backward: _knn_attention_backward,
-    _OWN.slot_sum: _slot_sum,
-    _OWN.slot_mix: _slot_mix,
 }
 _KINDS: dict[Any, FlopKind] = {
     **dict.fromkeys((_ATEN.mm, _ATEN.addmm), "linear"),
     **dict.fromkeys((_ATEN.convolution, _ATEN._convolution), "convolution"),
-    **dict.fromkeys((_OWN.slot_sum, _OWN.slot_mix), "convolution"),
 }
 
 
@@ -102,11 +87,11 @@ def count_flops(
     =========== ===================================================================================
     kind        what is counted
     =========== ===================================================================================
-    linear      2 a b c for a product of matrices (a, b) and (b, c)
+    linear      2 a b c for a product of matrices (a, b) and (b, c), among them "standard"
+                convolutions over the k neighbors of a token, with b = k C
     attention   products of queries and keys, and sums of values: 2 D and 2 Dv per pair. Dense
                 attention has N M pairs, also under a mask; k-NN attention N M and N K
-    convolution 2 per number of the kernel and position of the output; over ranked neighbors 3 per
-                channel and slot for "depthwise" (weigh twice, add), 1 + 2 C for "standard"
+    convolution 2 per number of the kernel and position of the output
     =========== ===================================================================================
 
     Parameters

@@ -1,13 +1,28 @@
 """Token layers by name: the library's, the lab's own, and those of the published command line."""
 
+from collections.abc import Callable
+
+from torch import nn
+
+from nearwise.names import did_you_mean
+from nearwise.nn.tokens.knn import KNNAttention
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
+from nearwise_lab.nn.convnn import ConvNNAttention
+from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.kvt import KvtAttention
 from nearwise_lab.nn.local import LocalAttention
-from nearwise_lab.nn.registry import TOKEN_LAYERS, LayerFactory
-from nearwise_lab.nn.registry import token_layer as layer_among
+from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise_lab.nn.sparse import SparseAttention
 
-ALL_LAYERS: dict[str, LayerFactory] = {
-    **TOKEN_LAYERS,
+LayerFactory = Callable[..., nn.Module]
+
+TOKEN_LAYERS: dict[str, LayerFactory] = {
+    "MultiHeadAttention": MultiHeadAttention,
+    "KNNAttention": KNNAttention,
+    "KvtAttention": KvtAttention,
+    "ConvNNAttention": ConvNNAttention,
+    "NeighborhoodAttention1D": NeighborhoodAttention1D,
+    "NeighborhoodAttention2D": NeighborhoodAttention2D,
     "LocalAttention": LocalAttention,
     "SparseAttention": SparseAttention,
     "BranchingAttention": BranchingAttention,
@@ -23,7 +38,25 @@ LAYER_ALIASES = {
 }
 
 
-def token_layer(layer: str) -> LayerFactory:
-    """Return the class of a layer; ValueError for a name that none has, with the nearest."""
-    by_alias = {alias: ALL_LAYERS[name] for alias, name in LAYER_ALIASES.items()}
-    return layer_among(layer, {**ALL_LAYERS, **by_alias})
+def token_layer(layer: str | LayerFactory) -> LayerFactory:
+    """Return the class of a token layer.
+
+    Parameters
+    ----------
+    layer : str or callable
+        A name, or what makes a layer from ``dim``, ``num_heads`` and options. The published
+        README's "MultiHeadConvNNAttention" is the same as "ConvNNAttention", and so with others.
+
+    Raises
+    ------
+    ValueError
+        If the name is not known; it suggests the nearest.
+    """
+    if not isinstance(layer, str):
+        return layer
+    for name in (layer, layer.removeprefix("MultiHead")):
+        known = TOKEN_LAYERS.get(LAYER_ALIASES.get(name, name))
+        if known is not None:
+            return known
+    hint = did_you_mean(layer, (*TOKEN_LAYERS, *LAYER_ALIASES))
+    raise ValueError(f"Layer {layer!r} is not known.{hint} There are {', '.join(TOKEN_LAYERS)}.")

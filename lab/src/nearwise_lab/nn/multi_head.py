@@ -1,87 +1,9 @@
-"""Attention over a query's neighbors: the original study's multi-head form and simpler ones.
-
-All four modules are called as ``module(query, neighbors, distances=None, mask=None)`` and return
-weights of shape (B, K) that sum to 1, so that one replaces another.
-"""
+"""The original study's multi-head attention over a query's neighbors."""
 
 import math
 
 import torch
 from torch import Tensor, nn
-
-
-def squared_distances(query: Tensor, neighbors: Tensor) -> Tensor:
-    """Squared L2 distances (B, K) of queries (B, D) to their own neighbors (B, K, D)."""
-    return (neighbors - query.unsqueeze(1)).square().sum(dim=-1)
-
-
-class UniformAttention(nn.Module):
-    """Every neighbor weighs the same: 1 / k."""
-
-    def forward(
-        self,
-        query: Tensor,
-        neighbors: Tensor,
-        distances: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Weights (B, K) for queries (B, D) and neighbors (B, K, D); True in `mask` keeps one."""
-        _check_shapes(query, neighbors, distances, mask)
-        return _softmax(neighbors.new_zeros(neighbors.shape[:2]), mask)
-
-
-class DistanceAttention(nn.Module):
-    """Weights ``softmax(-d / temperature)``.
-
-    Parameters
-    ----------
-    temperature : float, default=1.0
-        Positive, in the unit of the distances (squared L2 unless others are passed).
-    """
-
-    def __init__(self, temperature: float = 1.0) -> None:
-        super().__init__()
-        _check_temperature(temperature)
-        self.temperature = temperature
-
-    def forward(
-        self,
-        query: Tensor,
-        neighbors: Tensor,
-        distances: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Weights (B, K); `distances` (B, K) default to the squared L2 ones."""
-        _check_shapes(query, neighbors, distances, mask)
-        distances = squared_distances(query, neighbors) if distances is None else distances
-        return _softmax(-distances / self.temperature, mask)
-
-
-class LearnedDistanceAttention(nn.Module):
-    """`DistanceAttention` whose temperature is learned, as its logarithm.
-
-    Parameters
-    ----------
-    temperature : float, default=1.0
-        Positive start; at the start the weights are those of `DistanceAttention`.
-    """
-
-    def __init__(self, temperature: float = 1.0) -> None:
-        super().__init__()
-        _check_temperature(temperature)
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-
-    def forward(
-        self,
-        query: Tensor,
-        neighbors: Tensor,
-        distances: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Weights (B, K); `distances` (B, K) default to the squared L2 ones."""
-        _check_shapes(query, neighbors, distances, mask)
-        distances = squared_distances(query, neighbors) if distances is None else distances
-        return _softmax(-distances * torch.exp(-self.log_temperature), mask)
 
 
 class MultiHeadNeighborAttention(nn.Module):
@@ -145,21 +67,6 @@ class MultiHeadNeighborAttention(nn.Module):
         low, high = self.temperature_bounds
         return self.log_temperature.exp().clamp(low, high)
 
-    def head_weights(
-        self,
-        query: Tensor,
-        neighbors: Tensor,
-        distances: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Weights of each head, shape (B, H, K); every row sums to 1."""
-        _check_shapes(query, neighbors, distances, mask)
-        distances = squared_distances(query, neighbors) if distances is None else distances
-        dots = self._dots(self.query_projection(query), neighbors)
-        bias = self.distance_bias(distances.unsqueeze(-1)).transpose(1, 2)
-        scores = dots / self.temperature[:, None] + bias
-        return _softmax(scores, None if mask is None else mask.unsqueeze(1))
-
     def forward(
         self,
         query: Tensor,
@@ -167,7 +74,7 @@ class MultiHeadNeighborAttention(nn.Module):
         distances: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Weights (B, K), the mean over heads.
+        """Weights (B, K), the mean over heads; every row sums to 1.
 
         Parameters
         ----------
@@ -178,7 +85,15 @@ class MultiHeadNeighborAttention(nn.Module):
         mask : bool Tensor of shape (B, K), optional
             True keeps a neighbor. A row that keeps none raises ValueError.
         """
-        return self.head_weights(query, neighbors, distances, mask).mean(dim=1)
+        _check_shapes(query, neighbors, distances, mask)
+        if distances is None:
+            distances = (neighbors - query.unsqueeze(1)).square().sum(dim=-1)
+        dots = self._dots(self.query_projection(query), neighbors)
+        bias = self.distance_bias(distances.unsqueeze(-1)).transpose(1, 2)
+        scores = dots / self.temperature[:, None] + bias
+        if mask is not None:
+            scores = scores.masked_fill(~mask.unsqueeze(1), -torch.inf)
+        return torch.softmax(scores, dim=-1).mean(dim=1)
 
     def _dots(self, query: Tensor, neighbors: Tensor) -> Tensor:
         """Scaled products (B, H, K) of projected queries with the projections of neighbors."""
@@ -189,14 +104,6 @@ class MultiHeadNeighborAttention(nn.Module):
         moved = torch.einsum("bhe,hed->bhd", q, self.key_projection.weight.unflatten(0, heads))
         bias = (q * self.key_projection.bias.unflatten(0, heads)).sum(-1, keepdim=True)
         return (moved @ neighbors.transpose(1, 2) + bias) / math.sqrt(q.shape[-1])
-
-
-def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is None:
-        return torch.softmax(scores, dim=-1)
-    if not mask.any(dim=-1).all():
-        raise ValueError("A row of mask keeps no neighbor. Keep at least one in every row.")
-    return torch.softmax(scores.masked_fill(~mask, -torch.inf), dim=-1)
 
 
 def _check_shapes(
@@ -219,8 +126,5 @@ def _check_shapes(
             f"mask must be boolean, True for neighbors to keep; got {mask.dtype}. Where 1 marks "
             "them, pass mask == 1."
         )
-
-
-def _check_temperature(temperature: float) -> None:
-    if temperature <= 0:
-        raise ValueError(f"temperature must be positive, got {temperature}.")
+    if mask is not None and not mask.any(dim=-1).all():
+        raise ValueError("A row of mask keeps no neighbor. Keep at least one in every row.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.nn.dropout import Dropout
-from nearwise_lab.nn.registry import LayerFactory, token_layer
+from nearwise_lab.nn.layers import LayerFactory, token_layer
 
 Positions = Literal["learned", "sincos", "sincos-2d", "none"]
 

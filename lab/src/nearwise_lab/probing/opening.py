@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -16,6 +15,7 @@ from nearwise.memory.store import MANIFEST
 from nearwise.probes import Encoder, FunctionEncoder, TransformersEncoder
 from nearwise_lab.data.trained_on import kept_digests
 from nearwise_lab.nn.field import PRESETS, PerceiverAutoencoder, make_perceiver
+from nearwise_lab.nn.field.config import WEIGHTS
 from nearwise_lab.probing.encoders import EmbedderEncoder, Patches, Pixels, RandomInit, SparsePoints
 from nearwise_lab.probing.stored import StoredFeatures
 
@@ -101,14 +101,13 @@ def _from_folder(folder: Path) -> Encoder:
             f"The classifier in {folder} was not fitted on images: it has no image embedder to "
             "probe."
         )
-    config = folder / "config.json"
-    if not config.is_file():
+    if (folder / "config.json").is_file():
+        return TransformersEncoder(str(folder))
+    if not (folder / WEIGHTS).is_file():
         raise ValueError(
             f"{folder} holds no model: neither one of transformers nor a neural field, vision "
             "transformer or classifier that nearwise trained. Give the folder that it was saved to."
         )
-    if "model_type" in json.loads(config.read_text(encoding="utf-8")):
-        return TransformersEncoder(str(folder))
     field = PerceiverAutoencoder.load(folder)
     field.trained_on = kept_digests(folder)
     return field

@@ -1,6 +1,5 @@
 """A slice of the study: trained, probed, looked at, kept, found again."""
 
-import json
 import sys
 
 import numpy as np
@@ -15,6 +14,7 @@ from nearwise_lab.experiments.representations import (
     study_config,
     tsne_map,
 )
+from nearwise_lab.field_training.files import find_models
 
 from nearwise.data import Dataset
 
@@ -62,10 +62,7 @@ def test_accuracies_are_those_of_the_rows(ran):
 def test_all_fields_take_as_many_steps_and_a_shared_stage_is_trained_once(ran):
     folder, found = ran
     assert {f["history"][-1]["step"] for f in found.fields} == {10}  # 144 rows in batches of 32
-    runs = [
-        json.loads(p.read_text(encoding="utf-8"))["run"]
-        for p in folder.glob("models/*/config.json")
-    ]
+    runs = [model.run for model in find_models(folder / "models", {})]
     assert len(runs) == 5  # two first stages, three second ones
     assert sorted(run["step"] for run in runs) == [5, 5, 10, 10, 10]
 

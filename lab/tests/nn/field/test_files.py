@@ -1,11 +1,9 @@
 """Saved fields: bit for bit the same, refused by what differs."""
 
-import json
-
 import pytest
 import torch
 from nearwise_lab.nn.field import PerceiverAutoencoder, make_perceiver, perceiver_config
-from nearwise_lab.nn.field.config import CONFIG, WEIGHTS
+from nearwise_lab.nn.field.config import WEIGHTS
 
 
 @pytest.fixture
@@ -25,27 +23,10 @@ def test_a_saved_model_comes_back_bit_for_bit(saved):
     assert (back.config, back.run) == (model.config, model.run)
 
 
-def test_the_folder_says_in_json_what_it_holds(saved):
-    model, folder = saved
-    told = json.loads((folder / CONFIG).read_text())
-    assert told["run"] == model.run
-    assert told["model"]["latent_dims"] == [32, 48, 64]
-    assert sorted(path.name for path in folder.iterdir()) == [CONFIG, WEIGHTS]
-
-
 def test_a_model_of_other_sizes_is_refused_with_what_differs(saved):
     expected = perceiver_config("digits", num_latents=32, channels=3)
     with pytest.raises(ValueError, match="channels is 1, not 3; num_latents is 16, not 32"):
         PerceiverAutoencoder.load(saved[1], expected=expected)
-
-
-def test_a_config_changed_by_hand_is_refused_with_what_differs(saved):
-    file = saved[1] / CONFIG
-    told = json.loads(file.read_text())
-    told["model"]["cross_heads"] = 4
-    file.write_text(json.dumps(told))
-    with pytest.raises(ValueError, match="cross_heads is 2, not 4"):
-        PerceiverAutoencoder.load(saved[1])
 
 
 def test_weights_that_do_not_fit_are_refused_by_name(saved):
@@ -58,7 +39,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(saved):
     weights = load_file(file)
     weights["strange"] = weights.pop("fourier.frequencies")
     save_file(weights, file, metadata=metadata)
-    with pytest.raises(ValueError, match=r"fourier\.frequencies is missing; strange is not known"):
+    with pytest.raises(ValueError, match=r"(?s)Missing.*fourier\.frequencies.*Unexpected.*strange"):
         PerceiverAutoencoder.load(saved[1])
 
 
@@ -86,4 +67,4 @@ def test_a_write_that_fails_leaves_the_former_model(saved, monkeypatch):
     after = PerceiverAutoencoder.load(folder)
     pairs = zip(before.parameters(), after.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert sorted(path.name for path in folder.iterdir()) == [CONFIG, WEIGHTS]
+    assert sorted(path.name for path in folder.iterdir()) == [WEIGHTS]

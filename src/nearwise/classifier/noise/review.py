@@ -300,7 +300,7 @@ def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
 
     Mean distances to ten neighbors are compared: by angle, with the fence of cleanlab's Datalab
     (https://docs.cleanlab.ai, outlier issues); in few dimensions, where angles mean little, the
-    logarithms of Euclidean ones (benchmarks/datalab.py).
+    logarithms of Euclidean ones.
     """
     keys, own = model.bank.keys["features"], model.bank.ids
     few = keys.shape[1] <= _FEW_DIMENSIONS

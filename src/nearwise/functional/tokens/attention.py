@@ -188,7 +188,7 @@ def _found(tokens: Tokens) -> Found:
     n_keys = tokens.key.shape[2] - (tokens.include_self == "never")
     if n_keys < 1 or 0 in tokens.query.shape:
         return _attend_none(tokens)
-    return attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)
+    return attend_plain(tokens) if by == "plain" else attend_fused(tokens)
 
 
 def _found_by_factor(tokens: Tokens, factor: Tensor) -> Found:

@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.operators import operator
-from nearwise.functional.tokens.checked import attend_checked, backward_checked
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
 from nearwise.functional.tokens.plain_backward import backward_plain
 from nearwise.functional.tokens.problem import Found, Tokens
 
 
-def attend_fused(tokens: Tokens, by: str) -> Found:
-    """Attend by compiled loops ("cpu") or a registered implementation; what is kept is O(N K)."""
-    return Found(*_forward(*tokens, by))
+def attend_fused(tokens: Tokens) -> Found:
+    """Attend by compiled loops; what is kept is O(N K)."""
+    return Found(*_forward(*tokens))
 
 
 @operator("knn_attention")
@@ -31,11 +30,10 @@ def _forward(
     include_self: str,
     candidates: Tensor | None,
     keep: Tensor | None,
-    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
     masks = (bias, padding, is_causal, include_self, candidates, keep)
     tokens = Tokens(query, key, value, n_neighbors, euclidean, scale, *masks)
-    found = attend_cpu(tokens) if by == "cpu" else attend_checked(tokens, by)
+    found = attend_cpu(tokens)
     return found.output, found.indices, found.weights
 
 
@@ -61,11 +59,9 @@ def _backward(
     weights: Tensor,
     grad_output: Tensor,
     grad_weights: Tensor,
-    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     tokens = Tokens(query, key, value, indices.shape[-1], euclidean, scale, keep=keep)
-    arguments = (tokens, indices, weights, grad_output, grad_weights)
-    return backward_cpu(*arguments) if by == "cpu" else backward_checked(*arguments, by)
+    return backward_cpu(tokens, indices, weights, grad_output, grad_weights)
 
 
 @torch.library.register_fake("nearwise::knn_attention_backward")
@@ -85,10 +81,10 @@ def _(
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, _, euclidean, scale, bias, *_, keep, by = inputs
+    query, key, value, _, euclidean, scale, bias, *_, keep = inputs
     _, indices, weights = output
     ctx.save_for_backward(query, key, value, keep, indices, weights)
-    ctx.euclidean, ctx.scale, ctx.by = euclidean, scale, by
+    ctx.euclidean, ctx.scale = euclidean, scale
     ctx.bias_shape = None if bias is None or not bias.requires_grad else bias.shape
 
 
@@ -101,13 +97,13 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
         *grads, grad_scores = backward_plain(tokens, *slots)
     else:
         tensors = (query, key, value)
-        *grads, grad_scores = _backward(*tensors, ctx.euclidean, ctx.scale, keep, *slots, ctx.by)
+        *grads, grad_scores = _backward(*tensors, ctx.euclidean, ctx.scale, keep, *slots)
     grad_bias = None
     if ctx.bias_shape is not None:
         # Empty slots have gradient 0, wherever it is added.
         at = indices.clamp_min(0).long()
         grad_bias = grad_scores.new_zeros(ctx.bias_shape).scatter_add_(-1, at, grad_scores)
-    return *grads, None, None, None, grad_bias, *(None,) * 6
+    return *grads, None, None, None, grad_bias, *(None,) * 5
 
 
 torch.library.register_autograd(

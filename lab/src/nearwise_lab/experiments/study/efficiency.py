@@ -17,10 +17,10 @@ from nearwise.functional import (
     uniform_weights,
 )
 from nearwise.memory import IndexName, make_index
+from nearwise.nn import RememberedSpace, shared_head
 from nearwise_lab.experiments.records import Record
 from nearwise_lab.experiments.study.jobs import Job
 from nearwise_lab.nn import MultiHeadNeighborAttention
-from nearwise_lab.nn.neighbor_head import NeighborHead, describe_neighborhood
 
 INDEXES: dict[str, tuple[IndexName, str]] = {
     "exact": ("exact", "euclidean"),
@@ -29,7 +29,7 @@ INDEXES: dict[str, tuple[IndexName, str]] = {
     "HNSW": ("hnsw", "euclidean"),
     "IVF": ("ivf-flat", "euclidean"),
 }
-# The study's attention, and ours with the description of the neighborhoods that it needs.
+# The study's attention, and the pretrained head with the description of the neighborhoods.
 WEIGHTINGS = ("uniform", "distance", "multi-head", "attention")
 _CLASSES, _REPEATS = 10, 7
 
@@ -122,7 +122,7 @@ def measure_weighting(
     found = topk_neighbors(queries, keys, n_neighbors)
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
-        labels = torch.randint(_CLASSES, (len(keys),))[found.indices]
+        labels = torch.randint(_CLASSES, (len(keys),))
         weigh = _weighting(name, keys, queries, found, labels)
         weigh()  # compiled loops are warm after this
         times = []
@@ -142,25 +142,18 @@ def measure_weighting(
 def _weighting(
     name: str, keys: Tensor, queries: Tensor, found: Neighbors, labels: Tensor
 ) -> Callable[[], Tensor]:
-    distances = found.distances
+    distances, votes = found.distances, labels[found.indices]
     if name == "uniform":
-        return lambda: aggregate_labels(uniform_weights(distances), labels, _CLASSES)
+        return lambda: aggregate_labels(uniform_weights(distances), votes, _CLASSES)
     if name == "distance":
-        return lambda: aggregate_labels(distance_weights(distances), labels, _CLASSES)
+        return lambda: aggregate_labels(distance_weights(distances), votes, _CLASSES)
     if name == "multi-head":
         study = MultiHeadNeighborAttention(keys.shape[1]).eval()
         return lambda: aggregate_labels(
-            study(queries, keys[found.indices], distances.square()), labels, _CLASSES
+            study(queries, keys[found.indices], distances.square()), votes, _CLASSES
         )
-    prior = torch.full((_CLASSES,), 1 / _CLASSES)
-    base = prior.log().expand(len(queries), _CLASSES)
-    head, reliability = NeighborHead(1, prior, has_base=True).eval(), torch.rand(labels.shape)
-
-    def attend() -> Tensor:
-        space = describe_neighborhood(distances, labels, reliability, base)
-        return head.predict([space], base).log_proba
-
-    return attend
+    space = RememberedSpace.of(keys, labels, n_classes=_CLASSES, n_columns=keys.shape[1])
+    return lambda: shared_head().predict([space.describe(found)]).log_proba
 
 
 def recall(found: Tensor, true: Tensor) -> float:

@@ -11,7 +11,6 @@ from nearwise_lab.nn.field.layers import (
     GaussianFourierFeatures,
     coordinate_grid,
     sample_images,
-    to_xy,
 )
 from nearwise_lab.nn.field.model import PerceiverAutoencoder, make_perceiver
 
@@ -26,5 +25,4 @@ __all__ = [
     "make_perceiver",
     "perceiver_config",
     "sample_images",
-    "to_xy",
 ]

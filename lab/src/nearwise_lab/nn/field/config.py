@@ -1,7 +1,6 @@
 """Settings of a neural field, and the folder that a field is saved in."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from nearwise.names import did_you_mean
-from nearwise.safe_files import write_aside, write_whole
+from nearwise.safe_files import write_aside
 from nearwise_lab.nn.field.layers import default_scale
 
 if TYPE_CHECKING:
@@ -42,16 +41,8 @@ class PerceiverConfig:
         Frequencies of the coordinates.
     fourier_scale : float or None, default=None
         Their deviation; None makes neighboring pixels differ by about a radian in each axis.
-    first_scores : float or None, default=None
-        Deviation of the scores of attention before training; None leaves torch's own first
-        weights, with which it is 0.3: nearly a mean.
     pixel_mean, pixel_std : float, default=0.5, 0.5
         Images in [0, 1] are normalised by these inside the model.
-    num_neighbors : int or None, default=None
-        Latent tokens nearest in the image that a decoded point attends to; None is all. Needs
-        (and sets, if None) `latent_grid`.
-    latent_grid : (int, int) or None, default=None
-        Rows and columns on which the tokens have positions; None: they have none.
 
     Raises
     ------
@@ -69,17 +60,12 @@ class PerceiverConfig:
     num_process_layers: int = 4
     fourier_features: int = 96
     fourier_scale: float | None = None
-    first_scores: float | None = None
     pixel_mean: float = 0.5
     pixel_std: float = 0.5
-    num_neighbors: int | None = None
-    latent_grid: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "latent_dims", "latent_grid"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, tuple(value))
+        for name in ("image_size", "latent_dims"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in (
             "channels", "num_latents", "cross_heads", "self_heads", "head_dim", "fourier_features",
             "pixel_std",
@@ -92,35 +78,9 @@ class PerceiverConfig:
             raise ValueError(f"num_process_layers={self.num_process_layers} must not be negative.")
         if self.fourier_scale is not None and not self.fourier_scale > 0:
             raise ValueError(f"fourier_scale={self.fourier_scale} must be positive, or None.")
-        if self.first_scores is not None and not self.first_scores > 0:
-            raise ValueError(f"first_scores={self.first_scores} must be positive, or None.")
-        if self.num_neighbors is not None:
-            self._check_neighbors(self.num_neighbors)
-        self._check_latents()
-
-    def _check_neighbors(self, num_neighbors: int) -> None:
-        if not 1 <= num_neighbors <= self.num_latents:
+        if not self.latent_dims or any(dim < 2 or dim % 2 for dim in self.latent_dims):
             raise ValueError(
-                f"num_neighbors={num_neighbors} must lie between 1 and num_latents="
-                f"{self.num_latents}."
-            )
-        if self.latent_grid is None:
-            object.__setattr__(self, "latent_grid", _squarest(self.num_latents))
-
-    def _check_latents(self) -> None:
-        if not self.latent_dims or any(dim < 2 for dim in self.latent_dims):
-            raise ValueError(f"latent_dims={self.latent_dims} must name a width for each stage.")
-        divisor = 2 if self.latent_grid is None else 4
-        odd = [dim for dim in self.latent_dims if dim % divisor]
-        if odd:
-            raise ValueError(
-                f"latent_dims={self.latent_dims}: the positions of tokens need widths that "
-                f"{divisor} divides; {odd[0]} is not one."
-            )
-        if self.latent_grid is not None and math.prod(self.latent_grid) != self.num_latents:
-            raise ValueError(
-                f"latent_grid={self.latent_grid} has {math.prod(self.latent_grid)} positions "
-                f"for num_latents={self.num_latents} tokens."
+                f"latent_dims={self.latent_dims} must name an even width for each stage."
             )
 
     @property
@@ -198,13 +158,7 @@ def perceiver_config(
     )
 
 
-def _squarest(n: int) -> tuple[int, int]:
-    """Rows and columns of the grid of n positions that is nearest to a square."""
-    rows = max(r for r in range(1, math.isqrt(n) + 1) if n % r == 0)
-    return rows, n // rows
-
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS = "model.safetensors"
 _KIND = "nearwise-perceiver-autoencoder"
 _VERSION = 1
 
@@ -246,7 +200,6 @@ def save_model(model: "PerceiverAutoencoder", folder: str | Path) -> None:
         raise ValueError(f"model.run cannot be written as JSON: {error}.") from error
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     write_aside(path / WEIGHTS, save(weights, metadata={"nearwise": header}))
-    write_whole(path / CONFIG, f"{header}\n".encode())
 
 
 def describe_model(folder: str | Path) -> FieldFile:
@@ -288,8 +241,8 @@ def load_model(
 ) -> "PerceiverAutoencoder":
     """Read a model with its weights into what `make` builds.
 
-    Raises ValueError if it cannot be read, differs from `expected` or from its config.json (the
-    message names it), or weights are missing, strange or of another shape.
+    Raises ValueError if it cannot be read, differs from `expected` (the message says in what), or
+    weights are missing, strange or of another shape.
     """
     found = describe_model(folder)
     if expected is not None and (differences := found.config.differences(expected)):
@@ -297,39 +250,10 @@ def load_model(
             f"The model in {found.folder} is another one than asked for: "
             f"{'; '.join(differences)}. Give its sizes, or name another folder."
         )
-    _compare_with_config(found)
     model = make(found.config)
-    _fill(model, load_file(found.folder / WEIGHTS), found.folder / WEIGHTS)
+    try:
+        model.load_state_dict(load_file(found.folder / WEIGHTS))
+    except RuntimeError as error:
+        raise ValueError(f"{found.folder / WEIGHTS} does not fit its sizes: {error}") from error
     model.run = found.run
     return model.eval()
-
-
-def _compare_with_config(found: FieldFile) -> None:
-    """Refuse a config.json that was changed by hand: the weights would not follow it."""
-    file = found.folder / CONFIG
-    if not file.is_file():
-        return
-    try:
-        said = PerceiverConfig.from_dict(json.loads(file.read_text(encoding="utf-8"))["model"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{file} cannot be read: {error}. Delete or restore it.") from error
-    if differences := found.config.differences(said):
-        raise ValueError(
-            f"{file} and the weights beside it differ: in the weights {'; '.join(differences)}. "
-            f"Restore {CONFIG}; sizes of a trained model cannot be changed."
-        )
-
-
-def _fill(model: "PerceiverAutoencoder", weights: Mapping[str, Any], file: Path) -> None:
-    expected = model.state_dict()
-    faults = [f"{name} is missing" for name in expected if name not in weights]
-    faults += [f"{name} is not known" for name in weights if name not in expected]
-    faults += [
-        f"{name} is {tuple(weights[name].shape)}, not {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
-    if faults:
-        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
-        raise ValueError(f"{file} does not fit its own sizes: {'; '.join(faults[:3])}{more}.")
-    model.load_state_dict(dict(weights), strict=True)

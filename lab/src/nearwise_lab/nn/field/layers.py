@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.functional.tokens import knn_attention
 from nearwise.nn.dense_attention import dense_attention
 
 PHASE_PER_PIXEL = 0.96  # rad, deviation of the phase between neighboring pixels
@@ -81,11 +80,6 @@ def coordinate_grid(height: int, width: int, *, device: torch.device | str | Non
     return torch.cartesian_prod(*axes)
 
 
-def to_xy(coords: Tensor) -> Tensor:
-    """Turn (y, x) into the (x, y) that torch's `grid_sample` reads."""
-    return coords.flip(-1)
-
-
 def sample_images(images: Tensor, coords: Tensor) -> Tensor:
     """Read images between their pixels, bilinear; beyond the border its values are repeated.
 
@@ -100,7 +94,8 @@ def sample_images(images: Tensor, coords: Tensor) -> Tensor:
     values : Tensor of shape (B, Q, C)
     """
     coords = coords.expand(len(images), *coords.shape[-2:])
-    grid = to_xy(coords).to(images.dtype)[:, :, None]
+    # torch's `grid_sample` reads (x, y)
+    grid = coords.flip(-1).to(images.dtype)[:, :, None]
     found = F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=True)
     return found[..., 0].transpose(1, 2)
 
@@ -142,29 +137,10 @@ class Attention(nn.Module):
         self.to_pair = nn.Linear(context_dim or dim, 2 * inner, bias=False)
         self.out = nn.Linear(inner, dim)
 
-    @torch.no_grad()
-    def sharpen(self, scores: float) -> None:
-        """Draw the weights again so that normed tokens give scores of this deviation.
-
-        torch's own weights give 0.3: attention is nearly a mean, and a field then stays at the
-        mean image for hundreds of steps before it learns where anything is.
-        """
-        key, value = self.to_pair.weight.chunk(2)
-        for weight, variance in ((self.to_query.weight, scores), (key, scores), (value, 1.0)):
-            nn.init.normal_(weight, std=(variance / weight.shape[1]) ** 0.5)
-
-    def forward(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        num_neighbors: int | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Update (B, N, dim) of tokens (B, N, dim), or of (1, N, dim) that all images share.
 
-        Shared ones are normed and projected once. `mask` is True where a token may attend;
-        `num_neighbors` limits the keys, by the library's k-NN attention.
+        Shared ones are normed and projected once.
         """
         x = self.norm(x)
         if self.context_norm is not None:
@@ -175,10 +151,7 @@ class Attention(nn.Module):
         query = self._heads(self.to_query(x))
         key, value = (self._heads(part) for part in self.to_pair(context).chunk(2, dim=-1))
         query = query.expand(len(key), -1, -1, -1)
-        if num_neighbors is None:
-            found = dense_attention(query, key, value, mask)
-        else:
-            found = knn_attention(query, key, value, num_neighbors, attn_mask=mask)
+        found = dense_attention(query, key, value)
         update: Tensor = self.out(found.transpose(1, 2).flatten(2))
         return update
 
@@ -245,10 +218,10 @@ class Stage(nn.Module):
         self.from_former = None if former_dim is None else nn.Linear(former_dim, dim)
         self.process = ProcessLayer(dim, self_heads, head_dim)
 
-    def forward(self, points: Tensor, former: Tensor | None, mask: Tensor | None) -> Tensor:
+    def forward(self, points: Tensor, former: Tensor | None) -> Tensor:
         """Turn an image's points (B, M, context_dim) into tokens (B, N, dim)."""
         # the queries are the same for all images: the table goes in with a batch of one
-        tokens = self.table + self.read(self.table, points, mask=mask)
+        tokens = self.table + self.read(self.table, points)
         if self.from_former is not None:
             tokens = tokens + self.from_former(former)
         processed: Tensor = self.process(tokens)
@@ -266,15 +239,8 @@ class Decoder(nn.Module):
         self.think = FeedForward(query_dim)
         self.to_pixel = nn.Linear(query_dim, channels)
 
-    def features(
-        self,
-        queries: Tensor,
-        tokens: Tensor,
-        *,
-        mask: Tensor | None = None,
-        num_neighbors: int | None = None,
-    ) -> Tensor:
+    def features(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """Return what the last layer reads the pixel from, (B, Q, query_dim)."""
-        x = queries + self.read(queries, tokens, mask=mask, num_neighbors=num_neighbors)
+        x = queries + self.read(queries, tokens)
         features: Tensor = x + self.think(x)
         return features

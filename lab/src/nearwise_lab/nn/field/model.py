@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from nearwise_lab.nn.field.config import PerceiverConfig, load_model, perceiver_config, save_model
 from nearwise_lab.nn.field.layers import (
-    Attention,
     Decoder,
     GaussianFourierFeatures,
     ProcessLayer,
@@ -90,16 +89,8 @@ class PerceiverAutoencoder(nn.Module):
             self.decoder = Decoder(
                 width, self.token_dim, config.channels, config.cross_heads, config.head_dim
             )
-            if config.first_scores is not None:
-                for module in self.modules():
-                    if isinstance(module, Attention):
-                        module.sharpen(config.first_scores)
-        self.centers: Tensor | None
-        self.register_buffer("centers", _centers(config), persistent=False)
 
-    def encode(
-        self, x: Tensor, context: Tensor | None = None, *, shown: Tensor | None = None
-    ) -> Tensor:
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Read images into tokens.
 
         Parameters
@@ -108,8 +99,6 @@ class PerceiverAutoencoder(nn.Module):
             In [0, 1]; normalised inside. The size may differ from `config.image_size`.
         context : int64 Tensor of shape (B, n), optional
             Row-major positions of the pixels to read; default all. See `nearwise.data.Context`.
-        shown : bool Tensor of shape (B, n), optional
-            True where a point counts: of `context`, or of all H * W pixels.
 
         Returns
         -------
@@ -118,13 +107,14 @@ class PerceiverAutoencoder(nn.Module):
         Raises
         ------
         ValueError
-            If shapes or ranges do not fit, or an image has no point.
+            If shapes or ranges do not fit, or the context is empty.
         """
         self._check_images(x)
-        self._check_context(x, context, shown)
-        return self.encode_points(*self._points(x, context), shown)
+        if context is not None:
+            self._check_context(x, context)
+        return self.encode_points(*self._points(x, context))
 
-    def encode_points(self, points: Tensor, where: Tensor, shown: Tensor | None = None) -> Tensor:
+    def encode_points(self, points: Tensor, where: Tensor) -> Tensor:
         """Read points into tokens, wherever they lie; nothing is checked.
 
         Parameters
@@ -133,14 +123,12 @@ class PerceiverAutoencoder(nn.Module):
             Values in [0, 1].
         where : Tensor of shape (B, n, 2 * fourier_features)
             Fourier features of their coordinates.
-        shown : bool Tensor of shape (B, n), optional
         """
         values = (points - self.config.pixel_mean) / self.config.pixel_std
         points = torch.cat([values, where], dim=-1)
-        mask = None if shown is None else shown[:, None, None]
         tokens: Tensor | None = None
         for stage in self.stages:
-            tokens = stage(points, tokens, mask)
+            tokens = stage(points, tokens)
         processed: Tensor = self.processor(tokens)
         return processed
 
@@ -174,12 +162,7 @@ class PerceiverAutoencoder(nn.Module):
     def features(self, tokens: Tensor, coords: Tensor) -> Tensor:
         """Return what pixels are read from, (B, Q, 2 * fourier_features); nothing is checked."""
         coords = coords if coords.ndim == 3 else coords[None]
-        return self.decoder.features(
-            self.fourier(coords),
-            tokens,
-            mask=self._nearest(coords),
-            num_neighbors=self.config.num_neighbors,
-        )
+        return self.decoder.features(self.fourier(coords), tokens)
 
     def pixels(self, features: Tensor) -> Tensor:
         """Turn features (..., 2 * fourier_features) into values (..., channels) in [0, 1]."""
@@ -231,17 +214,6 @@ class PerceiverAutoencoder(nn.Module):
         index = context[..., None].expand(-1, -1, values.shape[2])
         return values.gather(1, index), where[context]
 
-    def _nearest(self, coords: Tensor) -> Tensor | None:
-        """Which tokens a point may attend to, (B, 1, Q, N), where it is not all."""
-        if self.config.num_neighbors is None:
-            return None
-        assert self.centers is not None  # a config with neighbors has a grid
-        distance = (coords[..., None, :] - self.centers).square().sum(-1)
-        # stable: the tokens around a corner are equally far, and the first of them is taken
-        order = distance.argsort(dim=-1, stable=True)[..., : self.config.num_neighbors]
-        nearest = torch.zeros_like(distance, dtype=torch.bool).scatter(-1, order, True)
-        return nearest[:, None]
-
     def _check_images(self, x: Tensor) -> None:
         if x.ndim != 4 or x.shape[1] != self.config.channels or not x.is_floating_point():
             raise ValueError(
@@ -257,32 +229,22 @@ class PerceiverAutoencoder(nn.Module):
                 "normalises by itself: pass pixels / 255."
             )
 
-    def _check_context(self, x: Tensor, context: Tensor | None, shown: Tensor | None) -> None:
+    def _check_context(self, x: Tensor, context: Tensor) -> None:
         n_pixels = x.shape[2] * x.shape[3]
-        if context is not None:
-            if context.ndim != 2 or len(context) != len(x) or context.dtype != torch.int64:
-                raise ValueError(
-                    f"context must be int64 positions of shape ({len(x)}, points); got "
-                    f"{tuple(context.shape)} of {context.dtype}."
-                )
-            if not context.shape[1]:
-                raise ValueError("context names no point. Show each image at least one.")
-        n_points = n_pixels if context is None else context.shape[1]
-        if shown is not None and (shown.shape != (len(x), n_points) or shown.dtype != torch.bool):
+        if context.ndim != 2 or len(context) != len(x) or context.dtype != torch.int64:
             raise ValueError(
-                f"shown must be bool of shape ({len(x)}, {n_points}); got {tuple(shown.shape)} "
-                f"of {shown.dtype}."
+                f"context must be int64 positions of shape ({len(x)}, points); got "
+                f"{tuple(context.shape)} of {context.dtype}."
             )
+        if not context.shape[1]:
+            raise ValueError("context names no point. Show each image at least one.")
         if torch.compiler.is_compiling() or not len(x):
             return
-        if context is not None and (context.min() < 0 or context.max() >= n_pixels):
+        if context.min() < 0 or context.max() >= n_pixels:
             raise ValueError(
                 f"context names positions from {context.min()} to {context.max()}; an image of "
                 f"{x.shape[2]} x {x.shape[3]} has 0 to {n_pixels - 1}."
             )
-        if shown is not None and not shown.any(1).all():
-            row = int((~shown.any(1)).nonzero()[0])
-            raise ValueError(f"shown leaves image {row} of the batch without any point.")
 
 
 def make_perceiver(
@@ -320,18 +282,5 @@ def make_perceiver(
 
 
 def _table(config: PerceiverConfig, dim: int) -> Tensor:
-    """Tokens (num_latents, dim) before they have read anything: waves of number or position."""
-    if config.latent_grid is None:
-        return waves(torch.arange(config.num_latents, dtype=torch.float), dim, interleave=True)
-    rows, columns = (torch.arange(n, dtype=torch.float) for n in config.latent_grid)
-    places = torch.cartesian_prod(rows, columns)
-    halves = [waves(places[:, axis], dim // 2, interleave=False) for axis in (0, 1)]
-    return torch.cat(halves, dim=1)
-
-
-def _centers(config: PerceiverConfig) -> Tensor | None:
-    """Coordinates (num_latents, 2) of the tokens' positions: the middles of equal cells."""
-    if config.latent_grid is None:
-        return None
-    axes = [(torch.arange(n) + 0.5) * 2 / n - 1 for n in config.latent_grid]
-    return torch.cartesian_prod(*axes)
+    """Tokens (num_latents, dim) before they have read anything: waves of their number."""
+    return waves(torch.arange(config.num_latents, dtype=torch.float), dim, interleave=True)

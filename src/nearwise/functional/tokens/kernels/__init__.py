@@ -1,1 +1,1 @@
-"""Compiled loops over tokens, for the CPU (numba) and for GPUs (Triton)."""
+"""Compiled loops over tokens, for the CPU (numba)."""

@@ -1,9 +1,5 @@
 """The front door: help that teaches, a version, exit codes, a quick start."""
 
-import subprocess
-import sys
-import time
-
 import pytest
 
 import nearwise as package
@@ -86,14 +82,3 @@ def test_a_wrong_target_names_the_nearest_column(nearwise, tmp_path):
     result = nearwise("fit", path, "--target", "specie", "--out", tmp_path / "m")
     assert result.exit_code == 2
     assert "Did you mean 'species'?" in result.err
-
-
-def test_help_starts_in_under_a_second():
-    seconds = []
-    for _ in range(2):  # the first may write bytecode
-        start = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "nearwise.cli", "--help"], check=True, capture_output=True
-        )
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1.0

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from pretrain_tasks import BaseOf, Table, family_split, read_table, seen_columns
+from pretrain_tasks import BaseOf, Table, family_split, read_table
 from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
@@ -37,7 +37,7 @@ from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.row_models import supervised_keys
 from nearwise.conditions import hardware, versions
 from nearwise.functional import Neighbors, topk_neighbors
-from nearwise.nn import NeighborSet, PretrainedNeighborHead, RememberedSpace
+from nearwise.nn import PretrainedNeighborHead, RememberedSpace
 
 K, MOST_ROWS, MOST_QUERIES = 32, 1600, 500
 SIZES = (16, 32, 48)
@@ -108,16 +108,8 @@ def judge_split(
     out["distance"] = tuned(own, found, labels, prior, (0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
     sizes: dict[str, Any] = {"n_classes": n_classes, "n_columns": encoder.n_columns}
     remembered = RememberedSpace.of(keys, labels, **sizes)
-    columns, values, placed = seen_columns(encoder, rows, new, y)
-
-    def described(space: RememberedSpace, near: Neighbors, base: Tensor | None) -> NeighborSet:
-        seen = columns.seen(placed, values[near.indices])
-        return space.describe(near, base)._replace(columns=seen)
-
-    out["head"] = head.predict([described(remembered, found, None)]).log_proba
-    own_seen = columns.seen(values, values[own.indices])
-    of_rows = remembered.describe(own, left_out=ids)._replace(columns=own_seen)
-    left_out = head.predict([of_rows]).log_proba
+    out["head"] = head.predict([remembered.describe(found)]).log_proba
+    left_out = head.predict([remembered.describe(own, left_out=ids)]).log_proba
     out["head + T"] = tempered(left_out, out["head"], labels)
     dense = encoder.dense(rows), encoder.dense(new)
     with warnings.catch_warnings():
@@ -135,9 +127,9 @@ def judge_split(
     supervised = supervised_keys(keys, unseen)
     second = RememberedSpace.of(supervised, labels, base_log_proba=unseen, supervised=True, **sizes)
     found_2 = topk_neighbors(supervised_keys(query, base), supervised, min(K, len(keys)))
-    first = described(with_base, found, base)
+    first = with_base.describe(found, base)
     out["head, trees, one space"] = head.predict([first], base).log_proba
-    both = [first, described(second, found_2, base)]
+    both = [first, second.describe(found_2, base)]
     out["head, trees"] = head.predict(both, base).log_proba
     return {name: nll(log_proba, truth) for name, log_proba in out.items()}
 

@@ -31,9 +31,7 @@ from torch import Tensor
 
 from nearwise.conditions import hardware, versions
 from nearwise.nn import NeighborSet, PretrainedNeighborHead
-from nearwise.nn.neighbor_set import SeenColumns
 from nearwise.nn.pretrained_head import VERSION, WEIGHTS
-from nearwise.nn.remembered_columns import MOST_COLUMNS
 
 RUNS = Path("runs/pretrain")
 _SHARD = 40  # tasks per file
@@ -95,15 +93,10 @@ def packed(task: Task) -> dict[str, np.ndarray]:
     if task.base_log_proba is not None:
         arrays["base"] = task.base_log_proba.numpy().astype(np.float16)
     for at, space in enumerate(task.spaces):
-        facts = {name: t for name, t in space._asdict().items() if name != "labels"}
-        floats = [t.numpy() for t in [*facts.values()][:_FACTS]]
+        floats = [t.numpy() for name, t in space._asdict().items() if name != "labels"][:_FACTS]
         arrays[f"facts{at}"] = np.stack(floats, axis=1).clip(-6e4, 6e4).astype(np.float16)
         arrays[f"voters{at}"] = space.labels.numpy().astype(np.int16)
         arrays[f"summary{at}"] = space.summary.numpy().astype(np.float16)
-        arrays[f"found{at}"] = task.found[at].numpy().astype(np.int16)
-    arrays["values"] = task.ranks.numpy().astype(np.float16)
-    arrays["queries"] = task.queries.numpy().astype(np.float16)
-    arrays["is_category"] = task.columns.is_category.numpy()
     return arrays
 
 
@@ -155,12 +148,7 @@ class Corpus:
             for task in chosen
         ]
         k = int(rng.integers(4, 32)) if rng.random() < 0.2 else 64
-        spaces, base, labels = batch_of(
-            some, n_spaces=2 if mode == "full" else 1, base=mode != "neighbors", k=k
-        )
-        if rng.random() < 0.1:  # as of embeddings
-            spaces = [space._replace(columns=None) for space in spaces]
-        return spaces, base, labels
+        return batch_of(some, n_spaces=2 if mode == "full" else 1, base=mode != "neighbors", k=k)
 
 
 def batch_of(
@@ -188,12 +176,6 @@ def batch_of(
             summary[:, 14] = torch.log((~gone).sum(1).float()) / 4
         if not base:
             facts[:, 3:6], summary[:, 10:14] = 0.0, 0.0
-        seen = SeenColumns(
-            wide_columns([t["queries"][at].float() for t, at in some]),
-            wide_columns([padded_neighbors(t, at, space, k) for t, at in some]),
-            wide_columns([t["is_category"].expand(len(at), -1) for t, at in some]),
-            wide_columns([torch.ones_like(t["is_category"]).expand(len(at), -1) for t, at in some]),
-        )
         distances, own, reliable, opinion, own_opinion, like, log_weight = facts.unbind(1)
         spaces.append(
             NeighborSet(
@@ -207,24 +189,12 @@ def batch_of(
                 log_weight,
                 summary,
                 log_prior,
-                seen,
             )
         )
     log_proba = None
     if base:
         log_proba = torch.cat([wide(t["base"][at].float(), n_classes, -30.0) for t, at in some])
     return spaces, log_proba, torch.cat([t["labels"][at].long() for t, at in some])
-
-
-def wide_columns(parts: list[Tensor]) -> Tensor:
-    """Put queries of several tasks below each other, columns padded."""
-    return torch.cat([F.pad(one, (0, MOST_COLUMNS - one.shape[-1])) for one in parts])
-
-
-def padded_neighbors(task: dict[str, Tensor], at: Tensor, space: int, k: int) -> Tensor:
-    """Columns (B, k, F) of neighbors; zeros where there are none."""
-    values = task["values"][task[f"found{space}"][at, :k].long()].float()
-    return F.pad(values, (0, 0, 0, k - values.shape[1]))
 
 
 MODES = {"neighbors": (1, False), "one space": (1, True), "full": (2, True)}

@@ -24,11 +24,10 @@ from nearwise.classifier.fit.feature_space import (
     FeatureSpace,
     choose_feature_space,
 )
-from nearwise.classifier.inputs.table import Encoded, TableEncoder
-from nearwise.classifier.model.row_models import supervised_keys, values_of
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.row_models import supervised_keys
 from nearwise.functional import topk_neighbors
 from nearwise.nn import NeighborSet, RememberedSpace
-from nearwise.nn.remembered_columns import RememberedColumns, most_telling
 
 # Relatives of the sets that benchmarks/quality.py reports: they judge, and teach nothing.
 RELATIVES = ("breast", "wpbc", "pendigits", "semeion", "mfeat")
@@ -54,10 +53,6 @@ class Task:
     labels: torch.Tensor
     n_classes: int
     source: str
-    columns: RememberedColumns
-    ranks: torch.Tensor  # of remembered rows, (n, F)
-    queries: torch.Tensor  # ranks of the queries
-    found: list[torch.Tensor]  # positions of their neighbors in each space
 
 
 def family_split(folder: Path) -> dict[str, list[str]]:
@@ -350,8 +345,7 @@ def make_task(
         new_base = torch.from_numpy(model.predict(views[1])).float()
         old, query = keys["features"]
         keys["supervised"] = supervised_keys(old, base), supervised_keys(query, new_base)
-    columns, values, placed = seen_columns(encoder, rows, new, labels)
-    spaces, near = [], []
+    spaces = []
     for name, (old, query) in keys.items():
         remembered = RememberedSpace.of(
             old,
@@ -363,19 +357,7 @@ def make_task(
         )
         found = topk_neighbors(query, old, min(k, n_memory))
         spaces.append(remembered.describe(found, new_base))
-        near.append(found.indices)
-    seen = torch.from_numpy(of_queries), len(known), table.source
-    return Task(spaces, new_base, *seen, columns, values, placed, near)
-
-
-def seen_columns(
-    encoder: TableEncoder, rows: Encoded, new: Encoded, labels: np.ndarray
-) -> tuple[RememberedColumns, torch.Tensor, torch.Tensor]:
-    """Choose the columns that a head sees; with the ranks of remembered and of new rows."""
-    chosen = most_telling(rows.numbers, rows.codes, labels)
-    values = values_of(encoder, rows, chosen)
-    columns = RememberedColumns.of(values, torch.from_numpy(chosen >= len(encoder.numeric)))
-    return columns, columns.ranks(values), columns.ranks(values_of(encoder, new, chosen))
+    return Task(spaces, new_base, torch.from_numpy(of_queries), len(known), table.source)
 
 
 def few_first(rng: np.random.Generator, table: Table) -> tuple[Table, int]:

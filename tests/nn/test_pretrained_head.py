@@ -1,21 +1,16 @@
 """Promises of the pretrained head: what moves its predictions, and what does not."""
 
 import copy
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_wine
 
 from nearwise.functional import topk_neighbors
 from nearwise.nn import NeighborSet, PretrainedNeighborHead, RememberedSpace, shared_head
-from nearwise.nn.neighbor_set import SeenColumns
-from nearwise.nn.pretrained_head import VERSION, WEIGHTS, _describe
-from nearwise.nn.remembered_columns import GAP
+from nearwise.nn.pretrained_head import WEIGHTS, _describe
 from tests.reference.neighbor_features import features
 
 N_CLASSES = 4
@@ -34,12 +29,8 @@ def rows(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 def head(request) -> PretrainedNeighborHead:
     if request.param == "package":
         return shared_head()
-    return random_head()
-
-
-def random_head(**config: int) -> PretrainedNeighborHead:
     torch.manual_seed(0)
-    made = PretrainedNeighborHead(**config).eval().requires_grad_(False)
+    made = PretrainedNeighborHead().eval().requires_grad_(False)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -122,19 +113,14 @@ def test_the_scale_of_the_keys_plays_no_part(head, scale):
 
 def padded(space: NeighborSet, n: int) -> NeighborSet:
     """The same neighbors and `n` that are left out, at nonsense distances and of any class."""
-    more = [tensor[:, :1].expand(-1, n) for tensor in space[:8]]
-    more = NeighborSet(*more, *space[8:])._replace(
-        distances=torch.full((len(space.labels), n), 7.0),
-        labels=torch.ones(len(space.labels), n, dtype=torch.int64),
-        log_weight=torch.full((len(space.labels), n), -math.inf),
+    more = NeighborSet(*(tensor[:, :1].expand(-1, n) for tensor in space[:-2]), *space[-2:])
+    more = more._replace(
+        distances=torch.full_like(more.distances, 7.0),
+        labels=torch.ones_like(more.labels),
+        log_weight=torch.full_like(more.log_weight, -math.inf),
     )
-    columns = space.columns
-    if columns is not None:
-        neighbor = torch.cat([columns.neighbor, torch.full_like(columns.neighbor[:, :n], 5.0)], 1)
-        columns = columns._replace(neighbor=neighbor)
-    pairs = zip(space[:8], more[:8], strict=True)
-    both = (torch.cat(pair, dim=1) for pair in pairs)
-    return NeighborSet(*both, *space[8:10], columns)
+    pairs = zip(space[:-2], more[:-2], strict=True)
+    return NeighborSet(*(torch.cat(pair, dim=1) for pair in pairs), *space[-2:])
 
 
 def test_padding_changes_nothing_and_gets_no_weight(head, given):
@@ -259,6 +245,9 @@ def test_a_missing_base_is_not_asked(head):
 
 def test_the_weights_of_the_package_are_small_and_of_this_version(tmp_path):
     assert WEIGHTS.stat().st_size < 2e6
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
     with safe_open(WEIGHTS, "pt") as file:
         metadata = file.metadata()
     other = tmp_path / "other.safetensors"
@@ -294,133 +283,6 @@ def test_compiled_loops_and_torch_agree(head, given):
         torch.testing.assert_close(one, other.detach(), atol=1e-4, rtol=1e-4)
     for one, other in zip(compiled[1:], plain[1:], strict=True):
         torch.testing.assert_close(one, other.detach(), atol=1e-4, rtol=1e-4)
-
-
-def with_columns(spaces: list[NeighborSet], n_columns: int) -> list[NeighborSet]:
-    """Spaces with ranks, gaps and categories of queries and neighbors; the last is padding."""
-    generator, made = torch.Generator().manual_seed(4), []
-    for space in spaces:
-        n_rows, k = space.labels.shape
-        shapes = [(n_rows, n_columns), (n_rows, k, n_columns)]
-        ranks = [2 * torch.rand(shape, generator=generator) - 1 for shape in shapes]
-        is_category = (torch.arange(n_columns) % 3 == 1).expand(n_rows, -1)
-        there = (torch.arange(n_columns) < n_columns - 1).expand(n_rows, -1)
-        values = [one.masked_fill(one < -0.8, GAP) for one in ranks]
-        values = [(2 * one).round() if n_columns == 2 else one for one in values]  # copies too
-        values[0] = torch.where(is_category, values[0].round(), values[0])
-        values[1] = torch.where(is_category[:, None], values[1].round(), values[1])
-        made.append(space._replace(columns=SeenColumns(*values, is_category, there)))
-    return made
-
-
-@pytest.mark.parametrize("n_classes", [2, 100], ids=["few classes", "many classes"])
-@pytest.mark.parametrize(("k", "n_columns", "depth"), [(1, 1, 4), (5, 2, 3), (16, 17, 16)])
-def test_what_columns_say_is_the_same_in_torch_and_compiled(k, n_columns, depth, n_classes):
-    keys, _, _ = rows(300)
-    spaces = asked(keys, torch.arange(300) % n_classes, keys[:20], k=k, n_classes=n_classes)
-    space = padded(with_columns(spaces, n_columns)[0], 1)
-    space.log_weight[:, 0] = -0.5
-    head = random_head(width=24, columns=depth)
-    said, attention = head.read_columns(space)
-    in_torch = copy.deepcopy(head).requires_grad_(True).read_columns(space)
-    assert in_torch[0].requires_grad and not said.requires_grad
-    for one, other in zip((said, attention), in_torch, strict=True):
-        torch.testing.assert_close(one, other.detach(), atol=1e-6, rtol=1e-6)
-    assert (attention[:, :, -1] == 0).all()  # padding
-    total = torch.full((20, k + 1), float(n_columns > 1))
-    torch.testing.assert_close(attention.sum(2), total)
-
-
-def columns_in_order(space: NeighborSet, order: torch.Tensor) -> NeighborSet:
-    columns = SeenColumns(*(values[..., order] for values in space.columns))
-    return space._replace(columns=columns)
-
-
-@pytest.mark.parametrize("learns", [False, True], ids=["compiled", "torch"])
-def test_order_and_padding_of_columns_and_names_of_classes_play_no_part_in_them(learns):
-    keys, labels, _ = rows(80)
-    space = with_columns(asked(keys, labels, rows(20, seed=1)[0]), 7)[0]
-    head = random_head(columns=8).requires_grad_(learns)
-    said, attention = head.read_columns(space)
-    order = torch.randperm(7, generator=torch.Generator().manual_seed(2))
-    mixed, mixed_attention = head.read_columns(columns_in_order(space, order))
-    torch.testing.assert_close(mixed, said, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(mixed_attention, attention[..., order], atol=1e-6, rtol=1e-6)
-    narrow, _ = head.read_columns(columns_in_order(space, torch.arange(6)))
-    torch.testing.assert_close(narrow, said, atol=1e-6, rtol=1e-6)
-    names = torch.tensor([2, 0, 3, 1])
-    renamed, _ = head.read_columns(space._replace(labels=names[space.labels]))
-    torch.testing.assert_close(renamed, said, atol=1e-6, rtol=1e-6)
-    other, _ = head.read_columns(space._replace(labels=(space.labels + keys.long()[:20, :1]) % 2))
-    assert (other - said).abs().max() > 1e-3  # which neighbors are of one class does
-
-
-@pytest.mark.parametrize("learns", [False, True], ids=["compiled", "torch"])
-def test_neighbors_that_are_left_out_do_not_change_what_columns_say_of_others(learns):
-    keys, labels, _ = rows(80)
-    space = with_columns(asked(keys, labels, rows(20, seed=1)[0]), 7)[0]
-    head = random_head(columns=8).requires_grad_(learns)
-    said, _ = head.read_columns(padded(space, 3))
-    torch.testing.assert_close(said[:, :-3], head.read_columns(space)[0], atol=1e-6, rtol=1e-6)
-
-
-def test_a_head_predicts_by_columns_alike_in_torch_and_compiled_and_once_they_are_read():
-    keys, labels, base = rows(1500)
-    query, _, query_base = rows(1100, seed=1)
-    spaces = with_columns(asked(keys, labels, query, base, query_base), 16)
-    head = random_head(columns=16)
-    compiled = head.predict(spaces, query_base).log_proba
-    in_torch = copy.deepcopy(head).requires_grad_(True)(spaces, query_base).log_proba.detach()
-    torch.testing.assert_close(compiled, in_torch, atol=1e-4, rtol=1e-4)
-    read = [space._replace(columns=head.read_columns(space)[0]) for space in spaces]
-    torch.testing.assert_close(head.predict(read, query_base).log_proba, compiled)
-
-
-def test_without_columns_a_head_predicts_as_one_that_sees_none():
-    keys, labels, _ = rows(80)
-    spaces = asked(keys, labels, rows(20, seed=1)[0])
-    head, blind = random_head(columns=8), PretrainedNeighborHead()
-    weights = {name: t for name, t in head.state_dict().items() if not name.startswith("columns.")}
-    blind.load_state_dict(weights)
-    plain = blind.predict(spaces).log_proba
-    assert torch.equal(head.predict(spaces).log_proba, plain)
-    seen = with_columns(spaces, 5)
-    assert torch.equal(blind.predict(seen).log_proba, plain)
-    assert (head.predict(seen).log_proba - plain).abs().max() > 1e-3
-    for one, space in ((blind, seen[0]), (head, spaces[0])):
-        with pytest.raises(ValueError, match="must have columns"):
-            one.read_columns(space)
-
-
-def test_the_column_part_learns_where_all_else_is_frozen():
-    keys, labels, _ = rows(80)
-    spaces = with_columns(asked(keys, labels, rows(20, seed=1)[0]), 5)
-    head = random_head(columns=8)
-    head.columns.requires_grad_(True)
-    head(spaces).log_proba[:, 0].sum().backward()
-    assert all((one.grad != 0).any() for one in head.columns.parameters())
-    before = head.predict(spaces).log_proba
-    torch.optim.AdamW(head.columns.parameters(), lr=0.1, fused=True).step()
-    assert not torch.equal(head.predict(spaces).log_proba, before)
-
-
-def test_a_head_with_columns_is_loaded_as_it_was_saved(tmp_path):
-    keys, labels, _ = rows(80)
-    spaces = with_columns(asked(keys, labels, rows(20, seed=1)[0]), 5)
-    head, path = random_head(width=24, columns=8), tmp_path / "head.safetensors"
-    metadata = {"version": VERSION, "config": json.dumps(head.config)}
-    save_file(head.state_dict(), path, metadata=metadata)
-    loaded = PretrainedNeighborHead.load(path)
-    assert loaded.config == head.config
-    assert torch.equal(loaded.predict(spaces).log_proba, head.predict(spaces).log_proba)
-
-
-def test_weights_from_before_there_were_columns_still_load(tmp_path):
-    blind, path = random_head(), tmp_path / "head.safetensors"
-    config = {name: size for name, size in blind.config.items() if name != "columns"}
-    metadata = {"version": VERSION, "config": json.dumps(config)}
-    save_file(blind.state_dict(), path, metadata=metadata)
-    assert PretrainedNeighborHead.load(path).columns is None
 
 
 def test_features_are_those_of_plain_sums(given):

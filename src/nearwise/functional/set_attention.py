@@ -7,7 +7,7 @@ import numpy as np
 
 from nearwise.functional.kernels import compiled, reordered
 
-N_FEATURES, N_OF_QUERY, N_OF_PAIR, HAS_BASE = 17, 22, 6, 10
+N_FEATURES, N_OF_QUERY, HAS_BASE = 17, 22, 10
 LEAST = -6.0  # log-probabilities below this look alike
 _F = np.float32
 _LEAST, _OUT = _F(LEAST), _F(-1e4)  # and log-weights below the second
@@ -174,108 +174,3 @@ def pool_rows(tokens, query, labels, log_weight, log_prior, layers):  # type: ig
             weight[j] = np.exp(log_weight[row, j])
         for layer in layers:
             _renew(tokens[row], query[row], layer, weight, slots, sums, share, message, inner)
-
-
-@reordered
-def _see_pairs(query, neighbor, is_category, at, weight, seen):  # type: ignore[no-untyped-def]
-    """Write the inputs `seen` (6, columns, K) of query and neighbors in the columns `at`."""
-    k, n_there = neighbor.shape[0], _F(0)
-    for j in range(k):
-        n_there += _F(1) if weight[j] > 0 else _F(0)
-    for c in range(at.shape[0]):
-        f, total = at[c], _F(0)
-        kind = _F(1) if is_category[f] else _F(0)
-        own, number = query[f], 1 - kind
-        for j in range(k):
-            value = neighbor[j, f]
-            gap = value - own
-            differs = abs(gap) if kind == 0 else _F(1) if gap != 0 else _F(0)
-            seen[0, c, j], seen[1, c, j] = own * number, value * number
-            seen[2, c, j], seen[3, c, j], seen[4, c, j] = differs, gap * number, kind
-            total += differs if weight[j] > 0 else _F(0)
-        usual = total / max(n_there, _F(1)) + _F(0.05)
-        for j in range(k):
-            seen[5, c, j] = seen[2, c, j] / usual - 1
-
-
-@reordered
-def _tell_classes(x, share, one_hot, weights):  # type: ignore[no-untyped-def]
-    """Return `x` (depth, columns, K) after each neighbor has learned what its class and all hold.
-
-    `share` (classes, K) has the weight of each neighbor at its class, `one_hot` a one.
-    """
-    of_neighbor, of_class, bias, of_all = weights
-    (depth, n, k), n_slots = x.shape, len(share)
-    counts, everyone = np.full(n_slots, _NO_MASS), _NO_MASS
-    for slot in range(n_slots):
-        for j in range(k):
-            counts[slot] += share[slot, j]
-            everyone += share[slot, j]
-    sums = np.dot(x.reshape(depth * n, k), share.T).reshape(depth, n, n_slots)
-    alone = np.zeros((depth, n), dtype=_F)
-    for i in range(depth):
-        for c in range(n):
-            for slot in range(n_slots):
-                alone[i, c] += sums[i, c, slot]
-                sums[i, c, slot] /= counts[slot]
-            alone[i, c] /= everyone
-    message = np.dot(of_class.T, sums.reshape(depth, n * n_slots)).reshape(depth, n, n_slots)
-    to_all = np.dot(of_all.T, alone)
-    for i in range(depth):
-        for c in range(n):
-            for slot in range(n_slots):
-                message[i, c, slot] += to_all[i, c] + bias[i]
-    more = np.dot(message.reshape(depth * n, n_slots), one_hot).reshape(depth, n * k)
-    inner = np.dot(of_neighbor.T, x.reshape(depth, n * k))
-    for i in range(np.uint64(depth)):
-        for j in range(np.uint64(n * k)):
-            inner[i, j] = max(inner[i, j] + more[i, j], _F(0))
-    return inner
-
-
-@reordered
-def column_rows(  # type: ignore[no-untyped-def]
-    said, attention, labels, log_weight, query, neighbor, is_category, there, weights
-):
-    """Write what columns say of neighbors, (B, K, width), and the attention (B, K, F) over them.
-
-    `labels` and `log_weight` are (B, K), `query`, `is_category` and `there` (B, F), `neighbor`
-    (B, K, F); `attention` holds zeros; `weights` are those of a `_ColumnPart`, float32 (in, out).
-    One row at a time, with neighbors last in memory: there are more of them than of `depth`.
-    """
-    pair, pair_bias, of_neighbor, of_class, bias, of_all, score, score_bias, out, out_bias = weights
-    (n_rows, k), depth = labels.shape, len(pair_bias)
-    slots, firsts = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.int64)
-    for row in range(n_rows):
-        at = np.flatnonzero(there[row])
-        n, n_slots = len(at), _number_classes(labels[row], slots, firsts)
-        one_hot, weight = np.zeros((n_slots, k), dtype=_F), np.exp(log_weight[row])
-        for j in range(k):
-            one_hot[slots[j], j] = 1
-        seen = np.empty((N_OF_PAIR, n, k), dtype=_F)
-        _see_pairs(query[row], neighbor[row], is_category[row], at, weight, seen)
-        x = np.dot(pair.T, seen.reshape(N_OF_PAIR, n * k))
-        for i in range(np.uint64(depth)):
-            for j in range(np.uint64(n * k)):
-                x[i, j] = max(x[i, j] + pair_bias[i], _F(0))
-        messages = (of_neighbor, of_class, bias, of_all)
-        inner = _tell_classes(x.reshape(depth, n, k), one_hot * weight, one_hot, messages)
-        each, total = np.dot(score.T, inner).reshape(n, k), np.zeros(k, dtype=_F)
-        for c in range(n):
-            for j in range(k):
-                value = min(max(each[c, j] + score_bias[0], _F(-8)), _F(8))
-                each[c, j] = np.exp(value)
-                total[j] += each[c, j]
-        for c in range(n):
-            for j in range(k):
-                each[c, j] /= total[j]
-                attention[row, j, at[c]] = each[c, j]
-        pooled = np.zeros((2 * depth, k), dtype=_F)
-        for i in range(np.uint64(depth)):
-            for c in range(np.uint64(n)):
-                for j in range(np.uint64(k)):
-                    value = inner[i, c * np.uint64(k) + j]
-                    pooled[i, j] += each[c, j] * value
-                    pooled[np.uint64(depth) + i, j] += value
-        pooled[depth:] /= max(_F(n), _F(1))
-        said[row] = np.dot(pooled.T, out) + out_bias

@@ -31,8 +31,6 @@ class NeighborTable:
         Of each neighbor. shade is 0 to 4, by the column's share of the distance.
     reasons : list of str
         Of each neighbor: the columns with the largest shares.
-    read : list of str
-        Of each neighbor: where the head found it near or far; empty if the head sees no columns.
     """
 
     columns: list[str]
@@ -41,7 +39,6 @@ class NeighborTable:
     query: list[Any] | None
     cells: list[list[tuple[Any, bool, int]]]
     reasons: list[str]
-    read: list[str]
 
 
 def neighbor_table(
@@ -83,7 +80,6 @@ def neighbor_table(
         None if row is None else [row.get(names[at]) for at in shown],
         cells,
         [_reason(names, share) for share in shares],
-        [one.in_words() for one in neighbors] if any(one.columns for one in neighbors) else [],
     )
 
 

@@ -5,7 +5,6 @@ what was found for queries into a `NeighborSet`. Training and prediction both go
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -22,33 +21,6 @@ OWN_NEIGHBORS = 17  # of which the last stands by for one that is left out
 _JUDGED = 2_000  # remembered rows on which the votes of a space are measured
 _SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
 _SMOOTHING = 0.5  # rows added to every class
-
-
-class SeenColumns(NamedTuple):
-    """Values of B queries and their neighbors in F columns, as `RememberedColumns` holds them.
-
-    Attributes
-    ----------
-    query : Tensor of shape (B, F)
-    neighbor : Tensor of shape (B, K, F)
-    is_category : bool Tensor of shape (B, F)
-    there : bool Tensor of shape (B, F)
-        False where a column is padding.
-    """
-
-    query: Tensor
-    neighbor: Tensor
-    is_category: Tensor
-    there: Tensor
-
-    def take(self, rows: Tensor | slice) -> "SeenColumns":
-        """Return those of some queries."""
-        return SeenColumns(*(tensor[rows] for tensor in self))
-
-    def apart(self) -> Tensor:
-        """Distances of queries to neighbors, (B, K, F): in ranks, or 1 if categories differ."""
-        gap = self.neighbor - self.query[:, None]
-        return torch.where(self.is_category[:, None], (gap != 0).float(), gap.abs())
 
 
 class NeighborSet(NamedTuple):
@@ -79,9 +51,6 @@ class NeighborSet(NamedTuple):
         there is a base and how sure it is.
     log_prior : Tensor of shape (B, C)
         Logarithm of the class shares; -inf for classes that are not classes, as padding.
-    columns : SeenColumns or Tensor of shape (B, K, width), optional
-        Values of queries and neighbors in the columns of a table, or what a head has made of
-        these, see `PretrainedNeighborHead.read_columns`.
     """
 
     distances: Tensor
@@ -94,37 +63,15 @@ class NeighborSet(NamedTuple):
     log_weight: Tensor
     summary: Tensor
     log_prior: Tensor
-    columns: SeenColumns | Tensor | None = None
 
-    def take(self, rows: Tensor | slice) -> "NeighborSet":
+    def take(self, rows: Tensor) -> "NeighborSet":
         """Return the neighbors of some queries."""
-        *facts, columns = self
-        if isinstance(columns, SeenColumns):
-            columns = columns.take(rows)
-        elif columns is not None:
-            columns = columns[rows]
-        return NeighborSet(*(fact[rows] for fact in facts))._replace(columns=columns)
-
-    @classmethod
-    def joined(cls, parts: "Sequence[NeighborSet]") -> "NeighborSet":
-        """Put the neighbors of different queries, as many of each, one below the other."""
-        whole = cls(*map(torch.cat, zip(*(part[:-1] for part in parts), strict=True)))
-        columns = [part.columns for part in parts]
-        if seen := [one for one in columns if isinstance(one, SeenColumns)]:
-            joined = SeenColumns(*map(torch.cat, zip(*seen, strict=True)))
-            return whole._replace(columns=joined)
-        made = [one for one in columns if isinstance(one, Tensor)]
-        return whole._replace(columns=torch.cat(made)) if made else whole
+        return NeighborSet(*(tensor[rows] for tensor in self))
 
     def nearest(self, k: int) -> "NeighborSet":
         """Return the nearest `k` only; the summary stays that of all."""
         cut = {name: getattr(self, name)[:, :k] for name in self._fields[:8]}
-        columns = self.columns
-        if isinstance(columns, SeenColumns):
-            columns = columns._replace(neighbor=columns.neighbor[:, :k])
-        elif columns is not None:
-            columns = columns[:, :k]
-        return self._replace(**cut, columns=columns)
+        return self._replace(**cut)
 
 
 @dataclass(frozen=True, eq=False)

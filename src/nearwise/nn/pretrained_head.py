@@ -17,14 +17,12 @@ from nearwise.functional.set_attention import (
     HAS_BASE,
     LEAST,
     N_FEATURES,
-    N_OF_PAIR,
     N_OF_QUERY,
-    column_rows,
     describe_rows,
     pool_rows,
 )
 from nearwise.functional.threads import Threads
-from nearwise.nn.neighbor_set import NeighborSet, SeenColumns
+from nearwise.nn.neighbor_set import NeighborSet
 
 WEIGHTS = Path(__file__).parent / "weights" / "neighbor_head.safetensors"
 # Of what the network is given and how it is built; models that are saved hold the network, so the
@@ -139,8 +137,9 @@ class _ClassPooling(nn.Module):
     def arrays(self) -> tuple[Any, ...]:
         """Weights as the compiled loops take them."""
         parts = (self.score, self.of_class, self.of_query, self.of_neighbor, self.out)
+        linear = [array for part in parts for array in _of_linear(part)]
         norms = [t.detach().numpy() for t in (self.query_norm.weight, self.query_norm.bias)]
-        return (*_of_linear(*parts), *norms, _of_two(self.query))
+        return (*linear, *norms, _of_two(self.query))
 
 
 class _Classes(NamedTuple):
@@ -164,62 +163,6 @@ class _Classes(NamedTuple):
         return cls(one_hot, log_prior.clamp_min(2 * LEAST))
 
 
-class _ColumnPart(nn.Module):
-    """The part of a head that reads columns.
-
-    A small network sees query and neighbor in one column at a time. In each column neighbors learn
-    what those of their class, and all of them, hold there; attention over the columns and their
-    mean make up what a neighbor is given. Names and order of columns play no part.
-    """
-
-    def __init__(self, depth: int, width: int) -> None:
-        super().__init__()
-        self.pair = nn.Linear(N_OF_PAIR, depth)
-        self.of_neighbor = nn.Linear(depth, depth, bias=False)
-        self.of_class = nn.Linear(depth, depth)
-        self.of_all = nn.Linear(depth, depth, bias=False)
-        self.score = nn.Linear(depth, 1)
-        self.out = nn.Linear(2 * depth, width)
-
-    def forward(
-        self, columns: SeenColumns, weight: Tensor, classes: "_Classes"
-    ) -> tuple[Tensor, Tensor]:
-        """Give what is added to each neighbor, (B, K, width), and its attention (B, K, F)."""
-        x = self.pair(_pairs(columns, weight)).relu()
-        n_rows, _, n_columns, depth = x.shape
-        share = classes.one_hot * weight[:, None]
-        counts, sums = share.sum(2, keepdim=True), share @ x.flatten(2)
-        mean = (sums / (counts + _NO_MASS)).view(n_rows, -1, n_columns, depth)
-        of_all = (sums.sum(1) / (counts.sum(1) + _NO_MASS)).view(n_rows, 1, n_columns, depth)
-        message = (self.of_class(mean) + self.of_all(of_all)).flatten(2)
-        inner = self.of_neighbor(x).flatten(2)
-        inner = torch.baddbmm(inner, classes.one_hot.transpose(1, 2), message).relu().view_as(x)
-        there = columns.there[:, None].float()
-        plain = there / there.sum(2, keepdim=True).clamp_min(1)
-        attention = self.score(inner)[..., 0].clamp(-8, 8).exp() * there
-        attention = attention / attention.sum(2, keepdim=True).clamp_min(_FLOOR)
-        parts = [one[:, :, None] @ inner for one in (attention, plain.expand_as(attention))]
-        return self.out(torch.cat(parts, dim=3)[:, :, 0]), attention
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """Weights as the compiled loop takes them."""
-        parts = self.pair, self.of_neighbor, self.of_class, self.of_all, self.score, self.out
-        return _of_linear(*parts)
-
-
-def _pairs(columns: SeenColumns, weight: Tensor) -> Tensor:
-    """Return the inputs (B, K, F, 6) of query and neighbor in one column at a time."""
-    query, neighbor = columns.query[:, None], columns.neighbor
-    category = columns.is_category[:, None].float()
-    number, gap = 1 - category, neighbor - query
-    differs = category * (gap != 0) + number * gap.abs()
-    found = (weight > 0).float()[:, :, None]
-    usual = (differs * found).sum(1, keepdim=True) / found.sum(1, keepdim=True).clamp_min(1)
-    parts = [query * number, neighbor * number, differs, gap * number, category]
-    parts.append(differs / (usual + 0.05) - 1)
-    return torch.stack([one.expand_as(differs) for one in parts], dim=3)
-
-
 class PretrainedNeighborHead(nn.Module):
     """Attention over the neighbors of any table: one set of weights for all of them.
 
@@ -238,8 +181,6 @@ class PretrainedNeighborHead(nn.Module):
     num_heads : int, default=6
         Ways of pooling the neighbors of a class, per layer.
     hidden : int, default=64
-    columns : int, default=0
-        Width of the part that compares query and neighbor column by column; 0 leaves it out.
 
     Examples
     --------
@@ -254,17 +195,13 @@ class PretrainedNeighborHead(nn.Module):
     """
 
     def __init__(
-        self,
-        width: int = 48,
-        n_layers: int = 2,
-        num_heads: int = 6,
-        hidden: int = 64,
-        columns: int = 0,
+        self, width: int = 48, n_layers: int = 2, num_heads: int = 6, hidden: int = 64
     ) -> None:
         super().__init__()
-        sizes = {"num_heads": num_heads, "hidden": hidden, "columns": columns}
-        self.config = {"width": width, "n_layers": n_layers} | sizes
-        self.columns = _ColumnPart(columns, width) if columns else None
+        self.config = {"width": width, "n_layers": n_layers} | {
+            "num_heads": num_heads,
+            "hidden": hidden,
+        }
         self.neighbor = nn.Linear(N_FEATURES, width)
         self.space = nn.Linear(N_OF_QUERY, width)
         layers = [_ClassPooling(width, num_heads, hidden) for _ in range(n_layers)]
@@ -304,12 +241,20 @@ class PretrainedNeighborHead(nn.Module):
         sizes = [one.labels.shape[1] for one in spaces]
         seen = [_describe(one) for one in spaces]
         of_spaces = [self.space(features) for _, features, _ in seen]
-        parts = zip(spaces, seen, of_spaces, strict=True)
-        tokens = torch.cat([self._tokens(one, s[0], query) for one, s, query in parts], dim=1)
+        parts = zip(seen, of_spaces, strict=True)
+        tokens = torch.cat([self.neighbor(s[0]) + query[:, None] for s, query in parts], dim=1)
+        query = torch.stack(of_spaces).mean(0)
         labels = torch.cat([one.labels for one in spaces], dim=1)
         log_weight = torch.cat([one.log_weight for one in spaces], dim=1)
-        query, log_prior = torch.stack(of_spaces).mean(0), spaces[0].log_prior
-        tokens, query = self._pool(tokens, query, labels, log_weight, log_prior)
+        log_prior = spaces[0].log_prior
+        if tokens.requires_grad or tokens.device.type != "cpu":
+            weight, classes = log_weight.exp(), _Classes.of(labels, log_prior)
+            for layer in self.layers:
+                tokens, query = layer(tokens, query, weight, classes)
+        else:
+            given = (labels, log_weight, log_prior.contiguous())
+            arrays = [one.numpy() for one in (tokens, query, *given)]
+            self._pool(arrays, self._arrays())
         query = self.query_norm(query)
         plain = (self.score(tokens)[:, :, 0] + log_weight).split(sizes, dim=1)
         scores, made = [], []
@@ -325,66 +270,24 @@ class PretrainedNeighborHead(nn.Module):
         shares = torch.softmax(torch.cat([base[:, None], prior[:, None], gates], dim=1), dim=1)
         return Attention(tuple(scores), null, shares, sharpness.clamp(-3.0, 3.0).exp())
 
-    def read_columns(self, space: NeighborSet) -> tuple[Tensor, Tensor]:
-        """Return what columns say of each neighbor, and how much each of them counts in that.
+    def _pool(self, arrays: list[np.ndarray], layers: tuple[Any, ...]) -> None:
+        """Renew tokens and queries in place, in threads where there are many."""
+        work = arrays[0].size * 2 * self.config["hidden"] * self.config["n_layers"]
+        with Threads(work) as threads:
+            threads.run(
+                lambda part: pool_rows(*(array[part] for array in arrays), layers), len(arrays[0])
+            )
 
-        The first may stand for the columns in a space that is given again.
-
-        Returns
-        -------
-        said : Tensor of shape (B, K, width)
-        attention : Tensor of shape (B, K, F)
-            Sums to 1 over the columns.
-        """
-        columns, part = space.columns, self.columns
-        if part is None or not isinstance(columns, SeenColumns):
-            raise ValueError("Head and space must have columns. Give both some.")
-        learns = torch.is_grad_enabled() and part.out.weight.requires_grad
-        if learns or columns.neighbor.device.type != "cpu":
-            classes = _Classes.of(space.labels, space.log_prior)
-            return part(columns, space.log_weight.exp(), classes)
-        said = torch.empty(*space.labels.shape, self.config["width"])
-        attention, depth = torch.zeros(columns.neighbor.shape), self.config["columns"]
-        given = (said, attention, space.labels, space.log_weight, *columns)
-        work = columns.neighbor.numel() * depth * (depth + N_OF_PAIR)
-        _run(column_rows, given, self._arrays()[1], work)
-        return said, attention
-
-    def _tokens(self, space: NeighborSet, features: Tensor, of_space: Tensor) -> Tensor:
-        """Neighbors of a space (B, K, width), before they learn of each other's features."""
-        tokens: Tensor = self.neighbor(features) + of_space[:, None]
-        if self.columns is None or space.columns is None:
-            return tokens
-        if isinstance(space.columns, Tensor):
-            return tokens + space.columns
-        return tokens + self.read_columns(space)[0]
-
-    def _pool(
-        self, tokens: Tensor, query: Tensor, labels: Tensor, log_weight: Tensor, log_prior: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Tokens (B, N, width) and queries (B, width) after all layers."""
-        if tokens.requires_grad or tokens.device.type != "cpu":
-            weight, classes = log_weight.exp(), _Classes.of(labels, log_prior)
-            for layer in self.layers:
-                tokens, query = layer(tokens, query, weight, classes)
-        else:
-            work = tokens.numel() * 2 * self.config["hidden"] * self.config["n_layers"]
-            given = (tokens, query, labels, log_weight, log_prior)
-            _run(pool_rows, given, self._arrays()[0], work)
-        return tokens, query
-
-    def _arrays(self) -> tuple[Any, Any]:
-        """Weights of layers and columns as compiled loops take them, remade if they changed."""
+    def _arrays(self) -> tuple[Any, ...]:
+        """Weights of the layers as `pool_rows` takes them, remade where they have changed."""
         if self._learned is None:  # listing them takes longer than the layers do for one query
-            named, parts = self.named_parameters(), ("layers.", "columns.")
-            self._learned = [one for name, one in named if name.startswith(parts)]
+            self._learned = list(self.layers.parameters())
         versions = [(one.data_ptr(), one._version) for one in self._learned]
         # A fused optimizer changes weights without counting their versions up.
-        learns = any(one.requires_grad for one in self._learned)
+        learns = self._learned[0].requires_grad
         if learns or self._packed is None or self._packed[0] != versions:
-            pooling = tuple(one.arrays() for one in self.layers if isinstance(one, _ClassPooling))
-            columns = None if self.columns is None else self.columns.arrays()
-            self._packed = versions, (pooling, columns)
+            pooling = (one for one in self.layers if isinstance(one, _ClassPooling))
+            self._packed = versions, tuple(one.arrays() for one in pooling)
         return self._packed[1]
 
     def _scale(self, query: Tensor, of_space: Tensor) -> Tensor:
@@ -415,7 +318,7 @@ class PretrainedNeighborHead(nn.Module):
         parts = []
         for start in range(0, n_rows, _CHUNK):
             at = slice(start, start + _CHUNK)
-            some = [one.take(at) for one in spaces]
+            some = [NeighborSet(*(tensor[at] for tensor in one)) for one in spaces]
             parts.append(self(some, None if base_log_proba is None else base_log_proba[at]))
         return HeadOutput.joined(parts)
 
@@ -472,25 +375,16 @@ def widen(log_proba: Tensor, n_classes: int) -> Tensor:
     return F.pad(log_proba, (0, missing), value=NEGLIGIBLE) if missing else log_proba
 
 
-def _run(loop: Any, given: tuple[Tensor, ...], weights: Any, work: int) -> None:
-    """Run a compiled loop, which writes into what it is given, in threads for much `work`."""
-    arrays = [one.contiguous().numpy() for one in given]
-    with Threads(work) as threads:
-        threads.run(lambda part: loop(*(one[part] for one in arrays), weights), len(arrays[0]))
-
-
-def _of_linear(*layers: nn.Linear) -> tuple[np.ndarray, ...]:
-    """Weights (in, out) and bias, where there is one, of each of some linear layers."""
-    arrays = []
-    for layer in layers:
-        arrays.append(np.ascontiguousarray(layer.weight.detach().numpy().T))
-        if layer.bias is not None:
-            arrays.append(layer.bias.detach().numpy())
-    return tuple(arrays)
+def _of_linear(layer: nn.Linear) -> list[np.ndarray]:
+    """Weights (in, out) and bias, where there is one, of a linear layer."""
+    weight = np.ascontiguousarray(layer.weight.detach().numpy().T)
+    bias: Tensor | None = layer.bias
+    return [weight] if bias is None else [weight, bias.detach().numpy()]
 
 
 def _of_two(layers: nn.Sequential) -> tuple[np.ndarray, ...]:
-    return _of_linear(*(layer for layer in layers if isinstance(layer, nn.Linear)))
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    return tuple(array for layer in linear for array in _of_linear(layer))
 
 
 def _two_layers(width: int, n_out: int, *start: float) -> nn.Sequential:
@@ -540,7 +434,7 @@ def _describe(space: NeighborSet) -> tuple[Tensor, ...]:
     made = [
         np.empty((n_rows, *more), np.float32) for more in ((k, N_FEATURES), (N_OF_QUERY,), (k,))
     ]
-    given = [one.cpu().contiguous().numpy() for one in space[:-1]]
+    given = [one.cpu().contiguous().numpy() for one in space]
     facts = (given[0], *given[2:8])
     describe_rows(facts, given[1], *given[8:], *made)
     return tuple(torch.from_numpy(one).to(device) for one in made)

@@ -60,7 +60,6 @@ from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import clearly_better, mean_nll
 from nearwise.classifier.model.memory_views import (
     BASE,
-    COLUMNS,
     FINDABLE,
     FOLD,
     OPINION,
@@ -72,7 +71,6 @@ from nearwise.classifier.model.memory_views import (
 )
 from nearwise.classifier.model.predictor import JudgedRows, Predictor, as_float
 from nearwise.classifier.model.row_models import (
-    BLOCK,
     FOREST,
     GAUSSIAN,
     KeyedRows,
@@ -81,12 +79,10 @@ from nearwise.classifier.model.row_models import (
     average_views,
     head_of_all,
     supervised_keys,
-    values_of,
 )
 from nearwise.classifier.progress import Progress
 from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
-from nearwise.nn.remembered_columns import most_telling
 from nearwise.training import HeadRows
 
 _FEWEST = 32  # rows below which learning on the table makes predictions too sure
@@ -157,10 +153,6 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     encoder, _ = problem.table
     keyed = [KeyedRows({"features": features(encoder, rows)}, None) for rows in problem.all_views]
     spaces = average_views(keyed).keys
-    seen = _seen_columns(problem, chosen_on)
-    if seen is not None:
-        spaces[COLUMNS] = values_of(*problem.table, seen)
-        problem.is_category = torch.from_numpy(seen >= len(encoder.numeric))
     base: Base | None = None
     own: tuple[Candidate, Tensor] | None = None
     begun: ExtraTreesClassifier | None = None
@@ -202,23 +194,13 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     of_base = None if base is None else as_float(base.oof_log_proba)
     predictor = _predictor(
         problem,
-        TableModels(encoder, features, embedding, base, opinion is not None, seen),
+        TableModels(encoder, features, embedding, base, opinion is not None),
         _remember(problem, settings, spaces, every, opinion, of_base, every_label),
     )
     if data is None:
         progress.stage("temperature")
         return _calibrated(predictor, problem, settings)
     return _with_head(predictor, problem, settings, [data], progress, [])
-
-
-def _seen_columns(problem: Problem, rows: np.ndarray) -> np.ndarray | None:
-    """Choose the columns that the head sees, by some rows; None where it sees none."""
-    encoder, encoded = problem.table
-    sees = shared_head().columns is not None and len(problem.all_views) == 1
-    if not sees or ready_embeddings(encoder):
-        return None
-    some = encoded.take(rows)
-    return most_telling(some.numbers, some.codes, problem.labels[rows])
 
 
 def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> Predictor:
@@ -259,7 +241,6 @@ def _with_head(
         split = make_folds(problem.labels[held_out], n_heads, settings.seed, held_groups)
         folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
     model = problem.label_model
-    tries = [replace(one, spaces=_read(one.spaces)) for one in tries]
     data, *others = tries
     tune = (folds, n_heads, settings, model, progress)
     fit, rows, problem.choice["head"] = tuned_head(predictor, data, *tune)
@@ -287,18 +268,6 @@ def _with_head(
     order = torch.argsort(rows)  # the folds of one that is held out cover it
     merged = calibrated_views(tuned, fit.take(order), data, problem, settings, ridge=ridge)
     return replace(merged, judged_views=JudgedRows(ids, keyed))
-
-
-def _read(spaces: list[NeighborSet]) -> list[NeighborSet]:
-    """Read the columns once: the head's further training leaves that part of it as it is."""
-    head, rows = shared_head(), range(0, len(spaces[0].labels), BLOCK)
-    read = []
-    for space in spaces:
-        if space.columns is not None:
-            parts = [head.read_columns(space.take(slice(a, a + BLOCK)))[0] for a in rows]
-            space = space._replace(columns=torch.cat(parts))
-        read.append(space)
-    return read
 
 
 def _of_all_views(
@@ -469,13 +438,10 @@ def _remember(
     at = torch.from_numpy(rows)
     columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
     columns |= {name: column[at] for name, column in problem.group_column.items()}
-    if COLUMNS in keys:
-        columns[COLUMNS] = keys[COLUMNS][at]
     if problem.is_held_out and base_log_proba is not None:
         columns[FOLD] -= torch.from_numpy(np.isin(rows, problem.folds[0][0])).long()
     every = np.array_equal(rows, np.arange(len(problem.labels)))  # then keys are not copied
-    searched = {name: of_all for name, of_all in keys.items() if name != COLUMNS}
-    spaces = {name: of_all if every else of_all[at] for name, of_all in searched.items()}
+    spaces = {name: of_all if every else of_all[at] for name, of_all in keys.items()}
     weight = problem.row_weight[at]
     if settings.max_per_class is not None:
         labels = problem.labels[rows]
@@ -496,14 +462,7 @@ def _remember(
         columns=columns,
     )
     width = problem.encoder.n_columns
-    views = MemoryViews(
-        width,
-        bank,
-        [],
-        settings.index,
-        label_model=label_model.remembered(),
-        is_category=problem.is_category,
-    )
+    views = MemoryViews(width, bank, [], settings.index, label_model=label_model.remembered())
     k = min(settings.n_neighbors, views.n_others)
     metrics = {"features": settings.metric}
     specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]

@@ -115,8 +115,7 @@ class Problem:
 
     `views` are further views of the same rows; `ids` those of rows that were remembered before;
     `groups` numbers the groups of rows that are left out together, and `group_column` is the
-    memory's column of that; `is_category` says which of the columns that the head sees are
-    categories; `is_gaussian`: Gaussian classes and not a forest begin the base.
+    memory's column of that; `is_gaussian`: Gaussian classes and not a forest begin the base.
     """
 
     encoder: AnyEncoder
@@ -131,7 +130,6 @@ class Problem:
     ids: Tensor | None = None
     groups: np.ndarray | None = None
     group_column: dict[str, Tensor] = field(default_factory=dict)
-    is_category: Tensor | None = None
     label_model: LabelModel = AS_GIVEN
     is_gaussian: bool = False
     choice: dict[str, Any] = field(default_factory=dict)

@@ -19,7 +19,6 @@ from nearwise.memory.index import BaseIndex, IndexState
 from nearwise.memory.ties import tie_order
 from nearwise.nn import NeighborSet, RememberedSpace
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero, typical_distance
-from nearwise.nn.remembered_columns import RememberedColumns
 
 # Columns of the bank.
 FOLD = "fold"  # int64 (n,): -1 for rows whose label base or keys have learned; 0 for all others
@@ -30,7 +29,6 @@ GROUP = "group"  # int64 (n,): rows of a group, such as a patient's, are left ou
 COPIES = "copies"  # int64 (n,): the same where equal rows are the groups
 GROUPED = (GROUP, COPIES)
 FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; there once one was changed
-COLUMNS = "columns"  # float32 (n, F): what a head sees of the table: numbers, category codes
 TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
 Searchable = BaseIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
@@ -39,7 +37,6 @@ _AT_ONCE = 2**24  # distances to new rows that are measured at once
 _SEARCHED = 2**16  # rows whose neighbors are searched for at once
 _LABELS = "labels"
 _GROUPS = "groups"
-_RANKED = "ranked columns"
 _DERIVED = ("_indexes", "_sealed", "_own", "derived")
 
 
@@ -131,7 +128,8 @@ def below_each_other(views: list[Retrieval]) -> tuple[list[NeighborSet], Tensor]
     spaces = []
     for seen in zip(*(view.spaces for view in views), strict=True):
         k = min(space.labels.shape[1] for space in seen)
-        spaces.append(NeighborSet.joined([space.nearest(k) for space in seen]))
+        parts = zip(*(space.nearest(k) for space in seen), strict=True)
+        spaces.append(NeighborSet(*map(torch.cat, parts)))
     return spaces, torch.cat([view.base_log_proba for view in views])
 
 
@@ -158,8 +156,6 @@ class MemoryViews:
         Gives the classes that the rows are taken to have.
     states : mapping of str to IndexState, optional
         What indexes of these rows have learned before, by space; see `index_states`.
-    is_category : bool Tensor of shape (F,), optional
-        Which parts of the column COLUMNS are categories.
     """
 
     holds_all: ClassVar[bool] = True  # rows are not fetched where they are needed
@@ -173,9 +169,8 @@ class MemoryViews:
         device: torch.device | None = None,
         label_model: LabelModel = AS_GIVEN,
         states: Mapping[str, IndexState] | None = None,
-        is_category: Tensor | None = None,
     ) -> None:
-        self.n_columns, self.is_category = n_columns, is_category
+        self.n_columns = n_columns
         self.bank, self.specs, self.label_model = bank, list(specs), label_model
         self.index = index
         self.device = device
@@ -316,8 +311,7 @@ class MemoryViews:
         ----------
         keys : dict of str to Tensor of shape (n, width)
             The queries, by the names of the spaces, and OPINION where neighbors are compared by
-            another prediction than the base's; COLUMNS where the head sees these. Spaces without a
-            key are left out.
+            another prediction than the base's. Spaces without a key are left out.
         base_log_proba : Tensor of shape (n, C0)
             For the classes beyond, up to `n_classes`, neighbors in the first space stand in.
         n_classes : int
@@ -329,7 +323,6 @@ class MemoryViews:
         found: list[Neighbors] = []
         spaces: list[NeighborSet] = []
         opinion = keys.get(OPINION, base).cpu()
-        ranks = self._ranked[0].ranks(keys[COLUMNS].cpu()) if COLUMNS in keys else None
         for spec in self.specs:
             if spec.name not in keys:
                 continue
@@ -338,11 +331,7 @@ class MemoryViews:
                 near = (result.distances, self.labels[result.indices], n_classes)
                 base, opinion = (with_new_classes(one, *near) for one in (base, opinion))
             found.append(result)
-            seen = self.neighborhood(spec, result, opinion, positions)
-            if ranks is not None:
-                known, of_rows = self._ranked
-                seen = seen._replace(columns=known.seen(ranks, of_rows[result.indices]))
-            spaces.append(seen)
+            spaces.append(self.neighborhood(spec, result, opinion, positions))
         return Retrieval(base, found, spaces)
 
     def retrieve_remembered(
@@ -351,8 +340,8 @@ class MemoryViews:
         """Do what `retrieve` does for rows of the bank; `trained`: in the trained space, too."""
         names = [spec.name for spec in self.specs if trained or spec.name != TRAINED]
         keys = {name: self.bank.keys[name][positions] for name in names}
-        kept = self.bank.columns
-        keys |= {name: kept[name][positions] for name in (OPINION, COLUMNS) if name in kept}
+        if OPINION in self.bank.columns:
+            keys[OPINION] = self.bank.columns[OPINION][positions]
         return self.retrieve(keys, base_log_proba, n_classes, positions)
 
     def search(
@@ -475,21 +464,6 @@ class MemoryViews:
         if certainty is not None:
             log_weight = log_weight + torch.log(certainty[found.indices])
         return self.space(spec).describe(found, base, query_positions, log_weight)
-
-    @property
-    def _ranked(self) -> tuple[RememberedColumns, Tensor]:
-        """Numbers by which others are ranked, and the ranks (n, F) of the remembered rows."""
-        if _RANKED not in self.derived:
-            known = self.remembered_columns
-            self.derived[_RANKED] = known, known.ranks(self.bank.columns[COLUMNS])
-        ranked: tuple[RememberedColumns, Tensor] = self.derived[_RANKED]
-        return ranked
-
-    @property
-    def remembered_columns(self) -> RememberedColumns:
-        """Numbers by which others are ranked: those of all remembered rows."""
-        assert self.is_category is not None  # given with the column
-        return RememberedColumns.of(self.bank.columns[COLUMNS], self.is_category)
 
     def space(self, spec: SpaceSpec) -> RememberedSpace:
         """Return what is known of the remembered rows of a space."""

@@ -22,14 +22,7 @@ from nearwise.classifier.model.log_linear_pool import (
     merge_answers,
     shrink,
 )
-from nearwise.classifier.model.memory_views import (
-    BASE,
-    COLUMNS,
-    FOLD,
-    OPINION,
-    MemoryViews,
-    Retrieval,
-)
+from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, Retrieval
 from nearwise.classifier.model.row_models import (
     GAUSSIAN,
     KeyedRows,
@@ -267,15 +260,15 @@ class Predictor:
         keys : dict of str to Tensor of shape (n, width)
             In every key space of the bank.
         columns : dict of str to Tensor
-            BASE, OPINION and COLUMNS, where the bank has them.
+            BASE and OPINION, where the bank has them.
         """
         keyed = average_views([self.row_models(rows) for rows in views]).cpu()
         columns: dict[str, Tensor] = {}
         if BASE in self.views.bank.columns:
             assert keyed.base_log_proba is not None  # the column was made by the same base
             columns[BASE] = keyed.base_log_proba
-        kept = self.views.bank.columns
-        columns |= {name: keyed.keys[name] for name in (OPINION, COLUMNS) if name in kept}
+        if OPINION in self.views.bank.columns:
+            columns[OPINION] = keyed.keys[OPINION]
         return {name: keyed.keys[name] for name in self.views.bank.keys}, columns
 
     # --- predictions ----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from nearwise.classifier.fit.embedding import HEAD, Depths, Embedding
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
 from nearwise.classifier.inputs.rows import AnyEncoder, AnyRows
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
-from nearwise.classifier.model.memory_views import COLUMNS, OPINION, TRAINED
+from nearwise.classifier.model.memory_views import OPINION, TRAINED
 from nearwise.functional.threads import own_threads
 from nearwise.nn import NeighborNetwork
 
@@ -41,8 +41,8 @@ class KeyedRows(NamedTuple):
     Attributes
     ----------
     keys : dict of str to Tensor of shape (n, width)
-        Keys of every space; "features" is among them. Beside them also "opinion",
-        log-probabilities (n, C) of the forest, and "columns" (n, F), where the head sees these.
+        Keys of every space; "features" is among them. Beside a pretrained head also "opinion",
+        log-probabilities (n, C) of the forest.
     base_log_proba : Tensor of shape (n, C), or None
         Normalized log-probabilities of the base; None without a base.
     """
@@ -216,9 +216,6 @@ class TableModels(_WithEmbedding):
     base : Base or None
     shows_opinion : bool
         Whether the forest's predictions come with the keys, and make the space "supervised".
-    seen : int64 array of shape (F,), optional
-        Columns that the head sees, among the numbers and, after them, the categories; they come
-        with the keys.
     """
 
     encoder: TableEncoder
@@ -226,7 +223,6 @@ class TableModels(_WithEmbedding):
     embedding: Embedding | None
     base: Base | None
     shows_opinion: bool = False
-    seen: np.ndarray | None = None
     judges_trained: ClassVar[bool] = False
 
     @property
@@ -241,8 +237,6 @@ class TableModels(_WithEmbedding):
     def __call__(self, rows: Encoded) -> KeyedRows:
         """Make keys of rows."""
         keys = {"features": self.feature_keys(rows)}
-        if self.seen is not None:
-            keys[COLUMNS] = values_of(self.encoder, rows, self.seen)
         with_heads = self.embedding is not None and self.embedding.has_head
         if self.embedding is not None and not with_heads:
             keys[TRAINED] = self.embedding.keys(0, self.encoder, rows)
@@ -255,11 +249,6 @@ class TableModels(_WithEmbedding):
             keys[OPINION] = torch.log_softmax(torch.from_numpy(parts[FOREST]).float(), dim=1)
             keys["supervised"] = supervised_keys(keys["features"], keys[OPINION])
         return KeyedRows(keys, torch.from_numpy(self.base.pooled(parts)).float())
-
-
-def values_of(encoder: TableEncoder, rows: Encoded, columns: np.ndarray) -> Tensor:
-    """Give some columns of rows, float32 (n, F); NaN for gaps."""
-    return torch.from_numpy(encoder.ordinal(rows)[:, columns].astype(np.float32))
 
 
 @dataclass

@@ -16,7 +16,6 @@ from nearwise.classifier.inputs.columns import Use
 from nearwise.data.tables.spellings import Decimal
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
-from nearwise.nn.remembered_columns import MOST_COLUMNS
 from nearwise.training import Augmentation, HeadConfig, TrainConfig
 from nearwise.warn import warn_user
 
@@ -114,11 +113,6 @@ class StoredTable(Part):
     decimal: Decimal = ""
     report: list[StoredColumn]
 
-    @property
-    def n_values(self) -> int:
-        """How many numbers and categories a row is."""
-        return len(self.median) + len(self.categories)
-
 
 class StoredImages(Part):
     """Of `ImageEncoder`."""
@@ -181,7 +175,6 @@ class StoredHead(Part):
     n_layers: Annotated[int, Field(ge=1, le=64)]  # built one by one before shapes are compared
     num_heads: Size
     hidden: Size
-    columns: Annotated[int, Field(ge=0, le=1024)] = 0  # heads from before saw none
 
 
 class StoredNetwork(Part):
@@ -291,7 +284,6 @@ class StoredModel(Part):
     use_head: bool = True
     stages: list[dict[str, StoredStage]] | None = None
     features: StoredFeatures | None = None
-    columns: Annotated[list[Count], Field(min_length=1, max_length=MOST_COLUMNS)] | None = None
     embedding: StoredEmbedding | None = None
     base: StoredBase | None = None
     params: dict[str, Any]
@@ -367,9 +359,6 @@ def _check_lengths(model: StoredModel) -> None:
         if len(model.feature_names_in) not in (0, model.n_features_in):
             raise ValueError("feature_names_in: not one name per column")
         _check_table("encoder", model.encoder)
-        seen, n_values = model.columns or [], model.encoder.n_values
-        if sorted({*seen}) != seen or max(seen, default=0) >= max(n_values, 1):
-            raise ValueError(f"columns: {seen} of the {n_values} numbers and categories of a row")
     for spec in model.specs:
         if spec.n_neighbors > model.bank.next_id:
             raise ValueError(

@@ -27,14 +27,7 @@ from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, FolderState, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration, Merge
-from nearwise.classifier.model.memory_views import (
-    BASE,
-    COLUMNS,
-    FOLD,
-    OPINION,
-    MemoryViews,
-    SpaceSpec,
-)
+from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import JudgedRows, Judgement, Predictor
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
@@ -187,7 +180,6 @@ def _pack_row_models(
         meta["use_head"] = networks.use_head
         return
     models = cast(TableModels, predictor.row_models)
-    meta["columns"] = None if models.seen is None else models.seen.tolist()
     meta["features"], arrays = models.features.to_state()
     tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
     if models.base is not None:
@@ -254,7 +246,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         label_model = noisy_labels.label_model_from_state(
             meta["label_model"], found, meta["choice"], len(prior)
         )
-    images, seen = meta.get("stages") is not None, meta.get("columns")
+    images = meta.get("stages") is not None
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
     views = MemoryViews(
         encoder.n_columns,
@@ -263,7 +255,6 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         meta["index"],
         label_model=label_model,
         states=unpack_indexes(meta, tensors, bank),
-        is_category=None if seen is None else torch.tensor(seen) >= len(encoder.numeric),
     )
     return Predictor(
         encoder=encoder,
@@ -295,8 +286,7 @@ def _unpack_row_models(
         features = _unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
     base = _unpack_base(folder, trusted, label_model)
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
-    seen = None if meta.get("columns") is None else np.array(meta["columns"])
-    return TableModels(encoder, features, embedding, base, shows_opinion, seen)
+    return TableModels(encoder, features, embedding, base, shows_opinion)
 
 
 def _unpack_features(
@@ -725,8 +715,7 @@ def _base_of_few(fitted: FittedModel) -> Tensor:
         keys, columns = fitted.predictor.keys_of_new(rows)
     held = fitted.bank.keys | fitted.bank.columns
     for name, made in (keys | columns).items():
-        known = name == COLUMNS or bool(torch.isfinite(made).all())  # columns may have gaps
-        if made.shape[1:] != held[name].shape[1:] or not known:
+        if made.shape[1:] != held[name].shape[1:] or not bool(torch.isfinite(made).all()):
             raise ValueError(f"{name} of remembered rows is not what the memory holds")
     return columns.get(BASE, torch.zeros(1)).exp()
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.array_models import Arrays
-from nearwise.classifier.model.memory_views import COLUMNS, FINDABLE, FITTED, FOLD
+from nearwise.classifier.model.memory_views import FINDABLE, FITTED, FOLD
 from nearwise.classifier.storage.stored_base import UntrustedTypesError
 
 # Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.
-_MAY_BE_INFINITE = ("base/", "rows", f"bank/columns.{COLUMNS}")
+_MAY_BE_INFINITE = ("base/", "rows")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk that code is compiled to
 _TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
 
@@ -79,11 +79,6 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         raise ValueError(f"bank/columns.{FOLD} holds values other than -1 and 0")
     if findable is not None and (findable.dtype != torch.bool or findable.ndim != 1):
         raise ValueError(f"bank/columns.{FINDABLE} is not one truth value per row")
-    seen, columns = meta.get("columns"), tensors.get(f"bank/columns.{COLUMNS}")
-    if (seen is None) != (columns is None):
-        raise ValueError(f"bank/columns.{COLUMNS} and columns: one of the two is missing")
-    if seen is not None and columns is not None and columns.shape != (len(ids), len(seen)):
-        raise ValueError(f"bank/columns.{COLUMNS} is not {len(seen)} values per row")
     fitted = tensors.get(f"bank/columns.{FITTED}")
     if fitted is not None:
         whole = fitted.dtype == torch.int64 and fitted.ndim == 1

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from nearwise.classifier.model.fitted_model import FolderState
-from nearwise.classifier.storage.model_schema import Finite, Part, Size
+from nearwise.classifier.storage.model_schema import Part, Size
 from nearwise.classifier.storage.persistence import (
     VERSION,
     accept_lost_changes,
@@ -48,7 +47,6 @@ class Location(Part):
     lineage: str
     columns: list[FactColumn]
     spaces: dict[str, SpaceFacts]
-    known: list[list[Finite]] = Field(default_factory=list)
     views: Annotated[list[Size], Field(min_length=1)]
     caveat: str
 
@@ -206,5 +204,4 @@ def _unpack_layout(location: Location, tensors: dict[str, Tensor]) -> Layout:
             named["truth"],
             location.caveat,
         )
-    known = [np.array(numbers, np.float32) for numbers in location.known]
-    return Layout(location.columns, location.spaces, known, calibration)
+    return Layout(location.columns, location.spaces, calibration)

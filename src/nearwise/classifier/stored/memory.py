@@ -24,7 +24,6 @@ from nearwise.memory.stores import Edit, RowReader, RowStore, StoredRows
 from nearwise.memory.stores.protocol import refuse_unknown
 from nearwise.memory.ties import tie_order, tie_ranks
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, KnownRows, SpaceSummary, from_zero, log_shares
-from nearwise.nn.remembered_columns import RememberedColumns
 
 _DRAWN_FROM = 100  # rows
 _AT_ONCE = 4_096  # rows whose neighbors are fetched at once
@@ -70,15 +69,12 @@ class Layout(NamedTuple):
     columns : list of FactColumn
         In the order in which they stand in a row's facts.
     spaces : dict of str to SpaceFacts
-    known : list of float32 arrays
-        As in `RememberedColumns`, of the columns that the head sees.
     calibration : dict of int to CalibrationRows
         By the number of views.
     """
 
     columns: list[FactColumn]
     spaces: dict[str, SpaceFacts]
-    known: list[np.ndarray]
     calibration: dict[int, CalibrationRows]
 
     def facts(self, columns: Mapping[str, Tensor], n_rows: int) -> np.ndarray:
@@ -382,12 +378,6 @@ class StoredMemory(MemoryViews):
             spec.metric,
         )
         return _Described(rows, summary)
-
-    @property
-    def remembered_columns(self) -> RememberedColumns:
-        """Numbers by which others are ranked: those of the rows that were moved to the store."""
-        assert self.is_category is not None  # given with the column
-        return RememberedColumns(self.is_category, self.layout.known)
 
     # --- changes --------------------------------------------------------------------------------
 

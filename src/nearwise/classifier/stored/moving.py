@@ -15,7 +15,6 @@ from nearwise.classifier.inputs.labels import label_list
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import (
     BASE,
-    COLUMNS,
     FINDABLE,
     FITTED,
     FOLD,
@@ -117,7 +116,6 @@ def move_memory(
             lineage=opened.lineage,
             columns=layout.columns,
             spaces=layout.spaces,
-            known=[numbers.tolist() for numbers in layout.known],
             views=sorted(layout.calibration),
             caveat=layout.calibration[1].caveat,
         )
@@ -204,19 +202,18 @@ def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
     ]
     spaces = {}
     for spec in views.specs:
-        summary = views.space(spec).summary
+        known = views.space(spec).summary
         spaces[spec.name] = SpaceFacts(
-            unit=summary.unit,
-            votes=summary.votes.tolist(),
-            own_opinion=summary.own_opinion,
+            unit=known.unit,
+            votes=known.votes.tolist(),
+            own_opinion=known.own_opinion,
             usual=float(columns[spec.reliability].mean()),
         )
     calibration = {
         n_views: calibration_rows(predictor, model.n_classes, n_views).one_per_group()
         for n_views in {1, predictor.n_views}
     }
-    known = views.remembered_columns.known if COLUMNS in columns else []
-    return Layout([*map(FactColumn.model_validate, described)], spaces, known, calibration)
+    return Layout([*map(FactColumn.model_validate, described)], spaces, calibration)
 
 
 def _summary_of(model: FittedModel, codec: RowCodec) -> MemorySummary:

@@ -16,11 +16,6 @@ from nearwise.classifier.model.log_linear_pool import (
     merge_views,
 )
 from nearwise.classifier.model.predictor import Attended, Predictor
-from nearwise.classifier.uncertainty.compared_columns import (
-    ComparedColumn,
-    compared_columns,
-    in_words,
-)
 from nearwise.functional import paired_distances
 
 CHUNK = 1_024  # rows that are explained at once
@@ -77,9 +72,6 @@ class Neighbor(NamedTuple):
     posterior_label : Any
         The class that the row is taken to be of; `label` unless wrong labels are
         modelled.
-    columns : tuple of ComparedColumn
-        In which columns the head compared the two, most attention first; empty for embeddings and
-        images.
     """
 
     id: int
@@ -89,11 +81,6 @@ class Neighbor(NamedTuple):
     proba_without: np.ndarray
     row: dict[str, Any]
     posterior_label: Any = None
-    columns: tuple[ComparedColumn, ...] = ()
-
-    def in_words(self) -> str:
-        """Where the head found it, by the columns it read most: "near in age, far in tenure"."""
-        return in_words(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +194,6 @@ class Explanation:
                     "proba_without": by_class(neighbor.proba_without),
                     "row": without_pixels(neighbor.row),
                 }
-                | (
-                    {"columns": [one._asdict() for one in neighbor.columns]}
-                    if neighbor.columns
-                    else {}
-                )
                 for neighbor in self.neighbors
             ],
         } | (trust if self.prediction_set is not None else {})
@@ -252,14 +234,12 @@ class Reason(NamedTuple):
         In the feature space.
     without : ndarray of shape (n_shown, n_classes)
         The prediction without each of them.
-    columns : list of tuple of ComparedColumn
     """
 
     positions: list[int]
     weights: list[float]
     distances: list[float]
     without: np.ndarray
-    columns: list[tuple[ComparedColumn, ...]]
 
 
 def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
@@ -384,15 +364,7 @@ def reasons(
     # Numbers instead of tensors: hundreds of small tensors are slow to make.
     lists = [values.tolist() for values in (weighed.positions, weighed.weights, distances)]
     of_rows = zip(counts, *lists, np.split(without, np.cumsum(counts)[:-1]), strict=True)
-    compared = compared_columns(predictor, attended, weighed.positions)
-    columns = [
-        [() if compared is None else compared.of(row, at) for at in range(n)]
-        for row, n in enumerate(counts)
-    ]
-    return [
-        Reason(at[:n], weights[:n], apart[:n], gone, read)
-        for (n, at, weights, apart, gone), read in zip(of_rows, columns, strict=True)
-    ]
+    return [Reason(at[:n], weights[:n], apart[:n], gone) for n, at, weights, apart, gone in of_rows]
 
 
 def remembered_reasons(
@@ -447,9 +419,8 @@ def explained(
                 without,
                 rows[position],
                 posterior[position],
-                columns,
             )
-            for position, weight, distance, without, columns in zip(*reason, strict=True)
+            for position, weight, distance, without in zip(*reason, strict=True)
         ]
         shown.append(
             Explanation(

@@ -2,8 +2,7 @@
 
 Claims: at B=2 N=1024 (width 192, 3 heads, K=9) forward and backward take under 60 MiB beyond input
 and weights, and memory grows like N K, not N^2: the power of N at the two largest lengths is 1.
-Each number comes from a process of its own, by the kernel's high-water mark. Results are kept as
-they come in FOLDER; a run that was stopped goes on there.
+Each number comes from a process of its own, by the kernel's high-water mark.
 
     python benchmarks/layer_memory.py
     python benchmarks/layer_memory.py --device cuda --dtype bfloat16 --out gpu.json
@@ -11,11 +10,18 @@ they come in FOLDER; a run that was stopped goes on there.
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearwise_lab.experiments.token_layers import MemoryPoint, growth
-from nearwise_lab.experiments.token_layers.bench import BenchPlan, BenchRows, run_memory
+from nearwise_lab.experiments.token_layers import (
+    LayerShape,
+    growth,
+    layer_choices,
+    memory_curve,
+    peak_memory,
+    pick_layers,
+)
 
 from nearwise.conditions import command_line, hardware, versions
 
@@ -32,43 +38,38 @@ def main() -> None:
     parser.add_argument("--neighbors", type=int, default=9)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--folder", type=Path, help="keeps what is measured; none by default")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "layer_memory.json")
     args = parser.parse_args()
-    plan = BenchPlan(
-        tokens=(1024,),
-        batch=None,
-        neighbors=args.neighbors,
-        device=args.device,
-        dtype=args.dtype,
-        curve=tuple(map(int, args.tokens.split(","))),
-    )
-    rows = run_memory(plan, BenchRows(args.folder), watch=_told)
-    memory = {row["layer"]: row for row in rows if row["kind"] == "memory"}
-    points = [MemoryPoint(r["layer"], r["tokens"], r["mib"]) for r in rows if r["kind"] == "curve"]
+    place: Any = {"device": args.device}
+    memory = {
+        choice.name: peak_memory(choice, LayerShape(2, 1024, dtype=args.dtype), **place)
+        for choice in told(layer_choices(1024, args.neighbors))
+    }
+    lengths = list(map(int, args.tokens.split(",")))
+    known = layer_choices(min(lengths), args.neighbors)
+    chosen = pick_layers(known, ("KNNAttention", "KNNAttention plain"))
+    alone = LayerShape(1, 1, dtype=args.dtype)
+    points = memory_curve(chosen, lengths, shape=alone, points=told, **place)
     powers = {name: growth(points, name) for name in dict.fromkeys(p.name for p in points)}
     ours = memory["KNNAttention"]["forward_backward"]
     print(f"KNNAttention at N=1024: {ours:.1f} MiB (bar {BAR_MIB}); grows as N^{powers}")
     results: dict[str, Any] = {
-        "at_1024": {"bar_mib": BAR_MIB, "layers": {n: _values(r) for n, r in memory.items()}},
+        "at_1024": {"bar_mib": BAR_MIB, "layers": memory},
         "curve": [
-            {k: r[k] for k in ("layer", "tokens", "mib", "note")} for r in rows if "mib" in r
+            {"layer": p.name, "tokens": p.tokens, "mib": p.mib, "note": p.note} for p in points
         ],
         "power_of_n": powers,
         "bar_power": BAR_POWER,
     }
     conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    settings = {"neighbors": args.neighbors, "dtype": args.dtype, "width": plan.dim, "heads": 3}
+    settings = {"neighbors": args.neighbors, "dtype": args.dtype, "width": alone.dim, "heads": 3}
     args.out.write_text(json.dumps(conditions | settings | {"results": results}, indent=1) + "\n")
 
 
-def _values(row: dict[str, Any]) -> dict[str, float]:
-    return {what: row[what] for what in ("forward", "forward_backward")}
-
-
-def _told(steps: Any, title: str) -> Any:
+def told(steps: Sequence[Any]) -> Iterator[Any]:
+    """Say how far it is."""
     for i, step in enumerate(steps, 1):
-        print(f"{title}: {i} of {len(steps)}", flush=True)
+        print(f"{i} of {len(steps)}", flush=True)
         yield step
 
 

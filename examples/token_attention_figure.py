@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from nearwise_lab.nn.vit import VisionTransformer
-from nearwise_lab.report.token_layers import draw_curve
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
@@ -97,6 +96,19 @@ def show_neighbors(axes: Axes, model: VisionTransformer, image: Tensor) -> None:
     axes.scatter(*place_of(np.array([token])), marker="x", s=60, color="#b8430f", linewidths=2)
     axes.set_title("x asks the circled; size: weight", fontsize=8)
     axes.set_axis_off()
+
+
+def draw_curve(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Draw peak memory against the number of tokens, both in powers."""
+    for name in dict.fromkeys(row["layer"] for row in rows):
+        points = sorted((r["tokens"], r["mib"]) for r in rows if r["layer"] == name)
+        axes.plot(*zip(*points, strict=True), marker="o", label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("tokens N")
+    axes.set_title("peak memory, forward and backward, MiB", loc="left", fontsize=9)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)
 
 
 def place_of(token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -64,36 +64,12 @@ def test_these_rows_stay_the_same_in_every_release():
     assert noisy.tolist() == [0, 1, 1, 0, 2, 1, 0, 2, 2, 2, 1, 0]
 
 
-def test_a_transition_matrix_is_followed_from_true_rows_to_given_columns():
-    T = np.array([[0.7, 0.3, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
-    y = np.repeat([0, 1, 2], 20_000)
-    noisy = label_noise(y, kind="transition", transition=T, seed=0)
-    seen = np.array([[(noisy[y == t] == g).mean() for g in range(3)] for t in range(3)])
-    np.testing.assert_allclose(seen, T, atol=0.015)
-    assert (seen[T == 0] == 0).all()
-
-
-def test_a_transition_to_a_class_that_does_not_occur_needs_the_classes():
-    T = [[0, 1], [0, 1]]
-    assert label_noise(
-        ["a", "a"], kind="transition", transition=T, classes=["a", "bee"]
-    ).tolist() == ["bee", "bee"]
-    with pytest.raises(ValueError, match=r"1 classes need \(1, 1\).*Pass classes="):
-        label_noise(["a", "a"], kind="transition", transition=T)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"rate": 1.1}, "not a share"),
-        ({"rate": None}, "not a share"),
         ({"rate": float("nan")}, "not a share"),
         ({"rate": 0.1, "kind": "random"}, "not one of symmetric"),
-        ({"rate": 0.1, "transition": np.eye(10)}, "goes with kind='transition'"),
-        ({"rate": 0.1, "kind": "transition"}, "has no meaning"),
-        ({"kind": "transition"}, "needs transition="),
-        ({"kind": "transition", "transition": np.ones((10, 10))}, "sum to 1"),
-        ({"kind": "transition", "transition": 2 * np.eye(10) - 0.1}, "non-negative"),
         ({"rate": 0.1, "classes": []}, "pass shape"),
         ({"rate": 0.1, "classes": [0, 1]}, r"not among them: \[2, 3"),
         ({"rate": 0.1, "classes": [*range(10), 0]}, "must be distinct"),

@@ -31,8 +31,9 @@ def collected_warnings() -> Iterator[list[str]]:
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called into the library.
 
-    That is the caller of the outermost frame of nearwise: what lies between two of its frames,
-    such as contextlib or the call of a torch module, is of no use to whoever reads the warning.
+    That is the caller of the outermost frame of nearwise, or of a package beside it (nearwise_...):
+    what lies between two such frames, as contextlib or the call of a torch module, is of no use to
+    whoever reads the warning.
     """
     found = _collected.get()
     if found is not None and issubclass(category, RowsWarning):
@@ -41,7 +42,8 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     frame: FrameType | None = sys._getframe(1)
     depth, outermost = 1, 1
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_PACKAGE):
+        beside = str(frame.f_globals.get("__name__")).startswith("nearwise_")
+        if beside or frame.f_code.co_filename.startswith(_PACKAGE):
             outermost = depth
         frame, depth = frame.f_back, depth + 1
     warnings.warn(message, category, stacklevel=outermost + 2)

@@ -6,17 +6,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-NoiseKind = Literal["symmetric", "asymmetric", "transition"]
+NoiseKind = Literal["symmetric", "asymmetric"]
 Labels = NDArray[np.generic]
 
 
 def label_noise(
     y: ArrayLike,
-    rate: float | None = None,
+    rate: float,
     kind: NoiseKind = "symmetric",
     seed: int = 0,
     *,
-    transition: ArrayLike | None = None,
     classes: ArrayLike | None = None,
 ) -> Labels:
     """Return a copy of `y` with wrong labels in it.
@@ -24,22 +23,18 @@ def label_noise(
     symmetric and asymmetric change exactly ``floor(rate * n + 0.5)`` rows, chosen uniformly
     without replacement over all rows. symmetric gives each a *different* class, uniformly;
     asymmetric gives the next class in the order of `classes`, the first after the last. For one
-    seed a larger rate changes the same rows to the same labels, and further rows. transition
-    draws every row's label again and independently from its class's row of `transition`.
+    seed a larger rate changes the same rows to the same labels, and further rows.
 
     Parameters
     ----------
     y : array of shape (n_rows,)
         Labels.
-    rate : float, optional
-        Share of rows to change, in [0, 1]; required unless `kind` is "transition".
-    kind : {"symmetric", "asymmetric", "transition"}, default="symmetric"
+    rate : float
+        Share of rows to change, in [0, 1].
+    kind : {"symmetric", "asymmetric"}, default="symmetric"
         How the wrong label is chosen.
     seed : int, default=0
         Seed of ``numpy.random.default_rng``.
-    transition : array of shape (n_classes, n_classes), optional
-        Probability of each given label (columns) for each true class (rows), in the order of
-        `classes`; rows sum to 1. Only for "transition".
     classes : array of shape (n_classes,), optional
         All classes, in the order to use. Default: the sorted distinct labels of `y`.
 
@@ -51,7 +46,7 @@ def label_noise(
     Raises
     ------
     ValueError
-        If `rate`, `kind`, `transition` or `classes` do not fit.
+        If `rate`, `kind` or `classes` do not fit.
 
     References
     ----------
@@ -59,15 +54,9 @@ def label_noise(
     """
     known, codes = _encode(y, classes)
     rng = np.random.default_rng(seed)
-    if kind == "transition":
-        if rate is not None:
-            raise ValueError(f"rate={rate} has no meaning for kind='transition'. Leave it out.")
-        return known[_draw(codes, _check_transition(transition, len(known)), rng)]
     if kind not in ("symmetric", "asymmetric"):
-        raise ValueError(f"kind={kind!r} is not one of symmetric, asymmetric, transition.")
-    if transition is not None:
-        raise ValueError(f"transition goes with kind='transition', not with kind={kind!r}.")
-    if rate is None or not 0 <= rate <= 1:
+        raise ValueError(f"kind={kind!r} is not one of symmetric, asymmetric.")
+    if not 0 <= rate <= 1:
         raise ValueError(f"rate={rate} is not a share of the rows. Pass one in [0, 1].")
     n_changed = math.floor(rate * len(codes) + 0.5)
     if n_changed and len(known) < 2:
@@ -160,34 +149,3 @@ def _encode(y: ArrayLike, classes: ArrayLike | None) -> tuple[Labels, NDArray[np
             f"not among them: {strange.tolist()}."
         )
     return known, codes.astype(np.int64)
-
-
-def _check_transition(transition: ArrayLike | None, n_classes: int) -> NDArray[np.float64]:
-    if transition is None:
-        raise ValueError("kind='transition' needs transition=, rows true class, columns given.")
-    matrix = np.asarray(transition, dtype=np.float64)
-    if matrix.shape != (n_classes, n_classes):
-        raise ValueError(
-            f"transition has shape {matrix.shape}; {n_classes} classes need "
-            f"({n_classes}, {n_classes}). Pass classes= if some do not occur in y."
-        )
-    if not (
-        np.isfinite(matrix).all()
-        and (matrix >= 0).all()
-        and np.allclose(matrix.sum(axis=1), 1, atol=1e-6)
-    ):
-        raise ValueError(
-            f"transition needs non-negative rows that sum to 1; its rows sum to "
-            f"{matrix.sum(axis=1).round(6).tolist()}, its minimum is {matrix.min()}."
-        )
-    return matrix
-
-
-def _draw(
-    codes: NDArray[np.int64], matrix: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Draw each row's given label by inverting its class's cumulative probabilities."""
-    bounds = np.cumsum(matrix, axis=1)
-    bounds /= bounds[:, -1:]  # the last bound is exactly 1, above every draw in [0, 1)
-    draws = rng.random(len(codes))
-    return (draws[:, None] >= bounds[codes]).sum(axis=1)

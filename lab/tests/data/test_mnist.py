@@ -1,4 +1,4 @@
-"""MNIST as it is published: idx files, and the hub's Parquet files."""
+"""MNIST as it is published: idx files."""
 
 import gzip
 from functools import partial
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from nearwise_lab.data import load_dataset, load_images
 
-from tests.data.cases import idx_bytes, pixels, write_mnist, write_shard
+from tests.data.cases import idx_bytes, pixels, write_mnist
 
 
 @pytest.fixture
@@ -26,19 +26,6 @@ def test_mnist_is_grey_with_whole_numbers(root):
     assert dataset.y.dtype == np.int64
     assert dataset.test_index.tolist() == [6, 7, 8, 9]
     assert load_images("mnist", limit=2, data_root=root).y.tolist() == [0, 1, 0, 1]
-
-
-def test_mnist_from_the_hub_gives_the_same_rows(root):
-    for part, n in (("train", 6), ("test", 4)):
-        write_shard(
-            root / "mnist" / "mnist" / f"{part}-00000-of-00001.parquet",
-            pixels(n, (28, 28), seed=n),
-            range(n),
-            image="image",
-        )
-    dataset = load_dataset("mnist", data_root=root)
-    np.testing.assert_array_equal(dataset.X[:6, ..., 0], pixels(6, (28, 28), seed=6))
-    assert dataset.y.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
 
 
 IMAGES = idx_bytes(pixels(4, (28, 28)))

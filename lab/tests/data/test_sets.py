@@ -18,12 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Data set .* the official")
 REAL_ROOT = os.environ.get("NEARWISE_DATA")
 
 
-def as_rows(images, *labels) -> bytes:
-    """Rows of the binary version of CIFAR."""
-    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-    return np.column_stack([*labels, planes]).astype(np.uint8).tobytes()
-
-
 @pytest.fixture
 def root(tmp_path):
     folder = tmp_path / "own"
@@ -53,81 +47,15 @@ def test_class_names_sort_as_their_official_numbers():
     assert (len(sets.CIFAR10_CLASSES), len(sets.CIFAR100_CLASSES)) == (10, 100)
 
 
-@pytest.mark.parametrize(
-    "place", ["cifar10/cifar-10-batches-bin", "cifar10", "cifar-10-batches-bin"]
-)
-def test_the_binary_version_of_cifar10_gives_the_same_rows(root, place):
-    images, labels = pixels(6), np.array([6, 9, 9, 4, 1, 1])
-    (root / place).mkdir(parents=True, exist_ok=True)
-    for i in range(5):
-        (root / place / f"data_batch_{i + 1}.bin").write_bytes(
-            as_rows(images[i : i + 1], labels[i : i + 1])
-        )
-    (root / place / "test_batch.bin").write_bytes(as_rows(images[5:], labels[5:]))
-    dataset = load_dataset("cifar10", data_root=root)
-    np.testing.assert_array_equal(dataset.X, images)
-    assert dataset.y.tolist() == ["frog", "truck", "truck", "deer", "automobile", "automobile"]
-    assert dataset.test_index.tolist() == [5]
-    part = load_images("cifar10", split="train", limit=3, data_root=root)
-    np.testing.assert_array_equal(part.X, images[:3])
-    assert part.test_index is None
-
-
-def test_the_binary_version_of_cifar100_takes_the_fine_label(root):
-    images = pixels(3)
-    folder = root / "cifar100" / "cifar-100-binary"
-    folder.mkdir(parents=True)
-    (folder / "train.bin").write_bytes(as_rows(images[:2], [11, 15], [19, 29]))
-    (folder / "test.bin").write_bytes(as_rows(images[2:], [10], [49]))
-    dataset = load_dataset("cifar100", data_root=root)
-    assert dataset.y.tolist() == ["cattle", "dinosaur", "mountain"]
-    np.testing.assert_array_equal(dataset.X, images)
-
-
-def test_a_short_binary_file_is_refused_with_its_name(root):
-    folder = root / "cifar100"
-    folder.mkdir()
-    (folder / "train.bin").write_bytes(as_rows(pixels(2), [0, 1], [0, 1])[:-5])
-    (folder / "test.bin").write_bytes(as_rows(pixels(1), [0], [0]))
-    with pytest.raises(ValueError, match=r"train\.bin has 6,143 bytes.* rows of 3074 bytes"):
-        load_dataset("cifar100", data_root=root)
-    (folder / "test.bin").unlink()
-    (folder / "train.bin").write_bytes(as_rows(pixels(1), [0], [0]))
+def test_missing_shards_and_a_missing_test_part_are_named(root):
+    folder = root / "cifar10"
+    write_shard(root / "cifar100" / "train.parquet", pixels(1), [0], label="fine_label")
     with pytest.raises(FileNotFoundError, match="no test part"):
         load_dataset("cifar100", data_root=root)
     assert len(load_images("cifar100", split="train", data_root=root)) == 1
-
-
-def test_missing_batches_and_shards_are_named(root):
-    folder = root / "cifar10"
-    folder.mkdir()
-    (folder / "data_batch_1.bin").write_bytes(as_rows(pixels(1), [0]))
-    with pytest.raises(FileNotFoundError, match=r"lacks data_batch_2\.bin, data_batch_3\.bin"):
-        load_dataset("cifar10", data_root=root)
     write_shard(folder / "train-00001-of-00003.parquet", pixels(2), [0, 1])
     with pytest.raises(FileNotFoundError, match=r"train-00000-of-00003\.parquet, train-00002"):
         load_dataset("cifar10", data_root=root)
-
-
-def test_pickles_are_refused_with_a_command_that_converts_them(root):
-    import pickle
-    import subprocess
-    import sys
-
-    folder = root / "with space" / "cifar10" / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-    images = pixels(6)
-    planes = images.transpose(0, 3, 1, 2).reshape(6, -1)
-    for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
-        (folder / name).write_bytes(pickle.dumps({b"labels": [i], b"data": planes[i : i + 1]}))
-    with pytest.raises(ValueError, match="pickles, which can run code and are never") as caught:
-        load_dataset("cifar10", data_root=folder.parents[1])
-    assert "binary version" in str(caught.value)
-    command = str(caught.value).partition("convert them: ")[2]
-    assert command.startswith(f"cd '{folder}' && python -c ")
-    subprocess.run(command.replace("&& python ", f"&& {sys.executable} "), shell=True, check=True)
-    dataset = load_dataset("cifar10", data_root=folder.parents[1])
-    np.testing.assert_array_equal(dataset.X, images)
 
 
 def test_a_test_part_alone_loads_for_questions_about_other_classes(root):
@@ -334,9 +262,5 @@ def test_a_picture_survives_the_way_through_every_form(root):
     image[0, :, :16] = (250, 10, 60)
     write_shard(root / "cifar10" / "test.parquet", image, [0])
     from_shard = load_images("cifar10", split="test", data_root=root).X
-    (root / "cifar10" / "test.parquet").unlink()
-    (root / "cifar10" / "test_batch.bin").write_bytes(as_rows(image, [0]))
-    from_binary = load_images("cifar10", split="test", data_root=root).X
     Image.fromarray(image[0]).save(root / "a.bmp")
     np.testing.assert_array_equal(from_shard, image)
-    np.testing.assert_array_equal(from_binary, image)

@@ -18,7 +18,6 @@ from nearwise_lab.experiments.token_layers import (
 )
 from nearwise_lab.experiments.token_layers import memory as memory_module
 from nearwise_lab.nn.layers import TOKEN_LAYERS
-from nearwise_lab.report.token_layers import draw_bench
 
 
 @pytest.mark.parametrize("n_tokens", [16, 17, 19])
@@ -119,15 +118,3 @@ def test_bad_shapes_are_refused():
         LayerShape(1, 4, dtype="int8")
     with pytest.raises(ValueError, match="n_neighbors=0 must lie between 1 and the 4"):
         layer_choices(4, 0)
-
-
-def test_the_figure_shows_what_there_is(tmp_path):
-    spread = {"median_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1, "ratio": 1.2}
-    time = {"kind": "time", "tokens": 9, "forward": spread, "forward_backward": spread}
-    rows = [{**time, "layer": "a"}, {**time, "layer": "b"}]
-    rows += [{"kind": "memory", "tokens": 9, "layer": "a", "forward": 1, "forward_backward": 2}]
-    rows += [{"kind": "curve", "tokens": n, "layer": "a", "mib": n, "note": ""} for n in (9, 18)]
-    rows += [{"kind": "curve", "tokens": 9, "layer": "b", "mib": None, "note": "left out"}]
-    drawn = draw_bench(rows, tmp_path / "bench.svg").read_text()
-    for text in ("N = 9: time to that of dense attention", "N = 9: peak memory, MiB", "tokens N"):
-        assert f"<!-- {text} -->" in drawn

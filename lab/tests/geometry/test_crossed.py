@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from nearwise_lab.geometry.crossed import crossed_difference
+from nearwise_lab.comparisons import crossed_difference
 from scipy import stats
 
 

@@ -1,24 +1,23 @@
 """``nearwise vit bench``: time and memory of every layer on the machine at hand."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nearwise.cli.console import progress, say, show
+from nearwise.cli.console import progress, reported, show
 from nearwise.cli.options import QuietOption
-from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import split_list
-from nearwise_lab.cli.needs import lab_command
 
 if TYPE_CHECKING:
     import rich.table
 
-CURVE = "256,1024,4096,16384,65536"
+    from nearwise_lab.experiments.token_layers import LayerTime
+
+TOKENS_AT_ONCE = 2048  # of all sequences of a batch, where no batch size is given
 
 
-@lab_command
+@reported
 def bench(
     tokens: Annotated[str, typer.Option(metavar="N,N", help="Sequence lengths.")] = "197,1024",
     neighbors: Annotated[
@@ -47,117 +46,76 @@ def bench(
     memory: Annotated[
         bool, typer.Option("--memory/--no-memory", help="Peak memory, in processes of their own.")
     ] = True,
-    curve: Annotated[
-        bool, typer.Option("--curve", help=f"Memory against N too, at {CURVE}.")
-    ] = False,
-    curve_tokens: Annotated[
-        str | None, typer.Option(metavar="N,N", help="Other lengths for the curve.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Keep results and figure here."),
-    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Time every attention layer against PyTorch's own, and measure its memory.
 
     Each layer is timed between its projections, all in turn; ratios are to MultiHeadAttention,
     which is torch's scaled_dot_product_attention between the same projections. One CPU thread is
-    timed by processor time, which other programs hardly change. With --out results are kept as
-    they come, and a run that was stopped resumes.
+    timed by processor time, which other programs hardly change.
 
     [bold]Examples[/bold]
       nearwise vit bench
       nearwise vit bench --layers KNNAttention,ConvNNAttention --tokens 197 -k 32 --no-memory
-      nearwise vit bench --device cuda --dtype bfloat16 --tokens 1024,4096 --curve -o runs/bench
+      nearwise vit bench --device cuda --dtype bfloat16 --tokens 1024,4096
     """
-    from nearwise.functional.devices import choose_device
-    from nearwise_lab.experiments.token_layers.bench import BenchPlan, run_bench
+    import torch
 
-    lengths = _numbers("--curve-tokens", curve_tokens or CURVE)
-    plan = BenchPlan(
-        tokens=_numbers("--tokens", tokens),
-        neighbors=neighbors,
-        dim=dim,
-        heads=heads,
-        batch=batch,
-        layers=tuple(split_list(layers)),
-        dtype=dtype,
-        device=str(choose_device(device)),
-        threads=_positive("--threads", threads),
-        repeats=repeats,
-        memory=memory,
-        curve=lengths if curve or curve_tokens else (),
+    from nearwise.functional.devices import choose_device
+    from nearwise_lab.experiments.token_layers import (
+        LayerShape,
+        layer_choices,
+        peak_memory,
+        pick_layers,
+        time_layers,
     )
+
+    lengths, place = _numbers("--tokens", tokens), str(choose_device(device))
+    names, threads = split_list(layers), _positive("--threads", threads)
+    chosen = {n: pick_layers(layer_choices(n, neighbors), names) for n in lengths}
+    if place == "cpu":
+        torch.set_num_threads(threads)
 
     def watch(steps: Sequence[Any], title: str) -> Iterable[Any]:
         return progress(list(steps), title, quiet=quiet)
 
-    check_folder("--out", out)
-    rows = run_bench(plan, out, watch=watch)
-    for n in plan.tokens:
-        show(_table(rows, n, plan.shape(n).batch))
-    if plan.curve:
-        show(_curve_table(rows))
-    if out is not None:
-        from nearwise_lab.report.token_layers import draw_bench
+    for n, choices in chosen.items():
+        size = batch or min(8, max(1, TOKENS_AT_ONCE // n))
+        shape = LayerShape(size, n, dim, heads, dtype)
+        times = time_layers(
+            choices,
+            shape,
+            repeats=repeats,
+            device=place,
+            rounds=lambda turns, n=n: watch(turns, f"Time at N={n}"),
+        )
+        peaks = {
+            choice.name: peak_memory(choice, shape, device=place, threads=threads)
+            for choice in (watch(choices, f"Memory at N={n}") if memory else ())
+        }
+        show(_table(times, peaks, f"B={size} N={n}; both: forward and backward"))
 
-        figure = draw_bench(rows, out / "bench.png")
-        if not quiet:
-            say(f"Results: {out / 'bench.jsonl'}. Figure: {figure}")
 
-
-def _table(rows: Sequence[dict[str, Any]], n_tokens: int, batch: int) -> "rich.table.Table":
-    """Lay out times, ratios and memory at one length."""
+def _table(
+    times: "dict[str, dict[str, LayerTime]]", peaks: dict[str, dict[Any, float]], title: str
+) -> "rich.table.Table":
+    """Lay out times, their ratios to those of dense attention, the first, and memory."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    here = [row for row in rows if row["tokens"] == n_tokens]
-    memory = {row["layer"]: row for row in here if row["kind"] == "memory"}
-    table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, title=f"B={batch} N={n_tokens}; both: forward and backward"
-    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title)
     table.add_column("layer", no_wrap=True)
     titles = ["forward ms", "ratio", "both ms", "ratio"]
-    for title in titles + (["forward MiB", "both MiB"] if memory else []):
-        table.add_column(title, justify="right")
-    for row in (row for row in here if row["kind"] == "time"):
+    for column in titles + (["forward MiB", "both MiB"] if peaks else []):
+        table.add_column(column, justify="right")
+    dense = next(iter(times.values()))
+    for name, own in times.items():
         cells = []
-        for what in ("forward", "forward_backward"):
-            own = row[what]
-            half = (own["high_ms"] - own["low_ms"]) / 2
-            cells += [f"{own['median_ms']:.2f} ± {half:.2f}", f"{own['ratio']:.2f}"]
-        if memory:
-            peak = memory[row["layer"]]
-            cells += [f"{peak[what]:.1f}" for what in ("forward", "forward_backward")]
-        table.add_row(row["layer"], *cells)
-    return table
-
-
-def _curve_table(rows: Sequence[dict[str, Any]]) -> "rich.table.Table":
-    """Lay out memory against N, and the power with which it grows."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from nearwise_lab.experiments.token_layers import MemoryPoint, growth
-
-    points = [row for row in rows if row["kind"] == "curve"]
-    lengths = sorted({row["tokens"] for row in points})
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="peak memory with backward, MiB")
-    table.add_column("layer", no_wrap=True)
-    for n in lengths:
-        table.add_column(f"N={n}", justify="right")
-    table.add_column("grows as", justify="right")
-    for name in dict.fromkeys(row["layer"] for row in points):
-        own = {row["tokens"]: row for row in points if row["layer"] == name}
-        cells = [
-            "-" if own[n]["mib"] is None else f"{own[n]['mib']:.1f}" for n in lengths if n in own
-        ]
-        power = growth([MemoryPoint(name, n, row["mib"]) for n, row in own.items()], name)
-        table.add_row(name, *cells, "-" if power is None else f"N^{power:.2f}")
-        for row in own.values():
-            if row["note"]:
-                say(f"{name} at N={row['tokens']} {row['note']}")
+        for what, spread in own.items():
+            half = (spread.high_ms - spread.low_ms) / 2
+            ratio = spread.median_ms / dense[what].median_ms
+            cells += [f"{spread.median_ms:.2f} ± {half:.2f}", f"{ratio:.2f}"]
+        table.add_row(name, *cells, *(f"{mib:.1f}" for mib in peaks.get(name, {}).values()))
     return table
 
 

@@ -3,12 +3,11 @@
 import hashlib
 import logging
 import os
-import shlex
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,8 @@ from nearwise_lab.data.files import (
     warn_if_other_size,
     warn_of_other_content,
 )
-from nearwise_lab.data.formats import CifarBinary, ParquetShards
-from nearwise_lab.data.sets import IMAGE_SETS, PARTS, Form, ImageSet, Part
+from nearwise_lab.data.formats import ParquetShards
+from nearwise_lab.data.sets import IMAGE_SETS, PARTS, ImageSet, Part
 
 Rows = tuple[Images, NDArray[np.int64]]
 _VERSION = b"1"  # another decoding of the same files needs another number
@@ -94,11 +93,6 @@ IMAGE_NAMES = (*IMAGE_SETS, DIGITS)
 _BRIGHTEST_DIGIT = 16
 
 
-class _Found(NamedTuple):
-    form: Form
-    paths: tuple[Path, ...]
-
-
 def load_images(
     name: str | os.PathLike[str],
     *,
@@ -113,8 +107,7 @@ def load_images(
     """Load an image set, or the first rows of it.
 
     ``load_images(name)`` gives what ``load_dataset(name)`` gives. CIFAR may lie in `data_root` or
-    the cache as Parquet shards (``cifar10/train-00000-of-00003.parquet``, ...) or in the binary
-    version (``cifar10/cifar-10-batches-bin/data_batch_1.bin``, ...); MNIST as idx files or Parquet.
+    the cache as Parquet shards (``cifar10/train-00000-of-00003.parquet``, ...), MNIST as idx files.
     The first of the two places that holds any of the files decides. Decoded Parquet shards are
     kept in the cache; a slice is decoded again.
 
@@ -230,8 +223,8 @@ def _load_set(
 ) -> Dataset:
     wanted = [part for part in PARTS if split in ("all", part)]
     found = _find(spec, wanted, data_root, download)
-    parts = {part: _read(spec, part, *found[part], limits[part]) for part in found}
-    paths = tuple(path for one in found.values() for path in one.paths)
+    parts = {part: _read(spec, part, found[part], limits[part]) for part in found}
+    paths = tuple(path for one in found.values() for path in one)
     X = np.concatenate([X for X, _ in parts.values()])
     codes = np.concatenate([codes for _, codes in parts.values()])
     if all(limits[part] is None for part in wanted):
@@ -255,12 +248,12 @@ def _find(
     wanted: Sequence[Part],
     data_root: str | os.PathLike[str] | None,
     download: bool,
-) -> dict[Part, _Found]:
+) -> dict[Part, tuple[Path, ...]]:
     """Return the files of each part; without a training part where the data root has none."""
     root, _ = find_root(data_root)
     if root is not None:
         folder = root / spec.name
-        here = {part: found for part in wanted if (found := _look(spec, folder, part))}
+        here = {part: found for part in wanted if (found := spec.form.find(folder, part))}
         # a test part alone is useful, to query images of other classes; the reverse misleads
         if here and "test" in wanted and "test" not in here:
             raise FileNotFoundError(
@@ -269,56 +262,22 @@ def _find(
             )
         if here:
             return here
-        _refuse_pickles(spec, folder)
-    places = {}
-    for part in wanted:
-        places[part] = _look(spec, cache_dir() / spec.name, part) or _Found(
-            spec.forms[0],
-            tuple(
-                locate(file, data_root=data_root, download=download)
-                for file in spec.downloads[part]
-            ),
+    return {
+        part: spec.form.find(cache_dir() / spec.name, part)
+        or tuple(
+            locate(file, data_root=data_root, download=download) for file in spec.downloads[part]
         )
-    return places
-
-
-def _look(spec: ImageSet, folder: Path, part: Part) -> _Found | None:
-    for form in spec.forms:
-        if paths := form.find(folder, part):
-            return _Found(form, paths)
-    return None
-
-
-def _refuse_pickles(spec: ImageSet, folder: Path) -> None:
-    for form in spec.forms:
-        if isinstance(form, CifarBinary) and (pickles := form.python_version(folder)):
-            raise ValueError(
-                f"{pickles} holds the python version of {spec.name}: pickles, which can run code "
-                "and are never read. Take the binary version from "
-                f"https://www.cs.toronto.edu/~kriz/cifar.html and unpack it in {folder}. Or, if "
-                f"you trust these files, convert them: cd {shlex.quote(str(pickles))} && "
-                f"{_conversion(form)}"
-            )
-
-
-def _conversion(form: CifarBinary) -> str:
-    names = [name.removesuffix(".bin") for files in form.files.values() for name in files]
-    labels = {1: "d[b'labels']", 2: "d[b'coarse_labels'], d[b'fine_labels']"}[form.n_label_bytes]
-    return (
-        'python -c "import pickle, numpy as np; '
-        f"[np.column_stack([{labels}, d[b'data']]).astype('u1').tofile(n + '.bin') "
-        f"for n in {' '.join(names)!r}.split() "
-        "for d in [pickle.load(open(n, 'rb'), encoding='bytes')]]\""
-    )
+        for part in wanted
+    }
 
 
 def _read(
-    spec: ImageSet, part: Part, form: Form, paths: tuple[Path, ...], limit: int | None
+    spec: ImageSet, part: Part, paths: tuple[Path, ...], limit: int | None
 ) -> tuple[Images, NDArray[np.int64]]:
-    if limit is None and isinstance(form, ParquetShards):
-        X, codes = cached(f"{spec.name}-{part}", paths, lambda: form.read(paths, part, None))
+    if limit is None and isinstance(spec.form, ParquetShards):
+        X, codes = cached(f"{spec.name}-{part}", paths, lambda: spec.form.read(paths, part, None))
     else:
-        X, codes = form.read(paths, part, limit)
+        X, codes = spec.form.read(paths, part, limit)
     where = ", ".join(map(str, paths))
     if X.shape[1:] != spec.shape:
         raise ValueError(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nearwise.data.images.decode import Images
 from nearwise_lab.data.files import DataFile
-from nearwise_lab.data.formats import CifarBinary, IdxFiles, ParquetShards
+from nearwise_lab.data.formats import IdxFiles, ParquetShards
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, Part] = ("train", "test")
@@ -86,8 +86,7 @@ class ImageSet:
         As in `Dataset`.
     known : dict of part to Known
         Size and check sum of each part.
-    forms : tuple of Form
-        Forms to look for, in order; downloads are of the first.
+    form : Form
     downloads : dict of part to tuple of DataFile
         Files to fetch where there is no copy.
     """
@@ -99,7 +98,7 @@ class ImageSet:
     target_name: str
     source: str
     known: dict[Part, Known]
-    forms: tuple[Form, ...]
+    form: Form
     downloads: dict[Part, tuple[DataFile, ...]]
 
 
@@ -110,11 +109,7 @@ def _hub_parquet(name: str, config: str) -> dict[Part, tuple[DataFile, ...]]:
         return DataFile(
             f"{name}/{shard}",
             url,
-            how_to_get=(
-                f"Get {url} on a machine with network access; several shards, or the binary "
-                "version from https://www.cs.toronto.edu/~kriz/cifar.html unpacked in "
-                f"FOLDER/{name}, do as well."
-            ),
+            how_to_get=(f"Get {url} on a machine with network access; several shards do as well."),
         )
 
     return {part: (file(part),) for part in PARTS}
@@ -145,18 +140,7 @@ CIFAR10 = ImageSet(
             10000, 10000, "8193b3fbce55bec361cd1b8fd4880cb1649832dc4d6de6da1e7a21847a4843aa"
         ),
     },
-    forms=(
-        ParquetShards("img", "label", "plain_text"),
-        CifarBinary(
-            "cifar-10-batches-bin",
-            "cifar-10-batches-py",
-            {
-                "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-                "test": ("test_batch.bin",),
-            },
-            n_label_bytes=1,
-        ),
-    ),
+    form=ParquetShards("img", "label", "plain_text"),
     downloads=_hub_parquet("cifar10", "plain_text"),
 )
 CIFAR100 = ImageSet(
@@ -172,15 +156,7 @@ CIFAR100 = ImageSet(
             10000, 2000, "1d5d13baee5ac94815720175b8bd2fa9b4d5ccc55615f868f83cf96110b0c0c0"
         ),
     },
-    forms=(
-        ParquetShards("img", "fine_label", "cifar100"),
-        CifarBinary(
-            "cifar-100-binary",
-            "cifar-100-python",
-            {"train": ("train.bin",), "test": ("test.bin",)},
-            n_label_bytes=2,
-        ),
-    ),
+    form=ParquetShards("img", "fine_label", "cifar100"),
     downloads=_hub_parquet("cifar100", "cifar100"),
 )
 MNIST = ImageSet(
@@ -198,7 +174,7 @@ MNIST = ImageSet(
             10000, 10000, "c3f9adf9c66efb572b1f9326c3a511b45910c7173b97be66ceceeeeaef6b802b"
         ),
     },
-    forms=(IdxFiles(_MNIST_FILES), ParquetShards("image", "label", "mnist")),
+    form=IdxFiles(_MNIST_FILES),
     downloads={
         "train": (
             _mnist(

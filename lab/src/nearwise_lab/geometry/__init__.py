@@ -5,39 +5,5 @@ neighbor: it is left out by its position.
 """
 
 from nearwise_lab.geometry.describe import describe_geometry
-from nearwise_lab.geometry.dimension import intrinsic_dimension
-from nearwise_lab.geometry.directions import (
-    alignment,
-    anisotropy,
-    class_alignment,
-    effective_rank,
-    uniformity,
-)
-from nearwise_lab.geometry.likeness import cka
-from nearwise_lab.geometry.neighborhoods import (
-    Hubness,
-    hubness,
-    neighbor_overlap,
-    purity,
-    purity_curve,
-    silhouette,
-    trustworthiness,
-)
 
-__all__ = [
-    "Hubness",
-    "alignment",
-    "anisotropy",
-    "cka",
-    "class_alignment",
-    "describe_geometry",
-    "effective_rank",
-    "hubness",
-    "intrinsic_dimension",
-    "neighbor_overlap",
-    "purity",
-    "purity_curve",
-    "silhouette",
-    "trustworthiness",
-    "uniformity",
-]
+__all__ = ["describe_geometry"]

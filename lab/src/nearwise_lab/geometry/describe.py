@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.distances import Metric
-from nearwise_lab.geometry.dimension import intrinsic_dimension
 from nearwise_lab.geometry.directions import anisotropy, class_alignment, effective_rank, uniformity
-from nearwise_lab.geometry.neighborhoods import hubness, purity_curve, silhouette
+from nearwise_lab.geometry.neighborhoods import (
+    hubness,
+    intrinsic_dimension,
+    purity_curve,
+    silhouette,
+)
 from nearwise_lab.geometry.rows import Rows, as_labels, as_rows
 
 CURVE = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -35,7 +39,7 @@ def describe_geometry(
     y : integer array-like of shape (n_rows,)
         Class positions.
     n_neighbors : int, default=20
-        Of `purity` and of `hubness`.
+        Of purity and of `hubness`.
     metric : {"cosine", "euclidean"}, default="cosine"
         Distance of purity, hubness and silhouette; the dimension is Euclidean.
     curve : sequence of int

@@ -1,4 +1,4 @@
-"""How rows spread over directions: alignment, uniformity, anisotropy, effective rank."""
+"""How rows spread over directions, and how alike two feature sets of the same rows are."""
 
 import math
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from nearwise_lab.geometry.rows import Rows, as_labels, as_rows, same_rows, unit_rows
 
 _BLOCK_CELLS = 2**24  # of a block of pairs, 128 MiB in float64
+_SHARPNESS = 2.0  # of the Gaussian potential, as in the paper
 
 
 def alignment(X: Rows, Y: Rows) -> float:
@@ -68,36 +69,32 @@ def class_alignment(X: Rows, y: npt.ArrayLike | Tensor) -> float:
     return max(0.0, 2.0 - 2.0 * cosines)
 
 
-def uniformity(X: Rows, t: float = 2.0) -> float:
+def uniformity(X: Rows) -> float:
     """Log of the mean Gaussian potential between the directions of all pairs of rows.
 
     Parameters
     ----------
     X : array-like or Tensor of shape (n_rows, n_features)
         Features; no row is all zeros.
-    t : float, default=2.0
-        Positive; sharpness of the potential.
 
     Returns
     -------
-    uniformity : float in [-4 t, 0]
+    uniformity : float in [-8, 0]
         0 where all rows have one direction; lower is more uniform.
 
     References
     ----------
-    Wang and Isola, as in `alignment`.
+    Wang and Isola, as in `alignment`, with t = 2.
     """
-    if not t > 0:
-        raise ValueError(f"t={t} is not positive. The paper uses 2.")
     rows = unit_rows(as_rows(X))
     n = len(rows)
     total = 0.0
     block = max(1, _BLOCK_CELLS // n)
     for start in range(0, n, block):
         cosines = rows[start : start + block] @ rows.T
-        total += float(torch.exp((2.0 * t * (cosines - 1.0)).clamp(max=0.0)).sum())
+        total += float(torch.exp((2.0 * _SHARPNESS * (cosines - 1.0)).clamp(max=0.0)).sum())
     # each row with itself gives exactly 1
-    return math.log(max((total - n) / (n * (n - 1)), math.exp(-4.0 * t)))
+    return math.log(max((total - n) / (n * (n - 1)), math.exp(-4.0 * _SHARPNESS)))
 
 
 def anisotropy(X: Rows) -> float:
@@ -150,3 +147,63 @@ def effective_rank(X: Rows) -> float:
     shares = variances / total
     shares = shares[shares > 0]
     return math.exp(float(-(shares * shares.log()).sum()))
+
+
+def cka(X: Rows, Y: Rows) -> float:
+    """Linear centered kernel alignment between two feature sets of the same rows, debiased.
+
+    With few rows and many features the plain estimate is near 1 for anything.
+
+    Parameters
+    ----------
+    X, Y : array-like or Tensor of shapes (n_rows, n_features) and (n_rows, other_features)
+        Features of the same rows in the same order; at least 4 rows.
+
+    Returns
+    -------
+    cka : float
+        1 for features that are equal up to a rotation, a scale and a shift; about 0 for unrelated
+        ones.
+
+    Raises
+    ------
+    ValueError
+        If rows do not match, or one set does not vary.
+
+    References
+    ----------
+    Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019; Song et
+    al., "Feature Selection via Dependence Maximization", JMLR 2012, eq. 4 (the unbiased estimate).
+    """
+    first, second = same_rows(X, Y, least=4)
+    a, b = (_centered(rows.double()) for rows in (first, second))
+    own_a, own_b = _unbiased(a, a), _unbiased(b, b)
+    for name, own in (("X", own_a), ("Y", own_b)):
+        if own <= 0:
+            raise ValueError(f"{name} does not vary from row to row, so nothing is like it.")
+    return _unbiased(a, b) / math.sqrt(own_a * own_b)
+
+
+def _centered(rows: Tensor) -> Tensor:
+    """Center, and bring to a total variance of 1, so that products neither grow nor vanish."""
+    centered = rows - rows.mean(dim=0)
+    size = float(centered.norm())
+    # what centering leaves of equal rows is rounding
+    return centered / size if size > 1e-12 * float(rows.norm()) else torch.zeros_like(centered)
+
+
+def _unbiased(a: Tensor, b: Tensor) -> float:
+    """Song et al.'s estimate from the Gram matrices K and L without their diagonals."""
+    n = len(a)
+    diagonal_a, diagonal_b = a.square().sum(dim=1), b.square().sum(dim=1)
+    trace = _trace(a, b) - float(diagonal_a @ diagonal_b)
+    sums_a, sums_b = (x @ x.sum(dim=0) - d for x, d in ((a, diagonal_a), (b, diagonal_b)))
+    whole = float(sums_a.sum()) * float(sums_b.sum()) / ((n - 1) * (n - 2))
+    return trace + whole - 2.0 * float(sums_a @ sums_b) / (n - 2)
+
+
+def _trace(a: Tensor, b: Tensor) -> float:
+    """Sum over all pairs of rows of K * L, by the smaller of the two ways."""
+    if a.shape[1] * b.shape[1] <= len(a) ** 2:
+        return float((a.T @ b).square().sum())
+    return float(((a @ a.T) * (b @ b.T)).sum())

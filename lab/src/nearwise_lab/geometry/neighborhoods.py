@@ -1,4 +1,4 @@
-"""What nearest neighbors reveal: purity, hubness, overlap, trustworthiness."""
+"""What nearest neighbors reveal: purity, hubness, overlap, trustworthiness, dimension."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,6 +12,8 @@ from nearwise.functional.distances import Metric
 from nearwise.metrics.checks import FloatArray, check_positive_int
 from nearwise_lab.geometry.rows import Rows, as_labels, as_rows, other_neighbors, same_rows
 
+_DISCARDED = 0.1  # largest ratios of the intrinsic dimension, as in the paper
+
 
 class Hubness(NamedTuple):
     """How unevenly rows occur among the neighbors of others.
@@ -23,18 +25,15 @@ class Hubness(NamedTuple):
         hubs.
     antihubs : float in [0, 1]
         Share of rows that occur in no list.
-    largest : float in [0, 1]
-        Share of the lists that the greatest hub occurs in.
     """
 
     skewness: float
     antihubs: float
-    largest: float
 
 
-def purity(
-    X: Rows, y: npt.ArrayLike | Tensor, n_neighbors: int = 20, metric: Metric = "cosine"
-) -> float:
+def purity_curve(
+    X: Rows, y: npt.ArrayLike | Tensor, n_neighbors: Sequence[int], metric: Metric = "cosine"
+) -> FloatArray:
     """Share of a row's nearest other rows that carry its label, averaged over rows.
 
     Parameters
@@ -43,38 +42,16 @@ def purity(
         Finite features.
     y : integer array-like of shape (n_rows,)
         Class positions.
-    n_neighbors : int, default=20
-        How many neighbors, at least 1 and at most ``n_rows - 1``.
+    n_neighbors : sequence of int
+        How many neighbors, in any order, each at least 1 and at most ``n_rows - 1``.
     metric : {"cosine", "euclidean", ...}, default="cosine"
         As in `nearwise.functional.topk_neighbors`.
 
     Returns
     -------
-    purity : float in [0, 1]
-        With uninformative labels, the chance that two rows share a label.
-    """
-    return float(purity_curve(X, y, [n_neighbors], metric)[0])
-
-
-def purity_curve(
-    X: Rows,
-    y: npt.ArrayLike | Tensor,
-    n_neighbors: Sequence[int] = (1, 2, 5, 10, 20, 50, 100),
-    metric: Metric = "cosine",
-) -> FloatArray:
-    """Compute `purity` for several numbers of neighbors, from one search.
-
-    Parameters
-    ----------
-    X, y, metric
-        As in `purity`.
-    n_neighbors : sequence of int
-        In any order, each at least 1 and at most ``n_rows - 1``.
-
-    Returns
-    -------
     purity : float64 ndarray of shape (len(n_neighbors),)
-        In the order of `n_neighbors`.
+        In the order of `n_neighbors`. With uninformative labels, the chance that two rows share a
+        label.
     """
     rows = as_rows(X)
     labels = torch.from_numpy(as_labels(y, len(rows)))
@@ -92,7 +69,7 @@ def hubness(X: Rows, n_neighbors: int = 10, metric: Metric = "cosine") -> Hubnes
     Parameters
     ----------
     X, metric
-        As in `purity`.
+        As in `purity_curve`.
     n_neighbors : int, default=10
         Length of the lists.
 
@@ -111,7 +88,7 @@ def hubness(X: Rows, n_neighbors: int = 10, metric: Metric = "cosine") -> Hubnes
     off = times - times.mean()
     spread = float(np.sqrt(np.mean(off**2)))
     skewness = 0.0 if spread == 0 else float(np.mean(off**3)) / spread**3
-    return Hubness(skewness, float(np.mean(times == 0)), float(times.max()) / (len(rows) - 1))
+    return Hubness(skewness, float(np.mean(times == 0)))
 
 
 def neighbor_overlap(X: Rows, Y: Rows, n_neighbors: int = 20, metric: Metric = "cosine") -> float:
@@ -122,7 +99,7 @@ def neighbor_overlap(X: Rows, Y: Rows, n_neighbors: int = 20, metric: Metric = "
     X, Y : array-like or Tensor of shapes (n_rows, n_features) and (n_rows, other_features)
         Features of the same rows in the same order.
     n_neighbors, metric
-        As in `purity`.
+        As in `purity_curve`.
 
     Returns
     -------
@@ -180,7 +157,7 @@ def silhouette(X: Rows, y: npt.ArrayLike | Tensor, metric: Metric = "cosine") ->
     Parameters
     ----------
     X, y
-        As in `purity`; at least two classes occur.
+        As in `purity_curve`; at least two classes occur.
     metric : {"cosine", "euclidean"}, default="cosine"
         Distance.
 
@@ -205,3 +182,45 @@ def silhouette(X: Rows, y: npt.ArrayLike | Tensor, metric: Metric = "cosine") ->
             "classes, and fewer than there are rows."
         )
     return float(silhouette_score(rows.cpu().numpy(), labels, metric=metric))
+
+
+def intrinsic_dimension(X: Rows) -> float:
+    """Estimate how many dimensions the rows fill, by the ratio of two Euclidean distances.
+
+    The ratio of the second to the first distance of each row, the largest tenth left out.
+
+    Parameters
+    ----------
+    X : array-like or Tensor of shape (n_rows, n_features)
+        Finite features, at least 3 distinct rows. Rows that occur twice are counted once.
+
+    Returns
+    -------
+    dimension : float
+        Positive. Estimates above about 20 are too low unless there are very many rows.
+
+    References
+    ----------
+    Facco et al., "Estimating the Intrinsic Dimension of Datasets by a Minimal Neighborhood
+    Information", Scientific Reports 2017.
+    """
+    rows = as_rows(X, least=3).unique(dim=0)
+    if len(rows) < 3:
+        raise ValueError(
+            f"X holds {len(rows)} distinct rows; the dimension needs at least 3. Pass more rows."
+        )
+    distances = other_neighbors(rows, 2, "euclidean").distances.double().cpu().numpy()
+    distances = distances[distances[:, 0] > 0]  # 0 by rounding
+    if len(distances) < 3:
+        raise ValueError("Distances between rows vanish in float32. Scale the features up.")
+    ratios = np.sort(distances[:, 1] / distances[:, 0])
+    n = len(ratios)
+    kept = max(2, int((1 - _DISCARDED) * n))
+    x = np.log(ratios[:kept])
+    y = -np.log1p(-np.arange(1, kept + 1) / n)
+    if not x.any():
+        raise ValueError(
+            "Every row is as far from its second neighbor as from its first, as on a lattice: "
+            "these ratios hold no dimension."
+        )
+    return float((x @ y) / (x @ x))  # a line through the origin

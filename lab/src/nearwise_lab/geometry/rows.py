@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -66,14 +65,8 @@ def _numbers(X: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def as_labels(y: npt.ArrayLike | Tensor, n_rows: int) -> IntArray:
-    """Take labels, names too, as int64 class positions, one per row, or raise ValueError."""
+    """Take labels as int64 class positions, one per row, or raise ValueError."""
     raw = np.asarray(y.cpu().numpy() if isinstance(y, Tensor) else y)
-    if raw.ndim == 1 and raw.dtype.kind in "USOb":
-        # Whether two labels are the same is all that matters here, so any names will do.
-        codes, _ = pd.factorize(raw)
-        if (codes < 0).any():
-            raise ValueError(f"y has no label in row {int(np.argmin(codes))}. Leave such rows out.")
-        raw = codes
     labels = check_labels(raw)
     if len(labels) != n_rows:
         raise ValueError(

@@ -7,19 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.pairs import unit
-from nearwise.functional.tokens.problem import checked_padding
-from nearwise.nn.dense_attention import dense_attention
-from nearwise.nn.tokens.base import (
-    BlockOptions,
-    Masks,
-    TokenAttention,
-    check_tokens,
-    expanded_mask,
-    with_some_key,
-)
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 
 _THETA = 10000.0
-_FEW_WINDOWS = 4  # each window of a longer sequence is attended with the two beside it
 
 
 class RotaryPositions(nn.Module):
@@ -76,9 +66,7 @@ class RotaryPositions(nn.Module):
 class LocalAttention(TokenAttention):
     """Every token attends to the tokens at most `window_size` away.
 
-    The sequence is cut into windows; the tokens of one see the window before, their own and the
-    one behind. Memory grows with N times the window. A sequence of a few windows is attended
-    whole, under a mask: that is faster.
+    All pairs are scored, under a mask.
 
     Parameters
     ----------
@@ -88,8 +76,8 @@ class LocalAttention(TokenAttention):
     causal : bool, default=False
         Whether a token attends only to itself and tokens before it.
     exact_window : bool, default=True
-        Whether tokens farther than `window_size` are left out; else a token attends to its three
-        windows whole.
+        Whether tokens farther than `window_size` are left out; else the sequence is cut into
+        windows, and a token attends to its own, the one before and the one behind.
     rotary : bool, default=True
         Whether queries and keys carry rotary positions.
     rotary_offset : int, default=0
@@ -106,7 +94,7 @@ class LocalAttention(TokenAttention):
     gate_values : bool, default=False
         Whether each head's output is multiplied by a gate in (0, 1) from the token.
     legacy_layout : bool, default=False
-        Let the zeros that fill up the last window take part, as the published code does.
+        Let zeros that fill up the last window take part, as the published code does; no masks.
 
     References
     ----------
@@ -179,83 +167,20 @@ class LocalAttention(TokenAttention):
         return output * self.gate(x).sigmoid().transpose(1, 2)[..., None]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        n_tokens, window = query.shape[2], self.window_size
-        few = _FEW_WINDOWS if self.exact_window else 1
-        if n_tokens == 0 or (n_tokens <= few * window and not self.legacy_layout):
-            return self._attend_whole(query, key, value, masks)
-        lacking = -n_tokens % window
-        query, key, value = (F.pad(x, (0, 0, 0, lacking)) for x in (query, key, value))
-        n_behind = 0 if self.causal else 1
-        own = query.unflatten(2, (-1, window))
-        key, value = (_with_neighbors(x, window, n_behind) for x in (key, value))
-        if self.positions is not None:
-            n_keys = key.shape[3]
-            at = torch.arange(n_keys, device=key.device)
-            # The own window is the second of the keys'.
-            here = at[window : 2 * window] + self.rotary_offset
-            own = self.positions.turn(own, here, n_keys // 2, is_key=False)
-            key = self.positions.turn(key, at, n_keys // 2, is_key=True)
-        mask = self._mask(query, n_tokens, masks)
-        # Filled up rows are cut off, but NaN in them would get into gradients.
-        mask, is_empty = with_some_key(mask.expand(*(1,) * (5 - mask.ndim), *mask.shape))
-        mask = mask.expand(-1, self.num_heads, -1, -1, -1)
-        # Windows beside heads: the fused kernels take four dimensions.
-        own, key, value = (x.flatten(1, 2) for x in (own, key, value))
-        output = dense_attention(
-            own,
-            key,
-            value,
-            attn_mask=mask.flatten(1, 2),
-            dropout_p=self._dropout,
-            scale=self.scale,
-        )
-        output = output.unflatten(1, (self.num_heads, -1)).masked_fill(is_empty, 0.0)
-        return output.flatten(2, 3)[:, :, :n_tokens]
-
-    def _attend_whole(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        """Attend to all tokens, under a mask where they fill more than a window."""
-        at, pattern = torch.arange(query.shape[2], device=key.device), None
-        if len(at) > self.window_size:
-            pattern = (at[:, None] - at).abs() <= self.window_size
-        if self.positions is not None:
-            n_tokens = len(at)
-            here = at + self.rotary_offset
-            query = self.positions.turn(query, here, n_tokens // 2, is_key=False)
-            key = self.positions.turn(key, at, n_tokens // 2, is_key=True)
-        return self._dense(query, key, value, masks, pattern)
-
-    def _mask(self, query: Tensor, n_tokens: int, masks: Masks) -> Tensor:
-        """Keys each query may attend to, broadcastable to (B, H, windows, w, keys of a window)."""
-        batch, heads, n_padded, _ = query.shape
-        window = self.window_size
-        at = torch.arange(n_padded, device=query.device).view(-1, window)
-        spread = torch.arange(-window, window if self.causal else 2 * window, device=query.device)
-        keys = at[:, :1] + spread  # (windows, keys)
-        last = n_padded if self.legacy_layout else n_tokens
-        allowed = ((keys >= 0) & (keys < last))[:, None]
-        gap = at[:, :, None] - keys[:, None]
+        n_tokens = query.shape[2]
+        if self.legacy_layout:
+            if masks.attn_mask is not None or masks.key_padding_mask is not None:
+                raise ValueError("A layer with legacy_layout=True supports no masks. Leave it out.")
+            lacking = -n_tokens % self.window_size
+            query, key, value = (F.pad(x, (0, 0, 0, lacking)) for x in (query, key, value))
+        at = torch.arange(query.shape[2], device=query.device)
         if self.exact_window:
-            allowed = allowed & (gap.abs() <= window)
-        if masks.is_causal:
-            allowed = allowed & (gap >= 0)
-        inside = keys.clamp(0, n_tokens - 1)
-        bias = None
-        if masks.key_padding_mask is not None:
-            padding = checked_padding(masks.key_padding_mask, batch, n_tokens)
-            allowed = allowed & ~padding[:, None, inside][:, :, :, None]
-        if masks.attn_mask is not None:
-            whole = expanded_mask(masks.attn_mask, (batch, heads, n_tokens, n_tokens))
-            part = whole[:, :, at.clamp_max(n_tokens - 1)[:, :, None], inside[:, None]]
-            if part.dtype == torch.bool:
-                allowed = allowed & part
-            else:
-                bias = part
-                allowed = allowed & ~torch.isneginf(part)
-        return allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
-
-
-def _with_neighbors(x: Tensor, window: int, n_behind: int) -> Tensor:
-    """Each window (B, H, W, w, D) with the one before and `n_behind` after it, zeros outside."""
-    padded = F.pad(x, (0, 0, window, n_behind * window))
-    size = (2 + n_behind) * window
-    return padded.unfold(2, size, window).mT
+            near = (at[:, None] - at).abs() <= self.window_size
+        else:
+            window = at // self.window_size
+            near = (window[:, None] - window).abs() <= 1
+        if self.positions is not None:
+            middle = len(at) // 2
+            query = self.positions.turn(query, at + self.rotary_offset, middle, is_key=False)
+            key = self.positions.turn(key, at, middle, is_key=True)
+        return self._dense(query, key, value, masks, near)[:, :, :n_tokens]

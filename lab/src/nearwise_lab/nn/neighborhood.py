@@ -7,23 +7,13 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.problem import check_whole, checked_padding
-from nearwise.nn.dropout import dropout
-from nearwise.nn.tokens.base import (
-    BlockOptions,
-    Masks,
-    TokenAttention,
-    check_tokens,
-    expanded_mask,
-)
+from nearwise.functional.tokens.problem import check_whole
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.sampling import grid_of
-
-# With fewer tokens per neighbor than this, all pairs under a mask are faster than gathered rows.
-_DENSE_BELOW = 32
 
 
 class NeighborhoodAttention(TokenAttention):
-    """What the layers for a line and for a grid share."""
+    """What the layers for a line and for a grid share: all pairs are scored, under a mask."""
 
     n_dims: int
 
@@ -71,98 +61,26 @@ class NeighborhoodAttention(TokenAttention):
         """Shape of the grid of tokens after the prefix."""
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        n_prefix = self.num_prefix_tokens
+        n_prefix, n_tokens = self.num_prefix_tokens, query.shape[2]
         if masks.is_causal and n_prefix:
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
-        if query.shape[2] == 0:  # no grid
-            return self._dense(query, key, value, masks)
-        near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
-        if query.shape[2] <= _DENSE_BELOW * near.shape[1]:
-            pattern = _pattern(near, allowed, query.shape[2])
-            return self._dense(query, key, value, masks, pattern)
-        local = self._attend_near(query[:, :, n_prefix:], key, value, masks, near, allowed)
-        return self._with_prefix(query, key, value, masks, local)
-
-    def _with_prefix(
-        self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, local: Tensor
-    ) -> Tensor:
-        """Put class and register tokens, which attend to all, before the others."""
-        n_prefix = self.num_prefix_tokens
-        if not n_prefix:
-            return local
-        first = self._dense(query[:, :, :n_prefix], key, value, self._of_prefix(masks, query))
-        return torch.cat([first, local], dim=2)
-
-    def _of_prefix(self, masks: Masks, query: Tensor) -> Masks:
-        """Take the part of the masks for class and register tokens, which attend to all."""
-        mask = masks.attn_mask
-        if mask is not None:
-            n_tokens = query.shape[2]
-            mask = expanded_mask(mask, (*query.shape[:2], n_tokens, n_tokens))
-            mask = mask[:, :, : self.num_prefix_tokens]
-        return Masks(mask, masks.key_padding_mask)
-
-    def _neighbors(self, n_tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Keys (n, K) of every token after the prefix and whether it may attend to them."""
-        grid = self._grid(n_tokens)
-        near = torch.zeros((), dtype=torch.int64, device=device)
-        allowed = torch.ones((), dtype=torch.bool, device=device)
-        for axis, length in enumerate(grid):
-            along, inside = neighbors_along(
+        near = torch.ones(1, 1, dtype=torch.bool, device=query.device)
+        for axis, length in enumerate(self._grid(n_tokens - n_prefix) if n_tokens else (0,)):
+            along = neighbors_along(
                 length,
                 self.kernel_size[axis],
                 self.stride[axis],
                 self.dilation[axis],
                 self.causal[axis],
-                device,
+                query.device,
             )
-            # Coordinates so far by those of this axis, neighbors so far by those along it.
-            near = (near[..., None, :, None] * length + along[:, None]) if axis else along
-            allowed = (allowed[..., None, :, None] & inside[:, None]) if axis else inside
-            if axis:
-                near, allowed = (x.flatten(0, 1).flatten(1) for x in (near, allowed))
-        near = near + self.num_prefix_tokens
-        prefix = torch.arange(self.num_prefix_tokens, device=device).expand(len(near), -1)
-        everywhere = torch.ones_like(prefix, dtype=torch.bool)
-        return torch.cat([prefix, near], dim=1), torch.cat([everywhere, allowed], dim=1)
-
-    def _attend_near(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        masks: Masks,
-        near: Tensor,
-        allowed: Tensor,
-    ) -> Tensor:
-        """Attend from the tokens after the prefix to their keys."""
-        batch, heads, n_queries, width = query.shape
-        n_prefix, n_keys = self.num_prefix_tokens, key.shape[2]
-        bias = None
-        if masks.key_padding_mask is not None:
-            padding = checked_padding(masks.key_padding_mask, batch, n_keys)
-            allowed = allowed & ~padding[:, None, near]
-        if masks.is_causal:
-            allowed = allowed & (near <= torch.arange(n_queries, device=near.device)[:, None])
-        if masks.attn_mask is not None:
-            whole = expanded_mask(masks.attn_mask, (batch, heads, n_keys, n_keys))
-            part = whole[:, :, n_prefix:].gather(-1, near.expand(batch, heads, -1, -1))
-            if part.dtype == torch.bool:
-                allowed = allowed & part
-            else:
-                bias, allowed = part, allowed & ~torch.isneginf(part)
-        is_empty = ~allowed.any(dim=-1, keepdim=True)
-        keys, values = (
-            x.index_select(2, near.flatten()).view(batch, heads, *near.shape, width)
-            for x in (key, value)
-        )
-        scores = (keys @ query[..., None])[..., 0] * self.scale
-        if bias is not None:
-            scores = scores + bias
-        scores = scores.masked_fill(~allowed, -torch.inf).masked_fill(is_empty, 0.0)
-        weights = torch.softmax(scores, dim=-1).masked_fill(is_empty, 0.0)
-        weights = dropout(weights, self._dropout)
-        return (weights[..., None, :] @ values)[..., 0, :]
+            # Tokens at the same place of one axis and of the other.
+            both = near[:, None, :, None] & along[:, None]
+            near = both.flatten(2).flatten(0, 1)
+        if n_prefix:  # they attend to all, and all to them
+            near = torch.cat([near.new_ones(len(near), n_prefix), near], dim=1)
+            near = torch.cat([near.new_ones(n_prefix, near.shape[1]), near])
+        return self._dense(query, key, value, masks, near)
 
 
 class NeighborhoodAttention1D(NeighborhoodAttention):
@@ -278,21 +196,15 @@ class NeighborhoodAttention2D(NeighborhoodAttention):
         return grid_of(n_tokens, size, self.num_prefix_tokens)
 
 
-def _pattern(near: Tensor, allowed: Tensor, n_tokens: int) -> Tensor:
-    """Tokens that each token may attend to (N, N), from keys (n, K) after the prefix."""
-    counts = torch.zeros(len(near), n_tokens, device=near.device)
-    grid = counts.scatter_add(1, near, allowed.to(counts.dtype)) > 0
-    return torch.cat([grid.new_ones(n_tokens - len(near), n_tokens), grid])
-
-
 def neighbors_along(
     length: int, kernel: int, stride: int, dilation: int, causal: bool, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Positions (length, kernel) of the neighbors along one axis, and which of them count.
+) -> Tensor:
+    """Which tokens attend to which along one axis, (length, length).
 
     Raises ValueError if a window does not fit.
     """
-    check_window(length, kernel, dilation)
+    if length:
+        check_window(length, kernel, dilation)
     at = torch.arange(length, device=device)
     # Tokens one dilation apart form a group of their own, within which windows are dense.
     group, rank = at % dilation, at // dilation
@@ -303,11 +215,9 @@ def neighbors_along(
     else:
         leader = (rank // stride * stride + stride // 2).minimum(size - 1)
         start = (leader - kernel // 2).clamp_min(0).minimum(size - kernel)
-    inside = start[:, None] + torch.arange(kernel, device=device)
-    allowed = inside < size[:, None]
-    if causal:
-        allowed = allowed & (inside <= rank[:, None])
-    return inside.minimum(size[:, None] - 1) * dilation + group[:, None], allowed
+    offset = rank - start[:, None]
+    near = (group == group[:, None]) & (offset >= 0) & (offset < kernel)
+    return near & (rank <= rank[:, None]) if causal else near
 
 
 def check_window(length: int, kernel: int, dilation: int) -> None:

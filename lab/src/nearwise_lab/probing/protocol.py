@@ -20,7 +20,6 @@ from nearwise.probes.encoders import Encoder, fingerprint_of
 from nearwise.probes.features import (
     POOLS,
     FeatureSet,
-    FeatureType,
     Precision,
     extract_features,
     refuse_cls,
@@ -76,10 +75,8 @@ def evaluate(
     seeds: Sequence[int] = (0,),
     batch_size: int = 256,
     device: str = "cpu",
-    dtype: FeatureType = "float32",
     precision: Precision = "float32",
     views: int = 1,
-    refit: bool = True,
     folder: str | os.PathLike[str] | None = None,
     shared: bool = False,
     cache: str | os.PathLike[str] | None = None,
@@ -88,8 +85,8 @@ def evaluate(
     """Measure what probes read out of frozen encoders.
 
     Probes are fitted on the training part; whatever is chosen is chosen on the validation part,
-    whose rows then join those that are learned from; the test part is read once, by what was
-    chosen.
+    whose rows then join those that k-NN, attention and linear probes learn from (networks keep
+    their best epoch); the test part is read once, by what was chosen.
 
     Parameters
     ----------
@@ -107,22 +104,19 @@ def evaluate(
         Draws of the contexts; a full context has only the first.
     seeds : sequence of int, default=(0,)
         Of the probes. Those that draw nothing are measured with each all the same.
-    batch_size, dtype, precision
+    batch_size, precision
         As for `extract_features`.
     device : str, default="cpu"
         Of encoders and probes.
     views : int, default=1
         Views of each training image; the other parts have one.
-    refit : bool, default=True
-        Whether k-NN, attention and linear probes learn from the validation rows too, once k, heads
-        and C are chosen. Networks keep their best epoch and are not trained again.
     folder : path, optional
         Where records are kept as they finish. What is there is not measured again. It may hold
         other encoders, probes, pools, contexts, draws and seeds of the same rows and settings.
     shared : bool, default=False
-        Let the folder hold anything else too: other rows, `views`, `refit`, `dtype` or
-        `precision`, and other weights or probes under the same name. Then `read_records` mixes
-        them, and only what `evaluate` returns is of one kind.
+        Let the folder hold anything else too: other rows, `views` or `precision`, and other
+        weights or probes under the same name. Then `read_records` mixes them, and only what
+        `evaluate` returns is of one kind.
     cache : path, optional
         Where features are kept; default ``folder/features``.
     progress : callable (what, done, all), optional
@@ -157,9 +151,9 @@ def evaluate(
     if cache is None and folder is not None:
         cache = Path(folder) / "features"
     digests = [digest_of_part(part) for part in parts]
-    options = {"dtype": dtype, "precision": precision, "device": device, "batch_size": batch_size}
+    options = {"precision": precision, "device": device, "batch_size": batch_size}
     prints = {name: _fingerprint(encoder, parts) for name, encoder in encoders.items()}
-    conditions = [digests, dtype, precision, views, refit]
+    conditions = [digests, precision, views]
     sources = {
         "encoder": {name: hashed(text) for name, text in prints.items()},
         "probe": {name: hashed(_described(make(0, device, {}))) for name, make in named.items()},
@@ -168,7 +162,7 @@ def evaluate(
     keys = []
     for cell in cells:
         probe_text = _described(named[cell.probe](cell.seed, device, {}))
-        keys.append(_key(cell, prints[cell.encoder], probe_text, digests, options, (views, refit)))
+        keys.append(_key(cell, prints[cell.encoder], probe_text, digests, options, views))
     if not shared:
         kept.refuse_others(sources, keys)
     features: tuple[Any, Parts] | None = None
@@ -185,7 +179,7 @@ def evaluate(
             features = place, _features(encoders[cell.encoder], parts, cell, options, views, cache)
         probe = named[cell.probe](cell.seed, device, features[1].train.meta)
         with whole_or_nothing():
-            record = _measured(probe, features[1], cell, digests[2], refit)
+            record = _measured(probe, features[1], cell, digests[2])
         record["source"] = source_of(record, sources)
         record["key"] = key
         kept.add(record)
@@ -280,13 +274,13 @@ def _key(
     probe: str,
     digests: list[str],
     options: Mapping[str, Any],
-    more: tuple[int, bool],
+    views: int,
 ) -> str:
     """Hash of all that decides a record."""
     seen = [cell.encoder, cell.probe, cell.pool, str(cell.context), cell.draw, cell.seed]
     batch = options["batch_size"] if cell.context.kind == "per-batch" else None
-    decides = [seen, fingerprint, probe, digests, options["dtype"], options["precision"]]
-    return hashed(json.dumps([*decides, more, batch]), 24)
+    decides = [seen, fingerprint, probe, digests, options["precision"], views, batch]
+    return hashed(json.dumps(decides), 24)
 
 
 def _features(
@@ -332,11 +326,11 @@ def _projected(parts: Parts, seed: int) -> Parts:
     )
 
 
-def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str, refit: bool) -> Record:
+def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str) -> Record:
     train, validation, test = parts
     assert test.y is not None  # `as_probe_data` saw to it
     started = time.perf_counter()
-    again: dict[str, Any] = {"refit": True} if refit and probe.can_refit else {}
+    again: dict[str, Any] = {"refit": True} if probe.can_refit else {}
     probe.fit(train.X, train.y, validation=(validation.X, validation.y), **again)
     _synchronize()
     fit_seconds = time.perf_counter() - started

@@ -101,20 +101,9 @@ def unpacked_nll(text: str) -> NDArray[np.float64]:
 
 
 def rows_of(record: Mapping[str, Any], measure: RowMeasure) -> NDArray[np.float64]:
-    """Accuracy or NLL of each test row of a record, (n,).
-
-    Raises
-    ------
-    ValueError
-        If the record is of an earlier version, which kept no NLL of rows.
-    """
+    """Accuracy or NLL of each test row of a record, (n,)."""
     if measure == "accuracy":
         return unpacked(record["correct"], record["n"]).astype(np.float64)
-    if "row_nll" not in record:
-        raise ValueError(
-            f"The record of {record['encoder']} under {record['probe']} keeps no NLL of its rows: "
-            "an earlier version wrote it. Measure it again, in another folder."
-        )
     return unpacked_nll(record["row_nll"])
 
 
@@ -178,11 +167,7 @@ class RecordFile:
             same name.
         """
         for key, record in self.found.items():
-            what = None
-            if "source" not in record:
-                what = "an earlier version of nearwise, which do not say what they are of"
-            elif key not in keys:
-                what = _what_differs(record, sources)
+            what = None if key in keys else _what_differs(record, sources)
             if what is not None:
                 raise ValueError(
                     f"{self.path} holds records of {what}. These would be mixed up with them: "

@@ -18,8 +18,7 @@ from nearwise_lab.experiments.representations.settings import StudyConfig
 from nearwise_lab.experiments.side_by_side import Progress
 from nearwise_lab.field_training.run import reconstruction_errors
 from nearwise_lab.geometry.describe import describe_geometry
-from nearwise_lab.geometry.directions import alignment
-from nearwise_lab.geometry.likeness import cka
+from nearwise_lab.geometry.directions import alignment, cka
 from nearwise_lab.geometry.neighborhoods import neighbor_overlap, trustworthiness
 from nearwise_lab.probing.data import LabeledImages, ProbeData
 

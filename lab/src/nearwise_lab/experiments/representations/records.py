@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise_lab.comparisons import PairedDifference
+from nearwise_lab.comparisons import PairedDifference, crossed_difference
 from nearwise_lab.experiments.representations.arms import ENCODERS
-from nearwise_lab.geometry.crossed import crossed_difference
 
 PROBES = ("knn", "attention", "linear", "transformer")
 MAIN, POOLING, PROTOCOL = "main", "pooling", "protocol"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from torch.utils import backend_registration
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
+PATHS = (ROOT / "src", ROOT / "lab" / "src", ROOT)
 _PROGRAM = """
 import sys
 import torch
@@ -72,7 +73,7 @@ def test_training_mixes_no_devices(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(tmp_path)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))},
         capture_output=True,
         text=True,
         timeout=300,

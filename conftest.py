@@ -45,7 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
     class PagesApart(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if "test_readme.py" in nodeid else super()._split_scope(nodeid)
+            return nodeid if "::test_code_blocks_run[" in nodeid else super()._split_scope(nodeid)
 
     return PagesApart(config, log)
 

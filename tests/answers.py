@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from nearwise_lab.corrupt import label_noise
 from sklearn.datasets import load_digits
 
 from nearwise import AttnKNNClassifier, review
-from tests.classifier.cases import attn_knn, blobs, table
+from tests.classifier.cases import attn_knn, blobs, table, wrong_labels
 from tests.classifier.image_cases import QUICK as IMAGES
 from tests.classifier.image_cases import patches
 
@@ -41,7 +40,7 @@ def embeddings(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def noisy(X, y) -> tuple:
     """Give a fifth of the rows a wrong label."""
-    return X, label_noise(y, 0.2, seed=1)
+    return X, wrong_labels(y, 0.2, seed=1)
 
 
 def fit(X, y, views=None, weight=None, **settings) -> tuple[AttnKNNClassifier, dict]:

@@ -11,7 +11,8 @@ import pytest
 
 import nearwise
 
-SOURCE = Path(__file__).parents[1] / "src" / "nearwise"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "nearwise"
 LEVELS = (
     {"functional", "html"},
     {"memory", "nn", "metrics", "data"},
@@ -168,6 +169,18 @@ def test_nothing_in_the_library_spells_the_lab():
     assert spelled == set()
 
 
+def test_no_test_of_the_library_imports_the_lab():
+    """The tests of the lab build on these; what is built from the sources has these alone."""
+    files = [ROOT / "conftest.py", *sorted((ROOT / "tests").rglob("*.py"))]
+    found = {
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in files
+        for line, name in imported_modules(parsed(path.read_text(encoding="utf-8")), ("tests",))
+        if name.split(".")[0] in ("nearwise_lab", "lab")
+    }
+    assert len(files) > 200 and found == set()
+
+
 @pytest.mark.parametrize("room", rooms(SOURCE))
 def test_every_room_has_a_place_in_the_order(room: str):
     assert room in RANK
@@ -230,7 +243,7 @@ def test_the_library_needs_no_extra_to_be_imported():
     assert result.returncode == 0, result.stderr
 
 
-API = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", nearwise.__all__)

@@ -3,7 +3,6 @@
 import doctest
 
 import pytest
-from nearwise_lab.nn.layers import TOKEN_LAYERS
 
 from nearwise import names
 from nearwise.names import did_you_mean, nearest_names
@@ -38,10 +37,6 @@ def test_several_names_are_told_once_each_and_best_first():
     known = ["mnist", "cifar100", "cifar10", "cifar10"]
     assert nearest_names("CIFAR", known, n=3) == ["cifar10", "cifar100"]
     assert did_you_mean("CIFAR", known, n=3) == " Did you mean 'cifar10' or 'cifar100'?"
-
-
-def test_a_layer_called_knn_is_knn_attention():
-    assert nearest_names("KNN", TOKEN_LAYERS) == ["KNNAttention"]
 
 
 def test_the_examples_hold():

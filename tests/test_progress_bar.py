@@ -5,7 +5,6 @@ import re
 import time
 
 import pytest
-from nearwise_lab.experiments.progress import shown_bar
 from rich.console import Console
 
 from nearwise import progress_bar
@@ -80,18 +79,6 @@ def test_a_fit_writes_its_stages_and_epochs(log):
         log.wait_for("forest")
         progress.epoch("network", {"epoch": 3, "train_loss": 0.25}, 10)
         log.wait_for("network (3 of 10) loss 0.2500")
-
-
-def test_a_comparison_shows_the_stages_of_the_fits_in_it(log):
-    with shown_bar(4, True, "runs") as bar:
-        bar.show("iris · attention · seed 0")
-        with Progress(0) as progress:
-            progress.stage("forest")
-            log.wait_for("iris · attention · seed 0 · forest (0 of 4)")
-            progress.epoch("network", {"epoch": 3}, 10)
-            log.wait_for("seed 0 · network, epoch 3 of 10")
-        bar.skip()
-        log.wait_for("(1 of 4)")
 
 
 def test_stages_are_reported_within_the_block_only():

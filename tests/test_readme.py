@@ -3,20 +3,17 @@
 import re
 import runpy
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    p for f in ("README.md", "docs/*.md", "lab/README.md", "lab/docs/*.md") for p in ROOT.glob(f)
-]
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
-    "abstention", "calibration", "guide", "images", "label-noise", "long-tail",
-    "memory-attention", "neural-fields", "prediction-sets", "probes", "representations",
-    "out-of-distribution", "streams", "token-attention",
-    "vit-training",
+    "abstention", "calibration", "guide", "images", "label-noise", "memory-attention",
+    "out-of-distribution", "prediction-sets", "probes", "streams", "token-attention",
 }  # fmt: skip
 FENCE = re.compile(
     r"(?P<note><!--\s*(?P<word>[\w-]+)(?::\s*(?P<reason>[^>]*?))?\s*-->\s*\n)?"
@@ -42,16 +39,20 @@ def python_blocks(text: str) -> list[tuple[int, str, str | None]]:
     return blocks
 
 
-def marked(page: Path):
-    """Leave pages whose fits take ten seconds and more to './run slow'."""
-    return pytest.param(page, marks=pytest.mark.slow if page.stem in SLOW else ())
+def each_page(pages: list[Path], slow: Collection[str] = ()) -> pytest.MarkDecorator:
+    """Every page; those in `slow`, whose fits take ten seconds and more, only in './run slow'."""
+    assert {page.stem for page in pages} >= set(slow)
+    marked = [pytest.param(p, marks=pytest.mark.slow if p.stem in slow else ()) for p in pages]
+    return pytest.mark.parametrize("page", marked, ids=lambda p: str(p.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize(
-    "page", [marked(page) for page in PAGES], ids=lambda p: str(p.relative_to(ROOT))
-)
+@each_page(PAGES, SLOW)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A page's blocks run in order as one script, as a reader would run them."""
+    run_blocks(page, tmp_path, monkeypatch)
+
+
+def run_blocks(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a page's blocks in order as one script, as a reader would run them."""
     script = []
     for line, code, reason in python_blocks(page.read_text(encoding="utf-8")):
         if reason is not None:
@@ -59,9 +60,9 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             continue
         # blank lines put every block on its own line number, so a traceback points into the page
         script += [""] * (line - 1 - len(script)) + code.splitlines()
-    path = tmp_path / f"{page.stem}.py"
+    path = folder / f"{page.stem}.py"
     path.write_text("\n".join(script) + "\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     with warnings.catch_warnings():
         warnings.resetwarnings()
         warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
@@ -74,8 +75,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@each_page(PAGES)
 def test_links_lead_to_files_and_headings(page: Path):
+    check_links(page)
+
+
+def check_links(page: Path) -> None:
+    """Every link within the repository leads to a file, and to a heading where it names one."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for link in re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", text):
         name, _, heading = "".join(link).partition("#")
@@ -98,8 +104,3 @@ def test_blocks_are_found_with_their_lines_and_reasons():
         (13, "y = 2\n", "needs a server"),
         (19, "if x:\n    z = 3\n", None),
     ]
-
-
-def test_there_is_a_readme_to_test():
-    assert (ROOT / "README.md").exists()
-    assert {page.stem for page in PAGES} > SLOW

@@ -42,6 +42,23 @@ def table(n=120, seed=0):
     return frame, np.array(["no", "yes"])[y]
 
 
+def wrong_labels(y, rate, seed=0):
+    """Give a share of the rows another label, each other one equally likely."""
+    classes, codes = np.unique(y, return_inverse=True)
+    rng = np.random.default_rng(seed)
+    changed = rng.permutation(len(codes))[: int(rate * len(codes) + 0.5)]
+    steps = rng.integers(1, len(classes), size=len(codes))
+    codes[changed] = (codes[changed] + steps[changed]) % len(classes)
+    return classes[codes]
+
+
+def drawn_labels(y, transition):
+    """Draw every row's label from its class's row of `transition`."""
+    classes, codes = np.unique(y, return_inverse=True)
+    draws = np.random.default_rng(0).random(len(codes))
+    return classes[(draws[:, None] >= np.cumsum(transition, axis=1)[codes]).sum(axis=1)]
+
+
 def attn_knn(*args, **parameters):
     """Make the classifier from parameters and settings in one list."""
     names = [name for name in parameters if name in Settings.model_fields]

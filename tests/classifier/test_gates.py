@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from nearwise_lab.corrupt import label_noise
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import IMPLIED
@@ -14,7 +13,7 @@ from nearwise.classifier.noise.noisy_labels import (
     true_log_proba,
 )
 from nearwise.metrics import ece, nll
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, wrong_labels
 
 TRANSITION = torch.tensor([[0.7, 0.2, 0.1], [0.05, 0.8, 0.15], [0.3, 0.1, 0.6]]).double()
 HALF = torch.tensor([[0.7, 0.3], [0.3, 0.7]]).double()
@@ -58,7 +57,7 @@ def test_powers_cannot_undo_the_noise_of_two_classes_and_predictions_of_true_lab
 
 def test_a_folder_whose_base_has_predictions_of_true_labels_opens(tmp_path):
     X, y = blobs(240, 3, spread=0.9)
-    given = label_noise(y, 0.3, seed=1)
+    given = wrong_labels(y, 0.3, seed=1)
     model = attn_knn(label_noise=0.3, **{**CHEAP, "estimator": logistic()}).fit(X, given)
     models = model._predictor.row_models
     left_out = {"LogisticRegression": np.log([[0.6, 0.3, 0.1]])}

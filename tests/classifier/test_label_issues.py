@@ -3,17 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
-from nearwise_lab.corrupt import label_noise
 from sklearn.metrics import average_precision_score
 
 from nearwise import review
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one, wrong_labels
 
 
 @pytest.fixture(scope="module")
 def planted():
     X, y = blobs(240, 3, spread=0.7)
-    return X, y, label_noise(y, 0.1, seed=0)
+    return X, y, wrong_labels(y, 0.1)
 
 
 @pytest.fixture(scope="module", params=[None, "auto"], ids=str)

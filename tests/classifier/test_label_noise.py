@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from nearwise_lab.corrupt import label_noise
 
 from nearwise import review
 from nearwise.classifier import AttnKNNClassifier, audited_transition
@@ -31,7 +30,16 @@ from nearwise.classifier.noise.transition import (
 )
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.classifier.progress import Progress
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, sums_to_one
+from tests.classifier.cases import (
+    CHEAP,
+    attn_knn,
+    blobs,
+    drawn_labels,
+    logistic,
+    same,
+    sums_to_one,
+    wrong_labels,
+)
 from tests.classifier.image_cases import QUICK, patches
 
 CLASSES = np.array(["a", "b", "c"])
@@ -47,13 +55,13 @@ def sure_proba(n, seed=0, confidence=0.97):
     top = rng.integers(0, 3, n)
     proba = np.where(np.eye(3)[top] == 1, confidence, (1 - confidence) / 2)
     true = np.array([rng.choice(3, p=p) for p in proba])
-    return proba, true, label_noise(true, 0.3, seed=seed, classes=np.arange(3))
+    return proba, true, wrong_labels(true, 0.3, seed=seed)
 
 
 @pytest.fixture(scope="module")
 def noisy():
     X, y = blobs(240, 3, spread=0.9)
-    return X, y, label_noise(y, 0.3, seed=1)
+    return X, y, wrong_labels(y, 0.3, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +125,7 @@ def test_checked_rows_say_how_labels_come_about():
     given = drawn_labels(true, matrix)
     np.testing.assert_allclose(audited_transition(given, true), matrix, atol=0.03)
     few = np.random.default_rng(0).permutation(len(true))[:400]
-    found = audited_transition(label_noise(true, 0.3, seed=1)[few], true[few])
+    found = audited_transition(wrong_labels(true, 0.3, seed=1)[few], true[few])
     np.testing.assert_allclose(found, even(0.3), atol=0.06)  # classes err alike
     wider = audited_transition(given, true, classes=["a", "b", "c", "d"])
     np.testing.assert_allclose(wider.sum(axis=1), 1)
@@ -291,7 +299,7 @@ def test_networks_of_images_start_from_posterior_labels_and_correct_them():
 def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tmp_path):
     images, y = patches(300, side=16, channels=3)
     truth = np.unique(y, return_inverse=True)[1]
-    given = label_noise(y, 0.25, seed=0)
+    given = wrong_labels(y, 0.25)
     train = {"epochs": 16, "batch_size": 32}  # a network of all rows learns the wrong labels too
     changes = {"embedder": "fast-cnn", "train": train, "label_noise": "auto"}
     model = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
@@ -323,7 +331,7 @@ def test_of_many_images_smaller_networks_look_for_wrong_labels(
     monkeypatch.setattr(image_networks, "fit_apart", spy)
     train = {"epochs": 6, "batch_size": 32}
     changes = {"embedder": kind, "embedder_options": options, "train": train}
-    given = label_noise(y, 0.2, seed=0)
+    given = wrong_labels(y, 0.2)
     model = attn_knn(**QUICK | changes, label_noise=0.2).fit(images, given)
     expected = options if widths is None else {"widths": widths}
     assert trained == [(expected, epochs)] * 2
@@ -346,7 +354,7 @@ def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_
 )
 def test_a_class_too_rare_for_every_fold_stops_nothing(rare, flipped, noise):
     y = np.repeat([0, 1], [300 - rare, rare])
-    given = label_noise(y, flipped, seed=0) if flipped else y
+    given = wrong_labels(y, flipped) if flipped else y
     X = np.random.default_rng(0).normal(size=(300, 4))
     model = attn_knn(label_noise=noise, **{**CHEAP, "estimator": logistic()}).fit(X, given)
     assert sums_to_one(model.predict_proba(X))

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from nearwise_lab.corrupt import label_noise
 
 from nearwise import review
 from nearwise.classifier import AttnKNNClassifier
@@ -21,7 +20,7 @@ from nearwise.classifier.noise.transition import Transition, signal_of, taken_in
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.classifier.progress import Progress
 from nearwise.cli.answer_columns import wrong_labels_line
-from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one, wrong_labels
 
 
 def estimate(rate, low, high):
@@ -143,7 +142,7 @@ def test_where_people_err_on_hard_rows_the_rate_follows_what_networks_agree_on()
 
 def test_networks_that_agree_on_the_same_mistakes_do_not_raise_a_rate_that_labels_bear_out():
     keys, truth, _ = hard_rows(12_000)
-    given = label_noise(truth, 0.1, seed=0)
+    given = wrong_labels(truth, 0.1)
     agreement = (keys.argmax(1) == truth).mean() + 0.03
     notes = [sought(keys, given, agreed)[1] for agreed in (agreement, None)]
     assert notes[0]["rate"] == notes[1]["rate"] == pytest.approx(0.1, abs=0.015)
@@ -205,7 +204,7 @@ def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
 @pytest.fixture(scope="module")
 def informative():
     X, y = blobs(150, 3, spread=0.6)
-    given = label_noise(y, 0.3, seed=0)
+    given = wrong_labels(y, 0.3)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = attn_knn(label_noise="auto", **CHEAP).fit(X, given)

@@ -1,19 +1,13 @@
 """Searches, heads and networks on an accelerator, as far as a CPU can tell."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from torch.utils import backend_registration
 
 from nearwise.classifier.model.row_models import StageSpace
 from tests.classifier.cases import CHEAP, attn_knn, blobs
+from tests.reference.strict_program import run_program
 
-ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import sys
 import numpy as np
@@ -60,21 +54,9 @@ for name, value in plain.items():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch cannot register a device in Python",
-)
 @pytest.mark.parametrize("what", ["table", "images"])
 def test_everything_runs_on_an_accelerator_and_nothing_is_mixed(what, tmp_path):
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(tmp_path / "model"), what],
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert not done.returncode, done.stderr[-3000:]
+    run_program(_PROGRAM, tmp_path / "model", what)
 
 
 def test_searches_in_plain_torch_predict_as_the_compiled_ones_do():

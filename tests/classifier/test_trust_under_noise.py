@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from nearwise_lab.corrupt import label_noise
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.classifier.uncertainty.selective import bernstein_bound
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, wrong_labels
 
 RATE = 0.3
 SETTINGS = {**CHEAP, "estimator": logistic()}
@@ -16,7 +15,7 @@ SETTINGS = {**CHEAP, "estimator": logistic()}
 @pytest.fixture(scope="module")
 def noisy():
     X, y = blobs(1200, 3, spread=1.5)
-    given = label_noise(y, RATE, seed=1)
+    given = wrong_labels(y, RATE, seed=1)
     model = attn_knn(label_noise=RATE, **SETTINGS).fit(X[:800], given[:800])
     return model, X, y, given
 
@@ -98,7 +97,7 @@ def test_where_all_rows_count_alike_the_bound_is_the_one_of_the_paper(rng):
 def test_a_new_class_counts_as_labelled():
     grown = attn_knn(label_noise=RATE, **SETTINGS)
     X_few, y_few = blobs(240, 3, spread=0.9)
-    grown.fit(X_few, label_noise(y_few, RATE, seed=1))
+    grown.fit(X_few, wrong_labels(y_few, RATE, seed=1))
     grown.add(X_few[:30] + 9.0, [3] * 30)
     truth = calibration_rows(grown._predictor, 4, 1).truth
     late = calibration_rows(grown._predictor, 4, 1).labels == 3
@@ -118,7 +117,7 @@ def noisy_tail():
     kept = tail_of(y)
     X, y = X[kept], y[kept]
     matrix = np.full((3, 3), 0.1) + 0.7 * np.eye(3)
-    given = label_noise(y, 0.2, seed=1)
+    given = wrong_labels(y, 0.2, seed=1)
     model = attn_knn(label_noise=matrix, class_prior="uniform", **SETTINGS).fit(X, given)
     return model, X, y, given, matrix, X_new, y_new
 

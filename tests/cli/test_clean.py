@@ -4,15 +4,14 @@ import io
 
 import pandas as pd
 import pytest
-from nearwise_lab.corrupt import label_noise
 
-from tests.classifier.cases import blobs
+from tests.classifier.cases import blobs, wrong_labels
 
 
 @pytest.fixture
 def table(tmp_path):
     X, y = blobs(120, 2, 3, spread=0.25)
-    given = label_noise(y, 0.1, seed=0)
+    given = wrong_labels(y, 0.1)
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=[["no", "yes"][c] for c in given])
     frame.to_csv(tmp_path / "train.csv", index=False)
     return tmp_path / "train.csv", set((given != y).nonzero()[0].tolist())

@@ -5,6 +5,7 @@ import errno
 import pytest
 import typer
 
+from nearwise import conditions
 from nearwise.cli.console import BUG, INTERRUPTED, USER_ERROR, reported, show_tracebacks
 
 
@@ -115,3 +116,11 @@ def test_a_wrong_option_is_refused_in_words_of_ours(nearwise, line):
     option = next(word for word in line.split() if word.startswith("--"))
     assert result.exit_code == 2 and f"Invalid value for '{option}'" in result.err
     assert "Value error" not in result.err and "pydantic" not in result.err
+
+
+def test_an_installation_without_a_page_says_so(nearwise, tables, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(conditions, "entry_points", lambda **chosen: ())
+    page = tmp_path / "report.html"
+    result = nearwise("evaluate", trained, tables / "test.csv", "--report", page)
+    assert result.exit_code == 2
+    assert "entry point 'evaluate' of the group 'nearwise.pages'" in result.err

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from nearwise_lab.data import load_dataset
-from nearwise_lab.experiments import read_records
+from sklearn.datasets import load_breast_cancer
 
 KILLS = 20
 pytestmark = pytest.mark.slow
@@ -127,40 +126,9 @@ def test_kill_9_during_changes_loses_none_that_was_acknowledged(tables, trained,
     assert run("verify", model)
 
 
-def test_kill_9_during_compare_keeps_the_finished_rows(tmp_path):
-    methods = "knn-uniform,knn-distance,logistic"
-    command = ("compare", "iris", "--seeds", "0-9", "--methods", methods, "-q", "--out")
-    longest = seconds(*command, tmp_path / "whole")
-    out = tmp_path / "killed"
-    finished: list[set] = [set()]
-
-    def rows() -> set:
-        if not (out / "records.jsonl").exists():
-            return set()
-        return {(record.method, record.seed) for record in read_records(out)}
-
-    def check():
-        now = rows()
-        assert finished[0] <= now
-        finished[0] = now
-
-    kill_at_random(KILLS, longest, (*command, out), lambda: None, check)
-    run(*command, out)
-    assert len(rows()) == 30
-
-
 def test_a_killed_fit_resumes_to_the_result_of_an_unbroken_one(tmp_path):
-    frame = load_dataset("breast_cancer").to_frame()
-    frame.to_csv(tmp_path / "train.csv", index=False)
-    fit = (
-        "fit",
-        tmp_path / "train.csv",
-        "-t",
-        "class",
-        "--estimator",
-        "none",
-        "-q",
-    )
+    load_breast_cancer(as_frame=True).frame.to_csv(tmp_path / "train.csv", index=False)
+    fit = ("fit", tmp_path / "train.csv", "-t", "target", "--estimator", "none", "-q")
     longest = seconds(*fit, "-o", tmp_path / "whole")
     for share in (0.5, 0.7, 0.9):
         process = start(*fit, "-o", tmp_path / "broken", "--resume")
@@ -175,9 +143,8 @@ def test_a_killed_fit_resumes_to_the_result_of_an_unbroken_one(tmp_path):
 
 
 def test_ctrl_c_during_fit_exits_130_and_leaves_no_half_model(tmp_path):
-    frame = load_dataset("breast_cancer").to_frame()
-    frame.to_csv(tmp_path / "train.csv", index=False)
-    fit = ("fit", tmp_path / "train.csv", "-t", "class", "--estimator", "none")
+    load_breast_cancer(as_frame=True).frame.to_csv(tmp_path / "train.csv", index=False)
+    fit = ("fit", tmp_path / "train.csv", "-t", "target", "--estimator", "none")
     longest = seconds(*fit, "-o", tmp_path / "whole", "-q")
     for share in (0.3, 0.6, 0.8):
         model = tmp_path / f"model-{share}"

@@ -3,37 +3,34 @@
 import numpy as np
 import pandas as pd
 import pytest
-from nearwise_lab.data import load_dataset
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.model_selection import train_test_split
 
 from nearwise.data import Dataset, hold_out, split_dataset
 
 
-def labelled(y) -> Dataset:
+def labelled(y, **more) -> Dataset:
     y = np.asarray(y)
-    return Dataset("mine", pd.DataFrame({"a": range(len(y))}), y, "y", "table", "here")
+    return Dataset("mine", pd.DataFrame({"a": range(len(y))}), y, "y", "table", "here", **more)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 42])
 def test_the_split_is_scikit_learns_stratified_one(seed):
-    dataset = load_dataset("wine")
-    train, test = split_dataset(dataset, seed)
-    expected = train_test_split(
-        np.arange(178), test_size=0.2, stratify=dataset.y, random_state=seed
-    )
+    y = load_wine().target
+    train, test = split_dataset(labelled(y), seed)
+    expected = train_test_split(np.arange(178), test_size=0.2, stratify=y, random_state=seed)
     np.testing.assert_array_equal(train, expected[0])
     np.testing.assert_array_equal(test, expected[1])
 
 
 def test_the_parts_are_disjoint_and_together_everything():
-    train, test = split_dataset(load_dataset("iris"), 0, test_size=0.3)
+    train, test = split_dataset(labelled(load_iris().target), 0, test_size=0.3)
     assert sorted([*train, *test]) == list(range(150))
     assert len(test) == 45
 
 
 def test_other_seeds_give_other_rows():
-    dataset = load_dataset("iris")
+    dataset = labelled(load_iris().target)
     assert set(split_dataset(dataset, 0)[1]) != set(split_dataset(dataset, 1)[1])
 
 
@@ -75,10 +72,13 @@ def test_a_data_set_whose_parts_do_not_fit_is_refused(y, message):
         Dataset("mine", pd.DataFrame({"a": range(3)}), y, "y", "table", "here")
 
 
-def test_bundled_sets_are_split_by_scikit_learns_own_class_numbers():
-    _, y = load_breast_cancer(return_X_y=True)
-    expected = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=3)
-    train, test = split_dataset(load_dataset("breast_cancer"), 3)
+def test_strata_take_the_place_of_labels():
+    strata = load_breast_cancer().target
+    names = np.array(["malignant", "benign"])[strata]  # sorted the other way round
+    expected = train_test_split(
+        np.arange(len(names)), test_size=0.2, stratify=strata, random_state=3
+    )
+    train, test = split_dataset(labelled(names, strata=strata), 3)
     assert train.tolist() == expected[0].tolist()
     assert test.tolist() == expected[1].tolist()
 

@@ -3,6 +3,8 @@
 import numpy as np
 from torch import nn
 
+from nearwise.probes.encoders import seen_only
+
 
 def blobs(n: int = 200, width: int = 8, n_classes: int = 3, seed: int = 0, spread: float = 1.0):
     """Gaussian classes around random centres; labels are words."""
@@ -33,3 +35,23 @@ class Convolution(nn.Module):
     def encode(self, x, context=None):
         self.calls += 1
         return self.layer(x).flatten(2).transpose(1, 2)
+
+
+class Pixels:
+    """One token per pixel, in rows; those that are not seen are black."""
+
+    def __init__(self, side=6, channels=1):
+        self.token_dim, self.num_tokens = channels, side * side
+
+    def encode(self, x, context=None):
+        return seen_only(x, context).flatten(2).transpose(1, 2)
+
+
+class Points:
+    """The gray pixels that are seen, as a set."""
+
+    token_dim, num_tokens, ordered = 1, None, False
+
+    def encode(self, x, context=None):
+        points = x.flatten(2).transpose(1, 2)
+        return points if context is None else points.gather(1, context[:, :, None])

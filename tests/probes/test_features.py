@@ -3,35 +3,29 @@
 import numpy as np
 import pytest
 import torch
-from nearwise_lab.probing import Patches, Pixels, RandomInit, SparsePoints
 
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
 from nearwise.probes import FeatureSet, FunctionEncoder, extract_features, pool_tokens
 from nearwise.probes.encoders import fingerprint_of
 from nearwise.training import Augmentation
-from tests.probes.cases import Convolution, images
+from tests.probes.cases import Convolution, Pixels, Points, images
+
+ENCODERS = {
+    "pixels": Pixels(8),
+    "points": Points(),
+    "function": FunctionEncoder(lambda x: x.flatten(2).cumsum(2), torch.zeros(1, 1, 8, 8)),
+}
 
 
-def small_encoders():
-    yield "pixels", Pixels((8, 8), 1)
-    yield "patches", Patches(4, (8, 8), 1)
-    yield "points", SparsePoints((8, 8), 1)
-    yield "random", RandomInit(Convolution)
-    yield "function", FunctionEncoder(lambda x: x.flatten(2).cumsum(2), torch.zeros(1, 1, 8, 8))
+@pytest.fixture(params=ENCODERS)
+def encoder(request):
+    return ENCODERS[request.param]
 
 
-ENCODERS = pytest.mark.parametrize(
-    ("name", "encoder"), [pytest.param(*pair, id=pair[0]) for pair in small_encoders()]
-)
-
-
-@ENCODERS
 @pytest.mark.parametrize("context", ["full", "0.3", "0.3:fixed"])
-def test_what_an_image_gives_depends_on_neither_batch_nor_order(name, encoder, context):
+def test_what_an_image_gives_depends_on_neither_batch_nor_order(encoder, context):
     x = images(30, side=8)
-    if name == "random" and context != "full":
-        pytest.skip("a convolution sees no context")
     order = np.random.default_rng(1).permutation(30)
     options = {"pool": "flatten", "context": context}
     one = extract_features(encoder, x, **options)
@@ -43,8 +37,7 @@ def test_what_an_image_gives_depends_on_neither_batch_nor_order(name, encoder, c
 def test_a_context_per_batch_does_depend_on_the_batch():
     x = images(30)
     one, other = (
-        extract_features(SparsePoints((6, 6), 1), x, context="0.3:batch", batch_size=size).X
-        for size in (30, 7)
+        extract_features(Points(), x, context="0.3:batch", batch_size=size).X for size in (30, 7)
     )
     assert not np.allclose(one, other)
 
@@ -52,8 +45,7 @@ def test_a_context_per_batch_does_depend_on_the_batch():
 def test_another_draw_shows_other_points():
     x = images(10)
     draws = [
-        extract_features(Pixels((6, 6), 1), x, pool="flatten", context="0.3", draw=draw).X
-        for draw in (0, 1)
+        extract_features(Pixels(), x, pool="flatten", context="0.3", draw=draw).X for draw in (0, 1)
     ]
     assert ((draws[0] != 0) != (draws[1] != 0)).any()
 
@@ -91,8 +83,7 @@ def test_a_killed_extraction_goes_on_where_it_was(tmp_path, killed_after):
 
 def test_the_cache_tells_weights_images_contexts_and_settings_apart(tmp_path):
     x = images(12, side=8)
-    encoder = RandomInit(Convolution)
-    other = RandomInit(Convolution, seed=1)
+    encoder, other = Convolution(), Convolution()
 
     def folders(encoder=encoder, x=x, **options):
         extract_features(encoder, x, cache=tmp_path, **options)
@@ -132,12 +123,12 @@ def test_a_trained_encoder_is_left_in_its_mode_and_run_in_eval_mode():
 def test_views_are_of_training_rows_and_repeat():
     x = images(10, side=8)
     options = {"pool": "flatten", "views": 3}
-    one = extract_features(Pixels((8, 8), 1), x, np.arange(10), **options)
+    one = extract_features(Pixels(8), x, np.arange(10), **options)
     other = extract_features(
-        Pixels((8, 8), 1), x[5:], np.arange(5, 10), rows=np.arange(5, 10), batch_size=2, **options
+        Pixels(8), x[5:], np.arange(5, 10), rows=np.arange(5, 10), batch_size=2, **options
     )
     assert one.X.shape == (30, 64) and one.index.tolist() == list(range(10)) * 3
-    assert np.array_equal(one.X[:10], extract_features(Pixels((8, 8), 1), x, pool="flatten").X)
+    assert np.array_equal(one.X[:10], extract_features(Pixels(8), x, pool="flatten").X)
     assert not np.array_equal(one.X[10:20], one.X[:10])
     for view in range(3):
         assert np.array_equal(one.X[10 * view + 5 : 10 * view + 10], other.X[5 * view :][:5])
@@ -146,13 +137,13 @@ def test_views_are_of_training_rows_and_repeat():
 
 def test_views_are_crops_and_flips_only():
     with pytest.raises(ValueError, match="crops and flips only"):
-        extract_features(Pixels((6, 6), 1), images(3), views=2, augmentation=Augmentation(cutout=2))
+        extract_features(Pixels(), images(3), views=2, augmentation=Augmentation(cutout=2))
 
 
 def test_both_layouts_and_types_of_images_are_understood():
     x = images(5, side=6, channels=3)
     as_float = x.astype(np.float32).transpose(0, 3, 1, 2) / 255
-    encoder = Pixels((6, 6), 3)
+    encoder = Pixels(6, 3)
     one = extract_features(encoder, x, pool="flatten").X
     assert np.allclose(one, extract_features(encoder, as_float, pool="flatten").X)
     assert as_images(images(2, 5)[..., 0]).shape == (2, 1, 5, 5)
@@ -169,7 +160,7 @@ def test_both_layouts_and_types_of_images_are_understood():
 )
 def test_bad_images_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):
-        extract_features(Pixels((6, 6), 1), bad)
+        extract_features(Pixels(), bad)
 
 
 class Wrong:
@@ -217,13 +208,13 @@ def test_nan_features_are_refused_with_their_rows():
 
 def test_labels_of_another_length_are_refused():
     with pytest.raises(ValueError, match=r"labels have shape \(4,\) for 5 images"):
-        extract_features(Pixels((6, 6), 1), images(5), np.zeros(4))
+        extract_features(Pixels(), images(5), np.zeros(4))
     with pytest.raises(ValueError, match="y has 4 rows and X has 5"):
         FeatureSet(np.zeros((5, 2)), np.zeros(4))
 
 
 def test_options_that_do_not_fit_are_refused():
-    encoder, x = Pixels((6, 6), 1), images(3)
+    encoder, x = Pixels(), images(3)
     with pytest.raises(ValueError, match="no token of the whole image"):
         extract_features(encoder, x, pool="cls")
     with pytest.raises(ValueError, match="pool='median' is not known"):

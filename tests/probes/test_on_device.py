@@ -1,22 +1,15 @@
 """Encoders and probes on an accelerator, as far as a CPU can tell."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from torch.utils import backend_registration
 
-ROOT = Path(__file__).parents[2]
+from tests.reference.strict_program import run_program
+
 _PROGRAM = """
 import numpy as np
 import torch
 from nearwise.data import Context
-from nearwise_lab.nn.field import make_perceiver
-from nearwise_lab.probing import Pixels, RandomInit, SparsePoints
 from nearwise.probes import *
-from tests.probes.cases import blobs, images
+from tests.probes.cases import Pixels, Points, blobs, images
 from tests.probes.test_transformer import SMALL, tokens
 from tests.reference.strict_device import NAME, strict_device
 
@@ -26,8 +19,7 @@ T, ty = tokens(60)
 
 def flow(device):
     found = {}
-    for encoder in (Pixels((8, 8), 1), SparsePoints((8, 8), 1),
-                    RandomInit(lambda: make_perceiver("digits", random_state=0))):
+    for encoder in (Pixels(8), Points()):
         name = type(encoder).__name__
         made = extract_features(encoder, images(10, 8), device=device, views=2)
         found[name] = made.X
@@ -40,7 +32,7 @@ def flow(device):
     found["function"] = extract_features(lambda x: x.flatten(1) @ weight.T, images(10, 8),
                                          device=device).X
     for text in ("0.3", "0.3:fixed", "0.3:batch"):
-        made = extract_features(Pixels((8, 8), 1), images(10, 8), device=device,
+        made = extract_features(Pixels(8), images(10, 8), device=device,
                                 context=Context.parse(text))
         found[text] = made.X
     options = {"random_state": 0, "device": device}
@@ -68,17 +60,5 @@ for name, value in plain.items():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch cannot register a device in Python",
-)
 def test_probes_run_on_an_accelerator_and_nothing_is_mixed():
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert not done.returncode, done.stderr[-3000:]
+    run_program(_PROGRAM)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from nearwise_lab.nn.field import make_perceiver
 
 from nearwise.probes import TransformersEncoder, extract_features
 from tests.probes.cases import images
@@ -45,13 +44,3 @@ def test_a_residual_network_gives_its_map_row_by_row(tmp_path):
     tokens = encoder.encode(x)
     last = encoder.backbone.model((x - encoder.mean) / encoder.std).last_hidden_state
     assert torch.allclose(tokens[0, 1], last[0, :, 0, 1], atol=1e-5)
-
-
-def test_points_of_a_context_reach_a_neural_field():
-    field = make_perceiver("digits", random_state=0)
-    x = images(6, side=8)
-    whole, some, other = (
-        extract_features(field, x, context=c, draw=d).X
-        for c, d in (("full", 0), ("0.2", 0), ("0.2", 1))
-    )
-    assert not np.allclose(whole, some) and not np.allclose(some, other)

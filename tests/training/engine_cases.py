@@ -3,7 +3,6 @@
 import math
 
 import torch
-from nearwise_lab.training.runs import RunConfig, RunLoss
 from torch import nn
 
 from nearwise.training import BatchLoss, EngineConfig, train_epochs
@@ -30,12 +29,13 @@ def run(
     jitter=0.1,
     evaluated=None,
     kind=EngineConfig,
+    make_objective=lambda config, *loss: BatchLoss(*loss),
     last_rate=0.0,
     **options,
 ):
     """Train on two classes; `spoil` turns the loss of a step into NaN, `blow_up` its gradient.
 
-    Settings are of `kind`; the objective is a BatchLoss, or a RunLoss for a RunConfig.
+    Settings are of `kind`; `make_objective` is given them and what a BatchLoss takes.
     """
     model = make_model() if model is None else model
     x, y = make_rows()
@@ -59,8 +59,8 @@ def run(
     settings = {"epochs": 6, "batch_size": 32, "lr": 1e-2}
     settings |= {name: options.pop(name) for name in list(options) if name in kind.model_fields}
     options = {"seed": 0, "evaluate": evaluate, **options}
-    config, loss = kind(**settings), (model, batch_loss, N, options.pop("evaluate"))
-    objective = RunLoss(*loss, config) if kind is RunConfig else BatchLoss(*loss)
+    config = kind(**settings)
+    objective = make_objective(config, model, batch_loss, N, options.pop("evaluate"))
     objective.last_rate = last_rate
     return model, train_epochs(objective, config, **options)
 

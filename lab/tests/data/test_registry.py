@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from nearwise_lab.data import dataset_names, load_dataset
+from sklearn.datasets import load_breast_cancer
 
 from nearwise.data import split_dataset
 
@@ -59,6 +60,11 @@ def test_breast_cancer_labels_keep_their_meaning():
     dataset = load_dataset("breast_cancer")
     assert (dataset.y == "malignant").sum() == 212
     assert (dataset.y == "benign").sum() == 357
+
+
+def test_bundled_sets_are_split_by_scikit_learns_own_class_numbers():
+    dataset = load_dataset("breast_cancer")
+    np.testing.assert_array_equal(dataset.strata, load_breast_cancer().target)
 
 
 @pytest.mark.slow

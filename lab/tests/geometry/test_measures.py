@@ -14,7 +14,7 @@ from nearwise_lab.geometry.directions import (
 from nearwise_lab.geometry.neighborhoods import intrinsic_dimension
 
 from lab.tests.geometry.cases import CASES
-from tests.reference import geometry as slow
+from lab.tests.reference import geometry as slow
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -13,7 +13,7 @@ from nearwise_lab.geometry.neighborhoods import (
 from scipy.stats import skew
 
 from lab.tests.geometry.cases import CASES
-from tests.reference import geometry as slow
+from lab.tests.reference import geometry as slow
 
 DISTANCES = {"cosine": slow.cosine_distance, "euclidean": slow.euclidean}
 

@@ -7,10 +7,10 @@ from nearwise_lab.nn.convnn import ConvNNAttention
 from nearwise_lab.nn.dense import MultiHeadAttention
 from nearwise_lab.nn.kvt import KvtAttention
 
+from lab.tests.reference.token_layers import convnn as slow
 from nearwise.nn import KNNAttention, Sampling
 from nearwise.nn.tokens.base import Masks
 from tests.nn.tokens.cases import tokens
-from tests.reference.token_layers import convnn as slow
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 METRICS = ("matmul", "cosine", "euclidean")

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from lab.tests.nn.tokens.cases import CASES as OWN
 from nearwise.functional import attention_implementation
 from nearwise.nn import KNNAttention
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens
@@ -30,7 +31,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *OWN], ids=str)
 @pytest.mark.parametrize("training", [False, True])
 def test_every_product_of_a_layer_has_a_formula(case, training):
     with Operators() as operators, torch.no_grad(), attention_implementation("cpu"):
@@ -43,7 +44,7 @@ def test_every_product_of_a_layer_has_a_formula(case, training):
     assert count_flops(case.make(), tokens(1), training=training).total > 0
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *OWN], ids=str)
 def test_counts_grow_with_the_batch(case):
     layer = case.make()
     one, three = (count_flops(layer, tokens(n)).of() for n in (1, 3))

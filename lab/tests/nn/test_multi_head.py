@@ -4,7 +4,7 @@ import pytest
 import torch
 from nearwise_lab.nn import MultiHeadNeighborAttention
 
-from tests.reference.attention import slow_multi_head_weights
+from lab.tests.reference.attention import slow_multi_head_weights
 
 
 def neighborhood(lattice=False, n_rows=6, n_neighbors=5, dim=8, dtype=torch.float64):
@@ -79,3 +79,9 @@ def test_study_starts_with_zero_biases_and_its_temperature():
 def test_wrong_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadNeighborAttention(**arguments)
+
+
+def test_a_mask_of_integers_is_refused():
+    keep = torch.ones(2, 3, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"mask must be boolean.*torch.int64.*mask == 1"):
+        MultiHeadNeighborAttention(8)(torch.randn(2, 8), torch.randn(2, 3, 8), mask=keep)

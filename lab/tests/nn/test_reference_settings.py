@@ -8,7 +8,7 @@ from nearwise_lab.nn import load_reference_layer
 from nearwise_lab.nn.reference import reference_state
 
 from lab.tests.nn.test_reference import FIXTURES, load, part
-from tests.reference import published_layers as published
+from lab.tests.reference import published_layers as published
 
 DIM, N_TOKENS = 24, 17
 # Rotary angles have single precision.

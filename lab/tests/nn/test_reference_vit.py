@@ -4,8 +4,8 @@ import pytest
 import torch
 from nearwise_lab.nn import load_reference_vit
 
-from tests.reference import published_layers as published
-from tests.reference.vision_transformer import positions, random_weights, vision_transformer
+from lab.tests.reference import published_layers as published
+from lab.tests.reference.vision_transformer import positions, random_weights, vision_transformer
 
 ARGUMENTS = {
     "layer": "Attention",

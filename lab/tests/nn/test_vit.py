@@ -6,8 +6,8 @@ from nearwise_lab.nn.dense import MultiHeadAttention
 from nearwise_lab.nn.layers import TOKEN_LAYERS
 from nearwise_lab.nn.vit import DropPath, VisionTransformer
 
+from lab.tests.reference.vision_transformer import positions
 from nearwise.nn import KNNAttention
-from tests.reference.vision_transformer import positions
 
 SMALL = {"image_size": 32, "patch_size": 8, "n_classes": 5, "dim": 24, "depth": 2}
 OPTIONS = {
@@ -158,3 +158,9 @@ def test_mistakes_are_named(options, message):
 def test_images_of_another_size_are_refused():
     with pytest.raises(ValueError, match=r"\(batch, 3, 32, 32\); got \(2, 3, 28, 28\)"):
         make()(torch.zeros(2, 3, 28, 28))
+
+
+def test_empty_batches_pass():
+    logits = make()(torch.zeros(0, 3, 32, 32))
+    assert logits.shape == (0, 5)
+    logits.sum().backward()

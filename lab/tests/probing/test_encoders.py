@@ -18,7 +18,25 @@ from nearwise_lab.probing import (
 from nearwise.nn import ImageEmbedder
 from nearwise.probes import TransformersEncoder, extract_features
 from tests.probes.cases import Convolution, images
+from tests.probes.test_features import (
+    test_what_an_image_gives_depends_on_neither_batch_nor_order,
+)
 from tests.probes.test_pretrained import saved_vit
+
+__all__ = ["test_what_an_image_gives_depends_on_neither_batch_nor_order"]
+ENCODERS = {
+    "pixels": Pixels((8, 8), 1),
+    "patches": Patches(4, (8, 8), 1),
+    "points": SparsePoints((8, 8), 1),
+    "random": RandomInit(Convolution),
+}
+
+
+@pytest.fixture(params=ENCODERS)
+def encoder(request, context):
+    if request.param == "random" and context != "full":
+        pytest.skip("a convolution sees no context")
+    return ENCODERS[request.param]
 
 
 def test_pixels_and_patches_hold_the_image_and_points_their_places():
@@ -122,3 +140,13 @@ def test_files_that_hold_no_features_are_refused(tmp_path):
 def test_unordered_tokens_get_no_positions():
     assert make_probe("transformer", meta={"ordered": False}).positions is False
     assert make_probe("transformer", meta={"ordered": True}).positions is True
+
+
+def test_points_of_a_context_reach_a_neural_field():
+    field = make_perceiver("digits", random_state=0)
+    x = images(6, side=8)
+    whole, some, other = (
+        extract_features(field, x, context=c, draw=d).X
+        for c, d in (("full", 0), ("0.2", 0), ("0.2", 1))
+    )
+    assert not np.allclose(whole, some) and not np.allclose(some, other)

@@ -9,8 +9,8 @@ from nearwise_lab.training.augment import (
     rotate,
 )
 
+from lab.tests.reference.augmentation import slow_jitter_colors, slow_rotate
 from nearwise.training import Augmentation, augment
-from tests.reference.augmentation import slow_jitter_colors, slow_rotate
 from tests.training.image_cases import compare, noise
 
 

@@ -10,8 +10,8 @@ from nearwise_lab.training.losses import (
     weight_entropy,
 )
 
+from lab.tests.reference.losses import slow_contrastive
 from nearwise.nn import soft_targets
-from tests.reference.losses import slow_contrastive
 
 N, C = 20, 3
 

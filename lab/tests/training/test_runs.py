@@ -13,12 +13,23 @@ from torch import nn
 
 from nearwise.training import engine
 from tests.training.cases import same_weights, weights_of
-from tests.training.engine_cases import make_model, run, without_times
+from tests.training.engine_cases import make_model, without_times
+from tests.training.engine_cases import run as run_engine
+
+
+def run(*args, **options):
+    """Train by the settings and the objective of the lab's runs."""
+    return run_engine(
+        *args,
+        kind=RunConfig,
+        make_objective=lambda config, *loss: RunLoss(*loss, config),
+        **options,
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_training_lowers_the_loss(optimizer):
-    _, result = run(kind=RunConfig, optimizer=optimizer, epochs=8, lr=3e-2)
+    _, result = run(optimizer=optimizer, epochs=8, lr=3e-2)
     losses = [record["train"]["loss"] for record in result.history]
     assert losses[-1] < 0.75 * losses[0]
 
@@ -32,15 +43,15 @@ def test_training_lowers_the_loss(optimizer):
     ids=["averaged", "scaled"],
 )
 def test_a_broken_run_goes_on_to_the_result_of_an_unbroken_one(settings, tmp_path):
-    unbroken, expected = run(kind=RunConfig, **settings)
+    unbroken, expected = run(**settings)
 
     def break_off(record):
         if record["epoch"] == 3:
             raise KeyboardInterrupt
 
     with pytest.warns(UserWarning, match="interrupted in epoch 4 of 6"):
-        run(kind=RunConfig, **settings, checkpoint=tmp_path / "c", progress=break_off)
-    resumed, result = run(kind=RunConfig, **settings, checkpoint=tmp_path / "c")
+        run(**settings, checkpoint=tmp_path / "c", progress=break_off)
+    resumed, result = run(**settings, checkpoint=tmp_path / "c")
     assert same_weights(weights_of(resumed), weights_of(unbroken))
     assert without_times(result.history) == without_times(expected.history)
     assert result.best_epoch == expected.best_epoch
@@ -48,7 +59,7 @@ def test_a_broken_run_goes_on_to_the_result_of_an_unbroken_one(settings, tmp_pat
 
 @pytest.mark.parametrize("bad", [{"spoil": 7}, {"blow_up": 7}, {"blow_up": 8}], ids=str)
 def test_averaged_weights_that_are_not_finite_are_neither_kept_nor_saved(bad, tmp_path):
-    options = {"kind": RunConfig, "schedule": "constant", "ema_decay": 0.5, "jitter": 0}
+    options = {"schedule": "constant", "ema_decay": 0.5, "jitter": 0}
     good, _ = run(epochs=2, **options)
     broken = make_model()
     with pytest.raises(ValueError, match=r"no longer finite .* of epoch 3\. .*is of epoch 2\."):
@@ -65,12 +76,11 @@ def test_the_averaged_weights_are_evaluated_and_kept():
     settings = {"schedule": "constant", "ema_decay": 0.5}
     run(
         model,
-        kind=RunConfig,
         evaluate=lambda epoch: seen.append(weights_of(model)) or {},
         **settings,
     )
     assert same_weights(weights_of(model), seen[-1])
-    plain, _ = run(kind=RunConfig, schedule="constant", evaluate=None)
+    plain, _ = run(schedule="constant", evaluate=None)
     assert not same_weights(weights_of(model), weights_of(plain))
 
 
@@ -80,14 +90,14 @@ def test_evaluations_and_checkpoints_take_turns_and_the_last_epoch_has_both(tmp_
         engine, "save_checkpoint", lambda *args: written.append(args[2].epoch) or save(*args)
     )
     turns = {"evaluate_every": 2, "checkpoint_every": 3}
-    _, result = run(kind=RunConfig, epochs=5, checkpoint=tmp_path / "c", **turns)
+    _, result = run(epochs=5, checkpoint=tmp_path / "c", **turns)
     assert [bool(r["evaluation"]) for r in result.history] == [False, True, False, True, True]
     assert written == [0, 3, 5]
 
 
 def test_the_message_names_the_epoch_of_the_last_checkpoint(tmp_path):
     with pytest.raises(ValueError, match=r"of epoch 4\. .*is of epoch 2\."):
-        run(kind=RunConfig, spoil=10, checkpoint=tmp_path / "c", checkpoint_every=2)
+        run(spoil=10, checkpoint=tmp_path / "c", checkpoint_every=2)
 
 
 def test_rates_follow_warm_up_and_schedule():

@@ -1,16 +1,9 @@
-"""The token layers, the lab's among them, in the settings that every check runs through."""
+"""The token layers of the library in the settings that every check runs through."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from nearwise_lab.nn.branching import BranchingAttention, BranchingConv
-from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention
-from nearwise_lab.nn.kvt import KvtAttention
-from nearwise_lab.nn.local import LocalAttention
-from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise_lab.nn.sparse import SparseAttention
 
 from nearwise.nn import KNNAttention, Sampling
 
@@ -22,7 +15,8 @@ class Case:
     """A layer in one setting.
 
     `equivariant`: permuting tokens permutes the output. `causal`: it takes ``is_causal=True``.
-    `masked`: a mask reaches all it does. `prefix`: tokens before the grid.
+    `masked`: a mask reaches all it does. `drops`: it has weights that `attn_drop` can drop.
+    `takes_grids`: tokens may come as a grid.
     """
 
     name: str
@@ -31,6 +25,8 @@ class Case:
     equivariant: bool = False
     causal: bool = True
     masked: bool = True
+    drops: bool = True
+    takes_grids: bool = False
 
     def __str__(self):
         return self.name
@@ -46,8 +42,6 @@ class Case:
 
 K5 = {"n_neighbors": 5}
 CASES = [
-    Case("attention", MultiHeadAttention, {}, equivariant=True),
-    Case("attention-norm", MultiHeadAttention, {"qk_norm": True, "qkv_bias": True}, True),
     Case("knn", KNNAttention, K5, equivariant=True),
     Case("knn-norm", KNNAttention, {**K5, "qk_norm": True, "qkv_bias": True}, equivariant=True),
     Case("knn-cosine", KNNAttention, {**K5, "metric": "cosine"}, equivariant=True),
@@ -67,86 +61,12 @@ CASES = [
         equivariant=True,
     ),
     Case("knn-sampled", KNNAttention, {"n_neighbors": 3, "sampling": Sampling("line", 8)}),
-    Case("kvt", KvtAttention, K5, equivariant=True),
-    Case("convnn", ConvNNAttention, K5, equivariant=True),
-    Case(
-        "convnn-raw",
-        ConvNNAttention,
-        {**K5, "weighting": "raw", "metric": "cosine", "convolution": "standard"},
-        equivariant=True,
-    ),
-    Case(
-        "convnn-euclidean",
-        ConvNNAttention,
-        {**K5, "metric": "euclidean", "convolution": "depthwise-separable"},
-        equivariant=True,
-    ),
-    Case(
-        "convnn-random",
-        ConvNNAttention,
-        {"n_neighbors": 3, "sampling": "random", "num_samples": 8, "convolution": "standard"},
-        equivariant=True,
-        causal=False,
-    ),
-    Case(
-        "convnn-spatial",
-        ConvNNAttention,
-        {
-            "n_neighbors": 3,
-            "sampling": "line",
-            "num_samples": 8,
-            "coordinates": "1d",
-            "convolution": "standard",
-            "weighting": "raw",
-            "metric": "euclidean",
-            "self_score": 2.0,
-        },
-        causal=False,
-    ),
-    Case(
-        "convnn-grid",
-        ConvNNAttention,
-        {
-            "n_neighbors": 3,
-            "sampling": "grid",
-            "num_samples": 3,
-            "num_prefix_tokens": 1,
-            "coordinates": "2d",
-            "self_score": None,
-        },
-        causal=False,
-    ),
-    Case("local", LocalAttention, {"window_size": 4}),
-    Case(
-        "local-all",
-        LocalAttention,
-        {
-            "window_size": 4,
-            "qk_rmsnorm": True,
-            "use_xpos": True,
-            "prenorm": True,
-            "gate_values": True,
-            "exact_window": False,
-        },
-    ),
-    Case("local-causal", LocalAttention, {"window_size": 4, "causal": True}),
-    Case("natten-1d", NeighborhoodAttention1D, {"kernel_size": 5, "dilation": 2, "stride": 2}),
-    Case("natten-1d-causal", NeighborhoodAttention1D, {"kernel_size": 5, "causal": True}),
-    Case(
-        "natten-2d",
-        NeighborhoodAttention2D,
-        {"kernel_size": 3, "num_prefix_tokens": 1},
-        causal=False,
-    ),
-    Case("sparse-all", SparseAttention, {"mode": "all"}, equivariant=True),
-    Case("sparse-local", SparseAttention, {"mode": "local", "context": 5}),
-    Case("sparse-strided", SparseAttention, {"mode": "strided", "context": 4}),
-    Case("branching-attention", BranchingAttention, K5, equivariant=True),
-    Case("branching-attention-0", BranchingAttention, {**K5, "branch_ratio": 0}, True),
-    Case("branching-attention-1", BranchingAttention, {**K5, "branch_ratio": 1}, True),
-    Case("branching-conv", BranchingConv, {**K5, "branch_ratio": 0.3}, causal=False, masked=False),
-    Case("branching-conv-0", BranchingConv, {"branch_ratio": 0}, causal=False, masked=False),
 ]
+
+
+def one_each(cases):
+    """One setting of every class of layers."""
+    return list({case.layer: case for case in cases}.values())
 
 
 def tokens(batch=2, n_tokens=N_TOKENS, dim=DIM, seed=0, dtype=torch.float32):

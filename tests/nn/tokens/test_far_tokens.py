@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from nearwise_lab.nn.convnn import ConvNNAttention
 
 from nearwise.functional import attention_implementation
 from nearwise.memory import TokenMemory
@@ -14,13 +13,15 @@ K5 = {"n_neighbors": 5, "qkv_bias": True}
 LAYERS = {
     "knn": (KNNAttention, {**K5, "metric": "euclidean"}),
     "knn learned": (KNNAttention, {**K5, "metric": "euclidean", "learned_temperature": True}),
-    "convnn": (ConvNNAttention, {**K5, "metric": "euclidean"}),
-    "convnn sampled": (
-        ConvNNAttention,
-        {**K5, "metric": "euclidean", "sampling": "line", "num_samples": 9},
-    ),
     "memory": (MemoryAttention, {**K5, "metric": "euclidean", "n_recalled": 4}),
 }
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request):
+    torch.manual_seed(0)
+    kind, options = LAYERS[request.param]
+    return kind(DIM, HEADS, **options).eval()
 
 
 def outputs(layer, first, second):
@@ -34,11 +35,7 @@ def outputs(layer, first, second):
 
 @each_implementation
 @pytest.mark.parametrize("offset", [100.0, 1000.0, 10_000.0])
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_bias_common_to_queries_and_keys_changes_no_distances(name, offset, implementation):
-    torch.manual_seed(0)
-    kind, options = LAYERS[name]
-    layer = kind(DIM, HEADS, **options).eval()
+def test_a_bias_common_to_queries_and_keys_changes_no_distances(layer, offset, implementation):
     with torch.no_grad():
         layer.qkv.weight.mul_(8).round_(decimals=0)  # and whole numbers stay whole
         layer.qkv.bias.zero_()
@@ -68,12 +65,13 @@ def test_torchs_interface_too(implementation):
 
 @each_implementation
 @pytest.mark.parametrize("more", [{}, {"learned_temperature": True, "null_neighbor": True}])
-@pytest.mark.parametrize("kind", [KNNAttention, MemoryAttention, ConvNNAttention])
+@pytest.mark.parametrize("kind", [KNNAttention, MemoryAttention])
 def test_angles_in_half_precision_train(kind, more, implementation):
-    options = {"n_neighbors": 5, "metric": "cosine", **more}
-    if kind is ConvNNAttention:
-        options = {"n_neighbors": 5, "metric": "cosine", "weighting": "raw"}
-    layer = kind(DIM, HEADS, **options, dtype=torch.bfloat16)
+    angles_train(kind, implementation, **more)
+
+
+def angles_train(kind, implementation, **more):
+    layer = kind(DIM, HEADS, n_neighbors=5, metric="cosine", **more, dtype=torch.bfloat16)
     x = tokens(dtype=torch.bfloat16).requires_grad_()
     with attention_implementation(implementation):
         if kind is MemoryAttention:

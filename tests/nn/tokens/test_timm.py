@@ -9,13 +9,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from nearwise_lab.nn.convnn import ConvNNAttention
 
 from nearwise.nn import KNNAttention, Sampling
 from nearwise.nn.tokens import configured
-from tests.nn.tokens.cases import CASES, DIM, HEADS, tokens
-
-ONE_EACH = list({case.layer: case for case in CASES if hasattr(case.layer, "configured")}.values())
+from tests.nn.tokens.cases import DIM, HEADS, tokens
 
 
 class StandIn(type):
@@ -72,12 +69,11 @@ def images():
     return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
-def test_timm_builds_every_layer(make, case):
+def test_timm_builds_every_layer(make, layer_case):
     of_timm = ("qkv_bias", "qk_norm")
-    options = {name: value for name, value in case.options.items() if name not in of_timm}
-    model = make(attn_layer=case.layer.configured(**options))
-    assert isinstance(model.blocks[1].attn, case.layer)
+    options = {name: value for name, value in layer_case.options.items() if name not in of_timm}
+    model = make(attn_layer=layer_case.layer.configured(**options))
+    assert isinstance(model.blocks[1].attn, layer_case.layer)
     assert model(images()).shape == (2, 3)
 
 
@@ -101,7 +97,6 @@ def test_what_timm_asks_for_and_no_layer_has_is_refused(make):
         make(attn_layer=KNNAttention.configured(qkv_bias=False))
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
@@ -110,11 +105,12 @@ def test_what_timm_asks_for_and_no_layer_has_is_refused(make):
         ({"dim_out": 48}, "48"),
     ],
 )
-def test_the_arguments_of_timms_attention_are_taken_or_refused(case, asked, why):
+def test_the_arguments_of_timms_attention_are_taken_or_refused(layer_case, asked, why):
+    layer, options = layer_case.layer, layer_case.options
     usual = {"scale_norm": False, "gated": False, "dim_out": None, "attn_head_dim": None}
-    assert case.layer(DIM, HEADS, **case.options, **usual)(tokens()).shape[-1] == DIM
+    assert layer(DIM, HEADS, **options, **usual)(tokens()).shape[-1] == DIM
     with pytest.raises(ValueError, match=why):
-        case.layer(DIM, HEADS, **case.options, **{**usual, **asked})
+        layer(DIM, HEADS, **options, **{**usual, **asked})
 
 
 def test_the_width_of_a_head_goes_by_both_names():
@@ -142,8 +138,8 @@ def test_a_configured_class_is_one_class_wherever_its_layers_go(options, monkeyp
 
 
 def test_options_are_added_to_those_of_a_configured_class():
-    made = ConvNNAttention.configured(n_neighbors=5).configured(convolution="standard")
-    assert made is ConvNNAttention.configured(n_neighbors=5, convolution="standard")
-    assert made(DIM, HEADS).conv.kind == "standard"
+    made = KNNAttention.configured(n_neighbors=5).configured(metric="cosine")
+    assert made is KNNAttention.configured(n_neighbors=5, metric="cosine")
+    assert made(DIM, HEADS).metric == "cosine"
     with pytest.raises(TypeError, match=r"no option 'n_neighbours'. Did you mean 'n_neighbors'"):
         made.configured(n_neighbours=3)

@@ -1,4 +1,7 @@
-"""What torch can make of each layer: the table in docs/token-attention.md, cell by cell."""
+"""What torch can make of each layer: the table in docs/token-attention.md, cell by cell.
+
+The table of the lab's layers is tried by the same functions.
+"""
 
 import copy
 from pathlib import Path
@@ -14,7 +17,6 @@ from tests.reference.onnx_export import onnx_outputs
 
 DOCS = Path(__file__).parents[3] / "docs" / "token-attention.md"
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
-FAST = {"KNNAttention", "ConvNNAttention"}  # compilers take seconds: the other layers in ./run slow
 
 
 class SelfAttention(nn.Module):
@@ -100,47 +102,58 @@ CHECKS = {  # by the heads of the table's columns
 AT_ONCE = {"`torch.func`", "gradients of gradients"}
 
 
-def table():
-    """Cells of the table by layer and column."""
-    lines = DOCS.read_text("utf-8").splitlines()
+def table_of(page):
+    """Cells of a page's table by layer and column."""
+    lines = page.read_text("utf-8").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| layer | `torch.func`"))
     end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
     head, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]
     ]
-    return {row[0].strip("`"): dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+    table = {row[0].strip("`"): dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+    assert all(list(row) == list(CHECKS) for row in table.values())
+    return table
 
 
-def test_the_table_has_every_layer_and_every_check():
-    assert set(table()) == set(MAKE)
-    assert all(list(row) == list(CHECKS) for row in table().values())
+def each_cell(layers, fast):
+    """Every layer with every column; compilers of other layers than `fast` only in ./run slow."""
+    return pytest.mark.parametrize(
+        ("name", "column"),
+        [
+            pytest.param(name, column, marks=() if at_once else pytest.mark.slow)
+            for name in layers
+            for column in CHECKS
+            for at_once in [column in AT_ONCE or name == fast]
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        pytest.param(
-            name, column, marks=() if column in AT_ONCE or name in FAST else pytest.mark.slow
-        )
-        for name in MAKE
-        for column in CHECKS
-    ],
-)
-def test_the_table_tells_what_holds(name, column, tmp_path):
-    cell = table()[name][column]
-    layer = MAKE[name]().eval()
+def check_cell(cell, layer, column, folder):
+    """Do what a column says; a cell that says "no" is wrong where that works."""
     if cell == "yes":
-        CHECKS[column](layer, tmp_path)
+        CHECKS[column](layer.eval(), folder)
         return
     assert cell.startswith("no")
     with pytest.raises(Exception):  # noqa: B017 (errors of torch, of many kinds)
-        CHECKS[column](layer, tmp_path)
+        CHECKS[column](layer.eval(), folder)
+
+
+def test_the_table_has_every_layer():
+    assert set(table_of(DOCS)) == set(MAKE)
+
+
+@each_cell(MAKE, fast="KNNAttention")
+def test_the_table_tells_what_holds(name, column, tmp_path):
+    check_cell(table_of(DOCS)[name][column], MAKE[name](), column, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["KNNAttention", "ConvNNAttention", "KNNMultiheadAttention"])
+@pytest.mark.parametrize("name", MAKE)
 def test_inductor_compiles_them_too(name):
+    compiles_by_inductor(MAKE[name]().eval())
+
+
+def compiles_by_inductor(layer):
     torch.compiler.reset()
-    layer = MAKE[name]().eval()
     compiled = torch.compile(layer, fullgraph=True)
     torch.testing.assert_close(compiled(tokens()), layer(tokens()), **CLOSE)

@@ -537,7 +537,8 @@ def _check_written(
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are equal, NaN to NaN."""
-    return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
+    first, second = (tensor.cpu().numpy().tobytes() for tensor in (one, other))
+    return one.dtype == other.dtype and first == second
 
 
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:

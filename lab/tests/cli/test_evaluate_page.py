@@ -4,7 +4,6 @@ import json
 import sys
 
 from lab.tests.report.pages import Checker
-from nearwise import conditions
 
 
 def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, tmp_path):
@@ -31,11 +30,3 @@ def test_without_its_packages_the_extra_is_named(nearwise, tables, trained, tmp_
         'error: The page of --report needs the extra "figures": pip install nearwise-lab[figures]\n'
     )
     assert nearwise("evaluate", trained, tables / "test.csv", "--resamples", "20").exit_code == 0
-
-
-def test_an_installation_without_a_page_says_so(nearwise, tables, trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(conditions, "entry_points", lambda **chosen: ())
-    page = tmp_path / "report.html"
-    result = nearwise("evaluate", trained, tables / "test.csv", "--report", page)
-    assert result.exit_code == 2
-    assert "entry point 'evaluate' of the group 'nearwise.pages'" in result.err

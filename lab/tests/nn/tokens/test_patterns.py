@@ -7,8 +7,8 @@ from nearwise_lab.nn.local import LocalAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise_lab.nn.sparse import SparseAttention
 
+from lab.tests.reference.token_layers import masked_attention, neighborhood
 from tests.nn.tokens.cases import tokens
-from tests.reference.token_layers import masked_attention, neighborhood
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 

@@ -1,14 +1,9 @@
 """Training of image classifiers on an accelerator, as far as a CPU can tell."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from torch.utils import backend_registration
 
-ROOT = Path(__file__).parents[2]
+from tests.reference.strict_program import run_program
+
 _PROGRAM = """
 import sys
 import torch
@@ -64,18 +59,5 @@ assert max(abs(a - b) for a, b in zip(plain, there)) < 1e-4, (plain, there)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch cannot register a device written in Python",
-)
 def test_training_mixes_no_devices(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_program(_PROGRAM, tmp_path)

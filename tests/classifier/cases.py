@@ -56,7 +56,7 @@ def drawn_labels(y, transition):
     """Draw every row's label from its class's row of `transition`."""
     classes, codes = np.unique(y, return_inverse=True)
     draws = np.random.default_rng(0).random(len(codes))
-    return classes[(draws[:, None] >= np.cumsum(transition, axis=1)[codes]).sum(axis=1)]
+    return classes[(draws[:, None] >= np.cumsum(transition, axis=1)[codes, :-1]).sum(axis=1)]
 
 
 def attn_knn(*args, **parameters):

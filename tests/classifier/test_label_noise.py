@@ -105,13 +105,6 @@ def test_rows_without_wrong_labels_show_next_to_none():
     assert np.diag(estimate_transition(proba, true)).min() > 0.95
 
 
-def drawn_labels(true, matrix):
-    """Draw each row's given label from its true class's row of a transition matrix."""
-    classes, codes = np.unique(true, return_inverse=True)
-    draws = np.random.default_rng(0).random(len(codes))
-    return classes[(draws[:, None] >= matrix.cumsum(1)[codes, :-1]).sum(1)]
-
-
 def test_classes_that_err_each_in_their_own_way_are_told_apart():
     proba, true, _ = sure_proba(4000, confidence=0.99)
     matrix = np.array([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8]])

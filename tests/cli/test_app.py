@@ -13,8 +13,6 @@ COMMANDS = (
     "inspect",
     "verify",
     "clean",
-    "probe",
-    "datasets",
 )
 
 

@@ -2,8 +2,25 @@
 
 import json
 import sys
+from html import unescape
 
 from lab.tests.report.pages import Checker
+from tests.cli.test_evaluate_learned import mixed, pictures
+
+__all__ = ["pictures"]
+NEW = "rows it has not learned from"
+
+
+def page_of(nearwise, model, data, folder):
+    """Text of a page, on which every remark about its rows stands."""
+    scores, page = folder / "scores.json", folder / "page.html"
+    options = ("--json", scores, "--report", page, "--resamples", "20")
+    result = nearwise("evaluate", model, data, *options)
+    assert result.exit_code == 0, result.err
+    text = unescape(page.read_text())
+    for remark in json.loads(scores.read_text())["rows"]["remarks"]:
+        assert remark in text
+    return text
 
 
 def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, tmp_path):
@@ -19,6 +36,22 @@ def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, t
     assert "<svg" in text
     assert "seeds" not in text and "t-interval" not in text  # it is one model
     assert json.loads((tmp_path / "s.json").read_text())["n"] == 60
+
+
+def test_the_page_of_rows_that_were_learned_from_says_so(nearwise, tables, trained, tmp_path):
+    page = page_of(nearwise, trained, tables / "train.csv", tmp_path)
+    assert "measured on 160 rows it learned from, each predicted as if new" in page
+    assert NEW not in page.replace("Give rows it has not learned from", "")
+
+
+def test_the_page_is_about_new_rows_where_there_are_some(nearwise, tables, trained, tmp_path):
+    page = page_of(nearwise, trained, mixed(tables, tmp_path), tmp_path)
+    assert f"measured on 60 {NEW}" in page
+
+
+def test_the_page_of_images_counts_those_that_were_held_out(nearwise, pictures, tmp_path):
+    page = page_of(nearwise, pictures / "model", pictures / "set", tmp_path)
+    assert "measured on 20 images it learned from, each predicted as if new" in page
 
 
 def test_without_its_packages_the_extra_is_named(nearwise, tables, trained, tmp_path, monkeypatch):

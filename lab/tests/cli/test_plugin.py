@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("demo", "compare", "experiment", "report", "field", "vit")
+COMMANDS = ("demo", "compare", "experiment", "report", "probe", "datasets", "field", "vit")
 
 
 def test_help_lists_the_commands_of_the_lab(nearwise):
@@ -14,7 +14,7 @@ def test_help_lists_the_commands_of_the_lab(nearwise):
         assert f" {command} " in result.out
 
 
-@pytest.mark.parametrize("command", ["demo", "compare", "experiment", "report"])
+@pytest.mark.parametrize("command", COMMANDS[:-2])  # the others have commands of their own
 def test_each_commands_help_shows_an_example_of_it(nearwise, command):
     result = nearwise(command, "--help")
     assert result.exit_code == 0

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import joblib
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.linear_model import LogisticRegression
 
 from nearwise.classifier import AttnKNNClassifier, Settings
@@ -111,13 +110,6 @@ def quietly():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def head_rows(spaces, base_log_proba, labels, weight=None):
-    from nearwise.training import HeadRows
-
-    ones = torch.ones(len(labels)) if weight is None else weight
-    return HeadRows(spaces, base_log_proba, labels, ones)
 
 
 class OwnLogistic(LogisticRegression):

@@ -218,7 +218,12 @@ def _same(arguments: Arguments, **others: str) -> dict[str, str]:
     return {name: others.get(name, name) for name in list(arguments)[2:]}
 
 
-_NEIGHBORHOOD = (_NATTEN, _same(_NATTEN, is_causal="causal"), dict, lambda _, __: {})
+_NEIGHBORHOOD: tuple[Arguments, dict[str, str], Any, Options] = (
+    _NATTEN,
+    _same(_NATTEN, is_causal="causal"),
+    dict,
+    lambda _, __: {},
+)
 REFERENCE_LAYERS = {
     "MultiHeadAttention": ReferenceLayer(
         MultiHeadAttention,

@@ -13,6 +13,7 @@ from nearwise.metrics.checks import FloatArray, check_level, check_predictions
 from nearwise.metrics.intervals import Metric, percentiles, resampled
 
 Verdict = Literal["higher", "lower", "none"]
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,6 @@ def paired_difference(
     method: Literal["t", "bootstrap"] = "t",
     level: float = 0.95,
     n_resamples: int = 10_000,
-    random_state: int = 0,
 ) -> PairedDifference:
     """Average a - b over pairs, with a t or a percentile bootstrap interval.
 
@@ -84,8 +84,6 @@ def paired_difference(
         Coverage of the interval.
     n_resamples : int, default=10000
         Resamples of the bootstrap.
-    random_state : int, default=0
-        Seed of the bootstrap.
 
     Returns
     -------
@@ -109,22 +107,18 @@ def paired_difference(
         scale = float(difference.std(ddof=1)) / np.sqrt(n)
         half = float(stdtrit(n - 1, 0.5 + 0.5 * level)) * scale
         return PairedDifference(mean, float(mean - half), float(mean + half), n, level, method)
-    values = resampled(
-        lambda rows: float(difference[rows].mean()), n, level, n_resamples, random_state
-    )
+    values = resampled(lambda rows: float(difference[rows].mean()), n, level, n_resamples, 0)
     return PairedDifference(mean, *percentiles(values, level), n, level, method)
 
 
-def crossed_difference(differences: npt.ArrayLike, *, level: float = 0.95) -> PairedDifference:
-    """Average differences over seeds and rows, with an interval for new seeds and new rows.
+def crossed_difference(differences: npt.ArrayLike) -> PairedDifference:
+    """Average differences over seeds and rows, with a 95 % interval for new seeds and new rows.
 
     Parameters
     ----------
     differences : float array-like of shape (n_seeds, n_rows)
         Value of one method minus the other, for the same rows in every seed; for accuracy the
         difference of right (1) and wrong (0).
-    level : float in (0, 1), default=0.95
-        Coverage of the interval.
 
     Returns
     -------
@@ -139,7 +133,6 @@ def crossed_difference(differences: npt.ArrayLike, *, level: float = 0.95) -> Pa
     ValueError
         If the shape is another, there are fewer than two rows, or a value is not finite.
     """
-    check_level(level)
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim != 2 or values.shape[0] == 0 or values.shape[1] < 2:
         raise ValueError(
@@ -154,8 +147,8 @@ def crossed_difference(differences: npt.ArrayLike, *, level: float = 0.95) -> Pa
     half = 0.0
     if variance > 0:
         freedom = variance**2 / sum(v**2 / f for v, f in parts)
-        half = float(stdtrit(freedom, 0.5 + 0.5 * level)) * np.sqrt(variance)
-    return PairedDifference(mean, mean - half, mean + half, len(values), level, "t")
+        half = float(stdtrit(freedom, 0.5 + 0.5 * LEVEL)) * np.sqrt(variance)
+    return PairedDifference(mean, mean - half, mean + half, len(values), LEVEL, "t")
 
 
 def paired_bootstrap(
@@ -164,11 +157,9 @@ def paired_bootstrap(
     proba_a: npt.ArrayLike,
     proba_b: npt.ArrayLike,
     *,
-    level: float = 0.95,
     n_resamples: int = 1000,
-    random_state: int = 0,
 ) -> PairedDifference:
-    """Compare metric(a) with metric(b) on the same rows by a paired bootstrap.
+    """Compare metric(a) with metric(b) on the same rows by a paired bootstrap, 95 %.
 
     For metrics that are not means over rows, such as `ece` or `aurc`: both methods are
     measured on the same resampled rows.
@@ -179,14 +170,13 @@ def paired_bootstrap(
         The metric to compare.
     y, proba_a, proba_b : true class positions (n_rows,), probabilities (n_rows, n_classes)
         Of the two methods for the same rows.
-    level, n_resamples, random_state : as for `bootstrap_interval`
+    n_resamples : int, default=1000
 
     Returns
     -------
     difference : PairedDifference
         `n` counts rows.
     """
-    check_level(level)
     first, second = check_predictions(y, proba_a), check_predictions(y, proba_b)
     labels, a, b = first.labels, first.proba, second.proba
 
@@ -196,9 +186,9 @@ def paired_bootstrap(
     n = first.n_rows
     mean = difference(slice(None))
     if n == 1:
-        return PairedDifference(mean, -np.inf, np.inf, n, level, "bootstrap")
-    values = resampled(difference, n, level, n_resamples, random_state)
-    return PairedDifference(mean, *percentiles(values, level), n, level, "bootstrap")
+        return PairedDifference(mean, -np.inf, np.inf, n, LEVEL, "bootstrap")
+    values = resampled(difference, n, LEVEL, n_resamples, 0)
+    return PairedDifference(mean, *percentiles(values, LEVEL), n, LEVEL, "bootstrap")
 
 
 def rank_methods(

@@ -65,7 +65,7 @@ def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monk
         (("pixels", "digits-images", "-p", "knm"), "Did you mean 'knn'"),
         (("pixels", "iris"), "iris is a table"),
         (("pixels", "digits"), "Its images are 'digits-images'"),
-        (("pixels", "digits-images", "--limit", "7"), "Write 5000,2000"),
+        (("pixels", "digits-images", "--limit", "7"), "such as 5000,2000"),
         (("pixels", *DIGITS, "--baseline", "linear", "-p", "knn"), "not among the probes"),
     ],
 )

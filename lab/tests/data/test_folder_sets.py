@@ -30,8 +30,6 @@ def test_a_folder_is_a_data_set_and_its_files_name_the_rows(folder):
 
 
 def test_load_dataset_keeps_its_options_apart(folder):
-    with pytest.raises(ValueError, match="and skip_damaged are for folders of images, not"):
-        load_dataset("iris", image_size=8)
     with pytest.raises(ValueError, match="with the target 'class'"):
         load_dataset(folder, target="label")
 

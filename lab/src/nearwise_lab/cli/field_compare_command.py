@@ -10,7 +10,13 @@ from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import parse_count, split_list
 from nearwise_lab.cli.needs import DataRootOption, lab_command
-from nearwise_lab.cli.settings_text import change_settings, image_set_name, parse_seeds, paths_among
+from nearwise_lab.cli.settings_text import (
+    change_settings,
+    image_set_name,
+    parse_limit,
+    parse_seeds,
+    paths_among,
+)
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -147,22 +153,13 @@ def _settings(
         if listed is not None:
             settings[setting] = split_list(listed)
     if limit is not None:
-        settings["limit"] = _limit(limit)
+        settings["limit"] = parse_limit(limit)
     try:
         made = study_config(dataset, settings)
         made.stages(["sparse", "sparse-nce"])  # settings of the fields are right, too
     except ValueError as error:
         raise ValueError(plain_message(error)) from None
     return made
-
-
-def _limit(text: str) -> tuple[int, int]:
-    parts = split_list(text)
-    if len(parts) != 2 or not all(p.isdigit() and int(p) for p in parts):
-        raise ValueError(
-            f"--limit {text!r} is not a TRAIN,TEST pair of numbers. Write --limit 2000,500."
-        )
-    return int(parts[0]), int(parts[1])
 
 
 def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":

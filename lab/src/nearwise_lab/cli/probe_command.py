@@ -12,13 +12,12 @@ from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import require_extra
 from nearwise_lab.cli.needs import DataRootOption
-from nearwise_lab.cli.settings_text import parse_seeds, paths_among
+from nearwise_lab.cli.settings_text import parse_limit, parse_seeds, paths_among
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
     from nearwise.probes import Encoder
     from nearwise_lab.probing import StoredFeatures
-    from nearwise_lab.probing.data import ProbeData
     from nearwise_lab.probing.records import Record
 
 
@@ -100,7 +99,7 @@ def probe(
     if out is not None:
         require_extra("The figure of --out", "figures", "matplotlib", of="nearwise-lab")
     from nearwise.functional.devices import choose_device
-    from nearwise_lab.probing import evaluate
+    from nearwise_lab.probing import evaluate, probe_data
     from nearwise_lab.probing.catalog import check_probe_names
     from nearwise_lab.probing.data import without_seen
 
@@ -110,7 +109,8 @@ def probe(
     if against not in names:
         raise ValueError(f"--baseline {against} is not among the probes {', '.join(names)}.")
     loaded = _load(dataset, data_root)
-    parts = _parts(loaded, split_seed, limit)
+    bounds = None if limit is None else parse_limit(limit)
+    parts = probe_data(loaded, seed=split_seed, limit=bounds)
     encoders = {name: _encoder(name, loaded) for name in split_list(encoder)}
     n_test = len(parts.test.labels)
     parts, seen = without_seen(parts, encoders)
@@ -151,18 +151,6 @@ def _load(name: str, data_root: Path | None) -> "Dataset":
             "'nearwise compare' for tables."
         )
     return loaded
-
-
-def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
-    from nearwise_lab.probing import probe_data
-
-    bounds: tuple[int, int] | None = None
-    if limit is not None:
-        numbers = split_list(limit)
-        if len(numbers) != 2 or not all(n.isdecimal() and int(n) > 1 for n in numbers):
-            raise ValueError(f"--limit {limit!r} is not a pair of numbers. Write 5000,2000.")
-        bounds = int(numbers[0]), int(numbers[1])
-    return probe_data(loaded, seed=seed, limit=bounds)
 
 
 def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":

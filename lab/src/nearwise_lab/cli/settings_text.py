@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from nearwise.cli.rows.parsing import parse_numbers
+from nearwise.cli.rows.parsing import parse_numbers, split_list
 
 
 def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
@@ -72,6 +72,17 @@ def change_settings(
 def parse_seeds(text: str) -> list[int]:
     """Read seeds such as "0-4", "0,2,7" or "0-2,9"; see `parse_numbers`."""
     return parse_numbers("--seeds", text)
+
+
+def parse_limit(text: str) -> tuple[int, int]:
+    """Read the maximum number of training and test rows, such as "5000,2000"."""
+    parts = split_list(text)
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 1 for part in parts):
+        raise ValueError(
+            f"--limit {text!r} is not a pair of numbers. Write --limit TRAIN,TEST, such as "
+            "5000,2000."
+        )
+    return int(parts[0]), int(parts[1])
 
 
 def paths_among(*datasets: str) -> list[str]:

@@ -1,6 +1,7 @@
 """``nearwise vit bench``: time and memory of every layer on the machine at hand."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -87,7 +88,7 @@ def bench(
             shape,
             repeats=repeats,
             device=place,
-            rounds=lambda turns, n=n: watch(turns, f"Time at N={n}"),
+            rounds=partial(watch, title=f"Time at N={n}"),
         )
         peaks = {
             choice.name: peak_memory(choice, shape, device=place, threads=threads)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn import datasets as bundled
 
 from nearwise.data.dataset import Dataset
-from nearwise.data.images.decode import Color, Size
 from nearwise.data.tables.files import read_table, table_format
 from nearwise.data.tables.npz import read_arrays
 from nearwise.names import did_you_mean
@@ -125,16 +124,13 @@ def load_dataset(
     data_root: str | os.PathLike[str] | None = None,
     download: bool = True,
     views: bool = False,
-    image_size: Size | None = None,
-    color: Color | None = None,
-    skip_damaged: bool = False,
 ) -> Dataset:
     """Load a data set by its registered name, from a file, or from a folder of images.
 
     Registered files are looked for under `data_root` (or the folder named by the environment
     variable NEARWISE_DATA), then in the user's cache, then downloaded into that cache and
     checked against their sha256. The sets of scikit-learn need no file. `load_images` loads parts
-    of an image set.
+    of an image set, and folders whose images differ in size or kind.
 
     Parameters
     ----------
@@ -153,14 +149,6 @@ def load_dataset(
         Whether files found nowhere may be downloaded.
     views : bool, default=False
         Whether to load other views of the rows as well: cifar10-features has "flip".
-    image_size : int or (int, int), optional
-        For folders of images: height and width to bring each to, without keeping the aspect; one
-        number means a square. Default: all must have one size.
-    color : {"rgb", "grey"}, optional
-        For folders of images: what to turn each into. Default: all must be of one kind.
-    skip_damaged : bool, default=False
-        For folders of images: whether images that cannot be read are left out, with a warning
-        that names them, instead of being an error.
 
     Returns
     -------
@@ -192,17 +180,12 @@ def load_dataset(
     (150, 4)
     """
     key = os.fspath(name)
-    is_folder = key not in dataset_names() and Path(key).is_dir()
-    if not is_folder and (image_size is not None or color is not None or skip_damaged):
-        raise ValueError(
-            f"image_size, color and skip_damaged are for folders of images, not for {key!r}."
-        )
-    if is_folder:
+    if key not in dataset_names() and Path(key).is_dir():
         if target not in (None, "class"):
             raise ValueError(
                 f"{key} is a folder of images with the target 'class'. Leave out target={target!r}."
             )
-        return load_images(key, image_size=image_size, color=color, skip_damaged=skip_damaged)
+        return load_images(key)
     if key in dataset_names():
         dataset = _load_registered(key, data_root, download, views)
         if target not in (None, dataset.target_name):

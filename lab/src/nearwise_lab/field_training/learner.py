@@ -113,11 +113,11 @@ class FieldLearner(nn.Module):
 
     def _contrast(self, first: Tensor, other: Tensor, second: SecondView) -> Tensor:
         assert self.head is not None  # made with the contrastive objectives
-        projected = [
+        anchors, candidates = (
             F.normalize(self.head(self.model.features(tokens, coords)).float(), dim=-1)
             for tokens, coords in ((first, second.anchors), (other, second.others))
-        ]
-        return dense_info_nce(*projected, second.places, second.others, sigma=self.sigma)
+        )
+        return dense_info_nce(anchors, candidates, second.places, second.others, sigma=self.sigma)
 
     def shown(self, rows: Tensor, draw: int) -> Tensor | None:
         """Pixels (B, n) that a sparse objective shows of some images; None is all."""

@@ -1,13 +1,10 @@
 """All measures of one feature set in one call."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearwise.functional.distances import Metric
 from nearwise_lab.geometry.directions import anisotropy, class_alignment, effective_rank, uniformity
 from nearwise_lab.geometry.neighborhoods import (
     hubness,
@@ -17,7 +14,7 @@ from nearwise_lab.geometry.neighborhoods import (
 )
 from nearwise_lab.geometry.rows import Rows, as_labels, as_rows
 
-CURVE = (1, 2, 5, 10, 20, 50, 100, 200)
+CURVE = (1, 2, 5, 10, 20, 50, 100, 200)  # those above the rows left are left out
 
 
 def describe_geometry(
@@ -25,12 +22,12 @@ def describe_geometry(
     y: npt.ArrayLike | Tensor,
     *,
     n_neighbors: int = 20,
-    metric: Metric = "cosine",
-    curve: Sequence[int] = CURVE,
     max_rows: int = 5000,
     random_state: int = 0,
 ) -> dict[str, float | dict[int, float]]:
     """Measure one feature set with every measure of this module that needs no second one.
+
+    Purity, hubness and silhouette are by cosine, the dimension is Euclidean.
 
     Parameters
     ----------
@@ -40,10 +37,6 @@ def describe_geometry(
         Class positions.
     n_neighbors : int, default=20
         Of purity and of `hubness`.
-    metric : {"cosine", "euclidean"}, default="cosine"
-        Distance of purity, hubness and silhouette; the dimension is Euclidean.
-    curve : sequence of int
-        Numbers of neighbors of the purity curve; those above the rows left are left out.
     max_rows : int, default=5000
         Above it a random sample is measured: some measures use all pairs.
     random_state : int, default=0
@@ -60,13 +53,13 @@ def describe_geometry(
     if len(rows) > max_rows:
         chosen = np.sort(np.random.default_rng(random_state).permutation(len(rows))[:max_rows])
         rows, labels = rows[torch.from_numpy(chosen).to(rows.device)], labels[chosen]
-    sizes = sorted({k for k in (*curve, n_neighbors) if k < len(rows)})
+    sizes = sorted({k for k in (*CURVE, n_neighbors) if k < len(rows)})
     if n_neighbors not in sizes:
         raise ValueError(
             f"n_neighbors={n_neighbors} exceeds the {len(rows) - 1} other rows. Lower it."
         )
-    purities = dict(zip(sizes, purity_curve(rows, labels, sizes, metric).tolist(), strict=True))
-    hubs = hubness(rows, n_neighbors, metric)
+    purities = dict(zip(sizes, purity_curve(rows, labels, sizes).tolist(), strict=True))
+    hubs = hubness(rows, n_neighbors)
     return {
         "n": len(rows),
         "purity": purities[n_neighbors],
@@ -78,5 +71,5 @@ def describe_geometry(
         "uniformity": uniformity(rows),
         "anisotropy": anisotropy(rows),
         "effective_rank": effective_rank(rows),
-        "silhouette": silhouette(rows, labels, metric),
+        "silhouette": silhouette(rows, labels),
     }

@@ -1,10 +1,13 @@
-"""Attention to all tokens."""
+"""Attention to all tokens, and to those of a fixed pattern."""
 
-from typing import Unpack
+from typing import Literal, Unpack, get_args
 
+import torch
 from torch import Tensor
 
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
+
+SparseMode = Literal["all", "local", "strided"]
 
 
 class MultiHeadAttention(TokenAttention):
@@ -27,3 +30,56 @@ class MultiHeadAttention(TokenAttention):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         return self._dense(query, key, value, masks)
+
+
+class SparseAttention(TokenAttention):
+    """Attention to a band of near tokens, or to every token at a multiple of a step.
+
+    Parameters
+    ----------
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
+    mode : {"all", "local", "strided"}, default="local"
+        "local": tokens at most ``context // 2`` away; "strided": tokens whose distance is a
+        multiple of `context`; "all": all of them.
+    context : int, default=32
+        Width of the band, or the step.
+
+    References
+    ----------
+    Child et al., "Generating Long Sequences with Sparse Transformers", 2019, without its
+    causality.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        mode: SparseMode = "local",
+        context: int = 32,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__(dim, num_heads, **block)
+        if mode not in get_args(SparseMode):
+            raise ValueError(f"mode={mode!r} is not one of {', '.join(get_args(SparseMode))}.")
+        if context < 1:
+            raise ValueError(f"context={context} must be positive.")
+        self.mode, self.context = mode, context
+
+    def extra_repr(self) -> str:
+        """Return the pattern."""
+        return f"mode={self.mode!r}, context={self.context}"
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        return self._dense(query, key, value, masks, self._pattern(query.shape[2], query.device))
+
+    def _pattern(self, n_tokens: int, device: torch.device) -> Tensor | None:
+        """Which tokens may attend to which, (N, N); None: all to all."""
+        if self.mode == "all":
+            return None
+        at = torch.arange(n_tokens, device=device)
+        gap = (at[:, None] - at).abs()
+        if self.mode == "local":
+            return gap <= self.context // 2
+        return gap % self.context == 0

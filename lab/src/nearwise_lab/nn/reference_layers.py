@@ -4,8 +4,8 @@ MultiHead...: github.com/mingikang31/Convolutional-Nearest-Neighbor-Attention at
 NeighborhoodAttention...: github.com/SHI-Labs/NATTEN (MIT).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.kvt import KvtAttention
 from nearwise_lab.nn.legacy import (
     LegacyBranchingAttention,
@@ -23,10 +23,10 @@ from nearwise_lab.nn.legacy import (
 )
 from nearwise_lab.nn.local import LocalAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise_lab.nn.sparse import SparseAttention
 
 Arguments = dict[str, Any]
 State = dict[str, Tensor]
+Options = Callable[[Arguments, bool], Arguments]
 
 
 @dataclass(frozen=True)
@@ -35,69 +35,70 @@ class ReferenceLayer:
 
     Attributes
     ----------
+    layer : callable
+        Makes ours from its width, its heads and options.
     arguments : dict
-        Names and defaults of its arguments; ``...`` for those without one.
-    build : callable
-        From arguments and whether to keep the legacy layout to a layer.
+        Names and defaults of its arguments, width and heads first; ``...`` for those without one.
+    names : dict of str to str
+        Options of ours by the names of its arguments.
     rename : callable
         From its weights to ours.
+    options : callable
+        Further options, from arguments and whether to keep the legacy layout.
+    legacy : callable, optional
+        Makes the layer that computes what that code does, where that is another.
     """
 
+    layer: Callable[..., nn.Module]
     arguments: Arguments
-    build: Callable[[Arguments, bool], nn.Module]
-    rename: Callable[[State], State]
+    names: Mapping[str, str]
+    rename: Callable[[State], State] = dict
+    options: Options = field(default=lambda _, __: {"proj_bias": False})
+    legacy: Callable[..., nn.Module] | None = None
+
+    def build(self, given: Arguments, legacy_layout: bool) -> nn.Module:
+        """Build the layer from arguments by their names there."""
+        a = {**self.arguments, **given}
+        width, heads = (a[name] for name in list(a)[:2])
+        own = {ours: a[theirs] for theirs, ours in self.names.items()}
+        make = self.legacy if legacy_layout and self.legacy is not None else self.layer
+        return make(width, heads, **own, **self.options(a, legacy_layout))
 
 
-def _attention(a: Arguments, _: bool) -> nn.Module:
-    return MultiHeadAttention(
-        a["d_hidden"], a["num_heads"], attn_drop=a["attention_dropout"], proj_bias=False
-    )
+def _joined(*names: str) -> Callable[[State], State]:
+    """Join separate projections of query, key and value, and rename that of the output."""
+
+    def rename(state: State) -> State:
+        state["qkv.weight"] = torch.cat([state.pop(f"{name}.weight") for name in names[:3]])
+        state["proj.weight"] = state.pop(f"{names[3]}.weight")
+        return state
+
+    return rename
 
 
-def _joined(state: State, names: tuple[str, str, str], output: str) -> State:
-    """Separate projections of query, key and value as one."""
-    state["qkv.weight"] = torch.cat([state.pop(f"{name}.weight") for name in names])
-    state["proj.weight"] = state.pop(f"{output}.weight")
-    return state
-
-
-def _attention_state(state: State) -> State:
-    return _joined(state, ("W_q", "W_k", "W_v"), "W_o")
+_attention_state = _joined("W_q", "W_k", "W_v", "W_o")
 
 
 def _convnn_options(a: Arguments, legacy_layout: bool) -> Arguments:
+    is_spatial = a["sampling_type"] == "spatial"
     return {
-        "n_neighbors": a["K"],
-        "metric": a["magnitude_type"],
-        "convolution": a["convolution_type"],
         "weighting": "softmax" if a["softmax_topk_val"] else "raw",
-        "sampling": "line" if a["sampling_type"] == "spatial" else a["sampling_type"],
+        "sampling": "line" if is_spatial else a["sampling_type"],
         "num_samples": int(a["num_samples"]),
-        "sample_padding": int(a["sample_padding"]) if a["sampling_type"] == "spatial" else 0,
+        "sample_padding": int(a["sample_padding"]) if is_spatial else 0,
         "coordinates": "1d" if a["coordinate_encoding"] else "none",
         "sample_in_eval": legacy_layout,
-        "attn_drop": a["attention_dropout"],
         "proj_bias": False,
     }
 
 
-def _convnn(a: Arguments, legacy_layout: bool) -> nn.Module:
-    layer = LegacyConvNNAttention if legacy_layout else ConvNNAttention
-    return layer(a["d_hidden"], a["num_heads"], **_convnn_options(a, legacy_layout))
-
-
 def _convnn_state(state: State) -> State:
     # There the rows, which search for neighbors, are called keys.
-    state = _joined(state, ("W_k", "W_q", "W_v"), "W_o")
+    state = _joined("W_k", "W_q", "W_v", "W_o")(state)
     if "conv.0.weight" in state:
         state["conv.weight"] = state.pop("conv.0.weight")
         state["conv.pointwise.weight"] = state.pop("conv.1.weight")[..., 0]
     return state
-
-
-def _conv1d(a: Arguments, legacy_layout: bool) -> nn.Module:
-    layer = LegacyTokenConvolution if legacy_layout else TokenConvolution
-    return layer(a["d_hidden"], a["num_heads"], kernel_size=a["kernel_size"])
 
 
 def _conv1d_state(state: State) -> State:
@@ -107,30 +108,7 @@ def _conv1d_state(state: State) -> State:
     return state
 
 
-def _branching_conv(a: Arguments, legacy_layout: bool) -> nn.Module:
-    _check_split(a)
-    layer = LegacyBranchingConv if legacy_layout else BranchingConv
-    return layer(
-        a["d_hidden"],
-        a["num_heads"],
-        branch_ratio=a["branch_ratio"],
-        kernel_size=a["kernel_size"],
-        **_convnn_options(a, legacy_layout),
-    )
-
-
-def _branching_attention(a: Arguments, legacy_layout: bool) -> nn.Module:
-    _check_split(a)
-    layer = LegacyBranchingAttention if legacy_layout else BranchingAttention
-    return layer(
-        a["d_hidden"],
-        a["num_heads"],
-        branch_ratio=a["branch_ratio"],
-        **_convnn_options(a, legacy_layout),
-    )
-
-
-def _check_split(a: Arguments) -> None:
+def _branching_options(a: Arguments, legacy_layout: bool) -> Arguments:
     width = int(a["branch_ratio"] * a["d_hidden"])
     if width % a["num_heads"]:
         raise ValueError(
@@ -138,6 +116,7 @@ def _check_split(a: Arguments) -> None:
             f"channels, which num_heads={a['num_heads']} does not divide: no such layer exists in "
             "the published code."
         )
+    return _convnn_options(a, legacy_layout)
 
 
 def _branching_state(state: State) -> State:
@@ -164,40 +143,15 @@ def _branching_state(state: State) -> State:
     return renamed
 
 
-def _kvt(a: Arguments, _: bool) -> nn.Module:
-    return KvtAttention(
-        a["dim"],
-        a["num_heads"],
-        n_neighbors=a["topk"],
-        qk_scale=a["qk_scale"],
-        qkv_bias=a["qkv_bias"],
-        attn_drop=a["attn_drop"],
-        proj_drop=a["proj_drop"],
-        proj_bias=False,
-    )
-
-
-def _local(a: Arguments, legacy_layout: bool) -> nn.Module:
+def _local_options(a: Arguments, legacy_layout: bool) -> Arguments:
     exact = a["exact_windowsize"]
-    return LocalAttention(
-        a["dim"],
-        a["heads"],
-        head_dim=a["dim_head"],
-        window_size=a["window_size"],
-        causal=a["causal"],
-        exact_window=True if exact is None else exact,
+    return {
+        "exact_window": True if exact is None else exact,
         # There queries carry the positions of the last window of keys.
-        rotary_offset=0 if a["causal"] else a["window_size"],
-        use_xpos=a["use_xpos"],
-        xpos_scale_base=a["xpos_scale_base"],
-        qk_rmsnorm=a["qk_rmsnorm"],
-        qk_scale=a["qk_scale"],
-        prenorm=a["prenorm"],
-        gate_values=a["gate_values_per_head"],
-        attn_drop=a["dropout"],
-        proj_bias=False,
-        legacy_layout=legacy_layout,
-    )
+        "rotary_offset": 0 if a["causal"] else a["window_size"],
+        "proj_bias": False,
+        "legacy_layout": legacy_layout,
+    }
 
 
 def _local_state(state: State) -> State:
@@ -211,48 +165,23 @@ def _local_state(state: State) -> State:
     return renamed
 
 
-def _neighborhood(
-    a: Arguments, layer: type[NeighborhoodAttention1D | NeighborhoodAttention2D]
-) -> nn.Module:
-    def pair(size: Any) -> Any:
-        return tuple(size) if isinstance(size, list) else size
+def _neighborhood(layer: type[NeighborhoodAttention1D | NeighborhoodAttention2D]) -> Any:
+    def make(dim: int, num_heads: int, *, qk_scale: float | None, **options: Any) -> nn.Module:
+        if layer is NeighborhoodAttention1D:
+            options = {k: x[0] if isinstance(x, list | tuple) else x for k, x in options.items()}
+        built = layer(dim, num_heads, **options)
+        if qk_scale:
+            built.scale = qk_scale
+        return built
 
-    if layer is NeighborhoodAttention1D:
-        a = {key: x[0] if isinstance(x, list | tuple) else x for key, x in a.items()}
-    built = layer(
-        a["embed_dim"],
-        a["num_heads"],
-        kernel_size=pair(a["kernel_size"]),
-        stride=pair(a["stride"]),
-        dilation=pair(a["dilation"]),
-        causal=pair(a["is_causal"]),
-        qkv_bias=a["qkv_bias"],
-        proj_drop=a["proj_drop"],
-    )
-    if a["qk_scale"]:
-        built.scale = a["qk_scale"]
-    return built
-
-
-def _sparse(a: Arguments, _: bool) -> nn.Module:
-    return SparseAttention(
-        a["d_hidden"],
-        a["num_heads"],
-        mode=a["attn_mode"],
-        context=a["local_attn_ctx"] or 1,
-        attn_drop=a["attention_dropout"],
-        proj_bias=False,
-    )
-
-
-def _sparse_state(state: State) -> State:
-    return _joined(state, ("q_proj", "k_proj", "v_proj"), "out_proj")
+    return make
 
 
 _HEADS: Arguments = {"d_hidden": ..., "num_heads": ...}
+_DROPOUT: Arguments = {"attention_dropout": 0.0}
 _CONVNN: Arguments = {
     **_HEADS,
-    "attention_dropout": 0.0,
+    **_DROPOUT,
     "K": ...,
     "sampling_type": "all",
     "num_samples": -1,
@@ -263,73 +192,103 @@ _CONVNN: Arguments = {
     "convolution_type": "depthwise",
     "softmax_topk_val": True,
 }
-_NATTEN: Arguments = {
-    "embed_dim": ...,
-    "num_heads": ...,
-    "kernel_size": ...,
-    "stride": 1,
-    "dilation": 1,
-    "is_causal": False,
-    "qkv_bias": True,
-    "qk_scale": None,
-    "proj_drop": 0.0,
+_CONVNN_NAMES = {
+    "attention_dropout": "attn_drop",
+    "K": "n_neighbors",
+    "magnitude_type": "metric",
+    "convolution_type": "convolution",
 }
+_KVT: Arguments = {
+    "dim": ..., "num_heads": 8, "qkv_bias": False, "qk_scale": None, "attn_drop": 0.0,
+    "proj_drop": 0.0, "topk": 100,
+}  # fmt: skip
+_LOCAL: Arguments = {
+    "dim": ..., "heads": 8, "window_size": 128, "dim_head": 64, "dropout": 0.0, "causal": False,
+    "prenorm": False, "qk_rmsnorm": False, "qk_scale": 8, "use_xpos": False,
+    "xpos_scale_base": None, "exact_windowsize": None, "gate_values_per_head": False,
+}  # fmt: skip
+_NATTEN: Arguments = {
+    "embed_dim": ..., "num_heads": ..., "kernel_size": ..., "stride": 1, "dilation": 1,
+    "is_causal": False, "qkv_bias": True, "qk_scale": None, "proj_drop": 0.0,
+}  # fmt: skip
+
+
+def _same(arguments: Arguments, **others: str) -> dict[str, str]:
+    """Names of arguments, beside width and heads, that are ours as well, and of others."""
+    return {name: others.get(name, name) for name in list(arguments)[2:]}
+
+
+_NEIGHBORHOOD: tuple[Arguments, dict[str, str], Any, Options] = (
+    _NATTEN,
+    _same(_NATTEN, is_causal="causal"),
+    dict,
+    lambda _, __: {},
+)
 REFERENCE_LAYERS = {
     "MultiHeadAttention": ReferenceLayer(
-        {**_HEADS, "attention_dropout": 0.0}, _attention, _attention_state
+        MultiHeadAttention,
+        {**_HEADS, **_DROPOUT},
+        {"attention_dropout": "attn_drop"},
+        _attention_state,
     ),
-    "MultiHeadConvNNAttention": ReferenceLayer(_CONVNN, _convnn, _convnn_state),
+    "MultiHeadConvNNAttention": ReferenceLayer(
+        ConvNNAttention,
+        _CONVNN,
+        _CONVNN_NAMES,
+        _convnn_state,
+        _convnn_options,
+        LegacyConvNNAttention,
+    ),
     "MultiHeadConv1dAttention": ReferenceLayer(
-        {**_HEADS, "kernel_size": ...}, _conv1d, _conv1d_state
+        TokenConvolution,
+        {**_HEADS, "kernel_size": ...},
+        {"kernel_size": "kernel_size"},
+        _conv1d_state,
+        lambda _, __: {},
+        LegacyTokenConvolution,
     ),
     "MultiHeadBranchingConv": ReferenceLayer(
-        {**_CONVNN, "kernel_size": ..., "branch_ratio": 0.5}, _branching_conv, _branching_state
+        BranchingConv,
+        {**_CONVNN, "kernel_size": ..., "branch_ratio": 0.5},
+        {**_CONVNN_NAMES, "kernel_size": "kernel_size", "branch_ratio": "branch_ratio"},
+        _branching_state,
+        _branching_options,
+        LegacyBranchingConv,
     ),
     "MultiHeadBranchingAttention": ReferenceLayer(
-        {**_CONVNN, "branch_ratio": 0.5}, _branching_attention, _branching_state
+        BranchingAttention,
+        {**_CONVNN, "branch_ratio": 0.5},
+        {**_CONVNN_NAMES, "branch_ratio": "branch_ratio"},
+        _branching_state,
+        _branching_options,
+        LegacyBranchingAttention,
     ),
-    "MultiHeadKvtAttention": ReferenceLayer(
-        {
-            "dim": ...,
-            "num_heads": 8,
-            "qkv_bias": False,
-            "qk_scale": None,
-            "attn_drop": 0.0,
-            "proj_drop": 0.0,
-            "topk": 100,
-        },
-        _kvt,
-        dict,
-    ),
+    "MultiHeadKvtAttention": ReferenceLayer(KvtAttention, _KVT, _same(_KVT, topk="n_neighbors")),
     "MultiHeadLocalAttention": ReferenceLayer(
+        LocalAttention,
+        _LOCAL,
         {
-            "dim": ...,
-            "window_size": 128,
-            "dim_head": 64,
-            "heads": 8,
-            "dropout": 0.0,
-            "causal": False,
-            "prenorm": False,
-            "qk_rmsnorm": False,
-            "qk_scale": 8,
-            "use_xpos": False,
-            "xpos_scale_base": None,
-            "exact_windowsize": None,
-            "gate_values_per_head": False,
+            name: ours
+            for name, ours in _same(
+                _LOCAL, dim_head="head_dim", dropout="attn_drop", gate_values_per_head="gate_values"
+            ).items()
+            if name != "exact_windowsize"
         },
-        _local,
         _local_state,
+        _local_options,
     ),
     "MultiHeadSparseAttention": ReferenceLayer(
-        {**_HEADS, "attention_dropout": 0.0, "attn_mode": "all", "local_attn_ctx": None},
-        _sparse,
-        _sparse_state,
+        SparseAttention,
+        {**_HEADS, **_DROPOUT, "attn_mode": "all", "local_attn_ctx": None},
+        {"attention_dropout": "attn_drop", "attn_mode": "mode"},
+        _joined("q_proj", "k_proj", "v_proj", "out_proj"),
+        lambda a, _: {"context": a["local_attn_ctx"] or 1, "proj_bias": False},
     ),
     "NeighborhoodAttention1D": ReferenceLayer(
-        _NATTEN, lambda a, _: _neighborhood(a, NeighborhoodAttention1D), dict
+        _neighborhood(NeighborhoodAttention1D), *_NEIGHBORHOOD
     ),
     "NeighborhoodAttention2D": ReferenceLayer(
-        _NATTEN, lambda a, _: _neighborhood(a, NeighborhoodAttention2D), dict
+        _neighborhood(NeighborhoodAttention2D), *_NEIGHBORHOOD
     ),
 }
 SHORT_NAMES = {

@@ -2,11 +2,10 @@
 
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.kvt import KvtAttention
 from nearwise_lab.nn.local import LocalAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise_lab.nn.sparse import SparseAttention
 
 from tests.nn.tokens.cases import K5, Case
 

@@ -4,10 +4,9 @@ import math
 
 import pytest
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.kvt import KvtAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise_lab.nn.sparse import SparseAttention
 
 from tests.nn.tokens.test_mask_contract import (
     MANY,

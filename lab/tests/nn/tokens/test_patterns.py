@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from nearwise_lab.nn.dense import MultiHeadAttention
+from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.local import LocalAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise_lab.nn.sparse import SparseAttention
 
 from lab.tests.reference.token_layers import masked_attention, neighborhood
 from tests.nn.tokens.cases import tokens

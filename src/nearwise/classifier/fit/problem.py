@@ -102,12 +102,6 @@ class FitSettings(Settings):
         """Whether one part of the rows is held out (a share, in `cv`), instead of each in turn."""
         return isinstance(self.cv, float)
 
-    @property
-    def search_device(self) -> torch.device | None:
-        """Accelerator for searches and heads; None: the CPU."""
-        device = torch.device(self.device)
-        return None if device.type == "cpu" else device
-
 
 @dataclass
 class Problem:

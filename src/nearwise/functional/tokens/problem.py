@@ -87,10 +87,6 @@ class Tokens(NamedTuple):
     candidates: Tensor | None = None  # (B, C), int64 positions of keys that may be attended
     keep: Tensor | None = None  # (B, H, N, K), factors of the weights: 0 or 1 / (1 - p) if dropping
 
-    def unmasked(self) -> "Tokens":
-        """Return the problem for the backward pass: masks have left their slots empty."""
-        return Tokens(*self[:6], keep=self.keep)
-
 
 def make_problem(
     query: Tensor,

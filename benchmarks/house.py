@@ -6,7 +6,7 @@
 Sizes, kinds and words are read from source and docs. Paths are counted by a profiler in the second
 fit, prediction and save of iris (three folds), in which nothing is imported any more. A measure
 that has fallen is recorded. One that has risen is recorded once `[Unreleased]` in CHANGELOG.md has
-a section `### House` with a line for it, which `tests/test_house.py` demands too:
+a section `### House` with a line for it, which `tests/repository/test_house.py` demands too:
 
     - library lines 46,000 -> 46,120: ridge regression as a base of embeddings
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_readme import check_links, each_page, run_blocks
+from tests.repository.test_readme import check_links, each_page, run_blocks
 
 LAB = Path(__file__).parents[1]
 PAGES = [LAB / "README.md", *LAB.glob("docs/*.md")]

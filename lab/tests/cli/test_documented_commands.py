@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_readme import FENCE
+from tests.repository.test_readme import FENCE
 
 pytestmark = pytest.mark.slow
 LAB = Path(__file__).parents[2]

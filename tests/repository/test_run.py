@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 PROJECTS = ("pyproject.toml", "lab/pyproject.toml")
 PYTHON = """#!/bin/sh

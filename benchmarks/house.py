@@ -41,6 +41,9 @@ TARGETS: dict[str, float | None] = {
     "lab lines": 16_000,
     "tests lines": 40_000,
     "benchmarks lines": 6_000,
+    "docs lines": None,
+    "public names of packages": None,
+    "lines of the longest function": None,
     "hard dependencies": 9,
     "files flat in the largest room": 12,
     "fit: files": 40,
@@ -92,6 +95,20 @@ def lines_in(paths: Iterator[Path] | list[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
+def names_in(package: Path) -> int:
+    """Names that a package lists in `__all__`."""
+    tree = ast.parse(package.read_text(encoding="utf-8"))
+    listed = [node.value for node in tree.body if isinstance(node, ast.Assign)
+              and last_name(node.targets[0]) == "__all__"]  # fmt: skip
+    return sum(len(one.elts) for one in listed if isinstance(one, ast.List))
+
+
+def longest_function(path: Path) -> int:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return max(((one.end_lineno or 0) - one.lineno + 1 for one in functions), default=0)
+
+
 def sizes() -> dict[str, float]:
     rooms = Counter(path.parent for path in modules() if path.name != "__init__.py")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -102,6 +119,11 @@ def sizes() -> dict[str, float]:
         "lab lines": lines_in(modules(LAB)),
         "tests lines": lines_in(tests),
         "benchmarks lines": lines_in((ROOT / "benchmarks").glob("*.py")),
+        "docs lines": lines_in(
+            [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lab/**/*.md")]
+        ),
+        "public names of packages": sum(map(names_in, SOURCE.rglob("__init__.py"))),
+        "lines of the longest function": max(map(longest_function, modules() + modules(LAB))),
         "hard dependencies": len(project["dependencies"]),
         "files flat in the largest room": max(rooms.values()),
     }

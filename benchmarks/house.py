@@ -120,7 +120,7 @@ def sizes() -> dict[str, float]:
         "tests lines": lines_in(tests),
         "benchmarks lines": lines_in((ROOT / "benchmarks").glob("*.py")),
         "docs lines": lines_in(
-            [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lab/**/*.md")]
+            [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("lab/**/*.md")]
         ),
         "public names of packages": sum(map(names_in, SOURCE.rglob("__init__.py"))),
         "lines of the longest function": max(map(longest_function, modules() + modules(LAB))),

@@ -4,6 +4,7 @@ import gc
 import importlib
 import os
 import random
+import re
 import shutil
 import socket
 import sys
@@ -125,6 +126,7 @@ class _Extras:
     """
 
     reason = "needs the package "
+    named = re.compile(reason + r"(\S+)|could not import '([^'.]+)")
 
     def __init__(self, config: pytest.Config) -> None:
         self.strict = config.getoption("all_extras")
@@ -152,12 +154,9 @@ class _Extras:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         skipped = terminalreporter.stats.get("skipped", ())
-        reasons = Counter(str(report.longrepr[2]) for report in skipped)
-        packages = [
-            f"{reason.removeprefix(self.reason)} ({n})"
-            for reason, n in sorted(reasons.items())
-            if reason.startswith(self.reason)
-        ]
+        named = [self.named.search(str(report.longrepr[2])) for report in skipped]
+        counts = Counter(match[1] or match[2] for match in named if match)
+        packages = [f"{package} ({n})" for package, n in sorted(counts.items())]
         if packages:
             terminalreporter.write_line(
                 "Files and tests skipped for want of a package: "

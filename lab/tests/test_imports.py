@@ -43,6 +43,7 @@ def test_no_modules_import_each_other():
 
 
 def test_commands_and_probes_need_no_extra_to_be_imported_and_the_page_of_evaluate_its_own_only():
+    pytest.importorskip("matplotlib")
     optional = [name for name in OPTIONAL if name != "yaml"]
     code = (
         f"import importlib, sys; sys.modules.update(dict.fromkeys({optional!r}))\n"

@@ -57,6 +57,7 @@ def test_a_column_of_groups_is_no_feature_and_found_again_by_add(run, nearwise, 
 
 
 def test_a_memory_in_a_store_keeps_no_groups_and_asks_for_none(run, nearwise, tmp_path):
+    pytest.importorskip("lance")
     assert run(visits(), *OPTIONS, "--groups", "patient").exit_code == 0
     assert nearwise("move", tmp_path / "m", "-o", tmp_path / "stored").exit_code == 0
     X = visits(5, seed=2)[["a", "b", "day"]]

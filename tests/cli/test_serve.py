@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import fastapi  # noqa: F401  # without the extra "serve" none of this can be tested
 import numpy as np
 import pytest
 

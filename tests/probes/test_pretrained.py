@@ -1,13 +1,11 @@
 """Encoders with weights."""
 
 import numpy as np
-import pytest
 import torch
+import transformers
 
 from nearwise.probes import TransformersEncoder, extract_features
 from tests.probes.cases import images
-
-transformers = pytest.importorskip("transformers")
 
 
 def saved_vit(folder):

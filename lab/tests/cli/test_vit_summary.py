@@ -20,9 +20,9 @@ def test_the_published_model_with_its_convolution(nearwise):
         "vit", "summary", "--layer", "ConvNNAttention", "--convolution_type", "standard",
         "--num_heads", 1, "--num_layers", 1,
     )  # fmt: skip
-    # 2 * 192 * 192 * 9 * 197 a layer, and the weights of the slots
-    convolution = next(line for line in result.out.splitlines() if " convolution " in line)
-    assert convolution.split()[2] == "131.06"  # after its name and the patches
+    # 2 * 192 * 192 * 9 * 197 a layer, and four projections
+    linear = next(line for line in result.out.splitlines() if " linear " in line)
+    assert linear.split()[2] == "188.82"  # after its name and the patches
 
 
 def test_layers_side_by_side(nearwise):

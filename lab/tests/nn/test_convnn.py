@@ -1,9 +1,11 @@
 """ConvNN: against loops, its candidates, and what it has in common with other layers."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
-from nearwise_lab.nn.convnn import ConvNNAttention
+from nearwise_lab.nn.convnn import ConvNNAttention, SlotConvolution
 from nearwise_lab.nn.dense import MultiHeadAttention
 from nearwise_lab.nn.kvt import KvtAttention
 
@@ -235,6 +237,25 @@ def test_what_a_mask_adds_counts_in_raw_factors_too(metric):
     value = layer.qkv(x).chunk(3, dim=-1)[2]
     expected = F.linear(-0.5 * value[:, 3:4], layer.proj.weight).expand_as(difference)
     torch.testing.assert_close(difference, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_empty_slots_read_no_value(kind):
+    torch.manual_seed(0)
+    combine = SlotConvolution(kind, 3, 3, n_slots=4)
+    value = torch.randn(1, 2, 6, 3)
+    indices = torch.tensor([[3, 1, -1, -1], [-1, -1, -1, -1], [5, 2, 4, 1]]).expand(1, 2, -1, -1)
+    weights = torch.rand(indices.shape).masked_fill(indices < 0, 0.0)
+    spoilt = value.clone()
+    spoilt[:, :, 0] = math.inf
+    results = []
+    for given in (value, spoilt):
+        leaves = [x.clone().requires_grad_() for x in (given, weights)]
+        output = combine(leaves[0], indices, leaves[1])
+        grads = torch.autograd.grad(output.square().sum(), [*leaves, *combine.parameters()])
+        results.append([output, *grads])
+    for wanted, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 def test_mistakes_are_named():

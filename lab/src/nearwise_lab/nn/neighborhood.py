@@ -61,10 +61,14 @@ class NeighborhoodAttention(TokenAttention):
         """Shape of the grid of tokens after the prefix."""
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        n_prefix, n_tokens = self.num_prefix_tokens, query.shape[2]
-        if masks.is_causal and n_prefix:
+        if masks.is_causal and self.num_prefix_tokens:
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
-        near = torch.ones(1, 1, dtype=torch.bool, device=query.device)
+        return self._dense(query, key, value, masks, self._pattern(query.shape[2], query.device))
+
+    def _pattern(self, n_tokens: int, device: torch.device) -> Tensor:
+        """Which tokens may attend to which, (N, N)."""
+        n_prefix = self.num_prefix_tokens
+        near = torch.ones(1, 1, dtype=torch.bool, device=device)
         for axis, length in enumerate(self._grid(n_tokens - n_prefix) if n_tokens else (0,)):
             along = neighbors_along(
                 length,
@@ -72,7 +76,7 @@ class NeighborhoodAttention(TokenAttention):
                 self.stride[axis],
                 self.dilation[axis],
                 self.causal[axis],
-                query.device,
+                device,
             )
             # Tokens at the same place of one axis and of the other.
             both = near[:, None, :, None] & along[:, None]
@@ -80,7 +84,7 @@ class NeighborhoodAttention(TokenAttention):
         if n_prefix:  # they attend to all, and all to them
             near = torch.cat([near.new_ones(len(near), n_prefix), near], dim=1)
             near = torch.cat([near.new_ones(n_prefix, near.shape[1]), near])
-        return self._dense(query, key, value, masks, near)
+        return near
 
 
 class NeighborhoodAttention1D(NeighborhoodAttention):

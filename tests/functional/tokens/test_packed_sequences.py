@@ -1,11 +1,9 @@
 """What a mask forbids reaches nothing, whatever it holds: two sequences packed into one."""
 
 import math
-from typing import get_args
 
 import pytest
 import torch
-from nearwise_lab.nn.convnn import Convolution, SlotConvolution
 
 from nearwise.functional import attention_implementation
 from nearwise.functional.tokens import attend
@@ -39,22 +37,3 @@ def test_a_packed_sequence_is_not_touched_by_the_other(implementation, metric, v
         got = of_the_second(spoilt, metric, mask)
     for own, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(own, other)
-
-
-@pytest.mark.parametrize("kind", get_args(Convolution))
-def test_empty_slots_read_no_value(kind):
-    torch.manual_seed(0)
-    combine = SlotConvolution(kind, 3, 3, n_slots=4)
-    value = torch.randn(1, 2, 6, 3)
-    indices = torch.tensor([[3, 1, -1, -1], [-1, -1, -1, -1], [5, 2, 4, 1]]).expand(1, 2, -1, -1)
-    weights = torch.rand(indices.shape).masked_fill(indices < 0, 0.0)
-    spoilt = value.clone()
-    spoilt[:, :, 0] = math.inf
-    results = []
-    for given in (value, spoilt):
-        leaves = [x.clone().requires_grad_() for x in (given, weights)]
-        output = combine(leaves[0], indices, leaves[1])
-        grads = torch.autograd.grad(output.square().sum(), [*leaves, *combine.parameters()])
-        results.append([output, *grads])
-    for wanted, got in zip(*results, strict=True):
-        torch.testing.assert_close(got, wanted)

@@ -8,18 +8,14 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from nearwise_lab.experiments import compare, read_records
-from nearwise_lab.report.page import render_report
+from nearwise_lab.report.document import mean_rows
+from nearwise_lab.report.render import render_report
 from nearwise_lab.report.summary import Results
 from nearwise_lab.results.measures import COMPARED, Measure
 
 DEMO_METHODS = (
-    "knn-uniform",
-    "knn-distance",
-    "knn-tuned",
-    "logistic",
-    "random-forest",
-    "attention",
-)
+    "knn-uniform", "knn-distance", "knn-tuned", "logistic", "random-forest", "attention",
+)  # fmt: skip
 SHOWN = (*COMPARED, Measure("fit_seconds", "fit s", 1, None))
 TITLE = "Handwritten digits: attention over nearest neighbors beside plain methods"
 
@@ -27,24 +23,9 @@ TITLE = "Handwritten digits: attention over nearest neighbors beside plain metho
 def run_demo(out: str | PathLike[str], *, seed: int = 0, progress: bool = True) -> Path:
     """Compare methods on scikit-learn's digits, print the table, write the report.
 
-    Parameters
-    ----------
-    out : path
-        Results folder; run again, the finished rows are kept.
-    seed : int, default=0
-        Of the split and the methods.
-    progress : bool, default=True
-        Show progress and the table; False prints nothing.
-
-    Returns
-    -------
-    Path
-        The page. Under a minute on two cores.
-
-    Raises
-    ------
-    RecordsError
-        If `out` belongs to other settings or another running process.
+    Under a minute on two cores; run again, finished rows of the folder `out` are kept. `seed` is
+    that of the split and the methods; without `progress` nothing is printed. Returns the page.
+    Raises RecordsError if `out` belongs to other settings or another running process.
     """
     start = time.perf_counter()
     compare(["digits"], DEMO_METHODS, [seed], out, progress=progress)
@@ -68,16 +49,13 @@ def _table(results: Results, seed: int) -> RichTable:
     table.add_column("method", no_wrap=True)
     for measure in SHOWN:
         table.add_column(measure.title, justify="right")
-    order = results.ranked_methods("digits")
-    halves = [half for method in order for half in results.halves(method)]
-    for method in [name for m in order for name in (m, *results.halves(m))]:
-        cells = []
-        for measure in SHOWN:
-            mean = results.mean("digits", method, measure.key)
-            cells.append("" if mean is None else f"{mean.mean * measure.scale:.{measure.digits}f}")
-        style = "bold" if method.startswith("attention") and method in order else None
-        name = f"  {method.split(':')[1].replace('-', ' ')}" if method in halves else method
-        table.add_row(name, *cells, style="dim" if method in halves else style)
+    names: dict[str, str] = {}
+    for whole in results.ranked_methods("digits"):
+        halves = results.halves(whole)
+        names |= {whole: whole} | {h: f"  {h.split(':')[1].replace('-', ' ')}" for h in halves}
+    for name, cells in mean_rows(names, SHOWN, results.means("digits")):
+        style = "dim" if name.startswith("  ") else "bold" if name.startswith("attention") else ""
+        table.add_row(name, *(cell.text for cell in cells), style=style)
     for failure in results.failures("digits"):
         table.add_row(failure.method, f"failed: {failure.reason}", style="red")
     return table

@@ -6,9 +6,12 @@ import torch
 from nearwise_lab.experiments.study import train_replay
 from nearwise_lab.experiments.study.findings import collapse, leak
 from nearwise_lab.experiments.study.inputs import make_inputs
+from nearwise_lab.experiments.study.model import TabularMLP, make_embedder
 from nearwise_lab.experiments.study.neighbors import look_up, training_neighbors
+from nearwise_lab.experiments.study.replay import run_digest
 from nearwise_lab.experiments.study.steps import step_losses, total_loss
 from nearwise_lab.training.losses import supervised_contrastive
+from torch import nn
 
 
 class Killed(Exception):
@@ -114,6 +117,25 @@ def test_a_seed_repeats_and_another_differs(digits, make_preset):
     assert torch.equal(first.memory.keys, same.memory.keys)
     assert not torch.equal(first.memory.keys, other.memory.keys)
     assert first.inputs.digest == other.inputs.digest  # the split's own seed is 42
+
+
+def test_a_compiled_replay_compiles_its_embedder_while_it_trains(digits, make_preset, monkeypatch):
+    calls = []
+    monkeypatch.setattr(TabularMLP, "compile", lambda module, **how: calls.append(module))
+    plain, fast = make_preset(epochs=1), make_preset(epochs=1, compile=True)
+    inputs = make_inputs(digits, plain, 0)
+    train_replay(inputs, plain)
+    assert not calls
+    run = train_replay(inputs, fast)
+    assert calls == [run.model.embedder]
+    assert run_digest(inputs, fast) != run_digest(inputs, plain)
+
+
+def test_the_projection_is_normalised_as_the_preset_says(digits, make_preset):
+    inputs = make_inputs(digits, make_preset(), 0)
+    for norm, expected in (("batch", nn.BatchNorm1d), ("layer", nn.LayerNorm)):
+        preset = make_preset(backbone="resnet-small", projection_norm=norm)
+        assert isinstance(make_embedder(preset, inputs).trunk.projection[1], expected)
 
 
 def test_the_first_versions_train_a_classifier_and_leave_attention_alone(digits, make_preset):

@@ -113,6 +113,7 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
         preset.dim,
         image_size=(int(shape[1]), int(shape[2])),
         channels=int(shape[0]),
+        projection_norm=preset.projection_norm,
         pretrained=preset.starts_from_imagenet,
         normalize=normalize,
     )

@@ -70,6 +70,9 @@ class StudyPreset(BaseModel):
     pretrained : bool or "local"
         Start from ImageNet weights. "local": where this machine has them, and from scratch where
         not; `resolve_preset` replaces it by True or False, and warns of the second.
+    projection_norm : {"batch", "layer"}
+        Of the projection of an image backbone: BatchNorm as in the notebook, or LayerNorm as the
+        study's texts say of its later versions.
     image_size, channels : int, optional
         Images are resized and repeated to these; None leaves them as they are.
     dim, num_heads : int
@@ -100,6 +103,9 @@ class StudyPreset(BaseModel):
     augment : bool
         Crop, flip and color jitter (digits: rotation) in training.
     precision : {"float32", "bfloat16"}
+    compile : bool
+        Compile the embedder by torch.compile while the replay trains. Losses then differ in their
+        last digits, so it is another run.
     split_seed : int, optional
         Of the 80/20 split where there is no official test part; None splits by the run's seed.
     seed_offset : int
@@ -130,7 +136,8 @@ class StudyPreset(BaseModel):
 
     name: str
     backbone: str = "resnet18"
-    pretrained: bool | Literal["local"] = False
+    pretrained: bool | Literal["local"] = "local"
+    projection_norm: Literal["batch", "layer"] = "batch"
     image_size: int | None = Field(None, ge=4)
     channels: Literal[1, 3] | None = None
     dim: int = Field(128, ge=1)
@@ -165,6 +172,7 @@ class StudyPreset(BaseModel):
     hard_negative_neighbors: int = Field(10, ge=1)
     augment: bool = True
     precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
     split_seed: int | None = Field(42, ge=0)
     seed_offset: int = Field(0, ge=0)
 
@@ -241,18 +249,19 @@ _FOURTH = {
     "backbone": "resnet50", "dim": 256, "num_heads": 4, "epochs": 50, "warmup_epochs": 5.0,
     "batch_size": 256, "n_neighbors": 10, "contrastive_weight": 0.5, "contrastive_kind": "margin",
     "contrastive_margin": 0.5, "hard_negative_weight": 2.0, "temperature": 0.5,
-    "temperature_bounds": (0.05, 2.0),
+    "temperature_bounds": (0.05, 2.0), "projection_norm": "layer",
 }  # fmt: skip
 _FIFTH = {
     "dim": 256, "num_heads": 4, "epochs": 20, "batch_size": 512, "n_neighbors": 16, "lr": 2e-4,
     "mixup_alpha": 0.4, "label_smoothing": 0.1, "contrastive_weight": 0.5, "entropy_weight": 0.01,
     "augment": False, "temperature": 0.5, "temperature_bounds": (0.05, 2.0),
+    "projection_norm": "layer",
 }  # fmt: skip
 # The notebook left out what the study described beside it, and its heads started elsewhere.
 _NOTEBOOK = {
     **_FIFTH, "lr": 1e-3, "mixup_alpha": 0.0, "label_smoothing": 0.0, "entropy_weight": 0.0,
-    "gradient_clip": None, "pretrained": "local", "temperature": 1.0,
-    "temperature_bounds": (0.05, 5.0),
+    "gradient_clip": None, "temperature": 1.0, "temperature_bounds": (0.05, 5.0),
+    "projection_norm": "batch",
 }  # fmt: skip
 _SETTINGS: dict[str, dict[str, Any]] = {
     "v0.1": {**_FIRST, "objective": "classifier"},
@@ -357,7 +366,7 @@ def resolve_preset(
     starts = preset.starts_from_imagenet
     if preset.pretrained == "local" and not starts and kind == "images":
         warn_user(
-            f"{name} starts from scratch here, and not from ImageNet as its notebook did: this "
+            f"{name} starts from scratch here, and not from ImageNet as in the study: this "
             f"machine holds no such weights of {preset.backbone!r}."
         )
     return change_preset(preset, {"pretrained": starts})

@@ -32,6 +32,7 @@ from nearwise_lab.training.hard_rows import (
     neighbor_disagreement,
     weighted_batches,
 )
+from nearwise_lab.training.runs import RunConfig, compiled
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -122,7 +123,8 @@ def train_replay(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         loop = _Loop(inputs, preset, seed, device, checkpoint)
-        loop.train(progress)
+        with compiled(loop.model.embedder, RunConfig(compile=preset.compile)):
+            loop.train(progress)
     return loop.result()
 
 

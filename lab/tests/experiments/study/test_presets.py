@@ -40,7 +40,7 @@ REPORTED = {
     "gradient_clip": [1.0] * 5 + [None, 1.0, None],
     "knn_weight": 1.0,
     "contrastive_weight": [0] * 3 + [0.5] * 5,
-    "contrastive_kind": ["supervised"] * 3 + ["margin"] + ["supervised"] * 4,
+    "contrastive_kind": ["supervised"] * 3 + ["margin"] + ["supervised", "pairs"] * 2,
     "contrastive_temperature": 0.1,
     "contrastive_margin": 0.5,
     "entropy_weight": [0] * 4 + [0.01, 0] * 2,
@@ -62,6 +62,7 @@ REPORTED = {
     "cnn_batch_size": 256,
     "held_out": 0.1,
     "distance_temperature": 1.0,
+    "views": ["mirror-and-crops"] * 5 + ["random", "mirror-and-crops", "random"],
     "ensemble_k": (5, 10, 20),
     "adaptive_k_max": 50,
     "sweep_k": (1, 3, 5, 10, 20, 50),
@@ -112,6 +113,7 @@ def test_runs_start_from_weights_that_are_at_hand_and_say_where_there_are_none(
 def test_every_version_names_its_defects():
     for name, preset in PRESETS.items():
         assert {"leak", "collapse", "nothing-held-out"} <= set(preset.defects)
+        assert {"noise-in-memory-only", "tail-in-memory-only"} <= set(preset.defects)
         assert ("misaligned" in preset.defects) == (name in ("v0.1", "v0.2"))
         assert ("mixup-neighbors" in preset.defects) == (name in ("v0.5", "v0.6"))
     mended = change_preset(PRESETS["v0.3"], {"leave_self_out": True})

@@ -6,7 +6,7 @@ import torch
 from nearwise_lab.experiments.study import train_replay
 from nearwise_lab.experiments.study.findings import collapse, leak
 from nearwise_lab.experiments.study.inputs import make_inputs
-from nearwise_lab.experiments.study.model import TabularMLP, make_embedder
+from nearwise_lab.experiments.study.model import PixelMLP, TabularMLP, make_embedder
 from nearwise_lab.experiments.study.neighbors import look_up, training_neighbors
 from nearwise_lab.experiments.study.replay import run_digest
 from nearwise_lab.experiments.study.steps import step_losses, total_loss
@@ -156,7 +156,7 @@ def test_the_studys_margin_only_shifts_the_contrastive_term(trained):
     rows, labels = trained.inputs.x_train, trained.memory.labels
     neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
     values = {}
-    for kind in ("supervised", "margin"):
+    for kind in ("supervised", "margin", "pairs"):
         step = step_losses(
             trained.model, rows, positions, labels, neighbors, trained.memory,
             preset.model_copy(update={"contrastive_kind": kind}), torch.Generator(),
@@ -166,6 +166,10 @@ def test_the_studys_margin_only_shifts_the_contrastive_term(trained):
     keys = trained.model.embedder(rows[positions])
     expected = supervised_contrastive(keys, labels[positions], 10, temperature=0.1).item()
     assert values["supervised"] == pytest.approx(expected, rel=1e-5)
+    expected = supervised_contrastive(
+        keys, labels[positions], 10, temperature=0.1, over="pairs"
+    ).item()
+    assert values["pairs"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_mixed_query_keeps_the_neighbors_of_the_unmixed_row(trained, make_preset):
@@ -187,6 +191,45 @@ def test_a_mixed_query_keeps_the_neighbors_of_the_unmixed_row(trained, make_pres
     assert torch.equal(seen["distances"], neighbors.distances[:32])
     assert step.knn_clean is None
     assert torch.isfinite(total_loss(step.parts, preset))
+
+
+def test_a_mixed_batch_has_one_share(trained, make_preset, monkeypatch):
+    preset = make_preset(mixup_alpha=0.4, mixup_probability=1.0)
+    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
+    mixed = []
+    real = PixelMLP.embed_mixed
+
+    def seen(embedder, x, x_cat, partner, share):
+        mixed.append((partner, share))
+        return real(embedder, x, x_cat, partner, share)
+
+    monkeypatch.setattr(PixelMLP, "embed_mixed", seen)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        step_losses(
+            trained.model, trained.inputs.x_train, torch.arange(32), trained.memory.labels,
+            neighbors, trained.memory, preset, generator,
+        )  # fmt: skip
+    shares = [float(share.unique()) for _, share in mixed]
+    assert all(0.5 <= share <= 1 for share in shares)
+    assert shares[0] != shares[1]
+
+
+def test_pairs_count_alike_in_the_notebooks_contrastive_term(trained):
+    keys = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator()), dim=1)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2])
+    scores = keys @ keys.T / 0.1
+    pairs, rows = [], []
+    for i in range(6):
+        others = [j for j in range(6) if j != i]
+        total = scores[i, others].logsumexp(0)
+        own = [float(total - scores[i, j]) for j in others if labels[j] == labels[i]]
+        pairs += own
+        rows += [sum(own) / len(own)] if own else []
+    over_pairs = supervised_contrastive(keys, labels, 3, over="pairs")
+    assert float(over_pairs) == pytest.approx(sum(pairs) / len(pairs), rel=1e-5)
+    over_rows = supervised_contrastive(keys, labels, 3)
+    assert float(over_rows) == pytest.approx(sum(rows) / len(rows), rel=1e-5)
 
 
 def test_images_and_columns_are_both_split_with_seed_42(digits, make_preset):

@@ -16,8 +16,8 @@ CORRECTED = "v1"
 NoiseKind = Literal["symmetric", "asymmetric"]
 
 Defect = Literal[
-    "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only", "mixup-neighbors",
-    "test-chosen",
+    "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only",
+    "tail-in-memory-only", "mixup-neighbors", "test-chosen",
 ]  # fmt: skip
 
 DEFECTS: dict[Defect, str] = {
@@ -41,6 +41,9 @@ DEFECTS: dict[Defect, str] = {
         "Robustness was tested with wrong labels in the memory but an embedder trained on the "
         "right ones."
     ),
+    "tail-in-memory-only": (
+        "Imbalance was tested by rows taken from the memory, with an embedder trained on all rows."
+    ),
     "mixup-neighbors": (
         "A mixed query keeps the neighbors of the unmixed row, and the contrastive term its label."
     ),
@@ -53,6 +56,7 @@ _ALWAYS: tuple[Defect, ...] = (
     "collapse",
     "nothing-held-out",
     "noise-in-memory-only",
+    "tail-in-memory-only",
     "test-chosen",
 )
 
@@ -94,8 +98,9 @@ class StudyPreset(BaseModel):
         None does not clip.
     knn_weight, contrastive_weight, entropy_weight : float
         Weights of the vote's NLL, the contrastive term and the negative entropy of the weights.
-    contrastive_kind : {"supervised", "margin"}
-        "margin" is as the study wrote it: the margin only shifts the value.
+    contrastive_kind : {"supervised", "margin", "pairs"}
+        "supervised" is a mean over rows of the means over their positives, "pairs" the notebook's
+        mean over all pairs. "margin" is as the study wrote it: the margin only shifts the value.
     contrastive_temperature, contrastive_margin : float
     label_smoothing, mixup_alpha, mixup_probability : float
     hard_negative_weight, hard_negative_fraction, hard_negative_neighbors
@@ -116,6 +121,9 @@ class StudyPreset(BaseModel):
         Share of the training rows, at most 5,000, kept from the upper bound for its temperature.
     distance_temperature : float
         Of distance weighting, in the unit of squared L2 distances.
+    views : {"mirror-and-crops", "random"}
+        Of test-time augmentation beside the original: the mirror image and three crops, as the
+        study's texts say, or four crops mirrored at random, as in the notebook.
     ensemble_k : tuple of int
         Neighborhood sizes of the k-ensemble.
     adaptive_k_max : int
@@ -160,7 +168,7 @@ class StudyPreset(BaseModel):
     gradient_clip: float | None = Field(1.0, gt=0)
     knn_weight: float = Field(1.0, ge=0)
     contrastive_weight: float = Field(0.0, ge=0)
-    contrastive_kind: Literal["supervised", "margin"] = "supervised"
+    contrastive_kind: Literal["supervised", "margin", "pairs"] = "supervised"
     contrastive_temperature: float = Field(0.1, gt=0)
     contrastive_margin: float = Field(0.5, ge=0)
     entropy_weight: float = Field(0.0, ge=0)
@@ -184,6 +192,7 @@ class StudyPreset(BaseModel):
     held_out: float = Field(0.1, gt=0, lt=1)
 
     distance_temperature: float = Field(1.0, gt=0)
+    views: Literal["mirror-and-crops", "random"] = "mirror-and-crops"
     ensemble_k: tuple[int, ...] = (5, 10, 20)
     adaptive_k_max: int = Field(50, ge=1)
     sweep_k: tuple[int, ...] = (1, 3, 5, 10, 20, 50)
@@ -261,7 +270,7 @@ _FIFTH = {
 _NOTEBOOK = {
     **_FIFTH, "lr": 1e-3, "mixup_alpha": 0.0, "label_smoothing": 0.0, "entropy_weight": 0.0,
     "gradient_clip": None, "temperature": 1.0, "temperature_bounds": (0.05, 5.0),
-    "projection_norm": "batch",
+    "projection_norm": "batch", "contrastive_kind": "pairs", "views": "random",
 }  # fmt: skip
 _SETTINGS: dict[str, dict[str, Any]] = {
     "v0.1": {**_FIRST, "objective": "classifier"},

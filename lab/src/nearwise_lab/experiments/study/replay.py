@@ -38,7 +38,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 # Settings that decide an evaluation and leave the training as it is.
 _EVALUATION = frozenset(
-    ("name", "held_out", "distance_temperature", "ensemble_k", "adaptive_k_max", "sweep_k",
+    ("name", "held_out", "distance_temperature", "views", "ensemble_k", "adaptive_k_max", "sweep_k",
      "noise_rates", "tail_ratios", "human_labels", "ablations", "max_rows", "max_test_rows",
      "cnn_epochs", "cnn_lr", "cnn_weight_decay", "cnn_label_smoothing", "cnn_batch_size")
 )  # fmt: skip

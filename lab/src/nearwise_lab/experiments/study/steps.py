@@ -66,6 +66,8 @@ def step_losses(
     if mix is None:
         keys = model.embedder(x)
     else:
+        # One share for the whole batch, as there.
+        mix = mix._replace(share=mix.share[:1].expand_as(mix.share))
         keys = model.embedder.key(model.embedder.embed_mixed(x, None, *mix))
         targets = mix_labels(own, mix, model.n_classes)
     keys = keys.float()
@@ -86,8 +88,9 @@ def step_losses(
     if preset.contrastive_weight:
         # The labels here are those of the unmixed rows, mixed or not.
         contrast = supervised_contrastive(
-            keys, own, model.n_classes, temperature=preset.contrastive_temperature
-        )
+            keys, own, model.n_classes, temperature=preset.contrastive_temperature,
+            over="pairs" if preset.contrastive_kind == "pairs" else "rows",
+        )  # fmt: skip
         if preset.contrastive_kind == "margin":
             contrast = contrast - preset.contrastive_margin
         parts["contrastive"] = contrast

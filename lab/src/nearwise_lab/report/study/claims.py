@@ -154,13 +154,18 @@ def better_under_noise(method: str, reference: str, key: str) -> Judge:
     return judge
 
 
-def survives_imbalance(study: Study, dataset: str, preset: str) -> Finding:
-    """Attention at the smallest ratio against the even one."""
-    places = [p for p in study.places(dataset, "long-tail", preset) if p.number is not None]
-    if len(places) < 2:
-        return not_measured()
-    ends = max(places, key=lambda p: p.number or 0), min(places, key=lambda p: p.number or 0)
-    return _drop(study, dataset, ends, "accuracy")
+def survives_imbalance(name: str) -> Judge:
+    """Attention at the smallest ratio against the even one; `name` is that of the conditions."""
+
+    def judge(study: Study, dataset: str, preset: str) -> Finding:
+        found = study.places(dataset, "long-tail", preset)
+        places = {p.number: p for p in found if p.condition.startswith(f"{name}=")}
+        numbers = [number for number in places if number is not None]
+        if len(numbers) < 2:
+            return not_measured()
+        return _drop(study, dataset, (places[max(numbers)], places[min(numbers)]), "accuracy")
+
+    return judge
 
 
 def costs_little(study: Study, dataset: str, preset: str) -> Finding:
@@ -348,10 +353,17 @@ CLAIMS: tuple[Claim, ...] = (
         k_is_free,
     ),
     *_noise_claims(),
-    Claim(
-        "imbalance",
-        "Attention is robust to imbalance: accuracy falls by at most 1 point at the smallest ratio",
-        survives_imbalance,
+    *(
+        Claim(
+            key,
+            f"Attention is robust to imbalance{where}: accuracy falls by at most 1 point at the "
+            "smallest ratio",
+            survives_imbalance(name),
+        )
+        for key, where, name in (
+            ("imbalance", "", "ratio"),
+            ("imbalance-memory", " of the memory alone", "memory-ratio"),
+        )
     ),
     Claim(
         "little-compute",

@@ -102,6 +102,19 @@ def _memory_noise(study: Study, dataset: str, preset: str) -> str:
     return f"Here: attention's accuracy goes from {' and from '.join(shown)}." if shown else ""
 
 
+def _memory_tail(study: Study, dataset: str, preset: str) -> str:
+    shown = []
+    for name, where in (("memory-ratio", "memory"), ("ratio", "everywhere")):
+        places = study.places(dataset, "long-tail", preset)
+        places = [p for p in places if p.condition.startswith(f"{name}=") and p.number is not None]
+        means = [study.part(dataset, p).mean(dataset, ATTENTION, "accuracy") for p in places]
+        known = [(p, m.mean) for p, m in zip(places, means, strict=True) if m is not None]
+        if len(known) > 1:
+            (least, worst), (_, even) = known[0], known[-1]
+            shown.append(f"{even:.4f} to {worst:.4f} at ratio {least.number:g} ({where})")
+    return f"Here: attention's accuracy goes from {' and from '.join(shown)}." if shown else ""
+
+
 def _mixup(study: Study, dataset: str, preset: str) -> str:
     one, full = (
         study.part(dataset, Place("ablation", preset, c)) for c in ("without=mixup", "full")
@@ -138,6 +151,7 @@ _SHOWN: dict[str, Callable[[Study, str, str], str]] = {
     "collapse": _collapse,
     "nothing-held-out": _nothing_held_out,
     "noise-in-memory-only": _memory_noise,
+    "tail-in-memory-only": _memory_tail,
     "mixup-neighbors": _mixup,
     "test-chosen": _test_chosen,
 }

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from nearwise import __version__
 from nearwise_lab.experiments.artifacts import load_json
+from nearwise_lab.experiments.places import Place
 from nearwise_lab.experiments.study.presets import CORRECTED
 from nearwise_lab.report.commands import efficiency_command, experiment_command
 from nearwise_lab.report.document import Block, Document, Fold, Section, Terms, Words
@@ -325,12 +327,20 @@ def _sweep_blocks(experiment: str) -> Callable[[Study, str, str], list[Block | N
         table = experiment_table(study, dataset, experiment, preset)
         return [
             *([Words(SAID[experiment], "note")] if preset != CORRECTED else []),
-            sweep_lines(study, dataset, experiment, places),
+            *(
+                sweep_lines(study, dataset, experiment, list(some), words)
+                for words, some in groupby(places, key=_varied)
+            ),
             sweep_table(study, dataset, experiment, preset),
             None if table is None else Fold("Every method at every condition", [table]),
         ]
 
     return blocks
+
+
+def _varied(place: Place) -> str:
+    """Name what a sweep varied, where the experiment's name does not say it."""
+    return "long-tail in the memory only" if place.condition.startswith("memory-") else ""
 
 
 def _noise_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:

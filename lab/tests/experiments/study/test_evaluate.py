@@ -169,12 +169,15 @@ def test_columns_have_no_test_time_views(trained):
 
 
 @pytest.mark.parametrize("name", ["exact", "L2", "IP", "HNSW", "IVF"])
-def test_flat_indexes_find_all_and_approximate_ones_most(name):
+def test_flat_indexes_find_all_and_approximate_ones_nearly_all_in_groups(name):
     if name not in index_names():
         pytest.skip('needs the extra "faiss"')
     keys, queries = random_keys(EfficiencySize(500, 16, 5, 20), seed=0)
+    if name in ("HNSW", "IVF"):  # cells and graphs need keys that lie in groups, as those of data
+        groups = torch.nn.functional.normalize(torch.eye(16), dim=1).repeat(40, 1)
+        keys, queries = groups[:500] + 0.1 * keys, groups[:20] + 0.1 * queries
     finding = measure_index(name, keys, queries, 5)
-    assert finding["recall"] == 1 if name in ("exact", "L2", "IP") else finding["recall"] > 0.5
+    assert finding["recall"] >= (0.9 if name in ("HNSW", "IVF") else 1)
     assert finding["build_seconds"] >= 0
     assert finding["search_ms_per_query"] > 0
 

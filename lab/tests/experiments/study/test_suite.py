@@ -51,6 +51,11 @@ def test_main_measures_every_method_and_keeps_what_figures_need(run, tmp_path):
     assert attention.details["knn_loss_with_self"] < attention.details["knn_loss_without_self"]
     assert {"purity", "excess", "temperatures", "final_parts"} <= set(attention.details)
     assert attention.choice["settings"]["epochs"] == 2
+    own = attention.details["search_and_weigh_us_per_row"]
+    assert 0 < own < attention.predict_us_per_row
+    bound = next(r for r in rows if r.method == "cnn+temperature")
+    assert bound.details["epochs"] == 2
+    assert 0.1 <= bound.details["chance"] < 0.2  # of ten digits
     folder = record_folder(tmp_path, attention)
     where = (attention.dataset, "attention", 0)
     assert load_predictions(artifact_path(folder, "predictions", *where, "npz")) is not None

@@ -41,12 +41,15 @@ class Prediction:
         Neighbors consulted.
     seconds : float
         Encoding, searching and weighing of all test rows; what methods share counts for each.
+    encoding_seconds : float
+        The part of `seconds` that encoding takes, however the neighbors are weighed.
     """
 
     method: str
     proba: np.ndarray
     k: int | None
     seconds: float
+    encoding_seconds: float = 0.0
 
 
 def neighbor_methods(run: TrainedRun) -> tuple[str, ...]:
@@ -101,7 +104,9 @@ def evaluate_run(
         else:
             raise ValueError(f"unknown method {method!r}; known: {', '.join(NEIGHBOR_METHODS)}.")
         proba64 = to_numpy(proba)
-        yield Prediction(method, proba64, asked, shared + time.perf_counter() - start)
+        seconds = shared + time.perf_counter() - start
+        encoding = found.seconds - found.search_seconds
+        yield Prediction(method, proba64, asked, seconds, encoding)
 
 
 def sweep(run: TrainedRun, sizes: tuple[int, ...]) -> Iterator[tuple[int, Prediction]]:

@@ -226,7 +226,12 @@ def _upper_bound(
             blank = wanted.get(prediction.method)
             if blank is None:
                 continue
-            details: dict[str, Any] = {"n_held_out": int(bound.inputs.held_out.sum())}
+            commonest = bound.inputs.y_test.bincount().max() / len(bound.inputs.y_test)
+            details: dict[str, Any] = {
+                "n_held_out": int(bound.inputs.held_out.sum()),
+                "epochs": len(bound.history),
+                "chance": float(commonest),
+            }
             if prediction.method == names[1]:
                 details["temperature"] = bound.temperature
             record = measured(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import binomtest
 
 from nearwise.metrics import accuracy, bootstrap_interval
 from nearwise.metrics.checks import FloatArray
@@ -29,6 +30,7 @@ EXCESS, GAP, ACCURATE = 0.05, 0.03, 0.95
 COST = 2.0
 _MEASURES = {m.key: m for m in MEASURES}
 _RESAMPLES = 300
+_CHANCE = 0.05  # p-value of the test that an accuracy is above chance
 
 Judge = Callable[[Study, str, str], Finding]
 
@@ -56,12 +58,15 @@ def improves(method: str, references: tuple[str, ...], key: str, experiment: str
     """Compare a method with the first of the references that was run, on the same rows."""
 
     def judge(study: Study, dataset: str, preset: str) -> Finding:
-        results = study.part(dataset, Place(experiment, preset))
+        place = Place(experiment, preset)
+        results = study.part(dataset, place)
         for reference in references:
             difference = results.paired(dataset, method, reference, key)
             if difference is not None:
                 found = judge_improvement(difference, _MEASURES[key])
-                return replace(found, note=found.note or _against(reference, references))
+                found = replace(found, note=found.note or _against(reference, references))
+                why = _untrained(study, dataset, place, reference)
+                return replace(found, verdict="not judged", note=why) if why else found
         return not_measured()
 
     return judge
@@ -169,10 +174,17 @@ def survives_imbalance(name: str) -> Judge:
 
 
 def costs_little(study: Study, dataset: str, preset: str) -> Finding:
-    """Prediction time of attention over that of uniform, seed by seed."""
-    results = study.main(dataset, preset)
-    mine = results.values(dataset, ATTENTION, "predict_us_per_row")
-    theirs = results.values(dataset, "uniform", "predict_us_per_row")
+    """Time of attention over that of uniform, seed by seed.
+
+    Of methods that share the encoding of their queries, searching and weighing alone count: next
+    to a network any weighting is free.
+    """
+    results, place = study.main(dataset, preset), Place("main", preset)
+    mine, theirs = (
+        study.details(dataset, place, method, "search_and_weigh_us_per_row")
+        or results.values(dataset, method, "predict_us_per_row")
+        for method in (ATTENTION, "uniform")
+    )
     ratios = [mine[s] / theirs[s] for s in mine if theirs.get(s)]
     if not ratios:
         return not_measured()
@@ -220,6 +232,21 @@ def leaks(study: Study, dataset: str, preset: str) -> Finding:
         interval = ratios[0] - half, ratios[0] + half
     found = judge_range(ratios, 1.0, float("inf"), interval=interval, digits=2, unit="even shares")
     return replace(found, over="training rows") if interval is not None else found
+
+
+def _untrained(study: Study, dataset: str, place: Place, method: str) -> str:
+    """Why a reference that was trained for comparison is none; empty where it is one."""
+    epochs = study.details(dataset, place, method, "epochs")
+    if epochs and min(epochs.values()) < 2:
+        return f"{method} was trained for one epoch"
+    chance = study.details(dataset, place, method, "chance")
+    for record in study.part(dataset, place).records:
+        if record.method == method and record.seed in chance and record.accuracy is not None:
+            right = round(record.accuracy * record.n_test)
+            test = binomtest(right, record.n_test, chance[record.seed], alternative="greater")
+            if test.pvalue > _CHANCE:
+                return f"{method} is at chance, {record.accuracy:.3f}: it was not trained"
+    return ""
 
 
 def _accuracy_over_rows(results: Results, dataset: str, seed: int) -> tuple[float, float] | None:
@@ -367,7 +394,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "little-compute",
-        "Attention costs little: prediction takes at most twice the time of uniform k-NN",
+        "Attention costs little: once rows are encoded, search and weights take at most twice the "
+        "time of uniform k-NN",
         costs_little,
     ),
     Claim(

@@ -34,7 +34,8 @@ class Finding:
     verdict : str
         One of `MARKS`. "validated" and "not validated": by the interval.
         "no difference": the interval of the difference holds 0. "inconclusive": it holds 0 and
-        reaches past the bound of the claim. "not judged": measured, but without an interval.
+        reaches past the bound of the claim. "not judged": measured, but without an interval, or
+        beside what was not trained.
         "not measured": the records have nothing on the claim.
     estimate, low, high : float, optional
         The difference that decides and the ends of its 95 % interval, in the unit of the measure.

@@ -1,15 +1,16 @@
 """The study's question and its hypotheses, answered from the records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nearwise.data import Context
 from nearwise_lab.comparisons import PairedDifference
 from nearwise_lab.experiments.representations import Cell, Comparison
+from nearwise_lab.experiments.representations.records import MAIN, ProbeRecord
 
 Verdict = str
-UP, DOWN, NONE, MIXED, MISSING = (
-    "supported", "contradicted", "not shown", "supported in part", "not measured",
+UP, DOWN, NONE, MIXED, MISSING, CHANCE = (
+    "supported", "contradicted", "not shown", "supported in part", "not measured", "not judged",
 )  # fmt: skip
 RECONSTRUCTION = {"full": "full+nce", "sparse": "sparse+nce"}
 CHALLENGERS = ("sparse", "full+nce", "sparse+nce")
@@ -47,8 +48,8 @@ class Hypothesis:
     name, claim : str
         Short name and the sentence that is tested.
     verdict : str
-        "supported", "supported in part", "contradicted", "not shown" (the interval holds 0) or
-        "not measured".
+        "supported", "supported in part", "contradicted", "not shown" (the interval holds 0),
+        "not judged" (what would decide is at chance) or "not measured".
     evidence : list of Evidence
         Differences that decide, in accuracy.
     words : str
@@ -69,12 +70,43 @@ def points(difference: PairedDifference) -> str:
 
 
 def judge_all(comparison: Comparison) -> list[Hypothesis]:
-    """Judge the study's question and H1 to H3, in every context that was measured."""
-    found = [question(comparison, c) for c in comparison.contexts]
-    found += [contrastive_neighbors(comparison, c) for c in comparison.contexts]
-    found += [sparse_wins_when_sparse(comparison, c) for c in comparison.sparse_contexts]
-    found += [attention_closes_gap(comparison, c) for c in comparison.contexts]
+    """Judge the study's question and H1 to H3, in every context that was measured.
+
+    What a probe at chance read of a field decides nothing, and is named.
+    """
+    every, some = comparison.contexts, comparison.sparse_contexts
+    lost = [cell for cell in _cells(comparison) if comparison.at_chance(cell)]
+    judged = replace(comparison, records=[r for r in comparison.records if _cell(r) not in lost])
+    parts = (question, every), (contrastive_neighbors, every), (sparse_wins_when_sparse, some)
+    found = []
+    for judge, contexts in (*parts, (attention_closes_gap, every)):
+        for context in contexts:
+            here = [cell for cell in lost if cell.context == context]
+            found.append(_with_lost(judge(judged, context), here))
     return found
+
+
+def _cells(comparison: Comparison) -> list[Cell]:
+    fields = _present(comparison, ("full", *CHALLENGERS))
+    cells = [_cell(r) for r in comparison.part(MAIN) if r["encoder"] in fields]
+    return list(dict.fromkeys(cells))
+
+
+def _cell(record: ProbeRecord) -> Cell:
+    return Cell(record["encoder"], record["probe"], record["context"])
+
+
+def _with_lost(hypothesis: Hypothesis, lost: Sequence[Cell]) -> Hypothesis:
+    if not lost:
+        return hypothesis
+    of_probe = {cell.probe: [o.encoder for o in lost if o.probe == cell.probe] for cell in lost}
+    named = [
+        f"{PROBE_WORDS.get(probe, probe)} on {_listed(arms)}" for probe, arms in of_probe.items()
+    ]
+    words = f"At chance, no verdict: {'; '.join(named)}."
+    if hypothesis.verdict == MISSING:
+        return replace(hypothesis, verdict=CHANCE, words=words)
+    return replace(hypothesis, words=f"{hypothesis.words} {words}")
 
 
 def question(comparison: Comparison, context: str) -> Hypothesis:

@@ -88,6 +88,25 @@ def weight_entropy(scores: Tensor) -> Tensor:
     return -(log_weights.exp() * log_weights.clamp_min(-1e4)).sum(dim=1).mean()
 
 
+def selective_risk(losses: Tensor, confidence: Tensor) -> Tensor:
+    """Mean loss of the surest rows, averaged over how many of them are kept: AURC with any loss.
+
+    Parameters
+    ----------
+    losses : Tensor of shape (B,)
+    confidence : Tensor of shape (B,)
+        Ranks the rows; no gradient goes through it.
+
+    References
+    ----------
+    Geifman and El-Yaniv, "SelectiveNet", ICML 2019, train for one coverage; here all count.
+    """
+    kept = torch.arange(1, len(losses) + 1, device=losses.device)
+    # The i-th surest row is in every mean of i rows and more.
+    shares = (1 / kept).flip(0).cumsum(0).flip(0)
+    return (shares * losses[confidence.argsort(descending=True)]).mean()
+
+
 def _contrast(
     keys: Tensor, labels: Tensor, n_classes: int, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,11 +6,11 @@ import torch
 from nearwise_lab.experiments.study import train_replay
 from nearwise_lab.experiments.study.findings import collapse, leak
 from nearwise_lab.experiments.study.inputs import make_inputs
-from nearwise_lab.experiments.study.model import PixelMLP, TabularMLP, make_embedder
+from nearwise_lab.experiments.study.model import PixelMLP, TabularMLP, make_embedder, make_model
 from nearwise_lab.experiments.study.neighbors import look_up, training_neighbors
 from nearwise_lab.experiments.study.replay import run_digest
 from nearwise_lab.experiments.study.steps import step_losses, total_loss
-from nearwise_lab.training.losses import supervised_contrastive
+from nearwise_lab.training.losses import selective_risk, supervised_contrastive
 from torch import nn
 
 
@@ -136,6 +136,43 @@ def test_the_projection_is_normalised_as_the_preset_says(digits, make_preset):
     for norm, expected in (("batch", nn.BatchNorm1d), ("layer", nn.LayerNorm)):
         preset = make_preset(backbone="resnet-small", projection_norm=norm)
         assert isinstance(make_embedder(preset, inputs).trunk.projection[1], expected)
+
+
+def test_a_query_learns_how_many_neighbors_it_asks(digits, make_preset):
+    preset = make_preset(learned_k=True, leave_self_out=True, mixup_alpha=0.0, epochs=1)
+    inputs = make_inputs(digits, preset, 0)
+    model = make_model(preset, inputs, 0)
+    query, neighbors = torch.randn(5, 32), torch.randn(5, 20, 32)
+    distances = (neighbors - query[:, None]).square().sum(2)
+    with torch.no_grad():
+        plain = model.attention(query, neighbors, distances)
+        model.neighbors_asked.weight.zero_()
+        model.neighbors_asked.bias.fill_(3.0)  # softplus of 3 is 3.05
+        few = model.weigh(query, neighbors, distances)
+        model.neighbors_asked.bias.fill_(1000.0)
+        all_of_them = model.weigh(query, neighbors, distances)
+    torch.testing.assert_close(few.sum(1), torch.ones(5))
+    assert (few[:, 10:].sum(1) < 0.01 * few[:, :3].sum(1)).all()
+    torch.testing.assert_close(all_of_them, plain)
+    run = train_replay(inputs, preset)
+    start = make_model(preset, inputs, 0).neighbors_asked
+    assert not torch.equal(run.model.neighbors_asked.weight, start.weight)
+
+
+def test_the_selective_loss_is_the_mean_risk_over_coverages(trained, make_preset):
+    losses, sure = torch.rand(2, 30, generator=torch.Generator().manual_seed(0))
+    surest = losses[sure.argsort(descending=True)]
+    expected = sum(float(surest[:n].mean()) for n in range(1, 31)) / 30
+    assert float(selective_risk(losses, sure)) == pytest.approx(expected, rel=1e-5)
+    preset = make_preset(mixup_alpha=0.0, selective_weight=2.0, label_smoothing=0.0)
+    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=True)
+    step = step_losses(
+        trained.model, trained.inputs.x_train, torch.arange(64), trained.memory.labels,
+        neighbors, trained.memory, preset, torch.Generator(),
+    )  # fmt: skip
+    without = {name: part for name, part in step.parts.items() if name != "selective"}
+    added = total_loss(step.parts, preset) - total_loss(without, preset)
+    assert float(added) == pytest.approx(2 * float(step.parts["selective"]), rel=1e-5)
 
 
 def test_the_first_versions_train_a_classifier_and_leave_attention_alone(digits, make_preset):

@@ -93,7 +93,7 @@ def attention_weights(
         rows = slice(start, start + _CHUNK)
         kept = None if mask is None else mask[rows]
         neighbors = memory.keys[found.indices[rows]]
-        parts.append(model.attention(found.query[rows], neighbors, found.distances[rows], kept))
+        parts.append(model.weigh(found.query[rows], neighbors, found.distances[rows], kept))
     return torch.cat(parts)
 
 

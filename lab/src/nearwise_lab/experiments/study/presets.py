@@ -85,6 +85,9 @@ class StudyPreset(BaseModel):
         Start of the heads' temperatures and the range they are held to.
     distance_bias, learn_temperature : bool
         Parts of the attention, for ablations.
+    learned_k : bool
+        Learn how many neighbors each query asks, from its key; a wish of the study that no version
+        had.
     objective : {"neighbors", "classifier"}
         "classifier" trains a linear layer on the key, and the attention not at all.
     n_neighbors : int
@@ -96,8 +99,9 @@ class StudyPreset(BaseModel):
     epochs, batch_size, lr, embedder_lr_ratio, weight_decay, warmup_epochs, gradient_clip
         Of AdamW with cosine; the embedder learns at `embedder_lr_ratio` of `lr`. `gradient_clip`
         None does not clip.
-    knn_weight, contrastive_weight, entropy_weight : float
-        Weights of the vote's NLL, the contrastive term and the negative entropy of the weights.
+    knn_weight, contrastive_weight, entropy_weight, selective_weight : float
+        Weights of the vote's NLL, the contrastive term, the negative entropy of the weights and
+        `selective_risk`; the last is a wish of the study that no version had.
     contrastive_kind : {"supervised", "margin", "pairs"}
         "supervised" is a mean over rows of the means over their positives, "pairs" the notebook's
         mean over all pairs. "margin" is as the study wrote it: the margin only shifts the value.
@@ -154,6 +158,7 @@ class StudyPreset(BaseModel):
     temperature_bounds: tuple[float, float] = (0.05, 5.0)
     distance_bias: bool = True
     learn_temperature: bool = True
+    learned_k: bool = False
 
     objective: Literal["neighbors", "classifier"] = "neighbors"
     n_neighbors: int = Field(10, ge=1)
@@ -172,6 +177,7 @@ class StudyPreset(BaseModel):
     contrastive_temperature: float = Field(0.1, gt=0)
     contrastive_margin: float = Field(0.5, ge=0)
     entropy_weight: float = Field(0.0, ge=0)
+    selective_weight: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     mixup_alpha: float = Field(0.0, ge=0)
     mixup_probability: float = Field(0.5, ge=0, le=1)

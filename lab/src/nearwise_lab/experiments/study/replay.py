@@ -123,7 +123,8 @@ def train_replay(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         loop = _Loop(inputs, preset, seed, device, checkpoint)
-        with compiled(loop.model.embedder, RunConfig(compile=preset.compile)):
+        how = RunConfig.model_validate({"compile": preset.compile})
+        with compiled(loop.model.embedder, how):
             loop.train(progress)
     return loop.result()
 

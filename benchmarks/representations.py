@@ -23,7 +23,8 @@ from typing import Any
 from nearwise_lab.cli.settings_text import change_settings, parse_seeds
 from nearwise_lab.data import load_images
 from nearwise_lab.experiments.representations import Cell, Comparison, run_comparison
-from nearwise_lab.report.representations import judge_all, write_report
+from nearwise_lab.report import render_report
+from nearwise_lab.report.representations import judge_all
 
 from nearwise.cli.rows.parsing import parse_count
 from nearwise.conditions import command_line, hardware, versions
@@ -169,7 +170,7 @@ def main() -> None:
         n_jobs=parse_count("--jobs", args.jobs) or "auto",
         progress=tell,
     )
-    page = write_report(comparison, work)
+    page = render_report(work)
     seconds = time.perf_counter() - began
     bars = JUDGES[args.dataset](comparison) if args.dataset in JUDGES else []
     print(f"\n{page}")
@@ -179,7 +180,7 @@ def main() -> None:
               f"{bar['reached']:.3f} of {bar['wanted']:.3f}: {said}")  # fmt: skip
     hypotheses = judge_all(comparison)
     for h in hypotheses:
-        print(f"{h.name}: {h.verdict}. {h.words}")
+        print(f"{h.claim.key}: {h.verdict}. {h.words}")
     content = {
         "command": command_line(),
         "versions": versions(),
@@ -198,9 +199,7 @@ def main() -> None:
         "means": means(comparison),
         "protocol": protocol(comparison),
         "hypotheses": [
-            {"name": h.name, "verdict": h.verdict, "words": h.words,
-             "evidence": [{"what": e.what, **e.difference.as_dict()} for e in h.evidence]}
-            for h in hypotheses
+            {"name": h.claim.key, **h.as_dict()} for h in hypotheses
         ],
     }  # fmt: skip
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

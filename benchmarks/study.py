@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 from nearwise_lab.cli.settings_text import parse_seeds, parse_settings
 from nearwise_lab.experiments import Record, read_records
 from nearwise_lab.experiments.study import run_experiment
-from nearwise_lab.report.study.parts import Study
-from nearwise_lab.report.study.tables import theory_table
+from nearwise_lab.report.study import Study
+from nearwise_lab.report.study_report import theory_table
 from results_page import write_page
 from weights import differences
 

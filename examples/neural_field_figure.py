@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from nearwise_lab.data import load_images
 from nearwise_lab.field_training.run import FieldConfig, reconstruction_errors, train_field
 from nearwise_lab.probing.data import probe_data
-from nearwise_lab.report.fields import draw_pictures, reconstruction_rows
+from nearwise_lab.report.runs import picture_panels, reconstruction_rows
 from reliability import DARK
 
 from nearwise.data import Context
@@ -80,7 +80,8 @@ def draw_digits(figure: Figure, models: dict, images: torch.Tensor) -> None:
         NAMES["sparse"]: rows["sparse"]["from these"],
     }
     axes = figure.subplots(len(lines), len(images))
-    draw_pictures(axes, lines)
+    for axis, panel in zip(axes.ravel(), picture_panels(lines), strict=True):
+        panel.draw(axis)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 from nearwise_lab.data import load_dataset
 from nearwise_lab.nn.field import make_perceiver
 from nearwise_lab.probing import Patches, Pixels, RandomInit, evaluate, probe_data
-from nearwise_lab.report.probes import probe_figure
+from nearwise_lab.report.runs import probe_figure
 
 ENCODERS: dict[str, tuple[Any, str]] = {
     "pixels": (Pixels((8, 8), 1), "flatten"),

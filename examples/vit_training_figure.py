@@ -11,7 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nearwise_lab.report.drawing import ACCENT, FAINT, INK, canvas, page_style, recolor
+from matplotlib.figure import Figure
+from nearwise_lab.report.drawing import ACCENT, FAINT, INK, page_style
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = "attention"
@@ -23,7 +24,9 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     recipes = [on for on in RECIPES if any(row["augment"] == on for row in rows)]
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     with page_style():
-        figure, axes = canvas(3.9 * len(recipes) + 0.6, 0.9 + 0.23 * len(arms), 1, len(recipes))
+        size = (3.9 * len(recipes) + 0.6, 0.9 + 0.23 * len(arms))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(1, len(recipes), squeeze=False)
         for axis, augmented in zip(axes[0], recipes, strict=True):
             own = sorted(
                 (row for row in rows if row["augment"] == augmented), key=lambda row: row["top1"]
@@ -38,8 +41,6 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
             axis.set_yticks(range(len(own)), [row["arm"] for row in own])
             axis.set_xlabel("top-1 accuracy of test images (%)")
             axis.set_title(RECIPES[augmented])
-        figure.draw_without_rendering()
-        recolor(figure)
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=110, metadata={"Software": None})
 

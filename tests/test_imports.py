@@ -209,7 +209,7 @@ def test_the_walk_sees_a_circle_also_inside_functions_but_not_of_types():
         ("from ..classifier import query", ("nearwise", "memory", "bank"), False),
         ("from ..classifier import query", ("nearwise", "memory", "deep", "__init__"), False),
         ("from nearwise.cli import app", ("nearwise", "probes", "knn"), False),
-        ("import nearwise_lab.report.page", ("nearwise", "cli", "app"), False),
+        ("import nearwise_lab.report.writers", ("nearwise", "cli", "app"), False),
         ("from nearwise.memory import bank", ("nearwise", "names"), False),
         ("from nearwise.nn import x", ("nearwise", "memory", "bank"), False),
         ("def f():\n    from nearwise.cli import app", ("nearwise", "metrics", "a"), False),

@@ -51,7 +51,7 @@ def test_commands_and_probes_need_no_extra_to_be_imported_and_the_page_of_evalua
         "for name in ('matplotlib', 'PIL'): del sys.modules[name]\n"
         "from nearwise.conditions import load_plugin\n"
         "load_plugin('The page', 'nearwise.pages', 'evaluate')\n"
-        "import nearwise_lab.report.model_page"
+        "import nearwise_lab.report.compare, nearwise_lab.report.writers"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

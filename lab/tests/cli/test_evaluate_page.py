@@ -13,7 +13,7 @@ def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, t
     text = page.read_text()
     checked = Checker(text)
     assert len(checked.ids) == len(set(checked.ids))
-    for part in ("Results", "Difference from attention", "Training", "Where attention was"):
+    for part in ("results", "difference from attention", "training of", "attention was"):
         assert part in " ".join(checked.text)
     assert "base alone" in text
     assert "<svg" in text

@@ -1,4 +1,4 @@
-"""Make the stand-ins of lab/tests/experiments importable; one small comparison for all tests."""
+"""Make the stand-ins of lab/tests/experiments importable; small folders for all tests."""
 
 import sys
 from pathlib import Path
@@ -9,6 +9,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
 from fakes import attention, bayes, blobs, broken
 from nearwise_lab.experiments import compare
+from nearwise_lab.report import render_report
+
+from lab.tests.report.records import full_study
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +28,11 @@ def compared(tmp_path_factory) -> Path:
 def one_seed(tmp_path) -> Path:
     compare([blobs(spread=3.0)], [bayes(), attention()], [0], tmp_path, progress=False)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory) -> Path:
+    """A study of made-up records with every form of its report."""
+    folder = full_study(tmp_path_factory.mktemp("study"))
+    render_report(folder)
+    return folder

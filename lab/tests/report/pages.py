@@ -1,5 +1,6 @@
 """What holds for every page."""
 
+import re
 from html.parser import HTMLParser
 
 VOID = {"meta", "img", "br", "hr", "input", "link", "col"}
@@ -31,6 +32,27 @@ class Checker(HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+def check_page(page: str) -> Checker:
+    """A page is well formed, needs no network, and says in words what it shows."""
+    checked = Checker(page)
+    markup, _, script = page.partition("<script>")
+    addresses = re.findall(r'(?:src|href|url\()\s*=?\s*["\']?([^"\')\s>]+)', markup)
+    assert addresses
+    assert all(a.startswith(("data:", "#")) for a in addresses)
+    assert "@import" not in page
+    assert not re.search(r"<script|fetch|XMLHttp|import\(|http", script)
+    assert len(checked.ids) == len(set(checked.ids))
+    assert checked.tags.count("h1") == 1
+    assert ("html", {"lang": "en"}) in checked.attributes
+    for tag, attributes in checked.attributes:
+        if tag == "img":
+            assert attributes["alt"]
+        if tag == "svg":
+            assert attributes["role"] == "img"
+            assert attributes["aria-label"]
+    return checked
 
 
 def first_column(table):

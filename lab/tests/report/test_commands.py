@@ -1,15 +1,8 @@
 """Commands that a report prints can be run."""
 
-import json
-
 import pytest
 from nearwise_lab.experiments import Record
-from nearwise_lab.report.commands import (
-    efficiency_command,
-    experiment_command,
-    readable_command,
-)
-from nearwise_lab.report.facts import record_facts
+from nearwise_lab.report.commands import experiment_command, readable_command, record_facts
 
 
 @pytest.mark.parametrize(
@@ -38,28 +31,15 @@ def records(command):
 
 
 def test_advice_says_where_to():
-    assert experiment_command("theory", "toys", "v1", records("a script"), None) == (
+    assert experiment_command("theory", "toys", "v1", records("a script")) == (
         "nearwise experiment theory --dataset toys --preset v1 --out DIR"
     )
-    assert efficiency_command(None) == "nearwise experiment efficiency --out DIR"
+    assert experiment_command("main", "toys", "v1", records("a 'torn")).endswith("DIR")
 
 
 def test_advice_gives_data_and_settings_as_they_were_given():
     ran = "__main__.py experiment main -d 'my toys.csv:y' -p v1 --set=cv=2 --small -q -o a"
-    assert experiment_command("theory", "toys", "v1", records(ran), None) == (
-        "nearwise experiment theory --dataset 'my toys.csv:y' --set cv=2 --preset v1 "
-        "--small --out DIR"
+    assert experiment_command("theory", "toys", "v1", records(ran)) == (
+        "nearwise experiment theory -d 'my toys.csv:y' -p v1 --set=cv=2 --small --out DIR"
     )
-    assert "my toys" not in experiment_command("theory", "toys", "v0.5", records(ran), None)
-    assert experiment_command("main", "toys", "v1", records("a 'torn"), None).endswith("DIR")
-
-
-def test_advice_is_small_where_the_folder_is(tmp_path):
-    small = {"max_rows": 1200, "ablations": ["full"]}
-    stored = {"presets": {"v1 on toys": small, "v0.5 on toys": {"max_rows": None}}}
-    (tmp_path / "settings.json").write_text(json.dumps(stored))
-    assert "--small" in experiment_command("theory", "toys", "v1", [], tmp_path)
-    assert "--small" not in experiment_command("theory", "toys", "v0.5", [], tmp_path)
-    assert "--small" in efficiency_command(tmp_path)
-    (tmp_path / "settings.json").write_text("torn")
-    assert "--small" not in efficiency_command(tmp_path)
+    assert "my toys" not in experiment_command("theory", "toys", "v0.5", records(ran))

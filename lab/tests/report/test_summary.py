@@ -1,9 +1,8 @@
 """Numbers of the report against scipy and plain loops."""
 
-import numpy as np
 import pytest
 from nearwise_lab.experiments import Record, read_records
-from nearwise_lab.report.summary import Results, summary_json
+from nearwise_lab.report.summary import Results
 
 
 def rows(values, dataset="d", key="nll"):
@@ -55,19 +54,3 @@ def test_a_single_seed_is_paired_by_row_where_predictions_are_kept(one_seed):
     assert with_rows.n == 18
     without = Results(records).paired("blobs", "attention", "bayes", "nll")
     assert without.verdict == "none"
-
-
-def test_the_json_says_what_the_tables_say(compared):
-    results = Results(read_records(compared), compared)
-    summary = summary_json(results)
-    assert summary["reference"] == "attention"
-    means = summary["datasets"]["blobs"]["means"]
-    values = list(results.values("blobs", "attention", "nll").values())
-    assert means["attention"]["nll"]["mean"] == pytest.approx(np.mean(values))
-    assert set(means) == {
-        "bayes <1>", "attention", "broken", "attention:base-alone", "attention:neighbors-alone",
-    }  # fmt: skip
-    assert means["broken"]["nll"] is None
-    paired = summary["datasets"]["blobs"]["paired"]["attention:neighbors-alone"]["nll"]
-    assert paired["word"] == "worse"
-    assert [f["seed"] for f in summary["datasets"]["blobs"]["failed"]] == [0, 1, 2]

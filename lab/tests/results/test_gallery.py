@@ -1,8 +1,14 @@
 """Galleries: rows as pictures and as cells."""
 
+import base64
+import io
+
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from nearwise_lab.results.gallery import make_page_gallery, png_uri
+
+from lab.tests.report.records import CLASSES, gallery
 
 
 def test_a_digit_becomes_a_small_png():
@@ -47,3 +53,15 @@ def test_a_wide_table_is_cut_to_eight_columns():
     stored = {"image_shape": None, "columns": None, "classes": ["a", "b"], "rows": rows}
     gallery = make_page_gallery("d", "m", 0, stored)
     assert gallery.columns == [f"f{i}" for i in range(1, 9)]
+
+
+@pytest.mark.parametrize("shape", [(4, 4, 3), (4, 4, 1), (4, 4)])
+def test_uint8_images_are_shown_as_they_are(shape):
+    stored = gallery(shape)
+    (example,) = make_page_gallery("toys", "attention", 0, stored).wrong
+    pixels = imread(io.BytesIO(base64.b64decode(example.row.image.partition(",")[2])))
+    times = pixels.shape[0] // 4
+    given = np.asarray(stored["rows"][0]["row"]).reshape(4, 4, -1)
+    shown = np.round(255 * pixels[::times, ::times, :3])
+    assert np.abs(shown - given).max() <= 1
+    assert example.true == CLASSES[0]

@@ -70,7 +70,8 @@ def write_page(
 
     from nearwise.data import Dataset
     from nearwise.safe_files import plain, write_aside
-    from nearwise_lab.report.model_page import model_page, render_model_page
+    from nearwise_lab.report.compare import model_document
+    from nearwise_lab.report.writers import document_html
     from nearwise_lab.results.gallery import make_gallery
     from nearwise_lab.results.measures import Predictions
 
@@ -99,20 +100,19 @@ def write_page(
             trust_in_words(trust),
         ]
     )
-    page = model_page(
+    document = model_document(
         f"{model.fitted_.target_name}, predicted on {name}",
         lead,
         name,
         predictions,
         {_METHODS[part]: values for part, values in scores.items()},
         parts=_PARTS,
-        sizes=f"{n_remembered:,} remembered {scored.noun}, {len(labels):,} measured, "
-        f"{len(classes)} classes",
+        sizes=(n_remembered, len(labels), len(classes)),
         history=plain(model.report_.history),
         gallery=gallery,
         facts=_facts(),
     )
-    write_aside(path, render_model_page(page).encode("utf-8"))
+    write_aside(path, document_html(document).encode())
 
 
 def _facts() -> list[tuple[str, str]]:

@@ -197,7 +197,7 @@ def _mean(rows: "Sequence[Record]", key: str) -> float | None:
 
 def _verdicts(out: Path, records: "Sequence[Record]") -> list[str]:
     """Count what became of the claims, one line per data set and preset of this run."""
-    from nearwise_lab.report.study.verdicts import tally
+    from nearwise_lab.report.claims import tally
 
     claims = json.loads((out / "results.json").read_text(encoding="utf-8"))["claims"]
     found: dict[tuple[str, str], list[str]] = {}

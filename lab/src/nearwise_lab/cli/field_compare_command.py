@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nearwise.data import Dataset
     from nearwise.probes import Encoder
     from nearwise_lab.experiments.representations import Comparison, StudyConfig
-    from nearwise_lab.report.representations import Hypothesis
+    from nearwise_lab.report.claims import Finding
 
 
 @lab_command
@@ -103,7 +103,8 @@ def compare(
     check_folder("--out", out, paths_among(dataset))
     from nearwise_lab.data import load_images
     from nearwise_lab.experiments.representations import run_comparison
-    from nearwise_lab.report.representations import judge_all, write_report
+    from nearwise_lab.report import render_report
+    from nearwise_lab.report.representations import judge_all
 
     name = image_set_name(dataset)
     settings = _settings(name, context, probes, limit, config, changes)
@@ -122,7 +123,7 @@ def compare(
             progress=progress,
         )
     with steps("Writing the report", quiet=quiet) as progress:
-        page = write_report(comparison, out, progress=progress)
+        page = render_report(out, progress=progress)
     _show_accuracies(comparison)
     _show_verdicts(judge_all(comparison))
     if not quiet:
@@ -191,10 +192,11 @@ def _show_accuracies(comparison: "Comparison") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from nearwise_lab.report.representations import accuracy_table
+    from nearwise_lab.report.representations import Tables
 
-    for context in comparison.contexts:
-        content = accuracy_table(comparison, context)
+    tables = Tables(comparison)
+    found = (tables.accuracy(context) for context in comparison.contexts)
+    for content in filter(None, found):
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("encoder", no_wrap=True)
         for column in content.columns[1:]:
@@ -206,6 +208,6 @@ def _show_accuracies(comparison: "Comparison") -> None:
         show(table)
 
 
-def _show_verdicts(hypotheses: "list[Hypothesis]") -> None:
-    for h in hypotheses:
-        show(f"{h.name}: {h.verdict}. {h.words}")
+def _show_verdicts(findings: "list[Finding]") -> None:
+    for found in findings:
+        show(f"{found.claim.key}: {found.verdict}. {found.words}")

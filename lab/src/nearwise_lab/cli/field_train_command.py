@@ -218,10 +218,10 @@ def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
 
 def _draw(run: "FieldRun", data: "ProbeData", config: "FieldConfig") -> list[str]:
     from nearwise.data.images.pixels import as_images
-    from nearwise_lab.report.fields import draw_curve, draw_reconstructions
+    from nearwise_lab.report.runs import draw_field_curves, draw_reconstructions
 
     paths = (run.folder / "curve.png", run.folder / "reconstructions.png")
-    draw_curve(run.history, paths[0])
+    draw_field_curves(run.history, paths[0])
     draw_reconstructions(run.model, as_images(data.validation.images), config.context, paths[1])
     return [path.name for path in paths]
 

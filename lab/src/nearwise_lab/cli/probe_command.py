@@ -281,7 +281,7 @@ def _write(out: Path, baseline: str, quiet: bool) -> None:
     """
     from nearwise.conditions import command_line, hardware, versions
     from nearwise_lab.probing.records import read_records
-    from nearwise_lab.report.probes import probe_figure
+    from nearwise_lab.report.runs import probe_figure
 
     records = read_records(out)
     differences = _differences(records, baseline)

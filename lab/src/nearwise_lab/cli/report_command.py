@@ -16,7 +16,7 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="Folder written by 'nearwise experiment' or 'nearwise compare'."
+            metavar="DIR", help="Folder of 'nearwise experiment', 'compare' or 'field compare'."
         ),
     ],
     formats: Annotated[

@@ -85,10 +85,10 @@ def _evaluate(settings: VitSettings, given: set[str], quiet: bool) -> None:
 
 
 def _report(run: "VitRun", quiet: bool) -> None:
-    from nearwise_lab.report.vit import draw_curves
+    from nearwise_lab.report.runs import draw_vit_curves
 
     if run.history:
-        draw_curves(run.history, run.folder / "curves.png", title=str(run.summary["layer"]))
+        draw_vit_curves(run.history, run.folder / "curves.png", title=str(run.summary["layer"]))
     _show_metrics(run.summary)
     if not quiet:
         say(

@@ -8,24 +8,22 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from nearwise_lab.experiments import compare, read_records
-from nearwise_lab.report.page import render_report
+from nearwise_lab.report.render import render_report
 from nearwise_lab.report.summary import Results
 from nearwise_lab.results.measures import COMPARED, Measure
 
 DEMO_METHODS = (
-    "knn-uniform",
-    "knn-distance",
-    "knn-tuned",
-    "logistic",
-    "random-forest",
-    "attention",
-)
+    "knn-uniform", "knn-distance", "knn-tuned", "logistic", "random-forest", "attention",
+)  # fmt: skip
 SHOWN = (*COMPARED, Measure("fit_seconds", "fit s", 1, None))
 TITLE = "Handwritten digits: attention over nearest neighbors beside plain methods"
 
 
 def run_demo(out: str | PathLike[str], *, seed: int = 0, progress: bool = True) -> Path:
     """Compare methods on scikit-learn's digits, print the table, write the report.
+
+    Under a minute on two cores. Raises RecordsError if `out` belongs to other settings or another
+    running process.
 
     Parameters
     ----------
@@ -39,12 +37,7 @@ def run_demo(out: str | PathLike[str], *, seed: int = 0, progress: bool = True) 
     Returns
     -------
     Path
-        The page. Under a minute on two cores.
-
-    Raises
-    ------
-    RecordsError
-        If `out` belongs to other settings or another running process.
+        The page.
     """
     start = time.perf_counter()
     compare(["digits"], DEMO_METHODS, [seed], out, progress=progress)
@@ -68,16 +61,14 @@ def _table(results: Results, seed: int) -> RichTable:
     table.add_column("method", no_wrap=True)
     for measure in SHOWN:
         table.add_column(measure.title, justify="right")
-    order = results.ranked_methods("digits")
-    halves = [half for method in order for half in results.halves(method)]
-    for method in [name for m in order for name in (m, *results.halves(m))]:
-        cells = []
-        for measure in SHOWN:
-            mean = results.mean("digits", method, measure.key)
-            cells.append("" if mean is None else f"{mean.mean * measure.scale:.{measure.digits}f}")
-        style = "bold" if method.startswith("attention") and method in order else None
-        name = f"  {method.split(':')[1].replace('-', ' ')}" if method in halves else method
-        table.add_row(name, *cells, style="dim" if method in halves else style)
+    for whole in results.ranked_methods("digits"):
+        for method in [whole, *results.halves(whole)]:
+            means = [(m, results.mean("digits", method, m.key)) for m in SHOWN]
+            cells = ["" if x is None else f"{x.mean * m.scale:.{m.digits}f}" for m, x in means]
+            style = "dim" if method != whole else "bold" if whole.startswith("attention") else None
+            _, is_half, half = method.partition(":")
+            name = f"  {half.replace('-', ' ')}" if is_half else method
+            table.add_row(name, *cells, style=style)
     for failure in results.failures("digits"):
         table.add_row(failure.method, f"failed: {failure.reason}", style="red")
     return table

@@ -1,13 +1,22 @@
-"""A report as data: sections of words, tables, figures and galleries, written in every form."""
+"""A report as data, the same for every kind of folder; `writers` has its forms."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from nearwise import __version__
+from nearwise_lab.comparisons import PairedDifference
 from nearwise_lab.report.drawing import Picture
-from nearwise_lab.report.tables import to_latex, to_markdown
 from nearwise_lab.results.gallery import Gallery
-from nearwise_lab.results.measures import Table
+from nearwise_lab.results.measures import (
+    Cell,
+    Mean,
+    Measure,
+    Table,
+    difference_cell,
+    is_best,
+    show_mean,
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,7 @@ class Words:
 class Terms:
     """Names, each with its description."""
 
-    items: list[tuple[str, str]]
+    items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class Fold:
     """Something that the page shows on request, and other forms show at once."""
 
     title: str
-    blocks: list["Block"]
+    blocks: Sequence["Block | None"]
 
 
 Block = Words | Terms | Table | Picture | Gallery | Fold
@@ -38,72 +47,109 @@ Block = Words | Terms | Table | Picture | Gallery | Fold
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is below it.
-
-    Attributes
-    ----------
-    title : str
-    level : int
-        2 for a chapter, 3 or 4 below it.
-    blocks : list
-    """
+    """A heading of level 2 or 3 and what is below it; blocks that are None are left out."""
 
     title: str
+    blocks: Sequence[Block | None] = ()
     level: int = 2
-    blocks: list[Block] = field(default_factory=list)
+
+    def flat(self) -> Iterator[Block]:
+        """Blocks with folds opened."""
+        return _flat(self.blocks)
+
+
+def _flat(blocks: Sequence[Block | None]) -> Iterator[Block]:
+    for block in blocks:
+        if isinstance(block, Fold):
+            yield from _flat(block.blocks)
+        elif block is not None:
+            yield block
 
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report."""
+    """A whole report.
+
+    Attributes
+    ----------
+    title, lead : str
+    sections : list of Section
+    facts : list of (str, str)
+        What the numbers were made under; shown at the end.
+    reference : str
+        Row that stands out in tables.
+    numbers : list of dict
+        Every mean and difference, for CSV and JSON.
+    claims, failed : list of dict
+        Verdicts and failed rows, for JSON.
+    """
 
     title: str
     lead: str
-    sections: list[Section]
-    footer: str
+    sections: Sequence[Section]
+    facts: Sequence[tuple[str, str]] = ()
+    reference: str = ""
+    numbers: Sequence[Mapping[str, Any]] = ()
+    claims: Sequence[Mapping[str, Any]] = ()
+    failed: Sequence[Mapping[str, Any]] = ()
+    footer: str = field(default=f"Made by nearwise {__version__} from the records in its folder.")
+
+    def parts(self) -> list[Section]:
+        """Sections that hold something, the facts last."""
+        facts = Fold("Hardware, versions and commands", [Terms([f for f in self.facts if f[1]])])
+        found = [*self.sections, Section("What made these numbers", [facts], 3)]
+        return [s for s in found[: None if self.facts else -1] if any(s.blocks)]
 
     def tables(self) -> list[Table]:
         """Every table, in order."""
-        return [b for b in self._blocks() if isinstance(b, Table)]
+        return [b for s in self.parts() for b in s.flat() if isinstance(b, Table)]
 
     def pictures(self) -> list[Picture]:
         """Every figure, in order."""
-        return [b for b in self._blocks() if isinstance(b, Picture)]
-
-    def _blocks(self) -> Iterator["Block"]:
-        return (b for s in self.sections for b in _flat(s.blocks))
+        return [b for s in self.parts() for b in s.flat() if isinstance(b, Picture)]
 
 
-def _flat(blocks: list[Block]) -> Iterator[Block]:
-    for block in blocks:
-        if isinstance(block, Fold):
-            yield from _flat(block.blocks)
-        else:
-            yield block
+NONE = '"None": the interval holds 0, so no difference is shown.'
+Find = Callable[[str, Measure], Mean | None]
 
 
-def flat_blocks(section: Section) -> list[Block]:
-    """Blocks of a section with folds opened."""
-    return list(_flat(section.blocks))
+def mean_rows(
+    names: Mapping[str, str], measures: Sequence[Measure], find: Find
+) -> list[tuple[str, list[Cell]]]:
+    """Means of what has any, a row each under its title; the best of each column is marked."""
+    means = {n: [find(n, m) for m in measures] for n in names}
+    kept = {n: row for n, row in means.items() if any(mean is not None for mean in row)}
+    columns = list(zip(*kept.values(), strict=True))
+    return [
+        (names[n], [Cell(show_mean(mean, m), "best" if is_best(mean, column, m) else "")
+                    for mean, m, column in zip(row, measures, columns, strict=True)])
+        for n, row in kept.items()
+    ]  # fmt: skip
 
 
-def document_markdown(document: Document) -> str:
-    """Words and tables in GitHub's Markdown; figures are in the page and in the PDF."""
-    parts = [f"# {document.title}", document.lead]
-    for section in document.sections:
-        parts.append(f"{'#' * section.level} {section.title}")
-        parts += filter(None, (_block_markdown(block) for block in flat_blocks(section)))
-    return "\n\n".join([*parts, document.footer]) + "\n"
+def mean_table(
+    title: str, caption: str, first: str, names: Mapping[str, str] | Sequence[str],
+    measures: Sequence[Measure], find: Find,
+) -> Table | None:  # fmt: skip
+    """Lay names out by the measures that have any value, the best of each column marked.
+
+    None where nothing was found.
+    """
+    titles = names if isinstance(names, Mapping) else {n: n for n in names}
+    shown = [m for m in measures if any(find(n, m) is not None for n in titles)]
+    rows = mean_rows(titles, shown, find)
+    return Table(title, caption, [first, *(m.title for m in shown)], rows) if rows else None
 
 
-def _block_markdown(block: Block) -> str:
-    if isinstance(block, Words):
-        return block.text
-    if isinstance(block, Terms):
-        return "\n".join(f"- **{name}**: {text}" for name, text in block.items)
-    return to_markdown(block).rstrip() if isinstance(block, Table) else ""
-
-
-def document_latex(document: Document) -> str:
-    """Every table in LaTeX; see `to_latex`."""
-    return "\n".join(map(to_latex, document.tables()))
+def difference_table(
+    title: str, caption: str, first: str,
+    rows: Mapping[str, Callable[[Measure], PairedDifference | None]], measures: Sequence[Measure],
+) -> Table | None:  # fmt: skip
+    """Show differences with their intervals and words, rows without any left out."""
+    table = Table(title, f"{caption} {NONE}", [first, *(m.title for m in measures)])
+    for name, find in rows.items():
+        found = [find(m) for m in measures]
+        if any(found):
+            cells = [difference_cell(d, m) for d, m in zip(found, measures, strict=True)]
+            table.rows.append((name, cells))
+    return table if table.rows else None

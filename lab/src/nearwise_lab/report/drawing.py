@@ -3,24 +3,18 @@
 import html
 import io
 import re
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
-from matplotlib.colors import to_rgba, to_rgba_array
 from matplotlib.figure import Figure
 
-# Stand-ins drawn by matplotlib and replaced by those of the page's style sheet.
-INK, FAINT, ACCENT, SOFT = "#010203", "#040506", "#070809", "#0a0b0c"
-_PAGE_COLORS = {
-    INK: "var(--ink)",
-    FAINT: "var(--faint)",
-    ACCENT: "var(--accent)",
-    SOFT: "var(--soft)",
-}
+# Of the light page of style.css, which replaces them by its own for readers of a dark one.
+INK, FAINT, ACCENT, SOFT = "#1d2126", "#b9bfc7", "#b8430f", "#9db0c3"
+_PAGE_COLORS = {INK: "var(--ink)", FAINT: "var(--faint)", ACCENT: "var(--accent)",
+                SOFT: "var(--soft)"}  # fmt: skip
 # Colorblind-safe, readable on light and dark (Okabe and Ito, slightly lightened).
 LINE_COLORS = ("#0f86c9", "#009e73", "#cc79a7", "#b58900", "#7a6fd0", "#5b8a8a", "#a0522d")
 # Color, mark and line of the suite's methods, the same in every figure.
@@ -39,8 +33,6 @@ METHOD_LOOK: dict[str, tuple[str, str, str]] = {
     "mlp+temperature": (LINE_COLORS[4], "X", "-"),
 }
 POINTS_TO_PIXELS = 1.5  # 9 pt text is 13.5 px at full width, close to the text of the page
-# The light page of style.css, for what cannot follow the reader's system.
-PRINT_COLORS = {INK: "#1d2126", FAINT: "#b9bfc7", ACCENT: "#b8430f", SOFT: "#9db0c3"}
 _STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -61,18 +53,9 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """An inline SVG with a caption.
+    """An inline SVG with how to read it, and what is to be seen for those who cannot see it.
 
-    Attributes
-    ----------
-    svg : str
-        Element to place in the page; its `aria-label` describes it.
-    caption : str
-        How to read it.
-    alt : str
-        What is to be seen, for those who cannot see it.
-    name : str
-        Unique in the page; names the files that it is written to.
+    `name` is unique in the page and names the files that it is written to.
     """
 
     svg: str
@@ -87,24 +70,10 @@ def page_style() -> AbstractContextManager[None]:
 
 
 def picture(figure: Figure, name: str, alt: str, caption: str) -> Picture:
-    """Make a picture of a figure; see `to_svg`."""
-    return Picture(to_svg(figure, name, alt), caption, alt, name)
+    """Make a picture of a figure that was drawn in `page_style`.
 
-
-def to_svg(figure: Figure, name: str, alt: str) -> str:
-    """Turn a figure into an inline SVG element.
-
-    Returns str: the svg element, without size: it fills its column. The same figure gives the same
-    text.
-
-    Parameters
-    ----------
-    figure : Figure
-        Drawn in `page_style` with the stand-in colors of this module.
-    name : str
-        Unique in the page; prefixes every id inside the figure.
-    alt : str
-        What is to be seen, for those who cannot see it.
+    The svg has no size: it fills its column. `name` prefixes every id inside. The same figure
+    gives the same text.
     """
     buffer = io.BytesIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
@@ -120,44 +89,24 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
         svg = svg.replace(drawn, css)
     svg = re.sub(r'\b(width|height)="[\d.]+pt"', "", svg, count=2)  # the page gives the width
     width = round(POINTS_TO_PIXELS * 72 * float(figure.get_size_inches()[0]))
-    return svg.replace(
-        "<svg ",
-        f'<svg role="img" aria-label="{html.escape(alt)}" style="max-width: {width}px" ',
-        1,
-    )
+    told = f'role="img" aria-label="{html.escape(alt)}" style="max-width: {width}px"'
+    return Picture(svg.replace("<svg ", f"<svg {told} ", 1), caption, alt, name)
 
 
 def print_svg(svg: str) -> str:
-    """Fix the colors of an element that `to_svg` made, for files without the page's style."""
-    for drawn, css in _PAGE_COLORS.items():
-        svg = svg.replace(css, PRINT_COLORS[drawn])
+    """Fix the colors of a picture, for files without the page's style."""
+    for color, css in _PAGE_COLORS.items():
+        svg = svg.replace(css, color)
     return svg
 
 
-def recolor(figure: Figure, colors: Mapping[str, str] = PRINT_COLORS) -> None:
-    """Replace the stand-in colors of this module in a drawn figure."""
-    wanted = {to_rgba(drawn)[:3]: to_rgba(color)[:3] for drawn, color in colors.items()}
-
-    def change(value: Any) -> Any:
-        rows = np.atleast_2d(to_rgba_array(value)) if not isinstance(value, str) else None
-        if rows is None:
-            red, green, blue, alpha = to_rgba(value)
-            return (*wanted.get((red, green, blue), (red, green, blue)), alpha)
-        return np.array([(*wanted.get(tuple(row[:3]), row[:3]), row[3]) for row in rows])
-
-    for artist in figure.findobj():
-        for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
-            get, put = getattr(artist, f"get_{part}", None), getattr(artist, f"set_{part}", None)
-            if get is None or put is None:
-                continue
-            value = get()
-            put(change(value))
-
-
-def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Any:
-    """Give a figure of this size (inches) and its axes, an array of (rows, columns)."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure by itself (.png, .svg or .pdf)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Software": None} if path.suffix == ".png" else None
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, dpi=130, metadata=metadata)
+    return path
 
 
 def slug(text: str) -> str:

@@ -6,14 +6,13 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from nearwise.conditions import require_extra
-from nearwise_lab.report.document import Block, Document, Terms, Words, flat_blocks
+from nearwise_lab.report.document import Block, Document, Terms, Words
 from nearwise_lab.report.drawing import Picture, print_svg
 from nearwise_lab.results.gallery import Example, Gallery, Shown
 from nearwise_lab.results.measures import Cell, Table
 
 _TEMPLATE = files("nearwise_lab.report") / "templates" / "report.typ"
 _MAX_IMAGES, _MAX_NEIGHBORS = 5, 8  # of a gallery of images
-_MAX_ROWS, _MAX_ROW_NEIGHBORS = 3, 5  # of a gallery of rows
 PIXELS_PER_INCH = 300.0
 _ONE_FIGURE = b"""
 #set document(date: none)
@@ -26,26 +25,13 @@ _PIXELS = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1">'
     '<image width="1" height="1" image-rendering="pixelated" href="{}"/></svg>'
 )
-_WORDS = {"wrong": "where {} was wrong", "uncertain": "where {} was right but unsure"}
 
 
 def document_pdf(document: Document) -> bytes:
     """Render a document as PDF.
 
-    Parameters
-    ----------
-    document : Document
-
-    Returns
-    -------
-    bytes
-        The file: a title page with the contents, then every section. The same document gives the
-        same bytes, whatever fonts the machine has.
-
-    Raises
-    ------
-    ImportError
-        If typst is missing.
+    A title page with the contents, then every section. The same document gives the same bytes,
+    whatever fonts the machine has. Raises ImportError where typst is missing.
     """
     require_extra("a report as PDF", "pdf", "typst", of="nearwise-lab")
     import typst
@@ -58,9 +44,9 @@ def document_pdf(document: Document) -> bytes:
             {
                 "title": section.title,
                 "level": section.level,
-                "blocks": [b for block in flat_blocks(section) for b in _block(block)],
+                "blocks": [b for block in section.flat() for b in _block(block)],
             }
-            for section in document.sections
+            for section in document.parts()
         ],
     }
     return typst.compile(
@@ -74,11 +60,8 @@ def document_pdf(document: Document) -> bytes:
 def picture_files(picture: Picture) -> dict[str, bytes]:
     """Render a figure by itself, for a paper or a slide.
 
-    Returns
-    -------
-    files : dict
-        "svg", whose text takes the reader's fonts, and "pdf" and "png" (of `PIXELS_PER_INCH`),
-        the same bytes for the same figure, whatever fonts the machine has.
+    Gives "svg", whose text takes the reader's fonts, and "pdf" and "png" (of `PIXELS_PER_INCH`),
+    the same bytes for the same figure, whatever fonts the machine has.
     """
     require_extra("figures as files", "pdf", "typst", of="nearwise-lab")
     import typst
@@ -101,48 +84,26 @@ def picture_files(picture: Picture) -> dict[str, bytes]:
 
 def _block(block: Block) -> list[dict[str, Any]]:
     """Turn a block into what the template reads; images are SVG."""
-    if isinstance(block, Words):
-        return [{"kind": "words", "text": block.text, "style": block.style}]
-    if isinstance(block, Terms):
-        return [{"kind": "terms", "items": block.items}]
-    if isinstance(block, Table):
-        return [_table(block)]
+    if isinstance(block, Gallery):
+        return _gallery(block)
     if isinstance(block, Picture):
         svg = print_svg(block.svg)
         return [{"kind": "picture", "svg": svg, "alt": block.alt, "caption": block.caption}]
-    if isinstance(block, Gallery):
-        return _gallery(block)
-    raise TypeError(f"No form in a PDF for {type(block).__name__}.")
-
-
-def _table(table: Table) -> dict[str, Any]:
-    rows = [
-        [
-            {"text": cell.text, "mark": cell.mark, "detail": cell.detail}
-            for cell in (Cell(name), *cells)
-        ]
-        for name, cells in table.rows
-    ]
-    return {
-        "kind": "table",
-        "title": table.title,
-        "caption": table.caption,
-        "columns": table.columns,
-        "rows": rows,
-        "wrap": table.wrap,
-    }
+    if isinstance(block, Table):
+        rows = [[Cell(name), *cells] for name, cells in block.rows]
+        return [{"kind": "table", **vars(block), "rows": [list(map(vars, r)) for r in rows]}]
+    if isinstance(block, Words):
+        return [{"kind": "words", **vars(block)}]
+    assert isinstance(block, Terms)  # folds are opened
+    return [{"kind": "terms", "items": list(block.items)}]
 
 
 def _gallery(gallery: Gallery) -> list[dict[str, Any]]:
-    """Images with their neighbors, or a table of rows: the wrong ones, then the unsure ones."""
-    blocks = []
-    for why, examples in (("wrong", gallery.wrong), ("uncertain", gallery.uncertain)):
-        title = f"{gallery.dataset}, {_WORDS[why].format(gallery.method)}, seed {gallery.seed}"
-        if examples and examples[0].row.image:
-            blocks.append(_images(title, examples[:_MAX_IMAGES]))
-        elif examples:
-            blocks.append(_table(_row_table(title, gallery.columns, examples[:_MAX_ROWS])))
-    return blocks
+    """Images with their neighbors: the wrong ones, then the unsure ones."""
+    return [
+        _images(f"{gallery.dataset}, {words.format(gallery.method)}, seed {gallery.seed}", shown)
+        for words, shown in gallery.parts()
+    ]
 
 
 def _images(title: str, examples: Sequence[Example]) -> dict[str, Any]:
@@ -151,35 +112,15 @@ def _images(title: str, examples: Sequence[Example]) -> dict[str, Any]:
         return {"svg": svg, "text": text, "agrees": agrees}
 
     rows = [
-        [shown(example.row, _prediction(example).replace(", ", "\n"))]
+        [shown(example.row, example.prediction.replace(", ", "\n"))]
         + [
             shown(n.row, f"{n.label} ({100 * n.weight:.0f} %)", n.agrees)
             for n in example.neighbors[:_MAX_NEIGHBORS]
         ]
-        for example in examples
+        for example in examples[:_MAX_IMAGES]
     ]
     caption = (
         "Left the test image; beside it its strongest neighbors, their labels and attention "
         "weights. A label equal to the true one is framed."
     )
     return {"kind": "gallery", "title": title, "caption": caption, "rows": rows}
-
-
-def _prediction(example: Example) -> str:
-    prediction = f"{example.predicted} ({100 * example.confidence:.0f} %)"
-    return f"{prediction}, true {example.true}" if example.why == "wrong" else prediction
-
-
-def _row_table(title: str, columns: Sequence[str], examples: Sequence[Example]) -> Table:
-    table = Table(
-        title,
-        "Each test row with its strongest neighbors: labels, attention weights, distances.",
-        ["row", "label", "weight", "distance", *columns],
-    )
-    for number, example in enumerate(examples, start=1):
-        query = [Cell(example.true, "best"), Cell(_prediction(example)), Cell("")]
-        table.rows.append((f"query {number}", [*query, *map(Cell, example.row.values)]))
-        for rank, n in enumerate(example.neighbors[:_MAX_ROW_NEIGHBORS], start=1):
-            cells = [Cell(n.label), Cell(f"{100 * n.weight:.1f} %"), Cell(f"{n.distance:.3g}")]
-            table.rows.append((f"neighbor {rank}", [*cells, *map(Cell, n.row.values)]))
-    return table

@@ -1,6 +1,6 @@
 """Records to numbers: means with intervals over seeds, paired differences, mean ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,49 +9,39 @@ from nearwise_lab.experiments import Record
 from nearwise_lab.experiments.artifacts import artifact_path, load_predictions, record_folder
 from nearwise_lab.results.measures import (
     BARS,
-    COMPARED,
     LEVEL,
-    MEASURES,
     Mean,
     Measure,
     Predictions,
-    better,
     difference_over_rows,
     difference_over_seeds_and_rows,
     mean_with_interval,
 )
 
-SHOT_MEASURES = (
-    Measure("shots.balanced", "balanced accuracy", 4, True),
-    Measure("shots.many", "many-shot", 4, True),
-    Measure("shots.medium", "medium-shot", 4, True),
-    Measure("shots.few", "few-shot", 4, True),
-)
-
 
 class Results:
-    """Records, by data set, method and measure.
+    """Records of one noise setting, by data set, method and measure.
+
+    `datasets` and `methods` (without the halves of attention) are in order of first appearance.
 
     Parameters
     ----------
     records : sequence of Record
-        From `read_records`; one noise setting.
+        From `read_records`.
     folder : Path, optional
         Where `compare` kept the predictions; lets a single seed be compared over its test rows.
-
-    Attributes
-    ----------
-    datasets, methods : list of str
-        In order of first appearance; methods without the halves of attention.
-    seeds : list of int
-        Sorted.
+    kept : dict, optional
+        Predictions by method that lie in no folder.
     """
 
-    def __init__(self, records: Sequence[Record], folder: Path | None = None) -> None:
-        self.records = list(records)
-        self.folder = folder
-        self._paired: dict[tuple[str, str, str, str], PairedDifference | None] = {}
-        self._over_rows: dict[tuple[str, str, str, str], PairedDifference | None] = {}
+    def __init__(
+        self,
+        records: Sequence[Record],
+        folder: Path | None = None,
+        kept: Mapping[str, Predictions] | None = None,
+    ) -> None:
+        self.records, self.folder, self.kept = list(records), folder, kept or {}
+        self._found: dict[tuple[str, ...], PairedDifference | None] = {}
         self._rows = {(r.dataset, r.method, r.seed): r for r in records}
         self.datasets = list(dict.fromkeys(r.dataset for r in records))
         self.methods = list(dict.fromkeys(r.method for r in records if r.part_of is None))
@@ -72,6 +62,10 @@ class Results:
         values = list(self.values(dataset, method, key).values())
         return mean_with_interval(values) if values else None
 
+    def means(self, dataset: str) -> Callable[[str, Measure], Mean | None]:
+        """Give `mean` as tables ask for it."""
+        return lambda method, measure: self.mean(dataset, method, measure.key)
+
     def paired(
         self, dataset: str, method: str, reference: str, key: str
     ) -> PairedDifference | None:
@@ -81,10 +75,10 @@ class Results:
         predictions were kept.
         """
         question = (dataset, method, reference, key)
-        if question not in self._paired:
+        if question not in self._found:
             one, other = (self, method), (self, reference)
-            self._paired[question] = paired_across(dataset, one, other, key)
-        return self._paired[question]
+            self._found[question] = paired_across(dataset, one, other, key)
+        return self._found[question]
 
     def paired_over_rows(
         self, dataset: str, method: str, reference: str, key: str
@@ -93,27 +87,23 @@ class Results:
 
         Without the predictions of every seed that both have, as in `paired`.
         """
-        question = (dataset, method, reference, key)
-        if question not in self._over_rows:
-            found = self._bootstrapped(*question)
-            self._over_rows[question] = self.paired(*question) if found is None else found
-        return self._over_rows[question]
-
-    def _bootstrapped(
-        self, dataset: str, method: str, reference: str, key: str
-    ) -> PairedDifference | None:
-        both = set(self.values(dataset, method, key)) & set(self.values(dataset, reference, key))
-        kept = [
-            (self.predictions(dataset, method, seed), self.predictions(dataset, reference, seed))
-            for seed in sorted(both)
-        ]
-        pairs = [(a, b) for a, b in kept if a is not None and b is not None]
-        return difference_over_seeds_and_rows(key, pairs) if len(pairs) == len(kept) else None
+        question = (dataset, method, reference, key, "over rows")
+        if question not in self._found:
+            seeds = self.values(dataset, reference, key)
+            kept = [
+                [self.predictions(dataset, m, seed) for m in (method, reference)]
+                for seed in self.values(dataset, method, key)
+                if seed in seeds
+            ]
+            pairs = [(a, b) for a, b in kept if a is not None and b is not None]
+            whole = difference_over_seeds_and_rows(key, pairs) if len(pairs) == len(kept) else None
+            self._found[question] = whole or self.paired(dataset, method, reference, key)
+        return self._found[question]
 
     def predictions(self, dataset: str, method: str, seed: int) -> Predictions | None:
         """Load the kept predictions of a row; None where there are none."""
-        if self.folder is None:
-            return None
+        if method in self.kept:
+            return self.kept[method]
         path = self.artifact("predictions", dataset, method, seed, "npz")
         return None if path is None else load_predictions(path)
 
@@ -125,13 +115,19 @@ class Results:
         where = record_folder(self.folder, row)
         return artifact_path(where, what, dataset, method, seed, suffix)
 
+    def heading(self, words: str, seeds: Sequence[int] = ()) -> str:
+        """Title of a figure: what it shows, sizes and seeds."""
+        size = next((r for r in self.records if r.n_test), None)
+        sizes = "" if size is None else f" (n = {size.n_train:,} train, {size.n_test:,} test)"
+        return f"{words}{sizes}" + ("" if self.kept else f", {seed_words(seeds or self.seeds)}")
+
+    def sizes(self, dataset: str) -> Record:
+        """Give the row of the data set with the largest test part, for its sizes."""
+        return max((r for r in self.records if r.dataset == dataset), key=lambda r: r.n_test)
+
     def failures(self, dataset: str) -> list[Record]:
         """Failed rows of a data set."""
         return [r for r in self.records if r.dataset == dataset and r.status == "failed"]
-
-    def sizes(self, dataset: str) -> Record:
-        """Give any row of the data set, for its sizes."""
-        return next(r for r in self.records if r.dataset == dataset)
 
     def ranked_methods(self, dataset: str, key: str = "nll") -> list[str]:
         """Methods with a value, best mean first; halves of attention left out."""
@@ -180,9 +176,7 @@ class Results:
 
 def looked_up(row: Record, key: str) -> Any:
     """Value of a field, or of a path into the details; None where there is none."""
-    if "." not in key:
-        return getattr(row, key)
-    value: Any = row.details
+    value: Any = {**row.details, **vars(row)}  # fields come first: "accuracy" is the metric
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
@@ -193,12 +187,9 @@ def paired_across(
 ) -> PairedDifference | None:
     """Measure of `one` minus that of `other`, each some results and a method in them.
 
-    Returns
-    -------
-    PairedDifference or None
-        Paired by seed with a t-interval; a single seed is paired by test row where the predictions
-        of the same rows were kept, and has an infinite interval where they were not. None without
-        a common seed.
+    Paired by seed with a t-interval; a single seed is paired by test row where the predictions of
+    the same rows were kept, and has an infinite interval where they were not. None without a
+    common seed.
     """
     (results, method), (others, reference) = one, other
     a, b = results.values(dataset, method, key), others.values(dataset, reference, key)
@@ -216,44 +207,11 @@ def paired_across(
     return paired_difference([a[s] for s in both], [b[s] for s in both], level=LEVEL)
 
 
-def summary_json(results: Results) -> dict[str, Any]:
-    """Give the content of the tables, as JSON."""
-    names = list(results.methods)
-    names += [half for m in results.methods for half in results.halves(m)]
-    reference = results.reference()
-    return {
-        "level": LEVEL,
-        "reference": reference,
-        "datasets": {
-            d: {
-                "means": {
-                    m: {x.key: _mean_json(results.mean(d, m, x.key)) for x in MEASURES}
-                    for m in names
-                },
-                "paired": {
-                    m: {x.key: _paired_json(results, d, m, reference, x) for x in COMPARED}
-                    for m in names
-                    if m != reference
-                },
-                "failed": [
-                    {"method": r.method, "seed": r.seed, "reason": r.reason}
-                    for r in results.failures(d)
-                ],
-            }
-            for d in results.datasets
-        },
-        "mean_ranks": {x.key: results.mean_ranks(x.key) for x in COMPARED},
-    }
-
-
-def _mean_json(mean: Mean | None) -> dict[str, float | int | None] | None:
-    if mean is None:
-        return None
-    return {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
-
-
-def _paired_json(
-    results: Results, dataset: str, method: str, reference: str, measure: Measure
-) -> dict[str, Any] | None:
-    found = results.paired(dataset, method, reference, measure.key)
-    return None if found is None else found.as_dict() | {"word": better(found, measure)}
+def seed_words(seeds: Sequence[int]) -> str:
+    """Seeds in words: "seed 0", "seeds 0-4", "seeds 0, 2"."""
+    seeds = sorted(seeds)
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]}-{seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"

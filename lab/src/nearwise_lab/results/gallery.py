@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.image import imsave
 
 from nearwise.data import Dataset
 from nearwise.safe_files import plain
-from nearwise_lab.results.measures import Predictions
+from nearwise_lab.results.measures import Cell, Predictions, Table
 
 GALLERY_WRONG = 8
 GALLERY_UNCERTAIN = 8
@@ -38,17 +38,10 @@ def image_shape(dataset: Dataset) -> tuple[int, ...] | None:
 
 
 def choose_gallery_rows(y: np.ndarray, proba: np.ndarray) -> list[tuple[int, str]]:
-    """Pick the surest mistakes and the least sure right answers.
+    """Pick the surest mistakes and the least sure right answers by y (n,) and proba (n, classes).
 
-    Returns list of (test position, "wrong" or "uncertain"): at most 8 of each; wrong ones first,
-    the surest first. A right answer counts as uncertain below a probability of 0.95.
-
-    Parameters
-    ----------
-    y : int ndarray of shape (n_test,)
-        True class positions.
-    proba : ndarray of shape (n_test, n_classes)
-        Predicted probabilities.
+    Returns (test position, "wrong" or "uncertain"): at most 8 of each; wrong ones first, the surest
+    first. A right answer counts as uncertain below a probability of 0.95.
     """
     top, guess = proba.max(axis=1), proba.argmax(axis=1)
     wrong = np.flatnonzero(guess != y)
@@ -63,18 +56,8 @@ def make_gallery(
 ) -> dict[str, Any]:
     """Explain the wrong and uncertain test rows with the neighbors behind each.
 
-    Returns dict: JSON-ready: image_shape, columns, classes and the rows with their neighbors.
-
-    Parameters
-    ----------
-    model : fitted classifier with `explain`
-        Queried once, for the rows shown.
-    dataset : Dataset
-        Gives the raw rows.
-    test_index : int64 ndarray of shape (n_test,)
-        Positions of the test rows in `dataset`.
-    predictions : Predictions
-        Of the same rows, in the same order.
+    `model.explain` is asked once, for the rows shown, which are at `test_index` of the data set;
+    `predictions` are of the same rows in the same order. The dict is ready for JSON.
     """
     chosen = choose_gallery_rows(predictions.y, predictions.proba)
     X, _ = dataset.rows(test_index[[i for i, _ in chosen]])
@@ -134,20 +117,13 @@ def _neighbors(explanation: Any) -> list[dict[str, Any]]:
 
 
 MAX_COLUMNS = 8
+MAX_ROWS = 5  # of a table, each with its neighbors
 SIDE = 64  # screen pixels of a small image in the PNG: whole pixels, crisp in every viewer
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A row as the page shows it.
-
-    Attributes
-    ----------
-    image : str, optional
-        PNG as a data URI, for rows that are images.
-    values : list of str
-        Cells in the order of the gallery's columns, for rows of a table.
-    """
+    """A row as the page shows it: a PNG as a data URI, or cells for the gallery's columns."""
 
     image: str | None
     values: list[str]
@@ -178,6 +154,12 @@ class Example:
     row: Shown
     neighbors: list[ShownNeighbor]
 
+    @property
+    def prediction(self) -> str:
+        """What was predicted and how surely, and the truth where it was another."""
+        prediction = f"{self.predicted} ({100 * self.confidence:.0f} %)"
+        return f"{prediction}, true {self.true}" if self.why == "wrong" else prediction
+
 
 @dataclass(frozen=True)
 class Gallery:
@@ -190,18 +172,37 @@ class Gallery:
     wrong: list[Example]
     uncertain: list[Example]
 
+    def parts(self) -> list[tuple[str, list[Example]]]:
+        """Wrong and unsure examples, where there are any, with words for a title."""
+        unsure = ("where {} was right but unsure", self.uncertain)
+        found = [("where {} was wrong", self.wrong), unsure]
+        return [part for part in found if part[1]]
+
+    def tables(self) -> list[Table]:
+        """Lay examples that are no images out: each row with its strongest neighbors."""
+        tables = []
+        for words, examples in self.parts():
+            table = Table(
+                f"{self.dataset}, {words.format(self.method)}, seed {self.seed}",
+                "Each test row with its strongest neighbors: labels, attention weights, distances.",
+                ["row", "label", "weight", "distance", *self.columns],
+            )
+            for number, e in enumerate(examples[:MAX_ROWS], start=1):
+                rest = f"null neighbor {100 * e.null_mass:.0f} %, others {100 * e.other_mass:.0f} %"
+                query = [Cell(e.true, "best"), Cell(e.prediction, "", rest), Cell("")]
+                table.rows.append((f"query {number}", [*query, *map(Cell, e.row.values)]))
+                for rank, n in enumerate(e.neighbors, start=1):
+                    cells = [Cell(n.label, "best" * n.agrees), Cell(f"{100 * n.weight:.1f} %"),
+                             Cell(f"{n.distance:.3g}")]  # fmt: skip
+                    table.rows.append((f"neighbor {rank}", [*cells, *map(Cell, n.row.values)]))
+            tables.append(table)
+        return tables
+
 
 def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, Any]) -> Gallery:
-    """Turn a stored gallery into what the page shows.
+    """Turn a gallery of `make_gallery`, read from JSON, into what the page shows.
 
-    Returns Gallery: images as PNG; tables cut to the columns in which the shown rows differ most.
-
-    Parameters
-    ----------
-    dataset, method, seed
-        Whose gallery it is.
-    stored : dict
-        As `make_gallery` makes it, read from JSON: image_shape, columns, classes, rows.
+    Images become PNGs, tables are cut to the columns in which the shown rows differ most.
     """
     rows = stored["rows"]
     shape = stored.get("image_shape")
@@ -211,19 +212,10 @@ def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, An
     # Single numbers of an image or an embedding mean nothing to a reader.
     bare = bool(shape) or stored.get("kind") == "embeddings"
     kept = [] if bare else _telling_columns(rows, len(names))
-    show: _ImageShower | _PhotoShower | _TableShower = _TableShower(kept)
-    if shape:
-        photos = stored.get("kind") == "images"
-        show = _PhotoShower(shape) if photos else _ImageShower(shape, rows)
+    show = _shower(rows, shape, stored.get("kind") == "images", kept)
     examples = [_example(row, stored["classes"], show) for row in rows]
-    return Gallery(
-        dataset,
-        method,
-        seed,
-        [names[i] for i in kept],
-        [e for e in examples if e.why == "wrong"],
-        [e for e in examples if e.why == "uncertain"],
-    )
+    wrong, uncertain = ([e for e in examples if e.why == why] for why in ("wrong", "uncertain"))
+    return Gallery(dataset, method, seed, [names[i] for i in kept], wrong, uncertain)
 
 
 def _example(row: dict[str, Any], classes: list[str], show: Any) -> Example:
@@ -234,98 +226,56 @@ def _example(row: dict[str, Any], classes: list[str], show: Any) -> Example:
         )
         for n in row["neighbors"]
     ]  # fmt: skip
-    shown = sum(n.weight for n in neighbors)
+    rest = 1.0 - row["null_mass"] - sum(n.weight for n in neighbors)
     return Example(
-        row["why"],
-        row["true"],
-        row["predicted"],
-        max(row["proba"]),
-        row["proba"][classes.index(row["true"])],
-        row["null_mass"],
-        max(0.0, 1.0 - row["null_mass"] - shown),
-        show(row["row"]),
-        neighbors,
-    )
+        row["why"], row["true"], row["predicted"], max(row["proba"]),
+        row["proba"][classes.index(row["true"])], row["null_mass"], max(0.0, rest),
+        show(row["row"]), neighbors,
+    )  # fmt: skip
 
 
-class _ImageShower:
-    """Draw rows as grey images, dark ink on white, one scale for the gallery."""
+def _shower(
+    rows: Sequence[dict[str, Any]], shape: Any, photos: bool, kept: Sequence[int]
+) -> Callable[[Any], Shown]:
+    """Show rows as photos (uint8, 0 is black), as grey images (dark ink on white), or as cells."""
+    values = _shown_rows(rows) if shape and not photos else []
+    low, high = (255.0, 0.0) if photos else (float(np.min(values or 0)), float(np.max(values or 1)))
 
-    def __init__(self, shape: Sequence[int], rows: Sequence[dict[str, Any]]) -> None:
-        self.shape = tuple(shape)
-        values = [row["row"] for row in rows]
-        values += [n["row"] for row in rows for n in row["neighbors"] if n["row"] is not None]
-        self.low = float(np.min(values)) if values else 0.0
-        self.high = float(np.max(values)) if values else 1.0
-
-    def __call__(self, row: Sequence[float] | None) -> Shown:
+    def show(row: Any) -> Shown:
+        if not shape:
+            return Shown(None, ["" if row is None else _text(row[i]) for i in kept])
         if row is None:
             return Shown(None, [])
-        pixels = np.asarray(row, dtype=np.float64).reshape(self.shape)
-        return Shown(png_uri(pixels, self.low, self.high), [])
+        pixels = np.asarray(row, dtype=np.float64).reshape(tuple(shape))
+        grey = pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels
+        return Shown(png_uri(grey, low, high), [])
+
+    return show
 
 
-class _PhotoShower:
-    """Draw rows of uint8 pixels as they are: (h, w), (h, w, 1) or (h, w, 3), 0 is black."""
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        self.shape = tuple(shape)
-
-    def __call__(self, row: Any) -> Shown:
-        if row is None:
-            return Shown(None, [])
-        pixels = np.asarray(row, dtype=np.float64).reshape(self.shape)
-        if pixels.ndim == 3 and pixels.shape[2] == 1:
-            pixels = pixels[:, :, 0]
-        return Shown(png_uri(pixels, 255.0, 0.0), [])
-
-
-class _TableShower:
-    """Pick the chosen columns of a row, numbers shortened."""
-
-    def __init__(self, kept: Sequence[int]) -> None:
-        self.kept = kept
-
-    def __call__(self, row: Sequence[Any] | None) -> Shown:
-        return Shown(None, ["" if row is None else _text(row[i]) for i in self.kept])
+def _shown_rows(rows: Sequence[dict[str, Any]]) -> list[Any]:
+    shown = [row["row"] for row in rows]
+    return shown + [n["row"] for row in rows for n in row["neighbors"] if n["row"] is not None]
 
 
 def png_uri(pixels: np.ndarray, low: float, high: float) -> str:
-    """Draw an image as a PNG data URI.
+    """Draw an image, grey (h, w) or in color (h, w, 3) of 0..255, as a PNG data URI.
 
-    Parameters
-    ----------
-    pixels : ndarray of shape (h, w) or (h, w, 3)
-        Grey values, or red, green and blue in 0..255.
-    low, high : float
-        Grey values that are white and black; colors are drawn as they are.
+    `low` and `high` are the grey values that are white and black.
     """
     times = max(1, SIDE // max(pixels.shape[:2]))
-    enlarged = pixels.repeat(times, axis=0).repeat(times, axis=1)
+    image = pixels.repeat(times, axis=0).repeat(times, axis=1)
+    if image.ndim == 2:
+        ink = np.clip((image - low) / ((high - low) or 1e-9), 0, 1)
+        image = np.repeat(255 * (1 - ink)[:, :, None], 3, axis=2)
     buffer = io.BytesIO()
-    if enlarged.ndim == 3:
-        imsave(buffer, enlarged.round().clip(0, 255).astype(np.uint8), format="png")
-        return _uri(buffer)
-    if low > high:
-        map_name, low, high = "gray", high, low
-    else:
-        map_name, high = "gray_r", max(high, low + 1e-9)
-    imsave(buffer, enlarged, cmap=map_name, vmin=low, vmax=high, format="png")
-    return _uri(buffer)
-
-
-def _uri(buffer: io.BytesIO) -> str:
-    return _PREFIX + base64.b64encode(buffer.getvalue()).decode()
-
-
-_PREFIX = "data:image/png;base64,"
+    imsave(buffer, image.round().clip(0, 255).astype(np.uint8), format="png")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _telling_columns(rows: Sequence[dict[str, Any]], n_columns: int) -> list[int]:
     """At most eight columns, in their order: those with the most distinct values shown."""
-    shown = [row["row"] for row in rows]
-    shown += [n["row"] for row in rows for n in row["neighbors"] if n["row"] is not None]
-    distinct = [-len({str(row[i]) for row in shown}) for i in range(n_columns)]
+    distinct = [-len({str(row[i]) for row in _shown_rows(rows)}) for i in range(n_columns)]
     return sorted(np.argsort(distinct, kind="stable")[:MAX_COLUMNS].tolist())
 
 

@@ -12,18 +12,10 @@ from nearwise_lab.comparisons import PairedDifference, paired_bootstrap, paired_
 
 @dataclass(frozen=True)
 class Predictions:
-    """Probabilities of one method for the test part of one split.
+    """Probabilities (n_test, n_classes) of one method for the test part of one split.
 
-    Attributes
-    ----------
-    y : int64 ndarray of shape (n_test,)
-        True class positions.
-    proba : float64 ndarray of shape (n_test, n_classes)
-        Rows sum to 1.
-    test_index : int64 ndarray of shape (n_test,)
-        Row positions in the data set.
-    classes : list of str
-        Class names by position.
+    `y` has the positions of the true classes, `test_index` those of the rows in the data set,
+    `classes` the names of the classes.
     """
 
     y: np.ndarray
@@ -39,20 +31,9 @@ LEVEL = 0.95
 class Measure:
     """How a column of the records is shown.
 
-    Attributes
-    ----------
-    key : str
-        Field of `Record`, or a path into its details, such as "shots.many".
-    title : str
-        Column heading.
-    digits : int
-        Decimals shown.
-    higher_is_better : bool or None
-        None for columns where neither end is good (costs are shown, not ranked).
-    scale : float
-        Factor applied before showing.
-    interval : bool
-        Whether the half-interval is shown beside the mean.
+    `key` is a field of `Record`, or a path into its details, such as "shots.many". Values are
+    multiplied by `scale`; `interval` says whether half the interval stands beside the mean, and
+    `higher_is_better` is None where neither end is good (costs are shown, not ranked).
     """
 
     key: str
@@ -90,27 +71,21 @@ BARS = {  # drawn, each with its title
     "ece": "ECE",
     "aurc": "AURC x1000",
 }
-COST_MEASURES = tuple(
-    m
-    for m in MEASURES
-    if m.key in ("fit_seconds", "fit_cpu_seconds", "predict_us_per_row", "one_row_ms", "model_mb")
+_COSTS = ("fit_seconds", "fit_cpu_seconds", "predict_us_per_row", "one_row_ms", "model_mb")
+COST_MEASURES = tuple(m for m in MEASURES if m.key in _COSTS)
+NULL_MASS = Measure("null_mass", "null mass", 3, None)
+SHOT_MEASURES = (
+    Measure("shots.balanced", "balanced accuracy", 4, True),
+    Measure("shots.many", "many-shot", 4, True),
+    Measure("shots.medium", "medium-shot", 4, True),
+    Measure("shots.few", "few-shot", 4, True),
 )
 COMPARED = tuple(m for m in MEASURES if m.key in ("accuracy", "nll", "brier", "ece", "aurc"))
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds with its 95 % t-interval.
-
-    Attributes
-    ----------
-    mean : float
-        In the unit of the values.
-    half : float or None
-        Half the width of the interval; None for one seed.
-    n : int
-        Number of seeds.
-    """
+    """A mean over `n` seeds with half the width of its 95 % t-interval, None for one seed."""
 
     mean: float
     half: float | None
@@ -128,15 +103,7 @@ class Mean:
 
 
 def mean_with_interval(values: Sequence[float]) -> Mean:
-    """Mean and half-width of the 95 % t-interval.
-
-    Returns Mean: student's interval with n - 1 degrees of freedom.
-
-    Parameters
-    ----------
-    values : sequence of float
-        One a seed, at least one.
-    """
+    """Mean and half-width of Student's 95 % interval of one value per seed."""
     spread = paired_difference(values, np.zeros(len(values)), level=LEVEL)
     half = (spread.high - spread.low) / 2
     return Mean(spread.mean, float(half) if np.isfinite(half) else None, spread.n)
@@ -156,38 +123,19 @@ Rows = np.ndarray | slice
 RowValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _hits(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    return (proba.argmax(axis=1) == y).astype(np.float64)
-
-
-def _log_losses(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    return -np.log(np.maximum(proba[np.arange(len(y)), y], FLOOR))
-
-
-def _squared_errors(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    return ((proba - np.eye(proba.shape[1])[y]) ** 2).sum(axis=1)
-
-
 _MEANS: dict[str, RowValues] = {
-    "accuracy": _hits,
-    "nll": _log_losses,
-    "brier": _squared_errors,
+    "accuracy": lambda y, proba: (proba.argmax(axis=1) == y).astype(np.float64),
+    "nll": lambda y, proba: -np.log(np.maximum(proba[np.arange(len(y)), y], FLOOR)),
+    "brier": lambda y, proba: ((proba - np.eye(proba.shape[1])[y]) ** 2).sum(axis=1),
 }
 _OTHERS: dict[str, Callable[..., float]] = {"ece": ece, "aurc": aurc}
 
 
 def difference_over_rows(key: str, a: Predictions, b: Predictions) -> PairedDifference | None:
-    """Metric of `a` minus metric of `b` on the same test rows.
+    """Metric (accuracy, nll, brier, ece or aurc) of `a` minus that of `b` on the same test rows.
 
-    Returns PairedDifference or None: percentile bootstrap over rows, `n` counts rows: what another
-    test part of this size would show about these two fits. None for other metrics or other rows.
-
-    Parameters
-    ----------
-    key : str
-        accuracy, nll, brier, ece or aurc.
-    a, b : Predictions
-        Of two methods on one split.
+    Percentile bootstrap over rows, `n` counts rows: what another test part of this size would show
+    about these two fits. None for other metrics or other rows.
     """
     if not np.array_equal(a.test_index, b.test_index):
         return None
@@ -205,16 +153,8 @@ def difference_over_seeds_and_rows(
 ) -> PairedDifference | None:
     """Metric of the first of each pair minus that of the second, averaged over the seeds.
 
-    Returns PairedDifference or None: percentile bootstrap that draws seeds, and within each its
-    test rows, the same ones where seeds share a test part; `n` counts rows. None for other metrics
-    or without pairs.
-
-    Parameters
-    ----------
-    key : str
-        accuracy, nll, brier, ece or aurc.
-    pairs : sequence of (Predictions, Predictions)
-        Of two methods on the split of each seed.
+    Percentile bootstrap that draws seeds, and within each its test rows, the same ones where seeds
+    share a test part; `n` counts rows. None for other metrics or without pairs.
     """
     if not pairs or not (key in _MEANS or key in _OTHERS):
         return None
@@ -254,17 +194,7 @@ EMPTY = "-"
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a cell and what it means.
-
-    Attributes
-    ----------
-    text : str
-        The number.
-    mark : str
-        "best", "better", "worse", "none" or nothing.
-    detail : str
-        What may be smaller below or after the number, such as an interval.
-    """
+    """Text of a cell, its mark ("best", "better", "worse", "none") and a smaller detail."""
 
     text: str
     mark: str = ""
@@ -278,19 +208,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table; the first column names the row.
-
-    Attributes
-    ----------
-    title, caption : str
-        What it shows, and how to read it.
-    columns : list of str
-        Headings, the first for the row names.
-    rows : list of (name, cells)
-        Cells in the order of the columns after the first.
-    wrap : bool
-        Whether names and details are sentences, which may be broken over lines.
-    """
+    """A titled table; the first column names the row, `wrap` lets sentences break over lines."""
 
     title: str
     caption: str
@@ -315,7 +233,7 @@ def difference_cell(difference: PairedDifference | None, measure: Measure) -> Ce
         return Cell(EMPTY)
     digits, scale = measure.digits, measure.scale
     interval = ""
-    if difference.n > 1:
+    if np.isfinite(difference.high - difference.low):
         low, high = difference.low * scale, difference.high * scale
         interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
     word = better(difference, measure)

@@ -5,20 +5,24 @@ import math
 import pytest
 from nearwise_lab.comparisons import PairedDifference, paired_difference
 from nearwise_lab.experiments import read_records
-from nearwise_lab.report.study import CLAIMS, Place, Study, judge_claims
-from nearwise_lab.report.study.export import study_rows
-from nearwise_lab.report.study.tables import claim_tables
-from nearwise_lab.report.study.verdicts import judge_improvement, judge_margin, judge_range, tally
+from nearwise_lab.experiments.places import Place
+from nearwise_lab.report.claims import Claim, compared, judge, tally, valued
+from nearwise_lab.report.study import Study
+from nearwise_lab.report.study_claims import CLAIMS, judge_claims
+from nearwise_lab.report.study_report import study_document
 from nearwise_lab.results.measures import MEASURES
-from records import EXPLAINED, full_study, row, write
 
-ACCURACY = next(m for m in MEASURES if m.key == "accuracy")
-ECE = next(m for m in MEASURES if m.key == "ece")
-AURC = next(m for m in MEASURES if m.key == "aurc")
+from lab.tests.report.records import EXPLAINED, full_study, row
+
+ACCURACY, ECE, AURC = (next(m for m in MEASURES if m.key == k) for k in ("accuracy", "ece", "aurc"))
 
 
 def found(mean, low, high, n=3, method="t"):
     return PairedDifference(mean, low, high, n, 0.95, method)
+
+
+def judged(evidence, low=0.0, high=math.inf):
+    return judge(Claim("c", "It is so.", lambda: evidence, low, high))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,7 @@ def found(mean, low, high, n=3, method="t"):
     ],
 )
 def test_an_improvement_is_what_its_interval_says(difference, measure, verdict):
-    assert judge_improvement(difference, measure).verdict == verdict
+    assert judged(compared(difference, measure)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -53,12 +57,12 @@ def test_an_improvement_is_what_its_interval_says(difference, measure, verdict):
     ],
 )
 def test_a_margin_must_hold_the_whole_interval(difference, verdict):
-    assert judge_margin(difference, ACCURACY, 0.01).verdict == verdict
+    assert judged(compared(difference, ACCURACY), -0.01).verdict == verdict
 
 
 def test_a_margin_of_an_error_looks_upwards():
-    assert judge_margin(found(0.03, 0.02, 0.04), ECE, 0.01).verdict == "not validated"
-    assert judge_margin(found(-0.03, -0.04, -0.02), ECE, 0.01).verdict == "validated"
+    assert judged(compared(found(0.03, 0.02, 0.04), ECE), -0.01).verdict == "not validated"
+    assert judged(compared(found(-0.03, -0.04, -0.02), ECE), -0.01).verdict == "validated"
 
 
 @pytest.mark.parametrize(
@@ -71,18 +75,32 @@ def test_a_margin_of_an_error_looks_upwards():
     ],
 )
 def test_a_range_must_hold_the_interval_over_seeds(values, verdict):
-    assert judge_range(values, 0.0, 0.2).verdict == verdict
+    assert judged(valued(values), 0.0, 0.2).verdict == verdict
 
 
 def test_one_seed_takes_the_interval_over_rows():
-    assert judge_range([0.1], 0.0, 0.2, interval=(0.05, 0.15)).verdict == "validated"
-    assert judge_range([0.1], 0.0, 0.2, interval=(0.05, 0.25)).verdict == "not validated"
+    assert judged(valued([0.1], (0.05, 0.15)), 0.0, 0.2).verdict == "validated"
+    assert judged(valued([0.1], (0.05, 0.25)), 0.0, 0.2).verdict == "not validated"
 
 
 def test_amounts_are_shown_in_the_unit_of_their_measure():
-    shown = judge_improvement(found(-0.002, -0.003, -0.001), AURC)
+    (shown,) = compared(found(-0.002, -0.003, -0.001), AURC)
     assert shown.amount == "-2.0 [-3.0, -1.0]"
-    assert judge_range([1.0, 1.2], 0, 9, digits=2, unit="times").amount.endswith("times")
+    assert valued([1.0, 1.2], digits=2, unit="times")[0].amount.endswith("times")
+
+
+def test_several_comparisons_are_pooled_and_a_cap_holds():
+    up, none, down = (found(m, m - 0.01, m + 0.01) for m in (0.02, 0.0, -0.02))
+    both = [*compared(up, ACCURACY, "one"), *compared(none, ACCURACY, "other")]
+    assert judged(both).verdict == "validated in part"
+    assert judged(both).words == (
+        "one: +0.0200 [+0.0100, +0.0300], validated; "
+        "other: +0.0000 [-0.0100, +0.0100], no difference"
+    )
+    worse = [*compared(down, ACCURACY), *compared(none, ACCURACY)]
+    assert judged(worse).verdict == "not validated"
+    assert judged(compared(up, ACCURACY, cap="no difference")).verdict == "no difference"
+    assert judged("nobody asked").words == "nobody asked"
 
 
 def claims(records, preset="v0.5"):
@@ -102,10 +120,11 @@ def test_attention_over_uniform_is_paired_by_seed():
     finding = claims(records)["attention-uniform-accuracy"]
     expected = paired_difference([0.82, 0.871, 0.919], [0.80, 0.85, 0.90])
     assert finding.verdict == "validated"
-    assert (finding.estimate, finding.low, finding.high) == pytest.approx(
+    (e,) = finding.evidence
+    assert (e.estimate, e.low, e.high) == pytest.approx(
         (expected.mean, expected.low, expected.high)
     )
-    assert (finding.n, finding.over) == (3, "seeds")
+    assert (e.n, e.over) == (3, "seeds")
 
 
 def test_the_corrected_method_is_judged_by_weights_of_the_same_neighbors(tmp_path):
@@ -135,8 +154,8 @@ def test_differences_of_weightings_are_those_of_the_table_and_of_the_claims(tmp_
         for method, skill in skills.items()
     ]
     study = Study(records, tmp_path)
-    findings = {"toys": {"v1": judge_claims(study, "toys", "v1")}}
-    exported = [r for r in study_rows(study, findings) if r["kind"] == "difference"]
+    document = study_document(study)
+    exported = [r for r in document.numbers if r["kind"] == "difference"]
     found = {(r["reference"], r["measure"]): r for r in exported}
     measures = ("accuracy", "nll", "brier", "ece", "aurc")
     assert set(found) == {(o, m) for o in ("uniform", "distance") for m in measures}
@@ -147,9 +166,11 @@ def test_differences_of_weightings_are_those_of_the_table_and_of_the_claims(tmp_
             name: over_rows.as_dict()[name] for name in ("mean", "low", "high", "n", "verdict")
         }
         assert over_rows.method == "bootstrap"
-    claim = findings["toys"]["v1"]["attention-uniform-nll"]
+    claim = next(c for c in document.claims if c["claim"] == "attention-uniform-nll")
     nll = found["uniform", "nll"]
-    assert (nll["mean"], nll["low"], nll["high"]) == (claim.estimate, claim.low, claim.high)
+    assert [nll[k] for k in ("mean", "low", "high")] == [
+        claim[k] for k in ("estimate", "low", "high")
+    ]
 
 
 def test_nothing_in_the_records_is_not_measured():
@@ -196,7 +217,7 @@ def test_an_accurate_model_is_not_called_collapsed():
     records = fixed("attention", [0.98, 0.985, 0.98], (0.015, 0.015, 0.02), details=details)
     found = claims(records)["collapse"]
     assert found.verdict == "not judged"
-    assert "a good memory is as pure" in found.note
+    assert "a good memory is as pure" in found.words
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.2, "validated"), (0.06, "not validated")])
@@ -204,8 +225,8 @@ def test_the_leak_is_attention_on_oneself_beyond_an_even_share(share, verdict):
     details = EXPLAINED | {"self_weight": share, "self_weight_error": 0.001, "even_share": 0.0625}
     records = fixed("attention", [0.8], (0.1,), details=details)
     found = claims(records)["leak"]
-    assert (found.verdict, found.over) == (verdict, "training rows")
-    assert found.estimate == pytest.approx(share / 0.0625)
+    assert (found.verdict, found.evidence[0].over) == (verdict, "training rows")
+    assert found.evidence[0].estimate == pytest.approx(share / 0.0625)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +263,7 @@ def test_a_single_seed_is_judged_over_its_test_rows(tmp_path):
     folder = full_study(tmp_path / "one", seeds=(0,))
     found = judge_claims(Study(read_records(folder), folder), "toys", "v0.5")
     assert found["attention-uniform-nll"].verdict == "validated"
-    assert found["attention-uniform-nll"].over == "test rows"
+    assert found["attention-uniform-nll"].evidence[0].over == "test rows"
     without = judge_claims(Study(read_records(folder)), "toys", "v0.5")
     assert without["attention-uniform-nll"].verdict == "not judged"
 
@@ -251,16 +272,47 @@ def test_the_collapse_of_a_single_seed_is_judged_over_its_test_rows(tmp_path):
     records = [row("attention", 0, 0.5, tmp_path, details=EXPLAINED)]
     found = judge_claims(Study(records, tmp_path), "toys", "v0.5")["collapse"]
     error = 1 - records[0].accuracy
-    assert found.estimate == pytest.approx(EXPLAINED["memory_purity"] - 1 + error)
-    assert (found.verdict, found.over) == ("not validated", "test rows")  # unsure of its errors
-    assert found.low < found.estimate < found.high
+    (e,) = found.evidence
+    assert e.estimate == pytest.approx(EXPLAINED["memory_purity"] - 1 + error)
+    assert (found.verdict, e.over) == ("not validated", "test rows")  # unsure of its errors
+    assert e.low < e.estimate < e.high
 
 
 def test_what_one_seed_measured_but_cannot_judge_says_so():
     records = [row(m, predict_us_per_row=t) for m, t in (("uniform", 10.0), ("attention", 15.0))]
     cost = claims(records)["little-compute"]
-    assert (cost.verdict, cost.amount) == ("not judged", "1.50 times uniform's")
-    assert cost.note == "one seed gives no interval"
+    words = "1.50 times uniform's; one seed gives no interval"
+    assert (cost.verdict, cost.words) == ("not judged", words)
+
+
+def test_search_and_weights_are_judged_without_the_encoding_that_methods_share():
+    records = []
+    for method, own in (("uniform", (10.0, 11.0, 10.0)), ("attention", (35.0, 36.0, 35.0))):
+        for seed, time in enumerate(own):
+            details = {"search_and_weigh_us_per_row": time}
+            whole = 5000.0 + time
+            records.append(row(method, seed, predict_us_per_row=whole, details=details))
+    cost = claims(records)["little-compute"]
+    assert cost.verdict == "not validated"
+    assert cost.evidence[0].estimate == pytest.approx((3.5 + 36 / 11 + 3.5) / 3)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "epochs", "note"),
+    [
+        (0.9, 30, ""),
+        (0.9, 1, "cnn+temperature was trained for one epoch"),
+        (0.35, 30, "cnn+temperature is at chance, 0.350: it was not trained"),
+    ],
+)
+def test_a_bound_that_was_not_trained_gives_no_verdict(accuracy, epochs, note):
+    details = {"epochs": epochs, "chance": 1 / 3}
+    bound = fixed("cnn+temperature", [accuracy] * 3, details=details)
+    records = fixed("attention", [0.95, 0.951, 0.952]) + bound
+    for key in ("attention-bound-accuracy", "attention-head-accuracy"):
+        found = claims(records)[key]
+        assert found.verdict == ("not judged" if note else "validated")
+        assert note in found.words
 
 
 def test_search_and_weights_are_judged_without_the_encoding_that_methods_share():
@@ -297,12 +349,3 @@ def test_verdicts_are_counted_in_one_order():
     assert tally(["not measured", "validated", "inconclusive", "validated"]) == (
         "2 validated, 1 inconclusive, 1 not measured"
     )
-
-
-def test_the_claim_table_holds_every_claim_and_preset(tmp_path):
-    folder = write(tmp_path, fixed("attention", [0.8, 0.8, 0.8]))
-    study = Study(read_records(folder))
-    presets = [f"v0.{i}" for i in range(1, 7)]
-    tables = claim_tables("toys", {p: judge_claims(study, "toys", p) for p in presets})
-    assert [len(t.columns) for t in tables] == [5, 3]
-    assert all(len(t.rows) == len(CLAIMS) for t in tables)

@@ -1,0 +1,565 @@
+"""Report of the comparison of representations: claims, tables, figures and maps."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from nearwise.data import Context
+from nearwise_lab.comparisons import PairedDifference
+from nearwise_lab.experiments.representations import FIVE, Comparison, arm_of
+from nearwise_lab.experiments.representations import Cell as Place
+from nearwise_lab.experiments.representations.records import MAIN, POOLING, PROTOCOL
+from nearwise_lab.report.charts import (
+    Bars,
+    Line,
+    Lines,
+    Panel,
+    Pixels,
+    Points,
+    chart,
+    points_of,
+)
+from nearwise_lab.report.claims import (
+    Claim,
+    Evidence,
+    Finding,
+    Verdict,
+    compared,
+    judge,
+    verdict_table,
+)
+from nearwise_lab.report.commands import readable_command
+from nearwise_lab.report.compare import BOLD
+from nearwise_lab.report.document import (
+    Block,
+    Document,
+    Fold,
+    Section,
+    Words,
+    difference_table,
+    mean_table,
+)
+from nearwise_lab.report.drawing import ACCENT, LINE_COLORS, SOFT, Picture, picture, slug
+from nearwise_lab.report.summary import seed_words
+from nearwise_lab.results.measures import Mean, Measure, Table, mean_with_interval
+
+ACCURACY = Measure("accuracy", "accuracy", 3, True)
+POINTS = Measure("accuracy", "accuracy", 1, True, 100.0)
+CALIBRATION = (
+    Measure("top5", "top-5", 3, True),
+    Measure("nll", "NLL", 3),
+    Measure("brier", "Brier", 3),
+    Measure("ece", "ECE", 3),
+    Measure("aurc", "AURC x1000", 1, False, 1000.0),
+)
+COSTS = tuple(
+    Measure(key, title, digits, None, scale, False)
+    for key, title, digits, scale in (
+        ("tokens", "tokens", 0, 1), ("dims", "dims", 0, 1),
+        ("parameters", "probe parameters", 0, 1), ("flops", "probe MFLOP/row", 3, 1e-6),
+        ("encoder_parameters", "encoder parameters", 0, 1), ("fit_seconds", "fit s", 2, 1),
+        ("query_us", "query µs/row", 0, 1),
+    )
+)  # fmt: skip
+GEOMETRY = (
+    Measure("purity", "purity@20", 3, True),
+    Measure("silhouette", "silhouette", 3, True),
+    *(
+        Measure(key, title, digits, None)
+        for key, title, digits in (
+            ("hub_skewness", "hub skewness", 2), ("antihubs", "antihubs", 3),
+            ("intrinsic_dimension", "intrinsic dim.", 1), ("effective_rank", "effective rank", 1),
+            ("class_alignment", "class alignment", 3), ("view_alignment", "view alignment", 3),
+            ("uniformity", "uniformity", 2), ("anisotropy", "anisotropy", 3),
+        )
+    ),
+)  # fmt: skip
+LIKENESS = {"cka": "Likeness (debiased linear CKA)", "overlap": "Shared neighbors of 20"}
+ERRORS = {"psnr": "PSNR, dB", "psnr_hidden": "PSNR of hidden pixels, dB"}
+COLORS = dict(
+    zip(
+        ("pixels", "sparse", "full", "full+nce", "sparse+nce", "random"),
+        (LINE_COLORS[5], LINE_COLORS[1], LINE_COLORS[0], ACCENT, LINE_COLORS[3], SOFT),
+        strict=True,
+    )
+)
+RECONSTRUCTION = {"full": "full+nce", "sparse": "sparse+nce"}
+CHALLENGERS = ("sparse", "full+nce", "sparse+nce")
+TRAINED = ("linear", "transformer")
+_HOW = (
+    "Encoders are frozen and read each image once; probes are fitted on the training part, every "
+    "choice is made on the validation part, and the test part is read once. Rows of the "
+    "validation part then join those that k-NN, attention and linear probes learn from; "
+    "transformers keep their best epoch. Where pixels are hidden, transformers read the original "
+    "pixels as points with Fourier features of their places. All fields take the same number of "
+    "steps: finetuning with the contrastive term is compared with as many further steps without "
+    "it. Differences are paired over test rows and seeds: the variance of their means over seeds "
+    "and over rows both count, and where there is one seed the interval is over rows alone."
+)
+_FACTS = {
+    "dataset": "Data set", "sizes": "Rows", "left_out": "Left out", "settings": "Settings",
+    "times": "Times", "hardware": "Hardware", "versions": "Versions", "command": "Command",
+}  # fmt: skip
+
+
+def _pair(found: Comparison, what: str, a: Place, b: Place, note: str = "") -> list[Evidence]:
+    """Accuracy of one place minus that of another, in points."""
+    return compared(found.difference(a, b), POINTS, what, note)
+
+
+def _question(found: Comparison, context: str) -> list[Evidence]:
+    """By how much more k-NN favors each challenger over the baseline than a trained probe does."""
+    evidence = []
+    pairs = [(a, p) for a in CHALLENGERS for p in TRAINED if a in found.encoders]
+    for arm, probe in pairs:
+        places = [Place(a, p, context) for p in ("knn", probe) for a in (arm, "full")]
+        near, far = (_pair(found, "", places[i], places[i + 1]) for i in (0, 2))
+        twist = found.contrast(list(zip((1.0, -1.0, -1.0, 1.0), places, strict=True)))
+        if not near or not far or twist is None:
+            continue
+        cap: Verdict | None = "no difference"
+        if near[0].above and far[0].below:
+            cap = None
+        elif near[0].below or twist.verdict == "lower":
+            cap = "not validated"
+        note = f"over full: k-NN {near[0].amount}, {probe} {far[0].amount}"
+        evidence += compared(twist, POINTS, f"{arm}: k-NN lead minus {probe} lead", note, cap)
+    return evidence
+
+
+def _contrastive(found: Comparison, context: str) -> list[Evidence]:
+    """Compare k-NN with and without the contrastive term, beside the transformer probe."""
+    evidence = []
+    for plain, nce in RECONSTRUCTION.items():
+        what = f"{nce} minus {plain}, k-NN"
+        near, deep = (
+            _pair(found, what, Place(nce, p, context), Place(plain, p, context))
+            for p in ("knn", "transformer")
+        )
+        if near and deep:
+            cap: Verdict | None = "not validated" if near[0].above and deep[0].above else None
+            evidence.append(replace(near[0], note=f"transformer {deep[0].amount}", cap=cap))
+    return evidence
+
+
+def _sparse(found: Comparison, context: str) -> list[Evidence]:
+    return [
+        e
+        for p in found.probes
+        for e in _pair(
+            found, f"sparse minus full, {p}", Place("sparse", p, context), Place("full", p, context)
+        )
+    ]
+
+
+def _gap(found: Comparison, context: str) -> list[Evidence]:
+    """Compare what attention adds to k-NN with the gap from k-NN to the linear probe."""
+    evidence = []
+    for arm in RECONSTRUCTION:
+        near, linear, learned = (Place(arm, p, context) for p in ("knn", "linear", "attention"))
+        what = f"{arm}: attention minus k-NN"
+        gap, closed = _pair(found, "", linear, near), _pair(found, what, learned, near)
+        if gap and closed and not gap[0].above:
+            evidence.append(replace(closed[0], note="no gap to close", cap="no difference"))
+        elif gap and closed:
+            share = 100 * closed[0].estimate / gap[0].estimate
+            note = f"attention closes {share:.0f} % of the gap of {gap[0].amount}"
+            evidence.append(replace(closed[0], note=note))
+    return evidence
+
+
+_CLAIMS: tuple[tuple[str, str, Callable[[Comparison, str], list[Evidence]], str], ...] = (
+    ("the question",
+     "With {}, k-NN favors the sparse and contrastive fields while trained probes favor plain "
+     "reconstruction.", _question,
+     "Needs the full baseline and a sparse or contrastive field, under knn and under linear or "
+     "transformer."),
+    ("H1",
+     "H1, {}: fields with the contrastive term beat reconstruction alone on k-NN but not on the "
+     "transformer probe (equal steps).", _contrastive,
+     "Needs a field with the contrastive term and the one without it (full and full+nce, or "
+     "sparse and sparse+nce), under knn and transformer."),
+    ("H2", "H2, {}: the field trained on sparse contexts beats the full baseline.", _sparse,
+     "Needs the fields sparse and full."),
+    ("H3",
+     "H3, {}: attention over neighbors closes part of the gap from k-NN to the linear probe on "
+     "reconstruction features.", _gap,
+     "Needs the field full or sparse, under knn, attention and linear."),
+)  # fmt: skip
+
+
+def judge_all(found: Comparison) -> list[Finding]:
+    """Judge the study's question and H1 to H3, in every context that was measured."""
+    return [
+        judge(Claim(f"{key}, {c}", text.format(_seen(c)), lambda f, c=c, e=e, n=n: e(f, c) or n),
+              found)
+        for key, text, e, n in _CLAIMS
+        for c in (found.sparse_contexts if key == "H2" else found.contexts)
+    ]  # fmt: skip
+
+
+def _seen(context: str) -> str:
+    seen = Context.parse(context)
+    if seen.kind == "full":
+        return "the whole image seen"
+    return f"a share of {seen.fraction:g} of the pixels seen"
+
+
+def context_words(context: str) -> str:
+    """Write a context as a heading, such as "20 %, one layout"."""
+    seen = Context.parse(context)
+    if seen.kind == "full":
+        return "full"
+    kinds = {"per-image": "per image", "fixed": "one layout", "per-batch": "per batch"}
+    seed = f", seed {seen.seed}" if seen.seed else ""
+    return f"{100 * seen.fraction:g} %, {kinds[seen.kind]}{seed}"
+
+
+def representations_document(found: Comparison, title: str | None = None) -> Document:
+    """Judge the claims and lay the report out."""
+    findings, facts, contexts = judge_all(found), found.facts, found.contexts
+    said = "; ".join(f"{f.claim.key}: {f.verdict}" for f in findings)
+    names = ", ".join(arm_of(n).title for n in found.encoders)
+    shown = [(words, readable_command(str(facts.get(key) or ""))) for key, words in _FACTS.items()]
+    named = facts.get("title") or f"Representations compared: {facts.get('dataset', '')}".strip()
+    tables = Tables(found)
+    geometry = [t for c in contexts for t in tables.geometry(c)]
+    return Document(
+        title or str(named),
+        f"Frozen features of {len(found.encoders)} encoders ({names}), read by "
+        f"{', '.join(found.probes)}, {seed_words(found.seeds)}. Verdicts: {said}.",
+        [
+            Section("Does metric structure favor other fields than trained probes do?",
+                    [tables.bars(), verdict_table("Verdicts", {"verdict": findings})]),
+            *(Section(f"Probes, context {c}", tables.probes(c)) for c in contexts),
+            Section("Geometry of the features", [_purity_curves(found), *geometry]),
+            Section("What the protocol itself does", [tables.protocol(p) for p in found.probes]),
+            Section("Maps", [_maps(found, c, way) for c in contexts for way in WAYS]),
+            Section("The fields themselves",
+                    [_learning_curves(found), tables.errors(), _reconstructions(found)]),
+            Section("How this was measured", [Words(_HOW)]),
+        ],
+        shown,
+        numbers=tables.numbers,
+        claims=[f.as_dict() for f in findings],
+    )  # fmt: skip
+
+
+Where = dict[str, Any]
+
+
+def observations(found: Comparison) -> Iterator[tuple[Where, int, int, float]]:
+    """Everything that was measured: what it is of, the seed, the draw of the context, the value."""
+    for r in found.records:
+        where = {key: r[key] for key in ("part", "encoder", "probe", "pool", "context")}
+        for m in (ACCURACY, *CALIBRATION, *COSTS):
+            if r.get(m.key) is not None:
+                yield where | {"measure": m.key}, r["seed"], r["draw"], r[m.key]
+    for g in found.geometry:
+        where = {"part": "geometry", "encoder": g["encoder"], "context": g["context"]}
+        values = {m.key: g.get(m.key) for m in GEOMETRY}
+        for key in LIKENESS:
+            values |= {f"{key} {other}": value for other, value in g.get(key, {}).items()}
+        for key, value in values.items():
+            if value is not None:
+                yield where | {"measure": key}, g["seed"], g["draw"], value
+    for f in found.fields:
+        for context, errors in f["errors"].items():
+            where = {"part": "reconstruction", "encoder": f["encoder"], "context": context}
+            for key, value in errors.items():
+                if value is not None:
+                    yield where | {"measure": key}, f["seed"], 0, value
+
+
+class Tables:
+    """Means over seeds, draws averaged, and the tables that show them.
+
+    `numbers` holds the means as rows, each with what it is of.
+    """
+
+    def __init__(self, found: Comparison) -> None:
+        self.found = found
+        values: dict[tuple[Any, ...], dict[int, dict[int, float]]] = {}
+        for where, seed, draw, value in observations(found):
+            values.setdefault(tuple(where.items()), {}).setdefault(seed, {})[draw] = float(value)
+        self.numbers: list[Where] = []
+        for place, seeds in values.items():
+            mean = mean_with_interval([float(np.mean([*v.values()])) for v in seeds.values()])
+            self.numbers.append({
+                **dict(place), "mean": mean.mean, "low": mean.low, "high": mean.high,
+                "seeds": mean.n, "draws": len({d for v in seeds.values() for d in v}),
+            })  # fmt: skip
+
+    def pick(self, **where: Any) -> list[Where]:
+        """Rows that have these values."""
+        return [r for r in self.numbers if all(r.get(k) == v for k, v in where.items())]
+
+    def table(
+        self, title: str, caption: str, columns: Sequence[Measure], rows: Sequence[Where],
+        across: str = "{measure}",
+    ) -> Table | None:  # fmt: skip
+        """Lay encoders out by what `across` makes of a row; the last row of a place counts."""
+        means = {(r["encoder"], across.format(**r)): _mean_of(r) for r in rows}
+        known = [r["encoder"] for r in rows]
+        names = dict.fromkeys(n for n in (*self.found.encoders, *known) if n in known)
+        titles = {n: arm_of(n).title for n in names}
+        return mean_table(title, caption, "encoder", titles, columns,
+                          lambda n, m: means.get((n, m.key)))  # fmt: skip
+
+    def accuracy(self, context: str) -> Table | None:
+        """Accuracy of every encoder under every probe."""
+        rows = self.pick(part=MAIN, measure="accuracy", context=context)
+        return self.table(
+            f"Encoder x probe, context {context}", f"Test accuracy. {self.over(rows)}. {BOLD}",
+            [Measure(p, p, 3, True) for p in self.found.probes], rows, "{probe}",
+        )  # fmt: skip
+
+    def probes(self, context: str) -> list[Block | None]:
+        """Accuracy, differences from the baseline, pooling, calibration and costs."""
+        found = self.found
+        differences = difference_table(
+            f"Points over the full baseline, context {context}",
+            "Paired over test rows and seeds, with the 95 % interval of both.",
+            "encoder",
+            {arm_of(n).title: _over_full(found, n, context) for n in found.encoders if n != "full"},
+            [replace(POINTS, key=p, title=p) for p in found.probes],
+        )
+        extra = self.pick(part=POOLING, measure="accuracy", context=context)
+        seen = dict.fromkeys((r["probe"], r["pool"]) for r in extra)
+        names = {r["encoder"] for r in extra}
+        main = self.pick(part=MAIN, measure="accuracy", context=context)
+        pooling = self.table(
+            f"Pooling, context {context}",
+            f"What averaging the tokens of an image costs. {self.over(extra)}.",
+            [Measure(f"{p}, {pool}", f"{p}, {pool}", 3, True) for p, pool in seen],
+            [*(r for r in main if r["encoder"] in names), *extra],
+            "{probe}, {pool}",
+        )
+        return [
+            self.accuracy(context),
+            differences,
+            pooling if extra else None,
+            Fold("Calibration, probe by probe", [self.of_probe(context, p) for p in found.probes]),
+            Fold(
+                "What probes read and cost",
+                [self.of_probe(context, p, COSTS) for p in found.probes],
+            ),
+        ]
+
+    def of_probe(
+        self, context: str, probe: str, measures: Sequence[Measure] = CALIBRATION
+    ) -> Table | None:
+        """Other measures of a probe's predictions, or its costs."""
+        rows = self.pick(part=MAIN, probe=probe, context=context)
+        title, caption = f"{probe}, context {context}", f"{self.over(rows)}."
+        if measures is COSTS:
+            title = f"Cost: {title}"
+            caption = (
+                "Numbers that a probe reads of an image, what it learned, the FLOPs of a query, "
+                "and its wall times on the machine below."
+            )
+        return self.table(title, caption, measures, rows)
+
+    def geometry(self, context: str) -> list[Table | None]:
+        """Geometric measures of the test features, and how alike encoders are."""
+        rows = self.pick(part="geometry", context=context)
+        n = max((int(g["n"]) for g in self.found.geometry if g["context"] == context), default=0)
+        over = self.over(rows)
+        caption = (
+            f"Of pooled features of {n:,} test rows, cosine neighbors. {over}. View alignment: "
+            "mean squared distance between the directions of one image from two draws of the "
+            "context."
+        )
+        tables = [self.table(f"Geometry, context {context}", caption, GEOMETRY, rows)]
+        for key, words in LIKENESS.items():
+            columns = [
+                Measure(f"{key} {n}", arm_of(n).title, 2, None, interval=False)
+                for n in self.found.encoders
+            ]
+            caption = f"Between encoders, on the same test rows. {over}."
+            tables.append(self.table(f"{words}, context {context}", caption, columns, rows))
+        return tables
+
+    def protocol(self, probe: str) -> Table | None:
+        """Show what the way of hiding pixels does to a probe."""
+        rows = self.pick(part=PROTOCOL, probe=probe, measure="accuracy")
+        contexts = dict.fromkeys(r["context"] for r in rows)
+        return self.table(
+            f"Effect of the protocol on {probe}",
+            "The same encoders and the same share of pixels: one layout for all images, a layout "
+            "of its own for each image, and one layout a batch as in the original study, where "
+            f"features carry the batch. {self.over(rows)}. Bold is the best of a column.",
+            [Measure(c, context_words(c), 3, True) for c in contexts],
+            rows,
+            "{context}",
+        )
+
+    def errors(self) -> Table | None:
+        """How well each field gives back the test images."""
+        rows = self.pick(part="reconstruction")
+        seen = dict.fromkeys((r["context"], r["measure"]) for r in rows)
+        kept = [(c, m) for c, m in seen if m in ERRORS and (c != "full" or m == "psnr")]
+        return self.table(
+            "Reconstruction of test images",
+            "PSNR of mean squared errors over all pixels and channels, data range 1; hidden pixels "
+            f"are those outside the context. {self.over([])}.",
+            [Measure(f"{c}: {m}", f"{c}: {ERRORS[m]}", 2, True) for c, m in kept],
+            rows, "{context}: {measure}",
+        )  # fmt: skip
+
+    def over(self, rows: Sequence[Where]) -> str:
+        """Say how many seeds, and draws of a context, rows are of; by probe where they differ."""
+        seeds = self.found.seeds
+        words = f"Mean ± half the 95 % t-interval over {seed_words(seeds)}"
+        words = words if len(seeds) > 1 else f"One seed ({seeds[0]})"
+        named: dict[int, dict[str, None]] = {}
+        for row in rows:
+            if row["context"] != "full":
+                named.setdefault(row["draws"], {})[str(row.get("probe"))] = None
+        parts = []
+        for n, names in named.items():
+            of = f" ({', '.join(names)})" if len(named) > 1 else ""
+            parts.append(f"{n} draw{'s' * (n > 1)}{of}")
+        return f"{words}, {', '.join(parts)} of the context each" if parts else words
+
+    def bars(self) -> Picture:
+        """Draw accuracies of the study's five representations, a panel per context and probe."""
+        found = self.found
+        names = sorted(found.encoders, key=lambda n: FIVE.index(n) if n in FIVE else len(FIVE))
+        colors = {arm_of(n).title: color_of(n) for n in names}
+        panels = []
+        for c, p in product(found.contexts, found.probes):
+            rows = self.pick(part=MAIN, measure="accuracy", context=c, probe=p)
+            means = {r["encoder"]: _mean_of(r) for r in rows}
+            shown = {arm_of(n).title: means.get(n) for n in names}
+            panels.append(Bars(f"{p}, {context_words(c)}", shown, colors, "{:.3f}", 1.25))
+        heading = f"{found.facts.get('dataset', '')}: accuracy of frozen features".strip()
+        size = (9.4, 0.6 + 0.24 * len(names))
+        figure = chart(panels, size, columns=len(found.probes), heading=heading)
+        caption = (
+            "Test accuracy with 95 % t-intervals over seeds where there is more than one; they are "
+            "not paired: the tables of differences are."
+        )
+        return picture(figure, "five-bars", "Bars of accuracy by encoder and probe.", caption)
+
+
+def _mean_of(row: Where) -> Mean:
+    return Mean(row["mean"], None if row["high"] is None else row["high"] - row["mean"], 1)
+
+
+def _over_full(
+    found: Comparison, encoder: str, context: str
+) -> Callable[[Measure], PairedDifference | None]:
+    return lambda m: found.difference(Place(encoder, m.key, context), Place("full", m.key, context))
+
+
+def color_of(encoder: str) -> str:
+    """Color of an encoder, the same in every figure."""
+    return COLORS.get(encoder, LINE_COLORS[4])
+
+
+_CURVES = {
+    "train_mse": "reconstruction error of the batches",
+    "nce": "contrastive term, nats",
+    "loss": "training loss",
+}
+
+
+def _learning_curves(found: Comparison) -> Picture | None:
+    """Training loss of every field against its steps, both stages, means over seeds."""
+    recorded = [
+        {"encoder": f["encoder"], **row} for f in found.fields for row in f.get("history") or ()
+    ]
+    panels = [p for key in _CURVES if (p := _curves(recorded, _CURVES[key], "step", key))]
+    if not panels:
+        return None
+    figure = chart(panels[:2], (9.4 if panels[1:] else 7.2, 3.0), heading="Learning curves")
+    caption = (
+        "Means over seeds. Finetuned fields share their first stage with their control, which "
+        "goes on for as many steps without the contrastive term."
+    )
+    return picture(figure, "learning", "Learning curves of the fields.", caption)
+
+
+def _curves(rows: Sequence[Mapping[str, Any]], title: str, x: str, key: str) -> Lines | None:
+    """Draw a number of every encoder against another; None where nobody has it."""
+    lines = {}
+    for name in dict.fromkeys(row["encoder"] for row in rows):
+        points = points_of([r for r in rows if r["encoder"] == name], x, key)
+        if points:
+            lines[arm_of(name).title] = Line(points, color_of(name), ".")
+    log = {"purity": "x", "train_mse": "y"}.get(key, "")
+    return Lines(title, lines, {"k": "neighbors", "step": "steps"}[x], log=log) if lines else None
+
+
+def _purity_curves(found: Comparison) -> Picture | None:
+    """Share of neighbors with the own label against their number."""
+    panels = []
+    for context in found.contexts:
+        rows = [
+            {"encoder": g["encoder"], "k": int(k), "purity": value}
+            for g in found.geometry
+            if g["context"] == context
+            for k, value in (g.get("purity_curve") or {}).items()
+        ]
+        panels.append(_curves(rows, context_words(context), "k", "purity"))
+    shown = [p for p in panels if p is not None]
+    if not shown:
+        return None
+    figure = chart(shown, (max(7.2, 4.4 * len(shown)), 3.0), heading="Neighbors with own label")
+    caption = "Purity of the k nearest other test rows by cosine; means over seeds and draws."
+    return picture(figure, "purity", "Purity against the number of neighbors.", caption)
+
+
+WAYS = {"tsne": "t-SNE", "pca": "two principal components"}
+
+
+def _maps(found: Comparison, context: str, way: str) -> Picture | None:
+    """Map the test features of every encoder, in the color of their class."""
+    maps = {m["encoder"]: m for m in found.maps if (m["context"], m["way"]) == (context, way)}
+    names = [n for n in found.encoders if n in maps]
+    if not names:
+        return None
+    first = maps[names[0]]
+    classes = found.facts.get("classes") or sorted(set(np.asarray(first["labels"]).tolist()))
+    panels = [
+        Points(f"{arm_of(n).title}  (trust {maps[n]['trustworthiness']:.3f})", classes,
+               maps[n]["points"], maps[n]["labels"])
+        for n in names
+    ]  # fmt: skip
+    heading = f"{WAYS[way]} of test features, {context_words(context)} context"
+    figure = chart(panels, (9.4, 2.9), columns=min(3, len(names)), heading=heading, legend="class")
+    caption = (
+        f"{len(first['labels']):,} test rows of seed {first['seed']}. A map is a picture, no "
+        "evidence: numbers of the space itself stand in the table of geometry. Trust: "
+        "trustworthiness of the map at 12 neighbors, 1 where no neighbor on it is false."
+    )
+    name = f"map-{way}-{slug(context)}"
+    return picture(figure, name, f"Maps of the features of {', '.join(names)}.", caption)
+
+
+def _reconstructions(found: Comparison) -> Picture | None:
+    """Test images beside what each field makes of them, a block of rows for each context."""
+    kept = found.pictures
+    if not kept:
+        return None
+    lines = [("original", kept["originals"])]
+    for context, made in kept["contexts"].items():
+        lines += [(f"seen, {context}", made["seen"])] if made.get("seen") is not None else []
+        lines += [(f"{arm_of(n).title}, {context}", made["fields"][n]) for n in made["fields"]]
+    panels: list[Panel] = []
+    for title, images in lines:
+        for place, image in enumerate(images):
+            shown = np.clip(image, 0.0, 1.0)  # (C, H, W)
+            pixels = shown[0] if len(shown) == 1 else shown.transpose(1, 2, 0)
+            panels.append(Pixels(pixels, label="" if place else title))
+    heading = f"Reconstructions of test images, seed {kept['seed']}"
+    figure = chart(panels, (9.4, 0.75), columns=len(kept["originals"]), heading=heading)
+    caption = (
+        "Images of the test part, never trained on. Hidden pixels are shown black; fields are "
+        "asked for all pixels."
+    )
+    return picture(figure, "reconstructions", "Test images and their reconstructions.", caption)

@@ -52,7 +52,7 @@ def test_the_page_shows_every_part_and_every_row_that_was_run(rendered, study):
 
 
 def test_the_title_says_data_set_n_and_seeds(study):
-    heading = study.main("toys", "v0.5").heading("toys, v0.5")
+    heading = study.main("toys", "v0.5").heading("toys", "toys, v0.5")
     assert heading == "toys, v0.5 (n = 120 train, 60 test), seeds 0, 1"
     words = [seed_words(s) for s in ([3], [2, 0, 1], [0, 4])]
     assert words == ["seed 3", "seeds 0-2", "seeds 0, 4"]

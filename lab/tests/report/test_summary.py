@@ -54,3 +54,9 @@ def test_a_single_seed_is_paired_by_row_where_predictions_are_kept(one_seed):
     assert with_rows.n == 18
     without = Results(records).paired("blobs", "attention", "bayes", "nll")
     assert without.verdict == "none"
+
+
+def test_a_figure_names_the_sizes_of_its_own_data_set():
+    sizes = (("a", 5, 2), ("b", 1200, 3))
+    found = Results([Record(d, "m", 0, n_train=n, n_test=t) for d, n, t in sizes])
+    assert found.heading("b", "b, bars") == "b, bars (n = 1,200 train, 3 test), seed 0"

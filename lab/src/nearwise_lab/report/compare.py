@@ -16,6 +16,7 @@ from nearwise_lab.report.commands import record_facts
 from nearwise_lab.report.document import (
     Block,
     Document,
+    Fold,
     Section,
     Terms,
     Words,
@@ -153,7 +154,7 @@ def dataset_blocks(
     by_size = f"Classes in groups by {shots.get('rule')}: {groups}."
     wanted = [reference, *(m for m in DIAGRAMS if m in order), *order]
     pooled = pooled_predictions(results, dataset, list(dict.fromkeys(wanted)))
-    heading = results.heading(place)
+    heading = results.heading(dataset, place)
     blocks: list[Block | None] = [
         means("results", (*MAIN_MEASURES, NULL_MASS)),
         means("more on calibration and selective risk", MORE_MEASURES),
@@ -162,20 +163,21 @@ def dataset_blocks(
         *(halves_table(results, dataset, m, place) for m in order),
         means("accuracy by the size of the class", SHOT_MEASURES, by_size) if shots else None,
     ]
-    curves: dict[str, Block] = {}
-    for method in order:
-        for seed, history in kept_files(results, "curves", dataset, method):
-            words = results.heading(f"{place}, training of {method}", [seed])
-            drawn = charts.training_picture(history, words, f"{place}-{method}")
-            if drawn is not None:
-                curves.setdefault(method, drawn)
-    attention = [c for m, c in curves.items() if m.startswith("attention")]
-    blocks += attention or curves.values()
+    curves: list[Block | None] = []
+    for method in sorted(order, key=lambda m: not m.startswith("attention")):
+        for seed, history in kept_files(results, "curves", dataset, method)[:1]:
+            words = results.heading(dataset, f"{place}, training of {method}", [seed])
+            curves.append(charts.training_picture(history, words, f"{place}-{method}"))
+    drawn_curves = [c for c in curves if c is not None]
+    blocks += drawn_curves[:2]
+    if drawn_curves[2:]:
+        blocks.append(Fold("Training of the other methods", drawn_curves[2:]))
     for seed, drawn in kept_files(results, "maps", dataset, reference)[:1]:
-        blocks.append(charts.map_picture(drawn, results.heading(f"{place}, memory", [seed]), place))
+        words = results.heading(dataset, f"{place}, memory", [seed])
+        blocks.append(charts.map_picture(drawn, words, place))
     if pooled:
         best = reference if reference in pooled else next(iter(pooled))
-        words = results.heading(f"{place}, {best}: confusion")
+        words = results.heading(dataset, f"{place}, {best}: confusion")
         blocks.append(charts.confusion_picture(pooled[best], words, place))
     for method in order:
         for seed, stored in kept_files(results, "galleries", dataset, method):

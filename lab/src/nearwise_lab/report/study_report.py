@@ -167,7 +167,7 @@ def _weights_blocks(study: Study, dataset: str, preset: str, name: str) -> list[
         words = f"{dataset}, {preset}, {place.label}"
         shown = ("base", "uniform", "distance-tuned", ATTENTION)
         pooled = compare.pooled_predictions(results, dataset, shown)
-        heading = results.heading(words)
+        heading = results.heading(dataset, words)
         pictures += compare.score_pictures(results, dataset, ATTENTION, heading, words, pooled)
         rows |= {f"{place.label}: {o}": _over_rows(results, dataset, o)
                  for o in other_weightings(results)}  # fmt: skip
@@ -385,7 +385,7 @@ def error_picture(study: Study, dataset: str, preset: str) -> Picture | None:
         lines[f"square root of n = {root.mean:.0f}"] = Line(ends, INK, "", ":")
     ticks = {k: f"{k:,}" for k in (1, 10, 100, 1000) if points[0][0] <= k <= points[-1][0]}
     panel = Lines("error of the vote", lines, "neighbors k", log="x", ticks=ticks)
-    heading = results.heading(f"{dataset}, {preset}, error against k")
+    heading = results.heading(dataset, f"{dataset}, {preset}, error against k")
     caption = (
         "Error of the uniform vote, the fitted a + b / k and the square root of the number of rows."
     )
@@ -424,7 +424,7 @@ def sweep_lines(
                   upside=experiment == "long-tail")
         )  # fmt: skip
     name = f"{dataset}, {places[0].preset}, {words}"
-    heading = parts[-1][1].heading(name)
+    heading = parts[-1][1].heading(dataset, name)
     return picture(
         chart(panels, (9.4, 2.8), heading=heading), f"sweep-{slug(name)}",
         f"{heading}: accuracy, NLL and ECE of {', '.join(methods)}.",

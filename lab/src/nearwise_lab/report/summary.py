@@ -115,9 +115,9 @@ class Results:
         where = record_folder(self.folder, row)
         return artifact_path(where, what, dataset, method, seed, suffix)
 
-    def heading(self, words: str, seeds: Sequence[int] = ()) -> str:
+    def heading(self, dataset: str, words: str, seeds: Sequence[int] = ()) -> str:
         """Title of a figure: what it shows, sizes and seeds."""
-        size = next((r for r in self.records if r.n_test), None)
+        size = next((r for r in self.records if r.dataset == dataset and r.n_test), None)
         sizes = "" if size is None else f" (n = {size.n_train:,} train, {size.n_test:,} test)"
         return f"{words}{sizes}" + ("" if self.kept else f", {seed_words(seeds or self.seeds)}")
 

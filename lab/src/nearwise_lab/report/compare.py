@@ -21,6 +21,7 @@ from nearwise_lab.report.document import (
     Terms,
     Words,
     difference_table,
+    mean_rows,
     mean_table,
 )
 from nearwise_lab.report.summary import Results, paired_across
@@ -34,13 +35,10 @@ from nearwise_lab.results.measures import (
     MORE_MEASURES,
     NULL_MASS,
     SHOT_MEASURES,
-    Cell,
     Mean,
     Measure,
     Predictions,
     Table,
-    difference_cell,
-    show_mean,
 )
 
 Numbers = list[dict[str, Any]]
@@ -118,15 +116,8 @@ def dataset_blocks(
 ) -> list[Block | None]:
     """Scores, differences, halves, diagrams, curves and hard rows of the methods on a data set.
 
-    Parameters
-    ----------
-    results : Results
-    dataset, reference : str
-        `reference` stands out.
-    place : str, optional
-        What it is called, such as "digits, v0.5"; default: the data set.
-    against : str, optional
-        Method that others are compared with; default: the reference.
+    `reference` stands out, `against` is what others are compared with (default: the reference),
+    `place` what the data set is called, such as "digits, v0.5".
     """
     place, order = place or dataset, results.ranked_methods(dataset)
     if not order:
@@ -220,19 +211,18 @@ def halves_table(results: Results, dataset: str, method: str, place: str = "") -
     if null is not None:
         mass = f" The null neighbor took {100 * null.mean:.0f} % of the weight on average."
     names = {m: m.removeprefix(f"{method}:").replace("-", " ") for m in halves}
-    table = Table(
+    minus = {f"whole minus {n}": paired(results, dataset, method, m) for m, n in names.items()}
+    table = difference_table(
         f"{place or dataset}: what the two halves of {method} add",
         "Base alone is the null neighbor's prediction with its temperature, neighbors off; "
         "neighbors alone have the class prior in the null. Differences are the whole minus the "
         f"half, {pairing(results)}.{mass}",
-        ["method", *(m.title for m in COMPARED)],
+        "method",
+        minus,
+        COMPARED,
     )
-    for half, name in {method: method, **names}.items():
-        cells = [Cell(show_mean(results.mean(dataset, half, x.key), x)) for x in COMPARED]
-        table.rows.append((name, cells))
-    for half, name in names.items():
-        cells = [difference_cell(results.paired(dataset, method, half, x.key), x) for x in COMPARED]
-        table.rows.append((f"whole minus {name}", cells))
+    if table is not None:
+        table.rows[:0] = mean_rows({method: method, **names}, COMPARED, results.means(dataset))
     return table
 
 
@@ -369,24 +359,12 @@ def model_document(
     gallery: dict[str, Any] | None = None,
     facts: Sequence[tuple[str, str]] = (),
 ) -> Document:
-    """Report of one model on labelled rows.
+    """Report of one model on labelled rows, called `data`.
 
-    Parameters
-    ----------
-    title, lead, data : str
-        Heading, what is below it, and the name of the rows.
-    predictions, scores : dict
-        Predictions and metrics of the whole model, which comes first, and of its parts.
-    parts : sequence of (str, str)
-        What each of them is.
-    sizes : (int, int, int)
-        Remembered rows, measured rows, classes.
-    history : sequence of dict
-        Epochs of training.
-    gallery : dict, optional
-        From `make_gallery`, of the whole model.
-    facts : sequence of (str, str)
-        What the numbers were made under.
+    `predictions` and `scores` are of the whole model, which comes first, and of its `parts`, each
+    with a description; `sizes` counts remembered rows, measured rows and classes; `history` has the
+    epochs of training, `gallery` is from `make_gallery`, `facts` say what the numbers were made
+    under.
     """
     whole = next(iter(predictions))
     counts = dict(zip(("n_train", "n_test", "n_classes"), sizes, strict=True))

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from nearwise_lab.experiments import compare, read_records
+from nearwise_lab.report.document import mean_rows
 from nearwise_lab.report.render import render_report
 from nearwise_lab.report.summary import Results
 from nearwise_lab.results.measures import COMPARED, Measure
@@ -22,22 +23,9 @@ TITLE = "Handwritten digits: attention over nearest neighbors beside plain metho
 def run_demo(out: str | PathLike[str], *, seed: int = 0, progress: bool = True) -> Path:
     """Compare methods on scikit-learn's digits, print the table, write the report.
 
-    Under a minute on two cores. Raises RecordsError if `out` belongs to other settings or another
-    running process.
-
-    Parameters
-    ----------
-    out : path
-        Results folder; run again, the finished rows are kept.
-    seed : int, default=0
-        Of the split and the methods.
-    progress : bool, default=True
-        Show progress and the table; False prints nothing.
-
-    Returns
-    -------
-    Path
-        The page.
+    Under a minute on two cores; run again, finished rows of the folder `out` are kept. `seed` is
+    that of the split and the methods; without `progress` nothing is printed. Returns the page.
+    Raises RecordsError if `out` belongs to other settings or another running process.
     """
     start = time.perf_counter()
     compare(["digits"], DEMO_METHODS, [seed], out, progress=progress)
@@ -61,14 +49,13 @@ def _table(results: Results, seed: int) -> RichTable:
     table.add_column("method", no_wrap=True)
     for measure in SHOWN:
         table.add_column(measure.title, justify="right")
+    names: dict[str, str] = {}
     for whole in results.ranked_methods("digits"):
-        for method in [whole, *results.halves(whole)]:
-            means = [(m, results.mean("digits", method, m.key)) for m in SHOWN]
-            cells = ["" if x is None else f"{x.mean * m.scale:.{m.digits}f}" for m, x in means]
-            style = "dim" if method != whole else "bold" if whole.startswith("attention") else None
-            _, is_half, half = method.partition(":")
-            name = f"  {half.replace('-', ' ')}" if is_half else method
-            table.add_row(name, *cells, style=style)
+        halves = results.halves(whole)
+        names |= {whole: whole} | {h: f"  {h.split(':')[1].replace('-', ' ')}" for h in halves}
+    for name, cells in mean_rows(names, SHOWN, results.means("digits")):
+        style = "dim" if name.startswith("  ") else "bold" if name.startswith("attention") else ""
+        table.add_row(name, *(cell.text for cell in cells), style=style)
     for failure in results.failures("digits"):
         table.add_row(failure.method, f"failed: {failure.reason}", style="red")
     return table

@@ -552,9 +552,8 @@ def _reconstructions(found: Comparison) -> Picture | None:
         lines += [(f"{arm_of(n).title}, {context}", made["fields"][n]) for n in made["fields"]]
     panels: list[Panel] = []
     for title, images in lines:
-        for place, image in enumerate(images):
-            shown = np.clip(image, 0.0, 1.0)  # (C, H, W)
-            pixels = shown[0] if len(shown) == 1 else shown.transpose(1, 2, 0)
+        for place, image in enumerate(np.clip(images, 0.0, 1.0)):  # (C, H, W)
+            pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
             panels.append(Pixels(pixels, label="" if place else title))
     heading = f"Reconstructions of test images, seed {kept['seed']}"
     figure = chart(panels, (9.4, 0.75), columns=len(kept["originals"]), heading=heading)

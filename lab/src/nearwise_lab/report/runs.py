@@ -114,35 +114,23 @@ def _pictures(images: Tensor) -> NDArray[np.float64]:
 def probe_figure(records: Rows, path: Path, title: str = "") -> Path:
     """Draw accuracies of probes with their 95 % intervals, a panel for each context.
 
-    Parameters
-    ----------
-    records : sequence of dict
-        As `nearwise_lab.probing.protocol` returns them; runs of one kind are averaged.
-    path : Path
-        Where the PNG is written.
-    title : str, optional
+    `records` are those of `nearwise_lab.probing.protocol`; runs of one kind are averaged.
     """
-    contexts = list(dict.fromkeys(r["context"] for r in records))
     probes = list(dict.fromkeys(r["probe"] for r in records))
+    encoders = list(dict.fromkeys(r["encoder"] for r in records))
     several = len({r["pool"] for r in records}) > 1
     places = dict.fromkeys((r["encoder"], r["pool"], r["probe"]) for r in records)
-    names = {
-        place: f"{place[0]}{f', {place[1]}' * several}: {place[2]}"
-        for place in sorted(
-            places, key=lambda p: list(dict.fromkeys(q[0] for q in places)).index(p[0])
-        )
-    }
+    ordered = sorted(places, key=lambda place: encoders.index(place[0]))
+    names = {p: f"{p[0]}{f', {p[1]}' * several}: {p[2]}" for p in ordered}
+    colors = {name: LINE_COLORS[probes.index(p[2]) % len(LINE_COLORS)] for p, name in names.items()}
     panels: list[Panel] = []
-    for context in contexts:
+    for context in dict.fromkeys(r["context"] for r in records):
         means: dict[str, Mean | Span | None] = {}
         for place, name in names.items():
             own = [r for r in records if (r["context"], r["encoder"], r["pool"], r["probe"])
                    == (context, *place)]  # fmt: skip
-            ends = [[100 * r["intervals"]["accuracy"][i] for r in own] for i in (0, 1)]
-            mean = [100 * r["accuracy"] for r in own]
-            means[name] = Span(*(float(np.mean(v)) for v in (mean, *ends))) if own else None
-        colors = {name: LINE_COLORS[probes.index(place[2]) % len(LINE_COLORS)]
-                  for place, name in names.items()}  # fmt: skip
+            rows = [(r["accuracy"], *r["intervals"]["accuracy"]) for r in own]
+            means[name] = Span(*(100 * np.mean(rows, axis=0))) if own else None
         words = f"context {context}" if context != "full" else "whole images"
         panels.append(Bars(f"{words}: test accuracy, %", means, colors, "{:.1f}"))
     size = (4.2 * len(panels) + 1.8, 0.9 + 0.24 * len(names))

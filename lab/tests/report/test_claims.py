@@ -315,36 +315,6 @@ def test_a_bound_that_was_not_trained_gives_no_verdict(accuracy, epochs, note):
         assert note in found.words
 
 
-def test_search_and_weights_are_judged_without_the_encoding_that_methods_share():
-    records = []
-    for method, own in (("uniform", (10.0, 11.0, 10.0)), ("attention", (35.0, 36.0, 35.0))):
-        for seed, time in enumerate(own):
-            details = {"search_and_weigh_us_per_row": time}
-            whole = 5000.0 + time
-            records.append(row(method, seed, predict_us_per_row=whole, details=details))
-    cost = claims(records)["little-compute"]
-    assert cost.verdict == "not validated"
-    assert cost.estimate == pytest.approx((3.5 + 36 / 11 + 3.5) / 3)
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "epochs", "note"),
-    [
-        (0.9, 30, ""),
-        (0.9, 1, "cnn+temperature was trained for one epoch"),
-        (0.35, 30, "cnn+temperature is at chance, 0.350: it was not trained"),
-    ],
-)
-def test_a_bound_that_was_not_trained_gives_no_verdict(accuracy, epochs, note):
-    details = {"epochs": epochs, "chance": 1 / 3}
-    bound = fixed("cnn+temperature", [accuracy] * 3, details=details)
-    records = fixed("attention", [0.95, 0.951, 0.952]) + bound
-    for key in ("attention-bound-accuracy", "attention-head-accuracy"):
-        found = claims(records)[key]
-        assert found.verdict == ("not judged" if note else "validated")
-        assert note in found.note
-
-
 def test_verdicts_are_counted_in_one_order():
     assert tally(["not measured", "validated", "inconclusive", "validated"]) == (
         "2 validated, 1 inconclusive, 1 not measured"

@@ -40,24 +40,20 @@ def drawing() -> Picture:
     return picture(chart([lines], (4, 2)), "risk", 'a "rising" <line>', "How the risk grows.")
 
 
-def pictures_of_rows() -> dict:
-    def image(value: int) -> list:
-        return np.full((4, 4), value).tolist()
-
-    neighbors = [
-        {"label": "cat", "weight": 0.75, "distance": 1.5, "row": image(9)},
-        {"label": "dog", "weight": 0.125, "distance": 2.0, "row": None},
-    ]
-    row = {"why": "wrong", "true": "cat", "predicted": "dog", "proba": [0.2, 0.8],
-           "null_mass": 0.1, "row": image(3), "neighbors": neighbors}  # fmt: skip
-    return {"kind": "images", "image_shape": [4, 4], "classes": ["cat", "dog"], "rows": [row]}
+def gallery_of(why: str, rows: list, **more):
+    """One query and two neighbors, the second of which was not kept."""
+    asked, near = rows
+    neighbors = [{"label": "cat", "weight": 0.75, "distance": 1.5, "row": near},
+                 {"label": "dog", "weight": 0.125, "distance": 2.0, "row": None}]  # fmt: skip
+    row = {"why": why, "true": "cat", "predicted": "dog" if why == "wrong" else "cat",
+           "proba": [0.2, 0.8], "null_mass": 0.1, "row": asked, "neighbors": neighbors}  # fmt: skip
+    stored = {"classes": ["cat", "dog"], "rows": [row], **more}
+    return make_page_gallery("toys", "attention", 0, stored)
 
 
-def rows_of_a_table() -> dict:
-    neighbors = [{"label": "no", "weight": 0.5, "distance": 0.25, "row": [1.5, "red"]}]
-    row = {"why": "uncertain", "true": "yes", "predicted": "yes", "proba": [0.49, 0.51],
-           "null_mass": 0.1, "row": [2.5, None], "neighbors": neighbors}  # fmt: skip
-    return {"columns": ["size", "color"], "classes": ["no", "yes"], "rows": [row]}
+def images():
+    rows = [np.full((4, 4), value).tolist() for value in (3, 9)]
+    return gallery_of("wrong", rows, kind="images", image_shape=[4, 4])
 
 
 def numbers(n_rows: int, n_columns: int, name: str = "method") -> Table:
@@ -144,15 +140,13 @@ def test_a_figure_by_itself_is_a_pdf_an_svg_and_a_png():
 
 
 def test_galleries_show_queries_and_neighbors():
-    images = make_page_gallery("toys", "attention", 0, pictures_of_rows())
-    rows = make_page_gallery("toys", "knn", 1, rows_of_a_table())
-    pages = pages_of(report(images, *rows.tables()))
+    rows = gallery_of("uncertain", [[2.5, None], [1.5, "red"]], columns=["size", "color"])
+    pages = pages_of(report(images(), *rows.tables()))
     text = re.sub(r"\s+", " ", "\n".join(page.extract_text() for page in pages))
     for part in (
         "toys, where attention was wrong, seed 0", "dog (80 %)", "true cat", "cat (75 %)",
-        "dog (12 %)",
-        "toys, where knn was right but unsure, seed 1", "query 1 yes yes (51 %)", "2.5 missing",
-        "neighbor 1 no 50.0 % 0.25 1.5 red",
+        "dog (12 %)", "toys, where attention was right but unsure, seed 0",
+        "query 1 cat cat (80 %)", "2.5 missing", "neighbor 1 cat 75.0 % 1.5 1.5 red",
     ):  # fmt: skip
         assert part in text, part
     assert len(pages[1].images) == 2  # a neighbor whose row was not kept has none
@@ -207,7 +201,7 @@ def test_contents_list_the_sections_and_an_outline_leads_to_them():
 
 
 def test_the_same_document_gives_the_same_bytes():
-    document = report(numbers(3, 3), drawing(), make_page_gallery("t", "m", 0, pictures_of_rows()))
+    document = report(numbers(3, 3), drawing(), images())
     assert document_pdf(document) == document_pdf(document)
 
 

@@ -387,7 +387,7 @@ def map_picture(drawn: Mapping[str, Any], heading: str, name: str) -> Picture:
 
 
 def training_picture(
-    history: Sequence[Mapping[str, Any]], heading: str, name: str, caption: str = ""
+    history: Sequence[Mapping[str, Any]], heading: str, name: str
 ) -> Picture | None:
     """Curves of a training against the epoch; None without epochs.
 

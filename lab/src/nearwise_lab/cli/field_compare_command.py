@@ -91,8 +91,8 @@ def compare(
     Original pixels, neural fields trained four ways (from all pixels or a share of them, with and
     without a contrastive term, all for as many steps), and an untrained field: k-NN, attention,
     linear and transformer probes read each from every context. Writes report.html and .pdf,
-    results.md, .tex, .csv and .json. What is finished is kept: stop it, run it again, and it goes
-    on.
+    results.md, .tex, .csv and .json, and figures/. What is finished is kept: stop it, run it
+    again, and it goes on.
 
     [bold]Examples[/bold]
       nearwise field compare --out runs/digits

@@ -287,17 +287,22 @@ def main() -> None:
     parser.add_argument(
         "--pooling",
         choices=("token", "mean"),
-        default="token",
-        help="token, as published; through local layers it sees few patches, and mean sees all",
+        help="default token, as published; through local layers it sees few patches, mean sees all",
+    )
+    parser.add_argument(
+        "--class-token",
+        choices=("global", "local"),
+        help="default that of the recipe; local is a token of the line, as published",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs/vit_training"))
     parser.add_argument("--out", type=Path, help="default results/vit_training_DATA.json")
     args = parser.parse_args()
     if args.epochs:
         DATA[args.data] |= {"num_epochs": args.epochs, "evaluate_every": args.epochs}
-    if args.pooling != "token":
-        DATA[args.data]["pooling"] = args.pooling
-        args.runs = args.runs / args.pooling
+    for name in ("pooling", "class_token"):
+        if (chosen := getattr(args, name)) is not None:
+            DATA[args.data][name] = chosen
+            args.runs = args.runs / f"{name}-{chosen}"
     names = args.arms.split(",") if args.arms else list(arms(17))
     if unknown := sorted(set(names) - set(arms(17))):
         parser.error(f"no arm {unknown[0]!r}; there are {', '.join(arms(17))}")

@@ -4,7 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from nearwise_lab.comparisons import paired_bootstrap, paired_difference, rank_methods
+from nearwise_lab.comparisons import (
+    FEW_ROWS,
+    paired_bootstrap,
+    paired_difference,
+    rank_methods,
+    with_score_interval,
+)
 from scipy import stats
 
 from nearwise.metrics import brier, ece
@@ -27,6 +33,48 @@ def test_the_row_bootstrap_is_near_the_t_interval_on_many_rows(rng):
     bootstrap = paired_difference(a, b, method="bootstrap", n_resamples=2000)
     assert bootstrap.method == "bootstrap"
     assert (bootstrap.low, bootstrap.high) == pytest.approx((t.low, t.high), abs=0.002)
+
+
+def differing(n, first, second):
+    """Differences of n rows of which some are right by the one or the other alone."""
+    return np.repeat([1.0, -1.0, 0.0], [first, second, n - first - second])
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (4, 0), (0, 3), (6, 5)])
+def test_few_differing_rows_have_an_interval_of_wilsons_limits(first, second):
+    rows = differing(100, first, second)
+    found = with_score_interval(paired_difference(rows, 0 * rows, method="bootstrap"), rows)
+    limits = [stats.binomtest(n, 100).proportion_ci(0.95, method="wilson") for n in (first, second)]
+    p, q = first / 100, second / 100
+    low = p - q - np.hypot(p - limits[0].low, limits[1].high - q)
+    high = p - q + np.hypot(limits[0].high - p, q - limits[1].low)
+    assert found.low <= low + 1e-12 and found.high >= high - 1e-12
+    assert found.high - found.low > 0.03
+
+
+def test_many_differing_rows_keep_their_interval():
+    rows = differing(400, FEW_ROWS, 1)
+    plain = paired_difference(rows, 0 * rows)
+    assert with_score_interval(plain, rows) == plain
+
+
+def test_the_score_interval_covers_where_the_spread_of_few_rows_does_not(rng):
+    truth, plain, score = 0.02, 0, 0
+    for _ in range(400):
+        first, second, _ = rng.multinomial(60, [0.03, 0.01, 0.96])
+        rows = differing(60, first, second)
+        found = paired_difference(rows, 0 * rows)
+        wider = with_score_interval(found, rows)
+        plain += found.low <= truth <= found.high
+        score += wider.low <= truth <= wider.high
+    assert score / 400 >= 0.94 > 0.9 > plain / 400
+
+
+def test_a_contrast_of_four_accuracies_is_scaled_to_its_largest_difference():
+    rows = differing(100, 3, 0)
+    one = with_score_interval(paired_difference(rows, 0 * rows), rows)
+    two = with_score_interval(paired_difference(2 * rows, 0 * rows), 2 * rows, most=2.0)
+    assert (two.low, two.high) == pytest.approx((2 * one.low, 2 * one.high))
 
 
 def test_a_paired_bootstrap_of_a_mean_is_the_row_bootstrap_of_its_losses():

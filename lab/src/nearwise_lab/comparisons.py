@@ -1,7 +1,7 @@
 """Comparisons of methods: paired differences with their intervals, and mean ranks."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,11 +9,13 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 from scipy.stats import rankdata
 
+from nearwise.metrics.calibration import wilson_interval
 from nearwise.metrics.checks import FloatArray, check_level, check_predictions
 from nearwise.metrics.intervals import Metric, percentiles, resampled
 
 Verdict = Literal["higher", "lower", "none"]
 LEVEL = 0.95
+FEW_ROWS = 20  # differing rows up to which a spread seen in them is no guide
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,43 @@ def paired_bootstrap(
         return PairedDifference(mean, -np.inf, np.inf, n, LEVEL, "bootstrap")
     values = resampled(difference, n, LEVEL, n_resamples, 0)
     return PairedDifference(mean, *percentiles(values, LEVEL), n, LEVEL, "bootstrap")
+
+
+def with_score_interval(
+    difference: PairedDifference, rows: npt.ArrayLike, most: float = 1.0
+) -> PairedDifference:
+    """Widen the interval of a difference of accuracies where few rows differ.
+
+    Where none of 100 rows differ, their spread is 0 and the difference is not known to be. Up to
+    20 differing rows the ends are at least those of a score interval: Wilson's of the rows that
+    only the first answers rightly and of those that only the second does, put together.
+
+    Parameters
+    ----------
+    difference : PairedDifference
+    rows : float array-like of shape (n_rows,)
+        Differences of the rows, means over what was repeated.
+    most : float, default=1.0
+        The largest difference that a row can have.
+
+    References
+    ----------
+    Newcombe, "Improved confidence intervals for the difference between binomial proportions based
+    on paired data", 1998; Zou and Donner, "Construction of confidence limits about effect
+    measures", 2008.
+    """
+    values = np.asarray(rows, dtype=np.float64) / most
+    if np.count_nonzero(values) > FEW_ROWS:
+        return difference
+    shares = np.array([values.clip(min=0).mean(), (-values).clip(min=0).mean()])
+    low, high = wilson_interval(shares, np.full(2, float(len(values))), difference.level)
+    down, up = shares - low, high - shares
+    mean = shares[0] - shares[1]
+    return replace(
+        difference,
+        low=min(difference.low, most * float(mean - np.hypot(down[0], up[1]))),
+        high=max(difference.high, most * float(mean + np.hypot(up[0], down[1]))),
+    )
 
 
 def rank_methods(

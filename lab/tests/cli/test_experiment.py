@@ -9,7 +9,8 @@ from nearwise_lab.cli.settings_text import change_settings, parse_settings
 from nearwise_lab.experiments import Record, read_records
 
 QUICK = (
-    "--set", "backbone=mlp", "--set", "epochs=1", "--set", "cnn_epochs=1",
+    "--set", "backbone=mlp", "--set", "pretrained=false",
+    "--set", "epochs=1", "--set", "cnn_epochs=1",
     "--set", "max_rows=200", "--set", "max_test_rows=100", "--device", "cpu",
 )  # fmt: skip
 

@@ -130,6 +130,14 @@ def test_wrong_flags_say_which_is_right(nearwise, arguments, message):
     assert message in result.err
 
 
+def test_a_flag_that_does_not_count_for_the_layer_gets_one_line(nearwise, tmp_path):
+    given = ("--layer", "MultiHeadKvtAttention", "--K", "3", "--magnitude_type", "cosine")
+    result = nearwise("vit", "train", *SMALL, *given, "--output_dir", tmp_path / "run", "-q")
+    assert result.exit_code == 0, result.err
+    (line,) = result.err.splitlines()
+    assert line.startswith("warning: magnitude_type changes nothing with layer='MultiHeadKvt")
+
+
 def test_the_published_name_of_a_grid_is_taken(nearwise):
     small = ("--d_hidden", "24", "--num_layers", "1", "--num_heads", "3")
     common = ("vit", "summary", *small, "--layer", "ConvNNAttention", "--num_samples", "2")

@@ -18,6 +18,7 @@ REAL_SIZES = {
     "wine": (178, 13, 3),
     "breast_cancer": (569, 30, 2),
     "adult": (48842, 14, 2),
+    "adult-notebook": (45222, 14, 2),
     "wine-red": (1599, 11, 2),
     "wine-red-dd": (1359, 11, 2),
     "wine-red-multiclass": (1599, 11, 6),
@@ -80,6 +81,15 @@ def test_real_files_have_the_official_sizes(name):
 
 def test_the_sizes_checked_cover_the_registry():
     assert set(REAL_SIZES) == set(dataset_names())
+
+
+def test_adult_of_the_notebook_has_whole_rows_and_places_of_sorted_levels(data_root):
+    dataset = load_dataset("adult-notebook", data_root=data_root)
+    assert dataset.y.tolist() == ["<=50K", "<=50K", ">50K"]
+    assert dataset.X["workclass"].tolist() == [1, 0, 0]  # State-gov, Private, Private
+    assert dataset.X["education"].tolist() == [1, 0, 2]  # Bachelors, 11th, Some-college
+    assert dataset.X["age"].tolist() == [39, 25, 44]
+    assert all(pd.api.types.is_numeric_dtype(kind) for kind in dataset.X.dtypes)
 
 
 def test_adult_joins_both_files_strips_the_dot_and_marks_missing_values(data_root):

@@ -21,7 +21,7 @@ def comparison(rates, *, seeds=(0, 1, 2), draws=(0, 1, 2), contexts=("full", "0.
         answers[len(records)] = right
         records.append({
             "part": part, "encoder": encoder, "probe": probe, "pool": pool, "context": context,
-            "draw": draw, "seed": seed, "row": len(records), "n": N_TEST,
+            "draw": draw, "seed": seed, "row": len(records), "n": N_TEST, "n_classes": 10,
             "accuracy": float(right.mean()), "top5": None, "nll": 1 - rate, "brier": 1 - rate,
             "ece": 0.05, "aurc": 0.1, "tokens": 16, "dims": 64, "parameters": 0,
             "fit_seconds": 0.1, "query_us": 5.0,

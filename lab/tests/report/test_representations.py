@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from nearwise_lab.experiments.representations import Cell, Comparison, save_comparison
 from nearwise_lab.report import render_report
@@ -105,6 +106,32 @@ def test_what_was_not_measured_is_said_so():
     document = representations_document(Comparison(pixels, some.right))
     assert {c["verdict"] for c in document.claims} == {"not measured"}
     assert all(c["words"].startswith("Needs ") for c in document.claims)
+
+
+def test_a_probe_at_chance_decides_nothing_and_is_named():
+    rates = flat() | {(a, "transformer"): 0.02 for a in ("sparse", "full", "full+nce")}
+    some = comparison(rates)
+    assert some.at_chance(Cell("full", "transformer", "full"))
+    assert not some.at_chance(Cell("full", "knn", "full"))
+    found = {f.claim.key: f for f in judge_all(some)}
+    lost = "at chance, no verdict: transformer on sparse, full, full+nce"
+    assert found["H1, full"].verdict == "not judged"
+    assert found["H1, full"].words == lost
+    assert found["H2, 0.2"].words.endswith(lost)
+    assert all("transformer" not in e.what for e in found["H2, 0.2"].evidence)
+    assert found["the question, full"].verdict == "no difference"  # the linear probe is there
+
+
+def test_encoders_that_err_on_the_same_rows_are_not_known_to_be_equal():
+    records = [
+        {"part": "main", "encoder": e, "probe": "knn", "pool": "mean", "context": "full",
+         "draw": 0, "seed": 0}
+        for e in ("full", "sparse")
+    ]  # fmt: skip
+    right = np.arange(100) % 3 > 0
+    places = Cell("sparse", "knn", "full"), Cell("full", "knn", "full")
+    found = Comparison(records, lambda r: right).difference(*places)
+    assert found.mean == 0 and found.low < -0.02 and found.high > 0.02
 
 
 def test_differences_pair_the_seeds_that_both_have():

@@ -39,7 +39,7 @@ def test_the_page_shows_every_part_and_every_row_that_was_run(rendered, study):
         "risk and coverage", "training of attention", "attention: confusion", "Map of the memory",
         "Where attention was wrong", "k-sweep (n = 120 train, 60 test), seeds 0, 1",
         "symmetric label noise in the memory only", "long-tail", "error of the vote",
-        "long-tail in the memory only",
+        "long-tail in the memory only", "at ratio 0.1 (memory)",
         "what each part does", "purity against accuracy", "Efficiency of search", "a test",
         "what the two halves of attention add", "1 row failed: ValueError: &lt;it&gt; broke.",
         "Not run for v1 on toys: k-sweep",

@@ -98,6 +98,7 @@ def _wine_sets() -> dict[str, _UciSet]:
 
 _UCI_SETS = {
     "adult": _UciSet(_ADULT, uci.read_adult, 48842),
+    "adult-notebook": _UciSet(_ADULT, uci.read_adult_as_codes, 45222),
     **_wine_sets(),
     "letter": _UciSet((_LETTER,), uci.read_letter, 20000),
     "magic04": _UciSet((_MAGIC,), uci.read_magic, 19020),
@@ -155,7 +156,8 @@ def load_dataset(
     dataset : Dataset
         Rows in the order of the files. `test_index` is set where there is an official test part
         (cifar10, cifar100, mnist, cifar10-features; folders and npz files with one). adult is
-        adult.data followed by adult.test, as one table without an official test part.
+        adult.data followed by adult.test, as one table without an official test part;
+        adult-notebook are its rows without "?", text as numbers.
 
     Raises
     ------

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise_lab.comparisons import PairedDifference
+from nearwise_lab.comparisons import PairedDifference, with_score_interval
 from nearwise_lab.probing.records import Record, RowMeasure, rows_of
 
 _RESAMPLES = 2000
@@ -22,7 +22,8 @@ def paired_differences(
     seed, rows and settings, whatever their names. Probes that read tokens are paired with those of
     every pool. The interval is a percentile bootstrap over test rows and, where there are several,
     over runs (draws and seeds); with few runs their spread is known badly, and the interval is
-    rather too narrow than too wide.
+    rather too narrow than too wide. Accuracies that differ in few rows have at least the score
+    interval, `with_score_interval`.
 
     Parameters
     ----------
@@ -60,6 +61,8 @@ def paired_differences(
             pairs = _pairs(own, base, pool, measure)
             if pairs and (named["pool"] == pool or "tokens" in (named["pool"], pool)):
                 difference = two_level(pairs)
+                if measure == "accuracy":
+                    difference = with_score_interval(difference, _row_means(pairs))
                 row = _row(named, baseline, pool, pairs, difference)
                 found.append({**row, "measure": measure})
     return found
@@ -92,10 +95,7 @@ def two_level(
         the same text, and are resampled together.
     """
     generator = np.random.default_rng(0)
-    groups: dict[str, list[NDArray[np.float64]]] = {}
-    for values, digest in pairs:
-        groups.setdefault(digest, []).append(values)
-    tables = [np.stack(group) for group in groups.values()]
+    tables = _by_rows(pairs)
     n_runs = len(pairs)
     means = np.empty(_RESAMPLES)
     for i in range(_RESAMPLES):
@@ -109,6 +109,20 @@ def two_level(
     mean = float(np.mean([values.mean() for values, _ in pairs]))
     n = sum(table.shape[1] for table in tables)
     return PairedDifference(mean, float(low), float(high), n, 0.95, "bootstrap")
+
+
+def _by_rows(
+    pairs: Sequence[tuple[NDArray[np.float64], str]],
+) -> list[NDArray[np.float64]]:
+    """Differences (n_runs, n_rows) of the runs on the same rows, for each set of rows."""
+    groups: dict[str, list[NDArray[np.float64]]] = {}
+    for values, digest in pairs:
+        groups.setdefault(digest, []).append(values)
+    return [np.stack(group) for group in groups.values()]
+
+
+def _row_means(pairs: Sequence[tuple[NDArray[np.float64], str]]) -> NDArray[np.float64]:
+    return np.concatenate([table.mean(axis=0) for table in _by_rows(pairs)])
 
 
 def _row(

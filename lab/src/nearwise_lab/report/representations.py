@@ -192,13 +192,37 @@ _CLAIMS: tuple[tuple[str, str, Callable[[Comparison, str], list[Evidence]], str]
 
 
 def judge_all(found: Comparison) -> list[Finding]:
-    """Judge the study's question and H1 to H3, in every context that was measured."""
-    return [
-        judge(Claim(f"{key}, {c}", text.format(_seen(c)), lambda f, c=c, e=e, n=n: e(f, c) or n),
-              found)
-        for key, text, e, n in _CLAIMS
-        for c in (found.sparse_contexts if key == "H2" else found.contexts)
-    ]  # fmt: skip
+    """Judge the study's question and H1 to H3, in every context that was measured.
+
+    What a probe at chance read of a field decides nothing, and is named.
+    """
+    arms = ("full", *CHALLENGERS)
+    cells = dict.fromkeys(_cell(r) for r in found.part(MAIN) if r["encoder"] in arms)
+    lost = [cell for cell in cells if found.at_chance(cell)]
+    judged = replace(found, records=[r for r in found.records if _cell(r) not in lost])
+    findings = []
+    for key, text, evidence, needs in _CLAIMS:
+        for context in found.sparse_contexts if key == "H2" else found.contexts:
+            here = [cell for cell in lost if cell.context == context]
+            claim = Claim(f"{key}, {context}", text.format(_seen(context)), evidence)
+            finding = judge(claim, judged, context)
+            if here:
+                verdict = "not judged" if finding.verdict == "not measured" else finding.verdict
+                finding = replace(finding, verdict=verdict, note=_lost_words(here))
+            elif finding.verdict == "not measured":
+                finding = replace(finding, note=needs)
+            findings.append(finding)
+    return findings
+
+
+def _cell(record: Mapping[str, Any]) -> Place:
+    return Place(record["encoder"], record["probe"], record["context"])
+
+
+def _lost_words(lost: Sequence[Place]) -> str:
+    arms = {cell.probe: [o.encoder for o in lost if o.probe == cell.probe] for cell in lost}
+    named = [f"{probe} on {', '.join(names)}" for probe, names in arms.items()]
+    return f"at chance, no verdict: {'; '.join(named)}"
 
 
 def _seen(context: str) -> str:

@@ -1,5 +1,7 @@
 """Losses on the keys of a batch and on the weights of its neighbors."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -8,7 +10,12 @@ from nearwise.nn import soft_targets
 
 
 def supervised_contrastive(
-    keys: Tensor, labels: Tensor, n_classes: int, *, temperature: float = 0.1
+    keys: Tensor,
+    labels: Tensor,
+    n_classes: int,
+    *,
+    temperature: float = 0.1,
+    over: Literal["rows", "pairs"] = "rows",
 ) -> Tensor:
     """Supervised contrastive loss over a batch: pull a row to the rows of its class.
 
@@ -25,6 +32,8 @@ def supervised_contrastive(
     n_classes : int
     temperature : float, default=0.1
         Positive divisor of the cosine similarity.
+    over : {"rows", "pairs"}, default="rows"
+        Whether all rows count alike, or all pairs, so that rows of large classes count more.
 
     Returns
     -------
@@ -35,7 +44,7 @@ def supervised_contrastive(
     Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, eq. 2.
     """
     similarity, log_total, pairs = _contrast(keys, labels, n_classes, temperature)
-    return _mean_over_positives(log_total - similarity, pairs)
+    return _mean_over_positives(log_total - similarity, pairs, over)
 
 
 def margin_contrastive(
@@ -64,7 +73,7 @@ def margin_contrastive(
     loss : scalar Tensor, not negative.
     """
     similarity, log_total, pairs = _contrast(keys, labels, n_classes, temperature)
-    return _mean_over_positives((log_total - similarity - margin).clamp_min(0.0), pairs)
+    return _mean_over_positives((log_total - similarity - margin).clamp_min(0.0), pairs, "rows")
 
 
 def weight_entropy(scores: Tensor) -> Tensor:
@@ -77,6 +86,25 @@ def weight_entropy(scores: Tensor) -> Tensor:
     """
     log_weights = torch.log_softmax(scores, dim=1)
     return -(log_weights.exp() * log_weights.clamp_min(-1e4)).sum(dim=1).mean()
+
+
+def selective_risk(losses: Tensor, confidence: Tensor) -> Tensor:
+    """Mean loss of the surest rows, averaged over how many of them are kept: AURC with any loss.
+
+    Parameters
+    ----------
+    losses : Tensor of shape (B,)
+    confidence : Tensor of shape (B,)
+        Ranks the rows; no gradient goes through it.
+
+    References
+    ----------
+    Geifman and El-Yaniv, "SelectiveNet", ICML 2019, train for one coverage; here all count.
+    """
+    kept = torch.arange(1, len(losses) + 1, device=losses.device)
+    # The i-th surest row is in every mean of i rows and more.
+    shares = (1 / kept).flip(0).cumsum(0).flip(0)
+    return (shares * losses[confidence.argsort(descending=True)]).mean()
 
 
 def _contrast(
@@ -93,10 +121,10 @@ def _contrast(
     return similarity, log_total, (targets @ targets.T).masked_fill(self_pair, 0.0)
 
 
-def _mean_over_positives(pair_loss: Tensor, pairs: Tensor) -> Tensor:
+def _mean_over_positives(pair_loss: Tensor, pairs: Tensor, over: str) -> Tensor:
     mass = pairs.sum(dim=1)
     has_positive = mass > 0
     if not has_positive.any():
         return pair_loss.new_zeros(()) + 0.0 * pair_loss.nan_to_num(0.0, 0.0, 0.0).sum()
-    row_loss = (pairs * pair_loss)[has_positive].sum(dim=1) / mass[has_positive]
-    return row_loss.mean()
+    total, mass = (pairs * pair_loss)[has_positive].sum(dim=1), mass[has_positive]
+    return total.sum() / mass.sum() if over == "pairs" else (total / mass).mean()

@@ -50,6 +50,13 @@ def test_every_arm_is_measured_by_every_probe_in_every_context(ran):
                 assert len(found.at(Cell(encoder, probe, context), "protocol")) == 1
 
 
+def test_probes_read_as_many_views_of_each_training_image_as_are_set(digits, tmp_path):
+    config = {"limit": (160, 80), "views": 3, "probes": ["knn"], "contexts": ["full"]}
+    found = run_comparison(digits, tmp_path, config={**SLICE, **config}, arms=("pixels",))
+    (record,) = found.at(Cell("pixels", "knn", "full"))
+    assert record["n_train"] == 3 * 144 + 16  # the validation rows as they are
+
+
 @pytest.mark.slow
 def test_accuracies_are_those_of_the_rows(ran):
     _, found = ran

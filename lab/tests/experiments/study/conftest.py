@@ -6,7 +6,8 @@ from nearwise_lab.experiments.study import resolve_preset, train_replay
 from nearwise_lab.experiments.study.inputs import make_inputs
 
 QUICK = {
-    "backbone": "mlp", "max_rows": 400, "max_test_rows": 150, "epochs": 6, "batch_size": 64,
+    "backbone": "mlp", "pretrained": False, "max_rows": 400, "max_test_rows": 150,
+    "epochs": 6, "batch_size": 64,
     "dim": 32, "n_neighbors": 8, "lr": 5e-3, "refresh_every": 2, "cnn_epochs": 2,
     "cnn_batch_size": 64, "warmup_epochs": 0.0, "sweep_k": [1, 5, 10], "adaptive_k_max": 30,
     "noise_rates": [0.0, 0.3], "tail_ratios": [1.0, 0.1],

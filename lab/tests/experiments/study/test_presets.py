@@ -10,58 +10,94 @@ from nearwise_lab.experiments.study.settings import read_config
 
 from nearwise.nn.backbones import IMAGENET_MODELS
 
+# One value for all versions, or one per version, in the order of PRESETS: v0.1, v0.2, v0.3, v0.4,
+# v0.5, v0.5-notebook, v0.6, v0.6-notebook.
+START_OF_TEMPERATURE = [1.0, 1.0, 1.0, 0.5, 0.5, 1.0, 0.5, 1.0]
+WIDE, NARROW = (0.05, 5.0), (0.05, 2.0)
+REPORTED = {
+    "name": ["v0.1", "v0.2", "v0.3", "v0.4", "v0.5", "v0.5-notebook", "v0.6", "v0.6-notebook"],
+    "backbone": ["resnet18"] * 3 + ["resnet50"] + ["resnet18"] * 4,
+    "pretrained": "local",
+    "projection_norm": ["batch"] * 3 + ["layer", "layer", "batch", "layer", "batch"],
+    "image_size": None,
+    "channels": None,
+    "dim": [128] * 3 + [256] * 5,
+    "num_heads": [1] * 3 + [4] * 5,
+    "temperature": START_OF_TEMPERATURE,
+    "temperature_bounds": [WIDE if start == 1 else NARROW for start in START_OF_TEMPERATURE],
+    "distance_bias": True,
+    "learn_temperature": True,
+    "learned_k": False,
+    "objective": ["classifier"] * 2 + ["neighbors"] * 6,
+    "n_neighbors": [10] * 4 + [16] * 4,
+    "leave_self_out": False,
+    "refresh_every": 5,
+    "epochs": [30] * 3 + [50] + [20] * 4,
+    "batch_size": [256] * 4 + [512] * 4,
+    "lr": [1e-3] * 4 + [2e-4, 1e-3] * 2,
+    "embedder_lr_ratio": 0.1,
+    "weight_decay": 1e-4,
+    "warmup_epochs": [0] * 3 + [5] + [0] * 4,
+    "gradient_clip": [1.0] * 5 + [None, 1.0, None],
+    "knn_weight": 1.0,
+    "contrastive_weight": [0] * 3 + [0.5] * 5,
+    "contrastive_kind": ["supervised"] * 3 + ["margin"] + ["supervised", "pairs"] * 2,
+    "contrastive_temperature": 0.1,
+    "contrastive_margin": 0.5,
+    "entropy_weight": [0] * 4 + [0.01, 0] * 2,
+    "selective_weight": 0,
+    "label_smoothing": [0] * 4 + [0.1, 0] * 2,
+    "mixup_alpha": [0] * 4 + [0.4, 0] * 2,
+    "mixup_probability": 0.5,
+    "hard_negative_weight": [1] * 3 + [2] + [1] * 4,
+    "hard_negative_fraction": 0.3,
+    "hard_negative_neighbors": 10,
+    "augment": [True] * 4 + [False] * 4,
+    "precision": "float32",
+    "compile": False,
+    "split_seed": 42,
+    "seed_offset": [0, 100, 0, 0, 0, 0, 100, 100],
+    "cnn_epochs": 30,
+    "cnn_lr": 1e-3,
+    "cnn_weight_decay": 1e-4,
+    "cnn_label_smoothing": 0.1,
+    "cnn_batch_size": 256,
+    "held_out": 0.1,
+    "distance_temperature": 1.0,
+    "views": ["mirror-and-crops"] * 5 + ["random", "mirror-and-crops", "random"],
+    "ensemble_k": (5, 10, 20),
+    "adaptive_k_max": 50,
+    "sweep_k": (1, 3, 5, 10, 20, 50),
+    "noise_rates": (0, 0.1, 0.2, 0.3),
+    "tail_ratios": (1, 0.1, 0.01),
+    "human_labels": ("worse", "aggregate"),
+    "ablations": None,
+    "max_rows": None,
+    "max_test_rows": None,
+}
+
 
 def test_the_presets_have_the_settings_that_the_study_reported():
-    first, fourth, fifth = PRESETS["v0.3"], PRESETS["v0.4"], PRESETS["v0.5"]
-    assert (first.backbone, first.dim, first.num_heads, first.epochs) == ("resnet18", 128, 1, 30)
-    assert (first.batch_size, first.n_neighbors, first.lr) == (256, 10, 1e-3)
-    assert (fourth.backbone, fourth.dim, fourth.epochs, fourth.warmup_epochs) == (
-        "resnet50", 256, 50, 5,
-    )  # fmt: skip
-    assert (fourth.contrastive_kind, fourth.hard_negative_weight) == ("margin", 2.0)
-    assert (fifth.batch_size, fifth.n_neighbors, fifth.lr, fifth.epochs) == (512, 16, 2e-4, 20)
-    assert (fifth.mixup_alpha, fifth.label_smoothing, fifth.entropy_weight) == (0.4, 0.1, 0.01)
-    assert not fifth.augment
+    for place, preset in enumerate(PRESETS.values()):
+        reported = {
+            field: value[place] if isinstance(value, list) else value
+            for field, value in REPORTED.items()
+        }
+        assert preset.model_dump() == reported, preset.name
 
 
 @pytest.mark.parametrize(
-    ("version", "start", "bounds"),
+    ("version", "held", "backbone", "pretrained"),
     [
-        ("v0.3", 1.0, (0.05, 5.0)), ("v0.4", 0.5, (0.05, 2.0)), ("v0.5", 0.5, (0.05, 2.0)),
-        ("v0.6", 0.5, (0.05, 2.0)), ("v0.5-notebook", 1.0, (0.05, 5.0)),
-        ("v0.6-notebook", 1.0, (0.05, 5.0)),
+        ("v0.5-notebook", "resnet18", None, True),
+        ("v0.1", "resnet18", None, True),
+        ("v0.4", "resnet50", None, True),
+        ("v0.5", "resnet50", None, False),
+        ("v0.6", "resnet18", "fast-cnn", False),
     ],
-)  # fmt: skip
-def test_the_heads_start_at_the_temperature_of_their_version(version, start, bounds):
-    preset = PRESETS[version]
-    assert (preset.temperature, preset.temperature_bounds) == (start, bounds)
-
-
-def test_v06_is_v05_again_with_other_seeds():
-    again = PRESETS["v0.6"].model_copy(update={"name": "v0.5", "seed_offset": 0})
-    assert again == PRESETS["v0.5"]
-    assert PRESETS["v0.6"].seed_offset > 0
-
-
-@pytest.mark.parametrize("version", ["v0.5", "v0.6"])
-def test_the_notebook_ran_without_what_the_study_described_beside_it(version):
-    described, ran = PRESETS[version], PRESETS[f"{version}-notebook"]
-    assert (ran.lr, ran.lr * ran.embedder_lr_ratio) == (1e-3, pytest.approx(1e-4))
-    assert (ran.mixup_alpha, ran.label_smoothing, ran.entropy_weight) == (0, 0, 0)
-    assert (ran.gradient_clip, ran.pretrained) == (None, "local")
-    same = set(ran.model_dump()) - {
-        "name", "lr", "mixup_alpha", "label_smoothing", "entropy_weight", "gradient_clip",
-        "pretrained", "temperature", "temperature_bounds",
-    }  # fmt: skip
-    assert ran.model_dump(include=same) == described.model_dump(include=same)
-
-
-@pytest.mark.parametrize(
-    ("held", "backbone", "pretrained"),
-    [("resnet18", None, True), ("resnet50", None, False), ("resnet18", "fast-cnn", False)],
 )
-def test_the_notebooks_runs_start_from_weights_that_are_at_hand(
-    tmp_path, monkeypatch, held, backbone, pretrained
+def test_runs_start_from_weights_that_are_at_hand_and_say_where_there_are_none(
+    tmp_path, monkeypatch, version, held, backbone, pretrained
 ):
     folder = tmp_path / f"models--{IMAGENET_MODELS[held].replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
@@ -72,13 +108,14 @@ def test_the_notebooks_runs_start_from_weights_that_are_at_hand(
     changes = {} if backbone is None else {"backbone": backbone}
     warned = nullcontext() if pretrained else pytest.warns(UserWarning, match="starts from scratch")
     with warned:
-        preset = resolve_preset("v0.5-notebook", "cifar10", "images", 60_000, overrides=changes)
+        preset = resolve_preset(version, "cifar10", "images", 60_000, overrides=changes)
     assert preset.pretrained is pretrained
 
 
 def test_every_version_names_its_defects():
     for name, preset in PRESETS.items():
         assert {"leak", "collapse", "nothing-held-out"} <= set(preset.defects)
+        assert {"noise-in-memory-only", "tail-in-memory-only"} <= set(preset.defects)
         assert ("misaligned" in preset.defects) == (name in ("v0.1", "v0.2"))
         assert ("mixup-neighbors" in preset.defects) == (name in ("v0.5", "v0.6"))
     mended = change_preset(PRESETS["v0.3"], {"leave_self_out": True})

@@ -6,9 +6,12 @@ import torch
 from nearwise_lab.experiments.study import train_replay
 from nearwise_lab.experiments.study.findings import collapse, leak
 from nearwise_lab.experiments.study.inputs import make_inputs
+from nearwise_lab.experiments.study.model import PixelMLP, TabularMLP, make_embedder, make_model
 from nearwise_lab.experiments.study.neighbors import look_up, training_neighbors
+from nearwise_lab.experiments.study.replay import run_digest
 from nearwise_lab.experiments.study.steps import step_losses, total_loss
-from nearwise_lab.training.losses import supervised_contrastive
+from nearwise_lab.training.losses import selective_risk, supervised_contrastive
+from torch import nn
 
 
 class Killed(Exception):
@@ -116,6 +119,62 @@ def test_a_seed_repeats_and_another_differs(digits, make_preset):
     assert first.inputs.digest == other.inputs.digest  # the split's own seed is 42
 
 
+def test_a_compiled_replay_compiles_its_embedder_while_it_trains(digits, make_preset, monkeypatch):
+    calls = []
+    monkeypatch.setattr(TabularMLP, "compile", lambda module, **how: calls.append(module))
+    plain, fast = make_preset(epochs=1), make_preset(epochs=1, compile=True)
+    inputs = make_inputs(digits, plain, 0)
+    train_replay(inputs, plain)
+    assert not calls
+    run = train_replay(inputs, fast)
+    assert calls == [run.model.embedder]
+    assert run_digest(inputs, fast) != run_digest(inputs, plain)
+
+
+def test_the_projection_is_normalised_as_the_preset_says(digits, make_preset):
+    inputs = make_inputs(digits, make_preset(), 0)
+    for norm, expected in (("batch", nn.BatchNorm1d), ("layer", nn.LayerNorm)):
+        preset = make_preset(backbone="resnet-small", projection_norm=norm)
+        assert isinstance(make_embedder(preset, inputs).trunk.projection[1], expected)
+
+
+def test_a_query_learns_how_many_neighbors_it_asks(digits, make_preset):
+    preset = make_preset(learned_k=True, leave_self_out=True, mixup_alpha=0.0, epochs=1)
+    inputs = make_inputs(digits, preset, 0)
+    model = make_model(preset, inputs, 0)
+    query, neighbors = torch.randn(5, 32), torch.randn(5, 20, 32)
+    distances = (neighbors - query[:, None]).square().sum(2)
+    with torch.no_grad():
+        plain = model.attention(query, neighbors, distances)
+        model.neighbors_asked.weight.zero_()
+        model.neighbors_asked.bias.fill_(3.0)  # softplus of 3 is 3.05
+        few = model.weigh(query, neighbors, distances)
+        model.neighbors_asked.bias.fill_(1000.0)
+        all_of_them = model.weigh(query, neighbors, distances)
+    torch.testing.assert_close(few.sum(1), torch.ones(5))
+    assert (few[:, 10:].sum(1) < 0.01 * few[:, :3].sum(1)).all()
+    torch.testing.assert_close(all_of_them, plain)
+    run = train_replay(inputs, preset)
+    start = make_model(preset, inputs, 0).neighbors_asked
+    assert not torch.equal(run.model.neighbors_asked.weight, start.weight)
+
+
+def test_the_selective_loss_is_the_mean_risk_over_coverages(trained, make_preset):
+    losses, sure = torch.rand(2, 30, generator=torch.Generator().manual_seed(0))
+    surest = losses[sure.argsort(descending=True)]
+    expected = sum(float(surest[:n].mean()) for n in range(1, 31)) / 30
+    assert float(selective_risk(losses, sure)) == pytest.approx(expected, rel=1e-5)
+    preset = make_preset(mixup_alpha=0.0, selective_weight=2.0, label_smoothing=0.0)
+    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=True)
+    step = step_losses(
+        trained.model, trained.inputs.x_train, torch.arange(64), trained.memory.labels,
+        neighbors, trained.memory, preset, torch.Generator(),
+    )  # fmt: skip
+    without = {name: part for name, part in step.parts.items() if name != "selective"}
+    added = total_loss(step.parts, preset) - total_loss(without, preset)
+    assert float(added) == pytest.approx(2 * float(step.parts["selective"]), rel=1e-5)
+
+
 def test_the_first_versions_train_a_classifier_and_leave_attention_alone(digits, make_preset):
     preset = make_preset("v0.1", epochs=2)
     inputs = make_inputs(digits, preset, 0)
@@ -134,7 +193,7 @@ def test_the_studys_margin_only_shifts_the_contrastive_term(trained):
     rows, labels = trained.inputs.x_train, trained.memory.labels
     neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
     values = {}
-    for kind in ("supervised", "margin"):
+    for kind in ("supervised", "margin", "pairs"):
         step = step_losses(
             trained.model, rows, positions, labels, neighbors, trained.memory,
             preset.model_copy(update={"contrastive_kind": kind}), torch.Generator(),
@@ -144,6 +203,10 @@ def test_the_studys_margin_only_shifts_the_contrastive_term(trained):
     keys = trained.model.embedder(rows[positions])
     expected = supervised_contrastive(keys, labels[positions], 10, temperature=0.1).item()
     assert values["supervised"] == pytest.approx(expected, rel=1e-5)
+    expected = supervised_contrastive(
+        keys, labels[positions], 10, temperature=0.1, over="pairs"
+    ).item()
+    assert values["pairs"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_mixed_query_keeps_the_neighbors_of_the_unmixed_row(trained, make_preset):
@@ -165,6 +228,45 @@ def test_a_mixed_query_keeps_the_neighbors_of_the_unmixed_row(trained, make_pres
     assert torch.equal(seen["distances"], neighbors.distances[:32])
     assert step.knn_clean is None
     assert torch.isfinite(total_loss(step.parts, preset))
+
+
+def test_a_mixed_batch_has_one_share(trained, make_preset, monkeypatch):
+    preset = make_preset(mixup_alpha=0.4, mixup_probability=1.0)
+    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
+    mixed = []
+    real = PixelMLP.embed_mixed
+
+    def seen(embedder, x, x_cat, partner, share):
+        mixed.append((partner, share))
+        return real(embedder, x, x_cat, partner, share)
+
+    monkeypatch.setattr(PixelMLP, "embed_mixed", seen)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        step_losses(
+            trained.model, trained.inputs.x_train, torch.arange(32), trained.memory.labels,
+            neighbors, trained.memory, preset, generator,
+        )  # fmt: skip
+    shares = [float(share.unique()) for _, share in mixed]
+    assert all(0.5 <= share <= 1 for share in shares)
+    assert shares[0] != shares[1]
+
+
+def test_pairs_count_alike_in_the_notebooks_contrastive_term(trained):
+    keys = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator()), dim=1)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2])
+    scores = keys @ keys.T / 0.1
+    pairs, rows = [], []
+    for i in range(6):
+        others = [j for j in range(6) if j != i]
+        total = scores[i, others].logsumexp(0)
+        own = [float(total - scores[i, j]) for j in others if labels[j] == labels[i]]
+        pairs += own
+        rows += [sum(own) / len(own)] if own else []
+    over_pairs = supervised_contrastive(keys, labels, 3, over="pairs")
+    assert float(over_pairs) == pytest.approx(sum(pairs) / len(pairs), rel=1e-5)
+    over_rows = supervised_contrastive(keys, labels, 3)
+    assert float(over_rows) == pytest.approx(sum(rows) / len(rows), rel=1e-5)
 
 
 def test_images_and_columns_are_both_split_with_seed_42(digits, make_preset):

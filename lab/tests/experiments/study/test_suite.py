@@ -34,8 +34,12 @@ def run(digits, quick, tmp_path):
     return call
 
 
+def metrics_of(record):
+    return [getattr(record, m) for m in METRICS]
+
+
 def metrics(records):
-    return {r.key: [getattr(r, m) for m in METRICS] for r in records}
+    return {r.key: metrics_of(r) for r in records}
 
 
 def test_main_measures_every_method_and_keeps_what_figures_need(run, tmp_path):
@@ -47,6 +51,11 @@ def test_main_measures_every_method_and_keeps_what_figures_need(run, tmp_path):
     assert attention.details["knn_loss_with_self"] < attention.details["knn_loss_without_self"]
     assert {"purity", "excess", "temperatures", "final_parts"} <= set(attention.details)
     assert attention.choice["settings"]["epochs"] == 2
+    own = attention.details["search_and_weigh_us_per_row"]
+    assert 0 < own < attention.predict_us_per_row
+    bound = next(r for r in rows if r.method == "cnn+temperature")
+    assert bound.details["epochs"] == 2
+    assert 0.1 <= bound.details["chance"] < 0.2  # of ten digits
     folder = record_folder(tmp_path, attention)
     where = (attention.dataset, "attention", 0)
     assert load_predictions(artifact_path(folder, "predictions", *where, "npz")) is not None
@@ -117,11 +126,25 @@ def test_label_noise_in_the_memory_and_everywhere(run):
     assert by["where=everywhere", "symmetric", 0.3, "cnn"].accuracy is not None
 
 
-@pytest.mark.slow
-def test_a_long_tail_is_rebuilt_and_retrained(run):
-    rows = {(r.condition, r.method): r for r in run("long-tail")}
-    assert rows["ratio=0.1", "attention"].n_train < rows["ratio=1", "attention"].n_train == 400
-    assert {"cnn", "cnn+temperature", "uniform"} <= {method for _, method in rows}
+def test_a_long_tail_is_rebuilt_and_retrained_and_in_the_memory_neither(run, monkeypatch):
+    trained = []
+    real = sessions.train_replay
+
+    def noted(inputs, *args, **how):
+        trained.append(len(inputs.y_train))
+        return real(inputs, *args, **how)
+
+    monkeypatch.setattr(sessions, "train_replay", noted)
+    rows = {(r.condition, r.method): r for r in run("long-tail", cnn_epochs=1)}
+    few = rows["ratio=0.1", "attention"].n_train
+    assert few < rows["ratio=1", "attention"].n_train == 400
+    assert {"cnn", "cnn+temperature", "uniform"} <= {m for c, m in rows if c == "ratio=0.1"}
+    alone = {method: row for (c, method), row in rows.items() if c == "memory-ratio=0.1"}
+    assert set(alone) == {"uniform", "distance", "attention", "attention+tta"}
+    assert alone["attention"].n_train == few
+    assert trained.count(few) == 1 and set(trained) == {few, 400}
+    assert metrics_of(rows["memory-ratio=1", "uniform"]) == metrics_of(rows["ratio=1", "uniform"])
+    assert alone["uniform"].nll != rows["ratio=0.1", "uniform"].nll
 
 
 @pytest.mark.slow

@@ -2,11 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from nearwise_lab.experiments.study import run_experiment
+from nearwise_lab.experiments.study import run_experiment, weightings
 from nearwise_lab.experiments.study.weightings import (
     WEIGHTINGS,
     Exchange,
@@ -184,6 +185,13 @@ def blobs(n=150):
     return Dataset("blobs", X.astype(np.float32), labels, "target", "embeddings", "made here")
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """Train multi-head attention for a moment."""
+    monkeypatch.setitem(weightings._TRAINING, "epochs", 2)
+
+
+@pytest.mark.usefixtures("short")
 def test_a_table_has_every_row_with_and_without_a_base(tmp_path):
     data = blobs()
     records = run_experiment("weights", data, "v1", [0], tmp_path, progress=False, command="test")
@@ -193,6 +201,21 @@ def test_a_table_has_every_row_with_and_without_a_base(tmp_path):
     }
     assert all(r.nll < math.log(C) for r in records)
     assert all(r.versions["torch"] and r.command == "test" for r in records)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_rare_class_does_not_end_the_table(tmp_path):
+    data = blobs()
+    labels = data.y.astype(object)
+    labels[:2] = "rare"  # one is left for the training part, and the memory gets it
+    rare = replace(data, y=labels.astype(str))
+    records = run_experiment(
+        "weights", rare, "v1", [0], tmp_path, config={"preset": "instant"}, progress=False,
+        command="test",
+    )  # fmt: skip
+    assert {r.reason for r in records} == {None}
+    assert len(records) == 15
+    assert {r.n_classes for r in records} == {4}
 
 
 def test_it_belongs_to_the_corrected_method(tmp_path):

@@ -51,6 +51,7 @@ def settings(**changes):
         ("KvtAttention", 5_479_306),
         ("ConvNNAttention", 5_500_042),
         ("BranchAttention", 5_049_610),
+        ("LocalAttention", 5_479_306 - 12 * 4 * 192 * (192 - 64)),  # inner width: heads of 64
     ],
 )
 def test_the_published_recipe_builds_the_published_model(layer, parameters):
@@ -274,6 +275,24 @@ def test_flags_reach_the_layer_under_its_own_names():
     assert "log_scale" in dict(layer.named_parameters())
 
 
+@pytest.mark.parametrize(
+    ("published", "own"),
+    [
+        ("MultiHeadAttention", "Attention"),
+        ("MultiHeadConvNNAttention", "ConvNNAttention"),
+        ("MultiHeadKvtAttention", "KvtAttention"),
+        ("MultiHeadLocalAttention", "LocalAttention"),
+        ("NeighborhoodAttention1D", "NeighborhoodAttention"),
+        ("MultiHeadBranchingConv", "BranchConv"),
+        ("MultiHeadBranchingAttention", "BranchAttention"),
+    ],
+)
+def test_the_class_names_of_the_published_readme_are_understood(published, own):
+    named = settings(layer=published)
+    assert named.layer_name == settings(layer=own).layer_name
+    assert layer_options(named, 8) == layer_options(settings(layer=own), 8)
+
+
 def test_weights_and_samples_follow_the_seed():
     one, same, other = (build_vit(settings(seed=seed), 8, 1, 10).head.weight for seed in (0, 0, 1))
     assert torch.equal(one, same) and not torch.equal(one, other)
@@ -393,6 +412,13 @@ def test_a_data_path_without_the_set_does_not_hide_the_other_places(tmp_path, mo
         ({"layer": "NeighborhoodAttention", "kernel_size": 3}, ["kernel_size"]),
         ({"layer": "SparseAttention", "recipe": "published"}, []),
         ({"layer": "SparseAttention", "sparse_mode": "all", "K": 3}, ["K"]),
+        ({"layer": "LocalAttention", "class_token": "local"}, ["class_token"]),
+        ({"layer": "KNNAttention", "class_token": "local"}, ["class_token"]),
+        ({"layer": "NeighborhoodAttention", "class_token": "local"}, []),
+        (
+            {"layer": "NeighborhoodAttention", "class_token": "local", "pooling": "mean"},
+            ["class_token"],
+        ),
     ],
 )
 def test_settings_that_change_nothing_are_named(given, idle):
@@ -415,23 +441,29 @@ def test_every_layer_knows_which_settings_count(layer):
     others |= {"sample_padding": 1, "sample_in_eval": True, "include_self": "never"}
     others |= {"learned_temperature": True, "null_neighbor": True, "branch_ratio": 0.3}
     others |= {"kernel_size": 3, "window_size": 5, "sparse_mode": "all", "sparse_context_window": 5}
+    others |= {"class_token": "local"}
     for name, value in others.items():
         changed = usual.model_copy(update={name: value})
         counts = layer_options(changed, 8) != layer_options(usual, 8)
         assert (name not in idle_settings(changed)) == counts, name
 
 
-@pytest.mark.parametrize(
-    ("layer", "n_seen"), [("ConvNNAttention", 8), ("KNNAttention", 8), ("NeighborhoodAttention", 3)]
-)
-def test_the_class_token_is_an_ordinary_one_in_the_published_recipe_alone(layer, n_seen):
+@pytest.mark.parametrize("layer", ["ConvNNAttention", "KNNAttention", "NeighborhoodAttention"])
+def test_a_local_class_token_is_a_token_of_the_line_and_a_global_one_is_beside_it(layer):
     some = {"layer": layer, "sampling_type": "random", "num_samples": 8, "K": 3, "num_heads": 1}
-    for recipe, more in (("published", 0), ("default", 1)):
-        attn = build_vit(settings(recipe=recipe, **some), 8, 1, 10).blocks[0].attn
-        if layer == "NeighborhoodAttention":
-            assert attn._pattern(17, "cpu")[-1].sum() == n_seen + more
+    for given, more in (
+        ({"recipe": "published"}, 0),
+        ({"recipe": "published", "class_token": "global"}, 1),
+        ({"class_token": "local"}, 0),
+        ({}, 1),
+    ):
+        attn = build_vit(settings(**given, **some), 8, 1, 10).blocks[0].attn
+        if layer == "NeighborhoodAttention":  # whether the last patch sees the class token
+            tokens = torch.randn(1, 17, 16, requires_grad=True)
+            attn.eval()(tokens)[0, -1].sum().backward()
+            assert bool(tokens.grad[0, 0].any()) == bool(more)
         else:
-            assert len(attn.sampling.draw(17, "cpu", training=True)) == n_seen + more
+            assert len(attn.sampling.draw(17, "cpu", training=True)) == 8 + more
 
 
 def test_a_compiled_run_does_not_go_on_as_one_that_is_not(trained):

@@ -206,6 +206,7 @@ class Study:
                 batch_size=self.config.batch_size,
                 device=self.device,
                 precision=self.config.precision,
+                views=self.config.views,
                 folder=self.folder / "probes",
                 shared=True,  # by the seeds of the fields, which have one name
                 cache=self.cache,

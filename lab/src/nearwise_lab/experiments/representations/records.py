@@ -6,12 +6,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
-from nearwise_lab.comparisons import PairedDifference, crossed_difference
+from nearwise_lab.comparisons import (
+    PairedDifference,
+    crossed_difference,
+    with_score_interval,
+)
 from nearwise_lab.experiments.representations.arms import ENCODERS
 
 PROBES = ("knn", "attention", "linear", "transformer")
 MAIN, POOLING, PROTOCOL = "main", "pooling", "protocol"
+_CHANCE = 0.05  # p-value of the test that an accuracy is above chance
 ProbeRecord = Mapping[str, Any]
 
 
@@ -128,7 +134,8 @@ class Comparison:
         -------
         difference : PairedDifference or None
             With the interval of `crossed_difference`, over seeds and test rows; draws that all
-            places have are averaged first. None where no seed and draw has all places.
+            places have are averaged first. Where few rows differ the interval is at least the
+            score interval. None where no seed and draw has all places.
         """
         runs = [(weight, self.runs(cell, part)) for weight, cell in terms]
         common = set.intersection(*(set(found) for _, found in runs))
@@ -138,7 +145,18 @@ class Comparison:
         for run in sorted(common):
             row = sum((w * found[run] for w, found in runs), start=np.zeros(1))
             seeds.setdefault(run[0], []).append(row)
-        return crossed_difference(np.stack([np.mean(rows, axis=0) for rows in seeds.values()]))
+        rows = np.stack([np.mean(of_seed, axis=0) for of_seed in seeds.values()])
+        most = sum(abs(weight) for weight, _ in terms) / 2
+        return with_score_interval(crossed_difference(rows), rows.mean(axis=0), most)
+
+    def at_chance(self, cell: Cell) -> bool:
+        """Whether the accuracy of a place is not above that of guessing one of the classes."""
+        records = [r for r in self.at(cell) if r.get("n_classes")]
+        if not records:
+            return False
+        n, right = int(records[0]["n"]), float(np.mean([r["accuracy"] for r in records]))
+        chance = 1 / int(records[0]["n_classes"])
+        return bool(binomtest(round(right * n), n, chance, alternative="greater").pvalue > _CHANCE)
 
 
 def _ordered(names: Iterable[str], first: Sequence[str]) -> list[str]:

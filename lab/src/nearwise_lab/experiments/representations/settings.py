@@ -44,6 +44,9 @@ class StudyConfig(BaseModel):
         Names of `nearwise_lab.probing.PROBES`.
     transformer : dict
         Settings of `TransformerProbe` for the probe "transformer"; none: its own.
+    views : int
+        Of each training image that probes read: itself, and this many less one of its random crops
+        and mirror images. Digits should have one.
     draws, heavy_draws : int
         Draws of each sparse context: for k-NN and linear probes, and for probes that are trained.
     protocol : bool
@@ -74,6 +77,7 @@ class StudyConfig(BaseModel):
     contexts: tuple[str, ...] = ("full", "0.2")
     probes: tuple[str, ...] = ("knn", "attention", "linear", "transformer")
     transformer: dict[str, Any] = Field(default_factory=dict)
+    views: int = Field(1, ge=1)
     draws: int = Field(3, ge=1)
     heavy_draws: int = Field(1, ge=1)
     protocol: bool = True

@@ -120,7 +120,7 @@ def measure_weighting(
         n_rows, dim, n_queries, k, weigh_us_per_query (the median of seven repeats).
     """
     found = topk_neighbors(queries, keys, n_neighbors)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         labels = torch.randint(_CLASSES, (len(keys),))
         weigh = _weighting(name, keys, queries, found, labels)

@@ -41,12 +41,15 @@ class Prediction:
         Neighbors consulted.
     seconds : float
         Encoding, searching and weighing of all test rows; what methods share counts for each.
+    encoding_seconds : float
+        The part of `seconds` that encoding takes, however the neighbors are weighed.
     """
 
     method: str
     proba: np.ndarray
     k: int | None
     seconds: float
+    encoding_seconds: float = 0.0
 
 
 def neighbor_methods(run: TrainedRun) -> tuple[str, ...]:
@@ -55,15 +58,15 @@ def neighbor_methods(run: TrainedRun) -> tuple[str, ...]:
 
 
 def evaluate_run(
-    run: TrainedRun, *, labels: Tensor | None = None, methods: tuple[str, ...] | None = None
+    run: TrainedRun, *, memory: Memory | None = None, methods: tuple[str, ...] | None = None
 ) -> Iterator[Prediction]:
     """Evaluate the study's weightings on the test rows.
 
     Parameters
     ----------
     run : TrainedRun
-    labels : int64 Tensor of shape (n_train,), optional
-        Labels of the memory, where they differ from those it was trained with.
+    memory : Memory, optional
+        What is remembered, where it differs from what the run was trained with.
     methods : tuple of str, optional
         Those to use; all by default. The views of test-time augmentation are only searched where
         it is used.
@@ -73,9 +76,7 @@ def evaluate_run(
     prediction : Prediction
     """
     wanted = neighbor_methods(run) if methods is None else methods
-    memory = (
-        run.memory if labels is None else Memory(run.memory.keys, labels.to(run.memory.keys.device))
-    )
+    memory = run.memory if memory is None else memory
     preset = run.preset
     k = min(preset.n_neighbors, len(memory.keys))
     k_max = max(k, *preset.ensemble_k, preset.adaptive_k_max)
@@ -103,7 +104,9 @@ def evaluate_run(
         else:
             raise ValueError(f"unknown method {method!r}; known: {', '.join(NEIGHBOR_METHODS)}.")
         proba64 = to_numpy(proba)
-        yield Prediction(method, proba64, asked, shared + time.perf_counter() - start)
+        seconds = shared + time.perf_counter() - start
+        encoding = found.seconds - found.search_seconds
+        yield Prediction(method, proba64, asked, seconds, encoding)
 
 
 def sweep(run: TrainedRun, sizes: tuple[int, ...]) -> Iterator[tuple[int, Prediction]]:
@@ -149,7 +152,7 @@ def _augmented(run: TrainedRun, original: Found, memory: Memory) -> Tensor:
     """Mean of the probabilities of the original and four changed views."""
     k = original.indices.shape[1]
     total = attention_vote(run.model, original, memory)
-    views = study_views(run.inputs.x_test, run.inputs.seed)
+    views = study_views(run.inputs.x_test, run.inputs.seed, run.preset.views)
     for view in views:
         found = look_up(run.model, view, memory, k, run.preset.precision)
         total = total + attention_vote(run.model, found, memory)

@@ -108,6 +108,9 @@ def measured(
     y = inputs.y_test.numpy()
     metrics: dict[str, Any] = dict(evaluate_probabilities(y, prediction.proba))
     details = {"nll_study": study_nll(y, prediction.proba), **values.pop("details", {})}
+    if prediction.encoding_seconds:
+        own = prediction.seconds - prediction.encoding_seconds
+        details["search_and_weigh_us_per_row"] = 1e6 * own / len(y)
     counts = inputs.y_train.cpu().bincount(minlength=inputs.n_classes).numpy()
     if uneven(counts):
         details["shots"] = shot_breakdown(y, prediction.proba, counts)

@@ -72,8 +72,27 @@ class StudyModel(nn.Module):
             for parameter in self.attention.distance_bias.parameters():
                 nn.init.zeros_(parameter).requires_grad_(False)
         self.attention.log_temperature.requires_grad_(preset.learn_temperature)
+        self.neighbors_asked: nn.Linear | None = None
+        if preset.learned_k:
+            self.neighbors_asked = nn.Linear(embedder.dim, 1)
+            nn.init.constant_(self.neighbors_asked.bias, float(preset.n_neighbors))
         trains_classifier = preset.objective == "classifier"
         self.classifier = nn.Linear(embedder.dim, n_classes) if trains_classifier else None
+
+    def weigh(
+        self, query: Tensor, neighbors: Tensor, distances: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Weights (B, K) of neighbors, the nearest first; arguments as of the attention.
+
+        With a learned k the weight of those beyond the query's own number fades.
+        """
+        weights: Tensor = self.attention(query, neighbors, distances, mask)
+        if self.neighbors_asked is None:
+            return weights
+        asked = F.softplus(self.neighbors_asked(query))
+        before = torch.arange(weights.shape[1], device=weights.device)
+        weights = weights * torch.sigmoid(asked - before - 0.5)
+        return weights / weights.sum(dim=1, keepdim=True)
 
     def parameter_groups(self, preset: StudyPreset) -> list[dict[str, Any]]:
         """Parameters for AdamW: the embedder at its share of the rate, the rest at the whole."""
@@ -113,6 +132,7 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
         preset.dim,
         image_size=(int(shape[1]), int(shape[2])),
         channels=int(shape[0]),
+        projection_norm=preset.projection_norm,
         pretrained=preset.starts_from_imagenet,
         normalize=normalize,
     )

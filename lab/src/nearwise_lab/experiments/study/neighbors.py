@@ -1,7 +1,7 @@
 """Searches of the study: training rows in their own memory, and queries for an evaluation."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -31,18 +31,19 @@ class Found:
         Keys of the queries.
     distances, indices : Tensor of shape (n, k_max)
         Squared L2 distances, ascending, and positions in the memory.
-    seconds : float
-        Wall time of encoding and searching.
+    seconds, search_seconds : float
+        Wall time of encoding and searching, and of searching alone.
     """
 
     query: Tensor
     distances: Tensor
     indices: Tensor
     seconds: float = 0.0
+    search_seconds: float = 0.0
 
     def nearest(self, k: int) -> "Found":
         """Return the nearest `k` of them (all, where there are fewer)."""
-        return Found(self.query, self.distances[:, :k], self.indices[:, :k], self.seconds)
+        return replace(self, distances=self.distances[:, :k], indices=self.indices[:, :k])
 
 
 def training_neighbors(keys: Tensor, k: int, *, leave_self_out: bool) -> Found:
@@ -68,11 +69,18 @@ def look_up(
     """Encode rows and find their nearest `k_max` (or all) remembered rows, timed."""
     start = time.perf_counter()
     query = encode(model.embedder, rows, memory.keys.device, precision)
+    encoded = _now(query)
     k_max = min(k_max, len(memory.keys))
     found = topk_neighbors(query, memory.keys, k_max, metric="sqeuclidean")
+    end = _now(query)
+    return Found(query, found.distances, found.indices, end - start, end - encoded)
+
+
+def _now(query: Tensor) -> float:
+    """Time when what was asked of the device of `query` is done."""
     if query.is_cuda:
         torch.cuda.synchronize(query.device)
-    return Found(query, found.distances, found.indices, time.perf_counter() - start)
+    return time.perf_counter()
 
 
 @torch.no_grad()
@@ -85,7 +93,7 @@ def attention_weights(
         rows = slice(start, start + _CHUNK)
         kept = None if mask is None else mask[rows]
         neighbors = memory.keys[found.indices[rows]]
-        parts.append(model.attention(found.query[rows], neighbors, found.distances[rows], kept))
+        parts.append(model.weigh(found.query[rows], neighbors, found.distances[rows], kept))
     return torch.cat(parts)
 
 

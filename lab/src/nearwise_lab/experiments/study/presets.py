@@ -16,8 +16,8 @@ CORRECTED = "v1"
 NoiseKind = Literal["symmetric", "asymmetric"]
 
 Defect = Literal[
-    "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only", "mixup-neighbors",
-    "test-chosen",
+    "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only",
+    "tail-in-memory-only", "mixup-neighbors", "test-chosen",
 ]  # fmt: skip
 
 DEFECTS: dict[Defect, str] = {
@@ -41,6 +41,9 @@ DEFECTS: dict[Defect, str] = {
         "Robustness was tested with wrong labels in the memory but an embedder trained on the "
         "right ones."
     ),
+    "tail-in-memory-only": (
+        "Imbalance was tested by rows taken from the memory, with an embedder trained on all rows."
+    ),
     "mixup-neighbors": (
         "A mixed query keeps the neighbors of the unmixed row, and the contrastive term its label."
     ),
@@ -53,6 +56,7 @@ _ALWAYS: tuple[Defect, ...] = (
     "collapse",
     "nothing-held-out",
     "noise-in-memory-only",
+    "tail-in-memory-only",
     "test-chosen",
 )
 
@@ -70,6 +74,9 @@ class StudyPreset(BaseModel):
     pretrained : bool or "local"
         Start from ImageNet weights. "local": where this machine has them, and from scratch where
         not; `resolve_preset` replaces it by True or False, and warns of the second.
+    projection_norm : {"batch", "layer"}
+        Of the projection of an image backbone: BatchNorm as in the notebook, or LayerNorm as the
+        study's texts say of its later versions.
     image_size, channels : int, optional
         Images are resized and repeated to these; None leaves them as they are.
     dim, num_heads : int
@@ -78,6 +85,9 @@ class StudyPreset(BaseModel):
         Start of the heads' temperatures and the range they are held to.
     distance_bias, learn_temperature : bool
         Parts of the attention, for ablations.
+    learned_k : bool
+        Learn how many neighbors each query asks, from its key; a wish of the study that no version
+        had.
     objective : {"neighbors", "classifier"}
         "classifier" trains a linear layer on the key, and the attention not at all.
     n_neighbors : int
@@ -89,10 +99,12 @@ class StudyPreset(BaseModel):
     epochs, batch_size, lr, embedder_lr_ratio, weight_decay, warmup_epochs, gradient_clip
         Of AdamW with cosine; the embedder learns at `embedder_lr_ratio` of `lr`. `gradient_clip`
         None does not clip.
-    knn_weight, contrastive_weight, entropy_weight : float
-        Weights of the vote's NLL, the contrastive term and the negative entropy of the weights.
-    contrastive_kind : {"supervised", "margin"}
-        "margin" is as the study wrote it: the margin only shifts the value.
+    knn_weight, contrastive_weight, entropy_weight, selective_weight : float
+        Weights of the vote's NLL, the contrastive term, the negative entropy of the weights and
+        `selective_risk`; the last is a wish of the study that no version had.
+    contrastive_kind : {"supervised", "margin", "pairs"}
+        "supervised" is a mean over rows of the means over their positives, "pairs" the notebook's
+        mean over all pairs. "margin" is as the study wrote it: the margin only shifts the value.
     contrastive_temperature, contrastive_margin : float
     label_smoothing, mixup_alpha, mixup_probability : float
     hard_negative_weight, hard_negative_fraction, hard_negative_neighbors
@@ -100,6 +112,9 @@ class StudyPreset(BaseModel):
     augment : bool
         Crop, flip and color jitter (digits: rotation) in training.
     precision : {"float32", "bfloat16"}
+    compile : bool
+        Compile the embedder by torch.compile while the replay trains. Losses then differ in their
+        last digits, so it is another run.
     split_seed : int, optional
         Of the 80/20 split where there is no official test part; None splits by the run's seed.
     seed_offset : int
@@ -110,6 +125,9 @@ class StudyPreset(BaseModel):
         Share of the training rows, at most 5,000, kept from the upper bound for its temperature.
     distance_temperature : float
         Of distance weighting, in the unit of squared L2 distances.
+    views : {"mirror-and-crops", "random"}
+        Of test-time augmentation beside the original: the mirror image and three crops, as the
+        study's texts say, or four crops mirrored at random, as in the notebook.
     ensemble_k : tuple of int
         Neighborhood sizes of the k-ensemble.
     adaptive_k_max : int
@@ -130,7 +148,8 @@ class StudyPreset(BaseModel):
 
     name: str
     backbone: str = "resnet18"
-    pretrained: bool | Literal["local"] = False
+    pretrained: bool | Literal["local"] = "local"
+    projection_norm: Literal["batch", "layer"] = "batch"
     image_size: int | None = Field(None, ge=4)
     channels: Literal[1, 3] | None = None
     dim: int = Field(128, ge=1)
@@ -139,6 +158,7 @@ class StudyPreset(BaseModel):
     temperature_bounds: tuple[float, float] = (0.05, 5.0)
     distance_bias: bool = True
     learn_temperature: bool = True
+    learned_k: bool = False
 
     objective: Literal["neighbors", "classifier"] = "neighbors"
     n_neighbors: int = Field(10, ge=1)
@@ -153,10 +173,11 @@ class StudyPreset(BaseModel):
     gradient_clip: float | None = Field(1.0, gt=0)
     knn_weight: float = Field(1.0, ge=0)
     contrastive_weight: float = Field(0.0, ge=0)
-    contrastive_kind: Literal["supervised", "margin"] = "supervised"
+    contrastive_kind: Literal["supervised", "margin", "pairs"] = "supervised"
     contrastive_temperature: float = Field(0.1, gt=0)
     contrastive_margin: float = Field(0.5, ge=0)
     entropy_weight: float = Field(0.0, ge=0)
+    selective_weight: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     mixup_alpha: float = Field(0.0, ge=0)
     mixup_probability: float = Field(0.5, ge=0, le=1)
@@ -165,6 +186,7 @@ class StudyPreset(BaseModel):
     hard_negative_neighbors: int = Field(10, ge=1)
     augment: bool = True
     precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
     split_seed: int | None = Field(42, ge=0)
     seed_offset: int = Field(0, ge=0)
 
@@ -176,6 +198,7 @@ class StudyPreset(BaseModel):
     held_out: float = Field(0.1, gt=0, lt=1)
 
     distance_temperature: float = Field(1.0, gt=0)
+    views: Literal["mirror-and-crops", "random"] = "mirror-and-crops"
     ensemble_k: tuple[int, ...] = (5, 10, 20)
     adaptive_k_max: int = Field(50, ge=1)
     sweep_k: tuple[int, ...] = (1, 3, 5, 10, 20, 50)
@@ -241,18 +264,19 @@ _FOURTH = {
     "backbone": "resnet50", "dim": 256, "num_heads": 4, "epochs": 50, "warmup_epochs": 5.0,
     "batch_size": 256, "n_neighbors": 10, "contrastive_weight": 0.5, "contrastive_kind": "margin",
     "contrastive_margin": 0.5, "hard_negative_weight": 2.0, "temperature": 0.5,
-    "temperature_bounds": (0.05, 2.0),
+    "temperature_bounds": (0.05, 2.0), "projection_norm": "layer",
 }  # fmt: skip
 _FIFTH = {
     "dim": 256, "num_heads": 4, "epochs": 20, "batch_size": 512, "n_neighbors": 16, "lr": 2e-4,
     "mixup_alpha": 0.4, "label_smoothing": 0.1, "contrastive_weight": 0.5, "entropy_weight": 0.01,
     "augment": False, "temperature": 0.5, "temperature_bounds": (0.05, 2.0),
+    "projection_norm": "layer",
 }  # fmt: skip
 # The notebook left out what the study described beside it, and its heads started elsewhere.
 _NOTEBOOK = {
     **_FIFTH, "lr": 1e-3, "mixup_alpha": 0.0, "label_smoothing": 0.0, "entropy_weight": 0.0,
-    "gradient_clip": None, "pretrained": "local", "temperature": 1.0,
-    "temperature_bounds": (0.05, 5.0),
+    "gradient_clip": None, "temperature": 1.0, "temperature_bounds": (0.05, 5.0),
+    "projection_norm": "batch", "contrastive_kind": "pairs", "views": "random",
 }  # fmt: skip
 _SETTINGS: dict[str, dict[str, Any]] = {
     "v0.1": {**_FIRST, "objective": "classifier"},
@@ -357,7 +381,7 @@ def resolve_preset(
     starts = preset.starts_from_imagenet
     if preset.pretrained == "local" and not starts and kind == "images":
         warn_user(
-            f"{name} starts from scratch here, and not from ImageNet as its notebook did: this "
+            f"{name} starts from scratch here, and not from ImageNet as in the study: this "
             f"machine holds no such weights of {preset.backbone!r}."
         )
     return change_preset(preset, {"pretrained": starts})

@@ -32,12 +32,13 @@ from nearwise_lab.training.hard_rows import (
     neighbor_disagreement,
     weighted_batches,
 )
+from nearwise_lab.training.runs import RunConfig, compiled
 
 Progress = Callable[[dict[str, Any]], None]
 
 # Settings that decide an evaluation and leave the training as it is.
 _EVALUATION = frozenset(
-    ("name", "held_out", "distance_temperature", "ensemble_k", "adaptive_k_max", "sweep_k",
+    ("name", "held_out", "distance_temperature", "views", "ensemble_k", "adaptive_k_max", "sweep_k",
      "noise_rates", "tail_ratios", "human_labels", "ablations", "max_rows", "max_test_rows",
      "cnn_epochs", "cnn_lr", "cnn_weight_decay", "cnn_label_smoothing", "cnn_batch_size")
 )  # fmt: skip
@@ -122,7 +123,9 @@ def train_replay(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         loop = _Loop(inputs, preset, seed, device, checkpoint)
-        loop.train(progress)
+        how = RunConfig.model_validate({"compile": preset.compile})
+        with compiled(loop.model.embedder, how):
+            loop.train(progress)
     return loop.result()
 
 

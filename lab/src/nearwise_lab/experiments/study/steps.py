@@ -11,7 +11,7 @@ from nearwise_lab.experiments.study.model import StudyModel, vote
 from nearwise_lab.experiments.study.neighbors import Found, Memory
 from nearwise_lab.experiments.study.presets import StudyPreset
 from nearwise_lab.training.augment import FullAugmentation, augment_fully
-from nearwise_lab.training.losses import supervised_contrastive
+from nearwise_lab.training.losses import selective_risk, supervised_contrastive
 
 
 class Step(NamedTuple):
@@ -66,6 +66,8 @@ def step_losses(
     if mix is None:
         keys = model.embedder(x)
     else:
+        # One share for the whole batch, as there.
+        mix = mix._replace(share=mix.share[:1].expand_as(mix.share))
         keys = model.embedder.key(model.embedder.embed_mixed(x, None, *mix))
         targets = mix_labels(own, mix, model.n_classes)
     keys = keys.float()
@@ -78,16 +80,20 @@ def step_losses(
     parts: dict[str, Tensor] = {}
     # A mixed query keeps the neighbors, and their distances, of the unmixed row.
     indices, distances = neighbors.indices[positions], neighbors.distances[positions]
-    weights = model.attention(keys, memory.keys[indices], distances)
+    weights = model.weigh(keys, memory.keys[indices], distances)
     proba = vote(weights, labels[indices], model.n_classes)
     wanted = soft_targets(targets, model.n_classes, preset.label_smoothing)
-    parts["knn"] = -(wanted * proba.log()).sum(dim=1).mean()
+    nll = -(wanted * proba.log()).sum(dim=1)
+    parts["knn"] = nll.mean()
     parts["entropy"] = -torch.special.entr(weights).sum(dim=1).mean()
+    if preset.selective_weight:
+        parts["selective"] = selective_risk(nll, proba.amax(dim=1))
     if preset.contrastive_weight:
         # The labels here are those of the unmixed rows, mixed or not.
         contrast = supervised_contrastive(
-            keys, own, model.n_classes, temperature=preset.contrastive_temperature
-        )
+            keys, own, model.n_classes, temperature=preset.contrastive_temperature,
+            over="pairs" if preset.contrastive_kind == "pairs" else "rows",
+        )  # fmt: skip
         if preset.contrastive_kind == "margin":
             contrast = contrast - preset.contrastive_margin
         parts["contrastive"] = contrast
@@ -104,5 +110,6 @@ def total_loss(parts: dict[str, Tensor], preset: StudyPreset) -> Tensor:
         "knn": preset.knn_weight,
         "contrastive": preset.contrastive_weight,
         "entropy": preset.entropy_weight,
+        "selective": preset.selective_weight,
     }
     return torch.stack([weights[name] * part for name, part in parts.items()]).sum()

@@ -272,7 +272,10 @@ def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any
 
 def _corrected_frame(dataset: Dataset, small: bool, changes: Mapping[str, Any]) -> StudyPreset:
     """Rows and grids of "v1": those of "v0.5", split by the run's seed, images as they are."""
-    frame = resolve_preset("v0.5", dataset.name, dataset.kind, len(dataset), small=small)
+    scratch = {"pretrained": False}  # the frame builds no network of the study
+    frame = resolve_preset(
+        "v0.5", dataset.name, dataset.kind, len(dataset), small=small, overrides=scratch
+    )
     fixed: dict[str, Any] = dict.fromkeys(("split_seed", "channels", "image_size"))
     fixed["name"] = CORRECTED
     if small and dataset.kind != "images":

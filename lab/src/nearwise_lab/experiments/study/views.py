@@ -1,4 +1,6 @@
-"""Views of images: what training changes at random, and the five views of a test image."""
+"""Views of images: what training changes at random, and the views of a test image."""
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -7,7 +9,8 @@ from nearwise.training.augment import crop_and_flip
 from nearwise_lab.experiments.study.inputs import StudyInputs
 from nearwise_lab.training.augment import FullAugmentation
 
-N_CROPS = 3
+Views = Literal["mirror-and-crops", "random"]
+N_VIEWS = 4
 _PADDING, _SIDE = 4, 32  # 4 pixels of 32; smaller images are moved by as much of their side
 
 
@@ -25,14 +28,16 @@ def study_augmentation(inputs: StudyInputs) -> FullAugmentation | None:
     return FullAugmentation.model_validate(changes)
 
 
-def study_views(images: Tensor, seed: int) -> list[Tensor]:
-    """Return the flipped view and the three crops of images (n, c, h, w), uint8.
+def study_views(images: Tensor, seed: int, kind: Views) -> list[Tensor]:
+    """Return the four views beside the original of images (n, c, h, w), uint8.
 
     Parameters
     ----------
     images : uint8 Tensor of shape (n, c, h, w)
     seed : int
-        Of the crops' positions; each image has its own.
+        Of the crops' positions, and of what is mirrored; each image has its own.
+    kind : {"mirror-and-crops", "random"}
+        As in `StudyPreset`.
 
     Returns
     -------
@@ -40,11 +45,13 @@ def study_views(images: Tensor, seed: int) -> list[Tensor]:
     """
     generator = torch.Generator().manual_seed(seed)
     padding, n = _padding(images), len(images)
-    as_they_are = torch.zeros(n, dtype=torch.bool)
-    views = [images.flip(3)]
-    for _ in range(N_CROPS):
+    views = [images.flip(3)] if kind == "mirror-and-crops" else []
+    mirrored = torch.zeros(n, dtype=torch.bool)
+    while len(views) < N_VIEWS:
         top, left = torch.randint(2 * padding + 1, (2, n), generator=generator)
-        views.append(crop_and_flip(images, padding, top, left, as_they_are))
+        if kind == "random":
+            mirrored = torch.rand(n, generator=generator) < 0.5
+        views.append(crop_and_flip(images, padding, top, left, mirrored))
     return views
 
 

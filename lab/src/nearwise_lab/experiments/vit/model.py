@@ -95,8 +95,6 @@ def rebuilt(
 def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
     """Options of the attention layer, by its own names, from the published ones."""
     options = _options_by_layer(settings, image_size)
-    if settings.layer_name in _WITH_PREFIX and _is_ordinary(settings):
-        options["num_prefix_tokens"] = 0
     if settings.layer_name != "TokenConvolution":  # its projections have biases in any case
         options["proj_bias"] = settings.proj_bias
     return options
@@ -104,7 +102,9 @@ def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
 
 def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
     name, s = settings.layer_name, settings
-    n_prefix = 0 if _is_ordinary(s) else s.num_registers + (s.pooling == "token")
+    is_local = s.class_token == "local" and _has_prefix(s)
+    no_prefix = {"num_prefix_tokens": 0} if is_local else {}
+    width = {"head_dim": 64} if s.recipe == "published" else {}  # of any token, as there
     sampling = {
         "sampling": s.sampling_type,
         "num_samples": s.num_samples,
@@ -125,7 +125,8 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
             "num_samples": s.num_samples,
             "padding": s.sample_padding,
             "sample_in_eval": s.sample_in_eval,
-            "num_prefix_tokens": n_prefix,
+            "num_prefix_tokens": s.num_registers + (s.pooling == "token"),
+            **no_prefix,
             "grid_size": (image_size // s.patch_size,) * 2,
         }
         return {
@@ -137,7 +138,7 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
             "sampling": None if s.sampling_type == "all" else Sampling(**rule),
         }
     by_name: dict[str, dict[str, Any]] = {
-        "ConvNNAttention": convnn,
+        "ConvNNAttention": {**convnn, **no_prefix},
         "BranchingAttention": {**convnn, "branch_ratio": s.branch_ratio},
         "BranchingConv": {
             **convnn,
@@ -145,8 +146,8 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
             "kernel_size": s.kernel_size,
         },
         "KvtAttention": {"n_neighbors": s.K},
-        "LocalAttention": {"window_size": s.window_size},
-        "NeighborhoodAttention1D": {"kernel_size": s.K},
+        "LocalAttention": {"window_size": s.window_size, **width},
+        "NeighborhoodAttention1D": {"kernel_size": s.K, **no_prefix},
         "NeighborhoodAttention2D": {"kernel_size": s.K},
         "SparseAttention": {"mode": s.sparse_mode, "context": s.sparse_context_window},
         "TokenConvolution": {"kernel_size": s.kernel_size, "proj_drop": s.attention_dropout},
@@ -154,12 +155,15 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
     return by_name.get(name, {})
 
 
-_WITH_PREFIX = ("ConvNNAttention", "NeighborhoodAttention1D")
+def _has_prefix(settings: VitSettings) -> bool:
+    """Whether there are tokens before the patches that the layer can treat otherwise.
 
-
-def _is_ordinary(settings: VitSettings) -> bool:
-    """Whether the class token is a token as any other, as published; a grid has no place for it."""
-    return settings.recipe == "published" and settings.sampling_type != "grid"
+    A grid has no place for them as tokens of the line.
+    """
+    at_front = settings.num_registers + (settings.pooling == "token") > 0
+    samples = settings.layer_name in ("KNNAttention", "ConvNNAttention")
+    treats = samples and settings.sampling_type in ("random", "line")
+    return at_front and (treats or settings.layer_name == "NeighborhoodAttention1D")
 
 
 _SAMPLING = {"sampling_type", "num_samples", "sample_padding", "sample_in_eval"}
@@ -182,11 +186,14 @@ _OF_LAYER: dict[str, set[str]] = {
 
 def idle_settings(settings: VitSettings) -> list[str]:
     """Name the settings that were given and change nothing, with this layer and sampling_type."""
-    counting = _OF_LAYER.get(settings.layer_name, set())
+    counting = set(_OF_LAYER.get(settings.layer_name, ()))
     if settings.sampling_type == "all":
-        counting = (counting - _SAMPLING) | {"sampling_type"} & counting
+        counting -= _SAMPLING - {"sampling_type"}
+    if _has_prefix(settings):
+        counting.add("class_token")
+    known = set().union(*_OF_LAYER.values(), {"class_token"})
     given = settings.model_fields_set - set(RECIPES[settings.recipe])
-    return sorted((given & set().union(*_OF_LAYER.values())) - counting)
+    return sorted((given & known) - counting)
 
 
 class Cost(NamedTuple):

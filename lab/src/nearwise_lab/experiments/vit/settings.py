@@ -32,6 +32,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "final_norm": False,
         "init": "torch",
         "sample_in_eval": True,
+        "class_token": "local",
         "proj_bias": False,
         "lr": 1e-4,
         "weight_decay": 1e-2,
@@ -75,6 +76,13 @@ class VitSettings(BaseModel):
     )
     pooling: Literal["token", "mean"] = _flag(
         "token", MODEL, "What is classified: the class token, or the mean of the patches."
+    )
+    class_token: Literal["global", "local"] = _flag(
+        "global",
+        MODEL,
+        "KNNAttention, ConvNNAttention, NeighborhoodAttention: whether class token and registers "
+        "are neighbors of every token and candidates in every draw, or the first tokens of the "
+        "line and no more.",
     )
     positions: Literal["learned", "sincos", "sincos-2d", "none"] = _flag(
         "learned", MODEL, "How positions of tokens are encoded."

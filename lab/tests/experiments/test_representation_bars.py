@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.tests.report.representations.cases import comparison, flat
+from lab.tests.report.cases import comparison, flat
 
 
 @pytest.fixture

@@ -124,13 +124,7 @@ class _Branching(nn.Module, ABC):
         return output
 
     @abstractmethod
-    def _rest(
-        self,
-        x: Tensor,
-        attn_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def _rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
         """See the channels that are not the ConvNN branch's."""
 
 
@@ -183,18 +177,12 @@ class BranchingConv(_Branching):
                 dtype=convnn.get("dtype"),
             )
 
-    def _rest(
-        self,
-        x: Tensor,
-        attn_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def _rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
         """Convolve; `attn_mask` is for the ConvNN branch alone."""
-        if is_causal:
+        if masks["is_causal"]:
             raise ValueError("A convolution uses later tokens too: is_causal must be False.")
         assert self.convolution is not None  # there are channels for it
-        output: Tensor = self.convolution(x, key_padding_mask=key_padding_mask)
+        output: Tensor = self.convolution(x, key_padding_mask=masks["key_padding_mask"])
         return output
 
 
@@ -227,18 +215,10 @@ class BranchingAttention(_Branching):
             block = {name: convnn[name] for name in BlockOptions.__annotations__ if name in convnn}
             self.attention = MultiHeadAttention(dim - self.n_convnn, num_heads, **block)
 
-    def _rest(
-        self,
-        x: Tensor,
-        attn_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def _rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
         """Attend to all tokens."""
         assert self.attention is not None  # there are channels for it
-        output: Tensor = self.attention(
-            x, attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal
-        )
+        output: Tensor = self.attention(x, attn_mask, **masks)
         return output
 
 

@@ -79,8 +79,8 @@ def full_study(folder: Path, seeds=(0, 1)) -> Path:
                     noisy = {"noise": noise, "condition": condition, "skill": skill}
                     records.append(row(m, seed, experiment="label-noise", **noisy))
         for ratio in (1, 0.1):
-            condition = f"ratio={ratio:g}"
-            records.append(row("attention", seed, experiment="long-tail", condition=condition))
+            for condition in (f"memory-ratio={ratio:g}", f"ratio={ratio:g}"):
+                records.append(row("attention", seed, experiment="long-tail", condition=condition))
         for condition, skill in (("full", 3.0), ("without=mixup", 2.0)):
             records.append(
                 row("attention", seed, skill, experiment="ablation", condition=condition)

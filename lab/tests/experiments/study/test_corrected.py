@@ -113,14 +113,12 @@ def test_main_stands_beside_its_own_network_and_trains_it_once(run, monkeypatch,
     path = record_path(tmp_path, rows["attention"], "maps", "json")
     drawn = json.loads(path.read_text())
     assert drawn["space"] == "trained" and np.shape(drawn["test"]) == (150, 2)
-    assert len(drawn["memory"]) == len(drawn["memory_label"]) == 360  # less those held out
+    assert len(drawn["memory"]) == len(drawn["memory_label"]) == 400  # those held out too
     assert rows["attention"].n_train == rows["cnn"].n_train == 400
     assert len(epochs) == 2  # one network for both forms
-    shared = ("accuracy", "nll", "ece")
     cnn, base = rows["cnn+temperature"], rows["attention:base-alone"]
-    assert [getattr(cnn, name) for name in shared] == pytest.approx(
-        [getattr(base, name) for name in shared], rel=1e-3
-    )
+    assert cnn.accuracy == base.accuracy
+    assert cnn.nll == pytest.approx(base.nll, rel=0.02)  # each has its own temperature
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
@@ -174,6 +175,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @torch.inference_mode(False)
     def fit(
         self,
         X: Any,
@@ -391,6 +393,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     # --- queries ------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def query(
         self,
         X: Any = None,
@@ -643,6 +646,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         check_novelty_score(score)
         return self.query(X, views).novelty_p_value(score)
 
+    @torch.inference_mode(False)
     def keys(self, X: Any, space: str = "features") -> np.ndarray:
         """Keys of rows in one of the spaces that are searched for neighbors.
 
@@ -665,6 +669,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"There is no space {space!r}. Known: {', '.join(found)}.")
         return found[space].numpy()
 
+    @torch.inference_mode(False)
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
     ) -> Any:
@@ -709,6 +714,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     # --- changes ------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def add(
         self,
         X: Any,
@@ -742,6 +748,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             )
         return ids.numpy().copy()
 
+    @torch.inference_mode(False)
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
 
@@ -770,6 +777,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             )
         )
 
+    @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
         """Give remembered rows other labels among `classes_`; nothing is trained again.
 
@@ -791,6 +799,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             )
         )
 
+    @torch.inference_mode(False)
     def partial_fit(
         self,
         X: Any,
@@ -861,6 +870,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             model = replace(model, stream=replace(model.stream, declared=True))
         self.fitted_ = model
 
+    @torch.inference_mode(False)
     def refresh(self) -> Self:
         """Fit again to what is remembered now, with the same seed.
 
@@ -878,6 +888,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     # --- folders ------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete.
 
@@ -905,6 +916,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             note_folder(self.fitted_, folder, state)
 
     @classmethod
+    @torch.inference_mode(False)
     def load(
         cls,
         folder: str | os.PathLike[str],

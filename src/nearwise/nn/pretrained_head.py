@@ -357,6 +357,7 @@ class PretrainedNeighborHead(nn.Module):
 
 
 @cache
+@torch.inference_mode(False)
 def shared_head() -> PretrainedNeighborHead:
     """Return the head of the package, loaded once; its weights are not to be changed."""
     return PretrainedNeighborHead.load()

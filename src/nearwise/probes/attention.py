@@ -99,6 +99,7 @@ class AttentionProbe(Probe):
         self.device = device
         self.random_state = random_state
 
+    @torch.inference_mode(False)
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:

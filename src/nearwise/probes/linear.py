@@ -75,6 +75,7 @@ class LinearProbe(Probe):
         self.device = device
         self.random_state = random_state
 
+    @torch.inference_mode(False)
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:

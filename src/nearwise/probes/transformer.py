@@ -120,6 +120,7 @@ class NetworkProbe(Probe):
     def _build(self, X: NDArray[Any], n_classes: int) -> nn.Module:
         """Make the network for rows such as `X`, with first weights drawn from torch's state."""
 
+    @torch.inference_mode(False)
     def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
         """Train the network on X, (n, D), or (n, L, D) for a probe of tokens.
 

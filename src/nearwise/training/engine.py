@@ -67,6 +67,7 @@ class NotFiniteError(ValueError):
         self.result = result
 
 
+@torch.enable_grad()
 def train_epochs(
     objective: Objective,
     config: EngineConfig,

@@ -124,17 +124,6 @@ REQUESTS = {
     "fit train.csv -t label -o images": "files that are not ours",
     "fit images -o images/model": "lies in the folder images, which is read",
     "fit images -o images/up/model": "lies in the folder images, which is read",
-    "compare train.csv:label -o .": "holds train.csv, which is read",
-    "compare iris -o m": IN_MODEL,
-    "compare iris -o into/runs": IN_MODEL,
-    "demo -o m": IN_MODEL,
-    "experiment main -d ./images -o images/runs": "lies in the folder images, which is read",
-    "experiment main -o m": IN_MODEL,
-    "probe pixels digits-images -o m": IN_MODEL,
-    "field train -o m": IN_MODEL,
-    "field compare -o m": IN_MODEL,
-    "vit train --dataset digits --output-dir m": IN_MODEL,
-    "vit bench -o m": IN_MODEL,
 }
 
 
@@ -194,7 +183,7 @@ def run(shell_line):
         ("nearwise predict m new.csv --format jsonl >&-", "Standard output is closed"),
         ("nearwise predict m new.csv >&- 2>&-", ""),
         ("nearwise predict m - -o new.csv <new.csv", OVER_INPUT),
-        ("nearwise datasets >/dev/full", "Cannot write to standard output: No space left"),
+        ("nearwise inspect m >/dev/full", "Cannot write to standard output: No space left"),
         ("nearwise fit new.csv -o new.csv 2>&-", ""),
     ],
 )

@@ -25,7 +25,7 @@ from typing import Any
 from nearwise_lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
 from nearwise_lab.experiments.methods import FOUNDATION_MODELS, get_methods
 from nearwise_lab.experiments.peers.foundation import find_checkpoints
-from nearwise_lab.experiments.records import COSTS, METRICS
+from nearwise_lab.records import COSTS, METRICS
 from nearwise_lab.report.summary import Results
 from nearwise_lab.results.measures import Mean, mean_with_interval
 from results_page import write_page, write_summary

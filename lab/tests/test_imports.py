@@ -10,7 +10,7 @@ from tests.test_imports import OPTIONAL, all_faults, circles, graph_of, rooms
 
 SOURCE = Path(__file__).parents[1] / "src" / "nearwise_lab"
 LEVELS = (
-    {"comparisons"},
+    {"comparisons", "records"},
     {"nn"},
     {
         "corrupt",

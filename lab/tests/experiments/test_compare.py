@@ -16,8 +16,8 @@ from fakes import attention, bayes, blobs, broken
 from nearwise_lab.experiments import Method, RecordsError, compare, read_records
 from nearwise_lab.experiments.artifacts import artifact_path, load_json, load_predictions
 from nearwise_lab.experiments.compare import fingerprint
-from nearwise_lab.experiments.records import COSTS, METRICS
 from nearwise_lab.experiments.trial import align
+from nearwise_lab.records import COSTS, METRICS
 from sklearn.naive_bayes import GaussianNB
 
 from nearwise.data import Dataset, split_dataset
@@ -144,7 +144,7 @@ def test_another_noise_in_the_same_folder_is_refused(tmp_path):
 
 def test_other_data_of_the_same_name_are_refused(tmp_path):
     run(tmp_path)
-    with pytest.raises(RecordsError, match="another data set called 'blobs'"):
+    with pytest.raises(RecordsError, match="other rows called 'blobs'"):
         run(tmp_path, [blobs(seed=1)])
 
 

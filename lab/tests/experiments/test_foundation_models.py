@@ -131,7 +131,7 @@ def test_compare_keeps_which_weights_made_a_row_and_mixes_none(packages, weights
     assert record.status == "ok"
     assert record.choice["checkpoint_sha256"] == [Checkpoint.of(path).sha256]
     path.write_bytes(b"other weights")
-    with pytest.raises(RecordsError, match="weights of tabicl with other settings"):
+    with pytest.raises(RecordsError, match="other weights of tabicl"):
         compare([blobs()], ["tabicl"], peer_weights={"tabicl": path}, **options)
     with pytest.raises(ValueError, match="peer_weights has tabfm; known: tabicl"):
         compare([blobs()], ["tabicl"], peer_weights={"tabfm": path}, **options)

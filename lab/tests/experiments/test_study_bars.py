@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from nearwise_lab.experiments.records import Record, RunFolder
+from nearwise_lab.records import Record, RunFolder
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """evaluate: records, resuming, and paired differences."""
 
-import multiprocessing
 import signal
 from contextlib import suppress
 
@@ -17,16 +16,9 @@ from nearwise_lab.probing import (
     probe_data,
 )
 from nearwise_lab.probing.data import LabeledImages, without_seen
+from nearwise_lab.probing.measures import measure, packed, packed_nll, rows_of, unpacked
 from nearwise_lab.probing.paired import paired_differences
-from nearwise_lab.probing.records import (
-    RecordFile,
-    measure,
-    packed,
-    packed_nll,
-    read_records,
-    rows_of,
-    unpacked,
-)
+from nearwise_lab.records import read_lines
 from sklearn.datasets import load_digits
 
 from nearwise.metrics import accuracy, evaluate_probabilities
@@ -40,7 +32,8 @@ def data():
 
 
 def without_times(records):
-    return [{k: v for k, v in r.items() if k not in ("fit_seconds", "query_us")} for r in records]
+    of_times = ("fit_seconds", "query_us", "time")
+    return [{k: v for k, v in r.items() if k not in of_times} for r in records]
 
 
 def test_a_record_is_what_the_probe_alone_gives(data):
@@ -84,7 +77,7 @@ def test_a_stopped_run_goes_on_and_ends_the_same(data, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         evaluate(encoders, data, folder=tmp_path, progress=stop, **options)
-    assert len(read_records(tmp_path)) == 3
+    assert len(read_lines(tmp_path)) == 3
     with (tmp_path / "records.jsonl").open("a") as file:
         file.write('{"key": "half')  # killed in the middle of a line
     began = []
@@ -93,7 +86,7 @@ def test_a_stopped_run_goes_on_and_ends_the_same(data, tmp_path):
     )
     assert [done for _, done, _ in began] == [3, 4, 5, 6, 7, 8]
     assert without_times(again) == without_times(whole)
-    assert without_times(read_records(tmp_path)) == without_times(whole)
+    assert without_times(read_lines(tmp_path)) == without_times(whole)
 
 
 def test_a_fit_that_ctrl_c_cut_short_is_no_record(data, tmp_path):
@@ -106,25 +99,7 @@ def test_a_fit_that_ctrl_c_cut_short_is_no_record(data, tmp_path):
     probes = {"whole": KNNProbe(3), "cut": Swallowing(3)}
     with pytest.raises(KeyboardInterrupt):
         evaluate({"pixels": Pixels((8, 8), 1)}, data, probes=probes, folder=tmp_path)
-    assert [r["probe"] for r in read_records(tmp_path)] == ["whole"]
-
-
-def append_records(folder, name):
-    file = RecordFile(folder)
-    for i in range(200):
-        file.add({"key": f"{name}{i}", "long": "x" * 30_000})
-
-
-def test_processes_side_by_side_add_whole_lines(tmp_path):
-    forked = multiprocessing.get_context("fork")  # nothing is imported anew to append lines
-    processes = [forked.Process(target=append_records, args=(tmp_path, name)) for name in "ab"]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=60)
-        assert process.exitcode == 0
-    keys = {r["key"] for r in read_records(tmp_path)}
-    assert keys == {f"{name}{i}" for name in "ab" for i in range(200)}
+    assert [r["probe"] for r in read_lines(tmp_path)] == ["whole"]
 
 
 def test_records_chosen_in_another_way_are_measured_again(data, tmp_path, monkeypatch):
@@ -132,7 +107,7 @@ def test_records_chosen_in_another_way_are_measured_again(data, tmp_path, monkey
     evaluate(**asked, folder=tmp_path, shared=True)
     monkeypatch.setattr(KNNProbe, "chosen_by", "coin")
     evaluate(**asked, folder=tmp_path, shared=True)
-    assert len(read_records(tmp_path)) == 2
+    assert len(read_lines(tmp_path)) == 2
 
 
 def test_test_images_that_an_encoder_was_trained_on_are_told_and_left_out(data):
@@ -155,7 +130,7 @@ def test_another_encoder_of_the_same_name_is_measured_anew(data, tmp_path):
     evaluate({"conv": RandomInit(Convolution)}, data, **options)
     evaluate({"conv": RandomInit(Convolution, seed=1)}, data, **options)
     evaluate({"conv": RandomInit(Convolution)}, data, **options)
-    assert len(read_records(tmp_path)) == 2
+    assert len(read_lines(tmp_path)) == 2
 
 
 def test_a_folder_takes_more_of_the_same_rows_and_refuses_what_would_be_mixed_up(data, tmp_path):
@@ -164,7 +139,7 @@ def test_a_folder_takes_more_of_the_same_rows_and_refuses_what_would_be_mixed_up
     evaluate(first, data, **options)
     evaluate({"pixels": Pixels((8, 8), 1)}, data, probes=["knn", "linear"], folder=tmp_path)
     evaluate(first, data, probes=["knn"], pools=["max"], seeds=[3], folder=tmp_path)
-    assert len(read_records(tmp_path)) == 4
+    assert len(read_lines(tmp_path)) == 4
     before = (tmp_path / "records.jsonl").read_bytes()
     other_rows = data._replace(train=LabeledImages(*(part[1:] for part in data.train)))
     for message, encoders, parts, changes in [

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from nearwise_lab.experiments import Record, RecordsError, read_records
-from nearwise_lab.experiments.records import METRICS
+from nearwise_lab.records import METRICS
 from nearwise_lab.report import FORMATS, render_report
 from nearwise_lab.report import demo as demo_module
 from nearwise_lab.report.compare import (

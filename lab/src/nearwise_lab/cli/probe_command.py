@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nearwise.data import Dataset
     from nearwise.probes import Encoder
     from nearwise_lab.probing import StoredFeatures
-    from nearwise_lab.probing.records import Record
+    from nearwise_lab.probing.measures import Record
 
 
 @reported
@@ -267,14 +267,12 @@ def _write(out: Path, baseline: str, quiet: bool) -> None:
 
     Both are of all records of the folder, also those of earlier runs.
     """
-    from nearwise.conditions import command_line, hardware, versions
-    from nearwise_lab.probing.records import read_records
+    from nearwise_lab.records import facts, read_lines
     from nearwise_lab.report.runs import probe_figure
 
-    records = read_records(out)
+    records = read_lines(out)
     differences = _differences(records, baseline)
-    facts = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    text = json.dumps({"run": facts, "differences": differences}, indent=1)
+    text = json.dumps({"run": facts(), "differences": differences}, indent=1)
     (out / "differences.json").write_text(text + "\n", encoding="utf-8")
     figure = probe_figure(records, out / "probes.png")
     if not quiet:

@@ -2,7 +2,7 @@
 
 from nearwise_lab.experiments.compare import compare
 from nearwise_lab.experiments.methods import HIGHER_PEERS, METHODS, PEERS, Method, get_method
-from nearwise_lab.experiments.records import Record, RecordsError, read_records
+from nearwise_lab.records import Record, RecordsError, read_records
 
 __all__ = [
     "HIGHER_PEERS",

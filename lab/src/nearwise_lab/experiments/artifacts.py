@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from nearwise.safe_files import plain, write_aside
-from nearwise_lab.experiments.records import Record
+from nearwise_lab.records import Record
 from nearwise_lab.results.measures import Predictions
 
 FLOAT32_CELLS = 1_000_000

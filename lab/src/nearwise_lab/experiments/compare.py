@@ -17,8 +17,8 @@ from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments.methods import Method, get_methods
 from nearwise_lab.experiments.peers.foundation import Checkpoint, as_checkpoints
 from nearwise_lab.experiments.progress import Bar, shown_bar
-from nearwise_lab.experiments.records import Record, RunFolder
 from nearwise_lab.experiments.trial import NoiseKind, Setting, make_split, run_trial
+from nearwise_lab.records import Record, RunFolder
 
 TEST_SIZE = 0.2
 PEER_PACKAGES = ("pytabkit", "xrfm", "tabicl", "tabpfn", "lightpfn")
@@ -107,13 +107,13 @@ def compare(
             weights=weights,
         )
         for name in sorted({m.name for m in chosen} & {*weights}):
-            folder.claim_preset(
+            folder.claim(
                 f"weights of {name}",
                 {"sha256": weights[name].sha256},
                 lambda record, name=name: record.method == name,  # type: ignore[misc]
             )
         for dataset in loaded:
-            folder.claim_dataset(dataset.name, fingerprint(dataset))
+            claim_rows(folder, dataset)
         with shown_bar(len(loaded) * len(seeds) * len(chosen), progress, out) as bar:
             for dataset in loaded:
                 for seed in seeds:
@@ -148,6 +148,12 @@ def _run_split(
         records = run_trial(method, split, setting)
         folder.append(records)
         bar.done(records[-1])
+
+
+def claim_rows(folder: RunFolder, dataset: Dataset) -> None:
+    """Note a data set's rows; others under its name are refused."""
+    name = dataset.name
+    folder.claim(f"rows called {name!r}", fingerprint(dataset), lambda r: r.dataset == name)
 
 
 def fingerprint(dataset: Dataset) -> dict[str, Any]:

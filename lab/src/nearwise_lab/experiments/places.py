@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nearwise_lab.experiments.records import Record
+from nearwise_lab.records import Record
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 
 from nearwise.classifier.progress import reporting_stages_to
 from nearwise.progress_bar import ProgressBar
-from nearwise_lab.experiments.records import Record
+from nearwise_lab.records import Record
 
 
 @dataclass

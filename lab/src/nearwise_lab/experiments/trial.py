@@ -20,8 +20,8 @@ from nearwise_lab.experiments.artifacts import artifact_path, save_json, save_pr
 from nearwise_lab.experiments.measure import PeakMemory, one_row_ms, stored_mb
 from nearwise_lab.experiments.methods import Method
 from nearwise_lab.experiments.peers.foundation import Checkpoint
-from nearwise_lab.experiments.records import Record
 from nearwise_lab.interrupts import whole_or_nothing
+from nearwise_lab.records import Record
 from nearwise_lab.results.gallery import make_gallery
 from nearwise_lab.results.measures import Predictions
 

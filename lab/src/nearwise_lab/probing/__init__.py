@@ -13,7 +13,6 @@ from nearwise_lab.probing.encoders import (
 from nearwise_lab.probing.opening import open_encoder
 from nearwise_lab.probing.paired import paired_differences
 from nearwise_lab.probing.protocol import evaluate
-from nearwise_lab.probing.records import read_records
 from nearwise_lab.probing.stored import StoredFeatures
 
 __all__ = [
@@ -32,6 +31,5 @@ __all__ = [
     "open_encoder",
     "paired_differences",
     "probe_data",
-    "read_records",
     "without_seen",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise_lab.comparisons import PairedDifference, with_score_interval
-from nearwise_lab.probing.records import Record, RowMeasure, rows_of
+from nearwise_lab.probing.measures import Record, RowMeasure, rows_of
 
 _RESAMPLES = 2000
 _PARTS = ("encoder", "probe", "pool", "context")

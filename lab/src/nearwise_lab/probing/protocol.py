@@ -1,9 +1,10 @@
 """evaluate: every encoder under every probe, records written as they finish."""
 
+import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +36,9 @@ from nearwise_lab.probing.data import (
     digest_of_part,
     without_seen,
 )
-from nearwise_lab.probing.records import Record, RecordFile, hashed, measure, source_of
+from nearwise_lab.probing.measures import Record, measure
 from nearwise_lab.probing.stored import StoredFeatures
+from nearwise_lab.records import append_lines, as_line, facts, now, read_lines
 
 TOKENS = "tokens"
 PCA_POOL = "flatten-pca"
@@ -115,7 +117,7 @@ def evaluate(
         other encoders, probes, pools, contexts, draws and seeds of the same rows and settings.
     shared : bool, default=False
         Let the folder hold anything else too: other rows, `views` or `precision`, and other
-        weights or probes under the same name. Then `read_records` mixes them, and only what
+        weights or probes under the same name. Then the folder mixes them, and only what
         `evaluate` returns is of one kind.
     cache : path, optional
         Where features are kept; default ``folder/features``.
@@ -126,10 +128,10 @@ def evaluate(
     -------
     records : list of dict
         encoder, probe, pool, context, draw, seed, n, n_train (rows learned from), n_classes, the
-        measures of `nearwise_lab.probing.records.measure`, tokens, dims (of a row the probe reads),
+        measures of `probing.measures.measure`, tokens, dims (of a row the probe reads),
         parameters and flops (of the probe and of a query), encoder_parameters, fit_seconds,
         query_us (a test row), choice, data (hash of the test rows), source (hashes of the
-        encoder, the probe, and of rows and settings), key.
+        encoder, the probe, and of rows and settings), key, and the conditions of `facts`.
 
     Raises
     ------
@@ -147,30 +149,30 @@ def evaluate(
             "trained on. nearwise_lab.probing.without_seen(data, encoders) leaves them out."
         )
     cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device, n_points))
-    kept = RecordFile(folder)
+    found = {} if folder is None else {record["key"]: record for record in read_lines(folder)}
     if cache is None and folder is not None:
         cache = Path(folder) / "features"
     digests = [digest_of_part(part) for part in parts]
     options = {"precision": precision, "device": device, "batch_size": batch_size}
     prints = {name: _fingerprint(encoder, parts) for name, encoder in encoders.items()}
     conditions = [digests, precision, views]
-    sources = {
-        "encoder": {name: hashed(text) for name, text in prints.items()},
-        "probe": {name: hashed(_described(make(0, device, {}))) for name, make in named.items()},
-        "rows": hashed(json.dumps(conditions)),
+    sources: dict[str, Any] = {
+        "encoder": {name: _hashed(text) for name, text in prints.items()},
+        "probe": {name: _hashed(_described(make(0, device, {}))) for name, make in named.items()},
+        "rows": _hashed(json.dumps(conditions)),
     }
     keys = []
     for cell in cells:
         probe_text = _described(named[cell.probe](cell.seed, device, {}))
         keys.append(_key(cell, prints[cell.encoder], probe_text, digests, options, views))
     if not shared:
-        kept.refuse_others(sources, keys)
+        _refuse_others(folder, found, sources, keys)
     features: tuple[Any, Parts] | None = None
     records = []
     for done, (cell, key) in enumerate(zip(cells, keys, strict=True)):
         place = (cell.encoder, cell.pool, cell.context, cell.draw)
-        if key in kept.found:
-            records.append(kept.found[key])
+        if key in found:
+            records.append(found[key])
             continue
         if progress is not None:
             what = f"{cell.encoder}, {cell.probe}, {cell.context}"
@@ -180,13 +182,38 @@ def evaluate(
         probe = named[cell.probe](cell.seed, device, features[1].train.meta)
         with whole_or_nothing():
             record = _measured(probe, features[1], cell, digests[2])
-        record["source"] = source_of(record, sources)
-        record["key"] = key
-        kept.add(record)
-        records.append(kept.found[key])
+        own = {part: sources[part][record[part]] for part in ("encoder", "probe")}
+        record |= {"source": {**own, "rows": sources["rows"]}, "key": key, **facts(), "time": now()}
+        if folder is not None:
+            append_lines(folder, [record])
+        found[key] = json.loads(as_line(record))  # the same whether read again or not
+        records.append(found[key])
     if progress is not None:
         progress("done", len(cells), len(cells))
     return records
+
+
+def _hashed(text: str, length: int = 16) -> str:
+    """First hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def _refuse_others(
+    folder: Any, found: Mapping[str, Record], sources: Mapping[str, Any], keys: Collection[str]
+) -> None:
+    """Refuse records that could not be distinguished from those of this run, named by `keys`."""
+    for record in (record for key, record in found.items() if key not in keys):
+        other, what = record["source"], None
+        for part in ("encoder", "probe"):
+            if sources[part].get(record[part], other[part]) != other[part]:
+                what = f"another {part} called {record[part]!r}"
+        if other["rows"] != sources["rows"]:
+            what = "other rows (another data set, split or limit) or settings (such as views)"
+        if what is not None:
+            raise ValueError(
+                f"{folder} holds records of {what}. These would be mixed up with them: choose "
+                "another folder."
+            )
 
 
 Makers = dict[str, Callable[[int, str, Mapping[str, Any]], Probe]]
@@ -280,7 +307,7 @@ def _key(
     seen = [cell.encoder, cell.probe, cell.pool, str(cell.context), cell.draw, cell.seed]
     batch = options["batch_size"] if cell.context.kind == "per-batch" else None
     decides = [seen, fingerprint, probe, digests, options["precision"], views, batch]
-    return hashed(json.dumps(decides), 24)
+    return _hashed(json.dumps(decides), 24)
 
 
 def _features(

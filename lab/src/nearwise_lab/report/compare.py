@@ -10,7 +10,7 @@ import numpy as np
 from nearwise_lab.comparisons import PairedDifference
 from nearwise_lab.experiments import METHODS, Record
 from nearwise_lab.experiments.artifacts import load_json
-from nearwise_lab.experiments.records import METRICS
+from nearwise_lab.records import METRICS
 from nearwise_lab.report import charts
 from nearwise_lab.report.commands import record_facts
 from nearwise_lab.report.document import (

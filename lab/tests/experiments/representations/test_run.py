@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 from nearwise_lab.data import load_images
-from nearwise_lab.experiments.records import lock_folder
 from nearwise_lab.experiments.representations import (
     Cell,
     load_comparison,
@@ -15,6 +14,7 @@ from nearwise_lab.experiments.representations import (
     tsne_map,
 )
 from nearwise_lab.field_training.files import find_models
+from nearwise_lab.records import lock_folder
 
 from nearwise.data import Dataset
 

@@ -11,9 +11,9 @@ from nearwise_lab.experiments.artifacts import (
     load_predictions,
     record_folder,
 )
-from nearwise_lab.experiments.records import METRICS, RecordsError
 from nearwise_lab.experiments.study import EXPERIMENTS, run_experiment
 from nearwise_lab.experiments.study import session as sessions
+from nearwise_lab.records import METRICS, RecordsError
 
 NEIGHBORS = {
     "uniform", "distance", "attention", "attention+tta", "attention+k-ensemble",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nearwise.safe_files import write_aside
 from nearwise_lab.experiments.artifacts import save_json
 from nearwise_lab.experiments.representations.records import Comparison
-from nearwise_lab.probing.records import unpacked
+from nearwise_lab.probing.measures import unpacked
 
 FILE, ARRAYS = "comparison.json", "comparison.npz"
 

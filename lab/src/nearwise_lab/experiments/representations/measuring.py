@@ -31,7 +31,7 @@ from nearwise_lab.probing.data import ProbeData, digest_of_part
 LIGHT = ("knn", "linear")
 """Probes of the comparisons of protocols and of pooling."""
 TRANSFORMER = "transformer"
-_OF_ROWS = ("row_nll",)  # long, and read by nothing here
+_LEFT = ("row_nll", "versions", "hardware", "command", "time")  # long, or in the facts of all
 TRAINED = ("attention", TRANSFORMER)
 """Probes that are trained at length; they get `heavy_draws`."""
 
@@ -216,7 +216,7 @@ class Study:
                     else None
                 ),
             )
-        kept = [{k: v for k, v in r.items() if k not in _OF_ROWS} for r in records]
+        kept = [{k: v for k, v in r.items() if k not in _LEFT} for r in records]
         return [{**r, "part": part, "seed": seed} for r in kept]
 
     def made(

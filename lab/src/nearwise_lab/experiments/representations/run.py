@@ -10,7 +10,6 @@ from nearwise.data import Context, Dataset
 from nearwise.data.images.pixels import as_images
 from nearwise.functional.devices import choose_device
 from nearwise.probes import Encoder
-from nearwise_lab.experiments.records import lock_folder
 from nearwise_lab.experiments.representations.arms import ARMS, Arm
 from nearwise_lab.experiments.representations.beforehand import measure_beforehand
 from nearwise_lab.experiments.representations.kept import right_rows, save_comparison
@@ -20,6 +19,7 @@ from nearwise_lab.experiments.representations.records import Comparison
 from nearwise_lab.experiments.representations.settings import StudyConfig, study_config
 from nearwise_lab.experiments.side_by_side import Jobs, Progress, number_of_jobs
 from nearwise_lab.probing.data import ProbeData, probe_data, without_seen
+from nearwise_lab.records import lock_folder
 
 
 def run_comparison(

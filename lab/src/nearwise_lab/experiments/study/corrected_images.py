@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from nearwise_lab.corrupt import label_noise, long_tail
-from nearwise_lab.experiments.records import Record
 from nearwise_lab.experiments.study.corrected_session import (
     ABLATIONS,
     NOISE_MODEL,
@@ -36,6 +35,7 @@ from nearwise_lab.experiments.study.key_space import PLAIN, network_view
 from nearwise_lab.experiments.study.presets import NoiseKind
 from nearwise_lab.experiments.study.upper_bound import upper_bound_names
 from nearwise_lab.experiments.trial import HALVES, WARM_UP_ROWS, align
+from nearwise_lab.records import Record
 from nearwise_lab.results.gallery import make_gallery
 from nearwise_lab.results.measures import Predictions
 

@@ -18,7 +18,6 @@ from nearwise_lab.experiments.artifacts import record_folder
 from nearwise_lab.experiments.methods import METHODS, Method, MethodContext
 from nearwise_lab.experiments.neighbors import PlainKNN
 from nearwise_lab.experiments.preprocess import FeatureEncoder
-from nearwise_lab.experiments.records import Record
 from nearwise_lab.experiments.study.corrected_session import (
     ABLATIONS,
     MOST_NEIGHBORS,
@@ -30,6 +29,7 @@ from nearwise_lab.experiments.study.human_noise import human_kinds, human_labels
 from nearwise_lab.experiments.study.inputs import TEST_SIZE, stratified_part
 from nearwise_lab.experiments.study.jobs import Job, chosen_ablations
 from nearwise_lab.experiments.trial import Setting, Split, make_split, run_trial
+from nearwise_lab.records import Record
 
 PLAIN = {
     "uniform": "knn-uniform",

@@ -15,11 +15,11 @@ from nearwise_lab.experiments.artifacts import (
     save_predictions,
 )
 from nearwise_lab.experiments.progress import Bar
-from nearwise_lab.experiments.records import Record, RunFolder
 from nearwise_lab.experiments.study.evaluate import Prediction, study_nll
 from nearwise_lab.experiments.study.inputs import StudyInputs
 from nearwise_lab.experiments.study.presets import StudyPreset
 from nearwise_lab.interrupts import whole_or_nothing
+from nearwise_lab.records import Record, RunFolder
 from nearwise_lab.results.measures import Predictions
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from nearwise_lab.corrupt import label_noise, long_tail
-from nearwise_lab.experiments.records import Record
 from nearwise_lab.experiments.study.evaluate import NEIGHBOR_METHODS, evaluate_run, sweep
 from nearwise_lab.experiments.study.findings import (
     collapse,
@@ -33,6 +32,7 @@ from nearwise_lab.experiments.study.presets import change_preset
 from nearwise_lab.experiments.study.replay import TrainedRun
 from nearwise_lab.experiments.study.session import Session
 from nearwise_lab.experiments.study.upper_bound import upper_bound_names
+from nearwise_lab.records import Record
 
 SHORT_METHODS = ("uniform", "distance", "attention")
 

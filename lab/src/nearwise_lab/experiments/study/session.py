@@ -10,11 +10,11 @@ import torch
 
 from nearwise.data import Dataset
 from nearwise_lab.experiments.artifacts import _safe
-from nearwise_lab.experiments.records import Record
 from nearwise_lab.experiments.study.inputs import StudyInputs, make_inputs
 from nearwise_lab.experiments.study.presets import StudyPreset
 from nearwise_lab.experiments.study.replay import TrainedRun, run_digest, train_replay
 from nearwise_lab.experiments.study.upper_bound import UpperBound, train_upper_bound
+from nearwise_lab.records import Record
 
 CHECKPOINTS = "checkpoints"
 

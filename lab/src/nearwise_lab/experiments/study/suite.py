@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import Dataset
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
 from nearwise_lab.data import load_dataset, load_images
-from nearwise_lab.experiments.compare import fingerprint
+from nearwise_lab.experiments.compare import claim_rows
 from nearwise_lab.experiments.places import place_of
 from nearwise_lab.experiments.progress import Bar, shown_bar
-from nearwise_lab.experiments.records import Record, RunFolder
 from nearwise_lab.experiments.study import replayed
 from nearwise_lab.experiments.study.corrected import WEIGHTS, run_v1
 from nearwise_lab.experiments.study.corrected_session import (
@@ -40,6 +38,7 @@ from nearwise_lab.experiments.study.presets import (
 )
 from nearwise_lab.experiments.study.session import Session
 from nearwise_lab.experiments.study.settings import read_config
+from nearwise_lab.records import Record, RunFolder, facts
 
 REPLAYED: dict[str, Callable[[Session], list[Job]]] = {
     "main": replayed.main_jobs,
@@ -151,25 +150,21 @@ def run_experiment(
         require_human_labels(make.study, make.dataset, data_root, asked=asked)
     named: list[str] = []
     n_jobs = 0
-    facts = {
-        "versions": versions(),
-        "hardware": hardware(),
-        "command": command_line() if command is None else command,
-    }
+    stated = facts(command)
     with RunFolder(out, {"suite": "study"}) as folder:
         if loaded is not None and make is not None:
-            folder.claim_dataset(loaded.name, fingerprint(loaded))
-            folder.claim_preset(
-                f"{preset} on {loaded.name}",
+            claim_rows(folder, loaded)
+            folder.claim(
+                f"settings of {preset} on {loaded.name}",
                 make.settings,
                 lambda record: (record.preset, record.dataset) == (preset, loaded.name),
             )
         size = SMALL_EFFICIENCY if small else EfficiencySize()
         with shown_bar(0, progress, out) as bar:
             for seed in checked:
-                session = None if make is None else make(seed, out, place, facts, bar, data_root)
+                session = None if make is None else make(seed, out, place, stated, bar, data_root)
                 for experiment in names:
-                    jobs = _jobs(experiment, session, seed, size, facts)
+                    jobs = _jobs(experiment, session, seed, size, stated)
                     n_jobs += len(jobs)
                     if only is not None:
                         named += [_name(row) for job in jobs for row in job.wanted]

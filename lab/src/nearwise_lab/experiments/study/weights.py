@@ -10,7 +10,6 @@ from torch import Tensor
 from nearwise.classifier.model import memory_views
 from nearwise.classifier.model.row_models import KeyedRows
 from nearwise.data import hold_out
-from nearwise_lab.experiments.records import Record
 from nearwise_lab.experiments.study.corrected_session import CorrectedSession
 from nearwise_lab.experiments.study.evaluate import Prediction
 from nearwise_lab.experiments.study.jobs import Job, by_method, measured
@@ -24,6 +23,7 @@ from nearwise_lab.experiments.study.weightings import (
     own_weights,
     weigh,
 )
+from nearwise_lab.records import Record
 
 BASE, CLASSIFIER = "base", "classifier"
 WITH_BASE, WITHOUT_BASE = "with=base", "without=base"

@@ -1,16 +1,18 @@
-"""Result rows and the folder that keeps them: appended one at a time, never lost, never mixed."""
+"""Records of trials, a JSON line each: appended whole, read back, never mixed with others."""
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.safe_files import open_lock, plain, write_aside
 
-FORMAT_VERSION = 1
 RECORDS_FILE = "records.jsonl"
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"
@@ -149,16 +151,77 @@ class Record:
         """Key of the row that this one is a half of; its own where it is whole."""
         return replace(self, method=self.part_of or self.method).key
 
-    def to_json(self) -> str:
-        """One line of JSON; a number that is not finite becomes null."""
-        return json.dumps(plain(asdict(self)), ensure_ascii=False, allow_nan=False)
-
     @classmethod
-    def from_json(cls, line: str) -> "Record":
-        """Read a line; fields of later versions are ignored."""
-        values = json.loads(line)
+    def of(cls, values: Mapping[str, Any]) -> "Record":
+        """Make a record of a line; fields of later versions are ignored."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def facts(command: str | None = None) -> dict[str, Any]:
+    """Conditions that every record states: versions with the commit, hardware, command."""
+    command = command_line() if command is None else command
+    return {"versions": versions(), "hardware": hardware(), "command": command}
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def as_line(record: Mapping[str, Any]) -> str:
+    """One line of JSON; a number that is not finite becomes null."""
+    return json.dumps(plain(dict(record)), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read a folder's records as they were written; a last line torn by a kill is left out.
+
+    RecordsError names a damaged line before the last. Empty where nothing was written yet.
+    """
+    path = Path(folder, RECORDS_FILE)
+    return _parse(path.read_bytes())[0] if path.exists() else []
+
+
+def append_lines(folder: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> None:
+    """Add records, on disk when this returns; lines of processes side by side do not mix.
+
+    What a kill left of a last line is cut off first.
+    """
+    content = "".join(map(as_line, records)).encode()
+    path = Path(folder, RECORDS_FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+", buffering=0) as file:  # closing it gives the lock back
+        _lock(file, wait=True)
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 2))
+        if end and file.read(2) != b"}\n":
+            file.seek(0)
+            file.truncate(_parse(file.read())[1])
+        if file.write(content) != len(content):
+            raise OSError(f"{path} took a part of a record. Is the disk full?")
+        os.fsync(file.fileno())
+
+
+def _parse(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Whole lines, and the number of bytes that hold them."""
+    found: list[dict[str, Any]] = []
+    position = 0
+    *lines, rest = data.split(b"\n")  # what follows the last newline is torn
+    for number, line in enumerate(lines, start=1):
+        values = None
+        with suppress(ValueError):
+            values = json.loads(line)
+        if not isinstance(values, dict):
+            if number == len(lines) and not rest:
+                break  # a last line that was allocated but never filled
+            raise RecordsError(
+                f"{RECORDS_FILE}, line {number}, is damaged: {line[:60]!r}. Remove that line, or "
+                "move the folder away and run again."
+            )
+        found.append(values)
+        position += len(line) + 1
+    return found, position
 
 
 def read_records(folder: str | Path) -> list[Record]:
@@ -167,48 +230,43 @@ def read_records(folder: str | Path) -> list[Record]:
     Parameters
     ----------
     folder : str or Path
-        A folder written by `compare`.
+        A folder written by `compare` or `run_experiment`.
 
     Returns
     -------
     list of Record
-        A last line torn by a kill is left out. A half of an attention row whose whole is
-        missing (the kill came between them) is left out too.
+        A half of an attention row whose whole is missing (a kill came between them) is left out.
 
     Raises
     ------
     RecordsError
         If there are no records, or a line before the last is damaged.
     """
-    path = Path(folder) / RECORDS_FILE
-    if not path.exists():
+    if not Path(folder, RECORDS_FILE).exists():
         raise RecordsError(
             f"no {RECORDS_FILE} in {folder}. Pass a folder written by `nearwise compare` or "
             "`nearwise experiment`."
         )
-    return _parse(path)[0]
+    return _records(folder)
 
 
-def _parse(path: Path) -> tuple[list[Record], int]:
-    """Rows, and the number of bytes that hold whole lines."""
-    data = path.read_bytes()
+def _records(folder: str | Path) -> list[Record]:
     rows: dict[Key, Record] = {}
-    position = 0
-    lines = data.split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
+    for number, values in enumerate(read_lines(folder), start=1):
         try:
-            record = Record.from_json(line.decode())
-        except (ValueError, TypeError, AttributeError) as error:
-            if number == len(lines) - 1 and not lines[-1]:
-                break  # a last line that was allocated but never filled
+            record = Record.of(values)
+        except TypeError as error:
             raise RecordsError(
-                f"{path.name}, line {number}, is damaged: {line[:60]!r}. Remove that line, or "
-                "move the folder away and run again."
+                f"{RECORDS_FILE}, line {number}, is no record of a comparison or experiment. "
+                "Choose another folder."
             ) from error
         rows.pop(record.key, None)
         rows[record.key] = record
-        position += len(line) + 1
-    return [r for r in rows.values() if r.whole_key in rows], position
+    return [r for r in rows.values() if r.whole_key in rows]
+
+
+def _every(record: Record) -> bool:
+    return True
 
 
 class RunFolder:
@@ -217,10 +275,9 @@ class RunFolder:
     Parameters
     ----------
     path : str or Path
-        Created where it is missing. A torn last line is cut off.
+        Created where it is missing.
     settings : dict
-        Must equal those the folder was started with; see `claim_dataset` and `claim_preset` for
-        what may be added later.
+        Must equal those the folder was started with; see `claim` for what may be added later.
 
     Raises
     ------
@@ -229,18 +286,17 @@ class RunFolder:
         without settings.
     """
 
-    def __init__(self, path: str | Path, settings: dict[str, Any]) -> None:
-        self.path = Path(path)
-        self.settings = {"format": FORMAT_VERSION, **plain(settings)}
+    def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
+        self.path, self.settings = Path(path), settings
         self.records: list[Record] = []
-        self._file: BinaryIO
 
     def __enter__(self) -> Self:
-        """Lock the folder, check its settings, read its rows."""
+        """Lock the folder, read its rows, check its settings."""
         self._lock = lock_folder(self.path)
         try:
-            self._check_settings()
-            self._open_records()
+            self._claims = self._read_claims()
+            self.records = _records(self.path)
+            self.claim("settings", self.settings)
         except BaseException:
             self._lock.close()
             raise
@@ -252,11 +308,10 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the file and give the lock back."""
-        self._file.close()
+        """Give the lock back."""
         self._lock.close()
 
-    def _check_settings(self) -> None:
+    def _read_claims(self) -> dict[str, dict[str, Any]]:
         path = self.path / SETTINGS_FILE
         if not path.exists():
             foreign = [name for name in (RECORDS_FILE, *REPORTS) if (self.path / name).exists()]
@@ -265,99 +320,40 @@ class RunFolder:
                     f"{self.path} has a {foreign[0]} but no {SETTINGS_FILE}: it was not made "
                     "by `nearwise compare`, which would replace it. Choose another folder."
                 )
-            self._datasets: dict[str, Any] = {}
-            self._presets: dict[str, Any] = {}
-            self._write_settings()
-            return
-        try:
-            found = json.loads(path.read_text())
-            self._datasets = found.pop("datasets")
-            self._presets = found.pop("presets", {})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return {}
+        claims = None
+        with suppress(ValueError):
+            claims = json.loads(path.read_text())
+        if not isinstance(claims, dict) or not isinstance(claims.get("settings"), dict):
             raise RecordsError(
                 f"{path} holds no settings of comparisons or experiments: it is damaged, or of "
                 "another command. Choose another folder."
-            ) from error
-        for name, wanted in self.settings.items():
-            if found.get(name) != wanted:
-                if self._only_failures():
-                    return self._start_afresh()
-                raise RecordsError(
-                    f"{self.path} was started with {name}={found.get(name)!r}, this run has "
-                    f"{name}={wanted!r}. Results of both must not be mixed: choose another "
-                    "folder, or run with the settings of the folder."
-                )
-
-    def _only_failures(self) -> bool:
-        """Whether no row has succeeded."""
-        path = self.path / RECORDS_FILE
-        found = _parse(path)[0] if path.exists() else []
-        return all(record.status == "failed" for record in found)
-
-    def _start_afresh(self) -> None:
-        """Take a folder that holds no row, or failed ones alone, for the settings of this run."""
-        (self.path / RECORDS_FILE).unlink(missing_ok=True)
-        self._datasets, self._presets = {}, {}
-        self._write_settings()
-
-    def _drop_failures(self, mine: Callable[[Record], bool]) -> bool:
-        """Remove the rows that `mine` names, unless one has succeeded; return whether none has."""
-        if any(mine(record) and record.status != "failed" for record in self.records):
-            return False
-        self.records = [record for record in self.records if not mine(record)]
-        self._file.close()
-        text = "".join(record.to_json() + "\n" for record in self.records)
-        write_aside(self.path / RECORDS_FILE, text.encode())
-        self._file = (self.path / RECORDS_FILE).open("ab")
-        return True
-
-    def _write_settings(self) -> None:
-        settings = {**self.settings, "datasets": self._datasets}
-        if self._presets:
-            settings["presets"] = self._presets
-        write_aside(self.path / SETTINGS_FILE, json.dumps(settings, indent=1).encode())
-
-    def _open_records(self) -> None:
-        path = self.path / RECORDS_FILE
-        keep = 0
-        if path.exists():
-            self.records, keep = _parse(path)
-        self._file = path.open("ab")
-        if self._file.tell() != keep:
-            self._file.truncate(keep)
-
-    def claim_dataset(self, name: str, fingerprint: dict[str, Any]) -> None:
-        """Note a data set's properties; refuse another one, unless no row of it succeeded."""
-        fingerprint = plain(fingerprint)
-        known = self._datasets.get(name)
-        if known is None or (
-            known != fingerprint and self._drop_failures(lambda r: r.dataset == name)
-        ):
-            self._datasets[name] = fingerprint
-            self._write_settings()
-        elif self._datasets[name] != fingerprint:
-            raise RecordsError(
-                f"{self.path} holds results of another data set called {name!r} "
-                f"({self._datasets[name]}; now {fingerprint}). Choose another folder."
             )
+        return claims
 
-    def claim_preset(
-        self, name: str, settings: dict[str, Any], mine: Callable[[Record], bool]
+    def claim(
+        self, name: str, values: Mapping[str, Any], mine: Callable[[Record], bool] = _every
     ) -> None:
-        """Note settings; refuse others, unless no row succeeded that `mine` says to be of them."""
-        wanted = plain(settings)
-        found = self._presets.get(name)
-        if found is None or (found != wanted and self._drop_failures(mine)):
-            self._presets[name] = wanted
-            self._write_settings()
-        elif found != wanted:
-            names = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
-            changes = "; ".join(f"{k}={found.get(k)!r}, now {wanted.get(k)!r}" for k in names)
-            raise RecordsError(
-                f"{self.path} holds results of {name} with other settings ({changes}). Results of "
-                "both must not be mixed: choose another folder, or run with the settings of the "
-                "folder."
-            )
+        """Note what decides the rows that `mine` names; refuse other values under the same name.
+
+        Other values are taken where none of these rows has succeeded: the failed ones are removed.
+        """
+        wanted = plain(dict(values))
+        found = self._claims.get(name, wanted)
+        if found != wanted:
+            if any(mine(record) and record.status == "ok" for record in self.records):
+                names = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
+                changes = "; ".join(f"{k}={found.get(k)!r}, now {wanted.get(k)!r}" for k in names)
+                raise RecordsError(
+                    f"{self.path} holds results of other {name} ({changes}). Results of both must "
+                    "not be mixed: choose another folder, or go on with those of the folder."
+                )
+            self.records = [record for record in self.records if not mine(record)]
+            text = "".join(as_line(asdict(record)) for record in self.records)
+            write_aside(self.path / RECORDS_FILE, text.encode())
+        if self._claims.get(name) != wanted:
+            self._claims[name] = wanted
+            write_aside(self.path / SETTINGS_FILE, json.dumps(self._claims, indent=1).encode())
 
     def finished(self) -> set[Key]:
         """Keys of the rows that need not be run again; failed ones are tried again."""
@@ -366,9 +362,7 @@ class RunFolder:
     def append(self, records: Iterable[Record]) -> None:
         """Add rows, on disk when this returns; the whole goes after its halves."""
         records = list(records)
-        self._file.write("".join(r.to_json() + "\n" for r in records).encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append_lines(self.path, map(asdict, records))
         new = {r.key for r in records}
         self.records = [r for r in self.records if r.key not in new] + records
 
@@ -378,14 +372,19 @@ def lock_folder(path: Path) -> BinaryIO:
     path.mkdir(parents=True, exist_ok=True)
     lock = os.fdopen(open_lock(path / LOCK_FILE), "rb+")
     try:
-        import fcntl
-    except ImportError:  # Windows: no lock, one writer is the user's care
-        return lock
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock, wait=False)
     except OSError as error:
         lock.close()
         raise RecordsError(
             f"another process is writing to {path}. Wait for it, or choose another folder."
         ) from error
     return lock
+
+
+def _lock(file: Any, *, wait: bool) -> None:
+    """Lock an open file; OSError if another process has it and this one does not wait."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: no lock, one writer is the user's care
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

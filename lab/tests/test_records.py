@@ -144,46 +144,46 @@ def test_an_empty_folder_says_what_to_pass(tmp_path):
         read_records(tmp_path)
 
 
-def claim(folder, preset, **settings):
-    folder.claim(f"settings of {preset}", settings, lambda record: record.preset == preset)
+def bind(folder, preset, **settings):
+    folder.bind(f"settings of {preset}", settings, lambda record: record.preset == preset)
 
 
-def test_other_values_of_a_claim_are_refused_and_other_claims_are_not(tmp_path):
+def test_other_values_of_a_name_are_refused_and_other_names_are_not(tmp_path):
     with RunFolder(tmp_path, {}) as folder:
-        claim(folder, "v0.5", lr=1.0, sizes=(1, 2))
+        bind(folder, "v0.5", lr=1.0, sizes=(1, 2))
         folder.append([row(preset="v0.5")])
     with RunFolder(tmp_path, {}) as folder:
-        claim(folder, "v0.5", lr=1.0, sizes=(1, 2))
-        claim(folder, "v0.4", lr=2.0)
+        bind(folder, "v0.5", lr=1.0, sizes=(1, 2))
+        bind(folder, "v0.4", lr=2.0)
         with pytest.raises(RecordsError, match=r"other settings of v0.5 \(lr=1.0, now 3.0\)"):
-            claim(folder, "v0.5", lr=3.0, sizes=[1, 2])
+            bind(folder, "v0.5", lr=3.0, sizes=[1, 2])
 
 
 def test_a_folder_without_a_row_that_succeeded_is_bound_to_no_settings(tmp_path):
     written(tmp_path, row(status="failed", reason="out of memory"), row("b", status="failed"))
     with RunFolder(tmp_path, SETTINGS | {"noise": 0.3}) as run:
         assert run.records == []
-        claim(run, "v0.5", lr=3.0)
-        claim(run, "v0.5", lr=4.0)
+        bind(run, "v0.5", lr=3.0)
+        bind(run, "v0.5", lr=4.0)
         run.append([row("c")])
     assert methods(tmp_path) == ["c"]
     with pytest.raises(RecordsError, match=r"noise=0\.3, now 0\.0"):
         written(tmp_path, row())
 
 
-def test_failed_rows_of_a_claim_make_way_and_all_others_stay(tmp_path):
+def test_failed_rows_of_a_name_make_way_and_all_others_stay(tmp_path):
     failed = row(preset="v0.5", status="failed", reason="no such backbone")
     fine = row(preset="v0.4")
     with RunFolder(tmp_path, {}) as folder:
         for preset in ("v0.4", "v0.5"):
-            claim(folder, preset, lr=1.0)
+            bind(folder, preset, lr=1.0)
         folder.append([failed, fine])
     with RunFolder(tmp_path, {}) as folder:
-        claim(folder, "v0.5", lr=3.0)
+        bind(folder, "v0.5", lr=3.0)
         assert folder.records == [fine]
         folder.append([row("b", preset="v0.5")])
         with pytest.raises(RecordsError, match=r"lr=1\.0, now 3\.0"):
-            claim(folder, "v0.4", lr=3.0)
+            bind(folder, "v0.4", lr=3.0)
     assert methods(tmp_path) == ["a", "b"]
 
 

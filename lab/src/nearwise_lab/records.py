@@ -277,7 +277,7 @@ class RunFolder:
     path : str or Path
         Created where it is missing.
     settings : dict
-        Must equal those the folder was started with; see `claim` for what may be added later.
+        Must equal those the folder was started with; see `bind` for what may be added later.
 
     Raises
     ------
@@ -294,9 +294,9 @@ class RunFolder:
         """Lock the folder, read its rows, check its settings."""
         self._lock = lock_folder(self.path)
         try:
-            self._claims = self._read_claims()
+            self._bound = self._read_settings()
             self.records = _records(self.path)
-            self.claim("settings", self.settings)
+            self.bind("settings", self.settings)
         except BaseException:
             self._lock.close()
             raise
@@ -311,7 +311,7 @@ class RunFolder:
         """Give the lock back."""
         self._lock.close()
 
-    def _read_claims(self) -> dict[str, dict[str, Any]]:
+    def _read_settings(self) -> dict[str, dict[str, Any]]:
         path = self.path / SETTINGS_FILE
         if not path.exists():
             foreign = [name for name in (RECORDS_FILE, *REPORTS) if (self.path / name).exists()]
@@ -321,17 +321,17 @@ class RunFolder:
                     "by `nearwise compare`, which would replace it. Choose another folder."
                 )
             return {}
-        claims = None
+        bound = None
         with suppress(ValueError):
-            claims = json.loads(path.read_text())
-        if not isinstance(claims, dict) or not isinstance(claims.get("settings"), dict):
+            bound = json.loads(path.read_text())
+        if not isinstance(bound, dict) or not isinstance(bound.get("settings"), dict):
             raise RecordsError(
                 f"{path} holds no settings of comparisons or experiments: it is damaged, or of "
                 "another command. Choose another folder."
             )
-        return claims
+        return bound
 
-    def claim(
+    def bind(
         self, name: str, values: Mapping[str, Any], mine: Callable[[Record], bool] = _every
     ) -> None:
         """Note what decides the rows that `mine` names; refuse other values under the same name.
@@ -339,7 +339,7 @@ class RunFolder:
         Other values are taken where none of these rows has succeeded: the failed ones are removed.
         """
         wanted = plain(dict(values))
-        found = self._claims.get(name, wanted)
+        found = self._bound.get(name, wanted)
         if found != wanted:
             if any(mine(record) and record.status == "ok" for record in self.records):
                 names = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
@@ -351,9 +351,9 @@ class RunFolder:
             self.records = [record for record in self.records if not mine(record)]
             text = "".join(as_line(asdict(record)) for record in self.records)
             write_aside(self.path / RECORDS_FILE, text.encode())
-        if self._claims.get(name) != wanted:
-            self._claims[name] = wanted
-            write_aside(self.path / SETTINGS_FILE, json.dumps(self._claims, indent=1).encode())
+        if self._bound.get(name) != wanted:
+            self._bound[name] = wanted
+            write_aside(self.path / SETTINGS_FILE, json.dumps(self._bound, indent=1).encode())
 
     def finished(self) -> set[Key]:
         """Keys of the rows that need not be run again; failed ones are tried again."""

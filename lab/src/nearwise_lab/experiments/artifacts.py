@@ -37,6 +37,17 @@ def record_folder(folder: str | Path, record: Record) -> Path:
     return Path(folder, "artifacts", *(_safe(part) for part in where if part))
 
 
+def record_path(folder: str | Path, record: Record, what: str, suffix: str) -> Path:
+    """Where an artifact of a record lies."""
+    where = record_folder(folder, record)
+    return artifact_path(where, what, record.dataset, record.method, record.seed, suffix)
+
+
+def keep_json(folder: str | Path, record: Record, what: str, value: Any) -> None:
+    """Keep JSON beside a record, such as its training curves."""
+    save_json(record_path(folder, record, what, "json"), value)
+
+
 def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip(".") or "_"
 

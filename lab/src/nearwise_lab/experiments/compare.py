@@ -1,8 +1,9 @@
 """Compare methods on the same splits; every finished row is kept, a killed run goes on."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -11,16 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearwise.conditions import command_line, hardware, versions
-from nearwise.data import Dataset
+from nearwise.data import Dataset, split_dataset
 from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments.methods import Method, get_methods
 from nearwise_lab.experiments.peers.foundation import Checkpoint, as_checkpoints
-from nearwise_lab.experiments.progress import Bar, shown_bar
-from nearwise_lab.experiments.trial import NoiseKind, Setting, make_split, run_trial
-from nearwise_lab.records import Record, RunFolder
+from nearwise_lab.experiments.runner import Binding, Experiment, Job, Say, checked_seeds, run
+from nearwise_lab.experiments.trial import TEST_SIZE, NoiseKind, Split, make_split, run_trial
+from nearwise_lab.records import Record, facts
 
-TEST_SIZE = 0.2
 PEER_PACKAGES = ("pytabkit", "xrfm", "tabicl", "tabpfn", "lightpfn")
 
 
@@ -85,7 +84,8 @@ def compare(
         After Ctrl-C; the finished rows are on disk.
     """
     chosen = get_methods(methods)
-    seeds = _check_seeds(seeds, noise, noise_kind)
+    _check_noise(noise, noise_kind)
+    seeds = checked_seeds(seeds)
     if not datasets or not chosen:
         raise ValueError("compare needs at least one data set and one method; got none.")
     weights = as_checkpoints(peer_weights)
@@ -93,67 +93,47 @@ def compare(
     loaded = [d if isinstance(d, Dataset) else _load(d, data_root, views) for d in datasets]
     _refuse_images(loaded)
     _check_names(loaded)
-    settings = {"noise": float(noise), "noise_kind": noise_kind, "test_size": TEST_SIZE}
-    with RunFolder(Path(out), settings) as folder:
-        setting = Setting(
-            Path(out),
-            float(noise),
-            noise_kind,
-            TEST_SIZE,
-            gallery_seed=seeds[0],
-            versions=versions() | _peer_versions(),
-            hardware=hardware(),
-            command=command_line() if command is None else command,
-            weights=weights,
-        )
-        for name in sorted({m.name for m in chosen} & {*weights}):
-            folder.claim(
-                f"weights of {name}",
-                {"sha256": weights[name].sha256},
-                lambda record, name=name: record.method == name,  # type: ignore[misc]
-            )
-        for dataset in loaded:
-            claim_rows(folder, dataset)
-        with shown_bar(len(loaded) * len(seeds) * len(chosen), progress, out) as bar:
-            for dataset in loaded:
-                for seed in seeds:
-                    _run_split(dataset, seed, chosen, setting, folder, bar)
-        names = {m.name for m in chosen}
-        sets = {d.name for d in loaded}
-        return [
-            r
-            for r in folder.records
-            if r.dataset in sets and r.seed in seeds and (r.part_of or r.method) in names
-        ]
+    for dataset in loaded:
+        split_dataset(dataset, seeds[0], TEST_SIZE)  # refused before anything is written
+    stated = facts(command)
+    stated["versions"] |= _peer_versions()
+    by_name = {dataset.name: dataset for dataset in loaded}
+
+    @lru_cache(maxsize=1)  # the methods of a split follow one another
+    def split(name: str, seed: int) -> Split:
+        return make_split(by_name[name], seed, noise, noise_kind)
+
+    def job(name: str, seed: int, method: Method) -> Job:
+        def make(missing: Sequence[Record]) -> Iterator[Record]:
+            yield from run_trial(
+                method, split(name, seed), missing[0], Path(out),
+                gallery=seed == seeds[0], weights=weights.get(method.name),
+            )  # fmt: skip
+
+        blank = Record(name, method.name, seed, float(noise), noise_kind, **stated)
+        return Job(f"{name} · {method.name} · seed {seed}", (blank,), make)
+
+    def jobs(say: Say) -> list[list[Job]]:
+        return [[job(n, seed, method) for n in by_name for seed in seeds for method in chosen]]
+
+    wanted = {m.name for m in chosen}
+    of_weights = [
+        Binding(f"weights of {n}", {"sha256": weights[n].sha256}, lambda r, n=n: r.method == n)  # type: ignore[misc]
+        for n in sorted(wanted & {*weights})
+    ]
+    experiment = Experiment(
+        {"noise": float(noise), "noise_kind": noise_kind, "test_size": TEST_SIZE},
+        [*of_weights, *map(bound_rows, loaded)],
+        jobs,
+        lambda r: r.dataset in by_name and r.seed in seeds and (r.part_of or r.method) in wanted,
+    )
+    return run(experiment, out, progress)
 
 
-def _run_split(
-    dataset: Dataset,
-    seed: int,
-    methods: Sequence[Method],
-    setting: Setting,
-    folder: RunFolder,
-    bar: Bar,
-) -> None:
-    finished = folder.finished()
-    split = None
-    for method in methods:
-        bar.show(f"{dataset.name} · {method.name} · seed {seed}")
-        wanted = Record(dataset.name, method.name, seed, setting.noise, setting.noise_kind)
-        if wanted.key in finished:
-            bar.skip()
-            continue
-        if split is None:
-            split = make_split(dataset, seed, setting)
-        records = run_trial(method, split, setting)
-        folder.append(records)
-        bar.done(records[-1])
-
-
-def claim_rows(folder: RunFolder, dataset: Dataset) -> None:
-    """Note a data set's rows; others under its name are refused."""
+def bound_rows(dataset: Dataset) -> Binding:
+    """Bind records to a data set's rows: others under its name are refused."""
     name = dataset.name
-    folder.claim(f"rows called {name!r}", fingerprint(dataset), lambda r: r.dataset == name)
+    return Binding(f"rows called {name!r}", fingerprint(dataset), lambda r: r.dataset == name)
 
 
 def fingerprint(dataset: Dataset) -> dict[str, Any]:
@@ -208,12 +188,8 @@ def _check_names(datasets: Sequence[Dataset]) -> None:
         )
 
 
-def _check_seeds(seeds: Sequence[int], noise: float, noise_kind: str) -> list[int]:
+def _check_noise(noise: float, noise_kind: str) -> None:
     if not 0 <= noise < 1:
         raise ValueError(f"noise={noise} is not a share of the labels. Pass one in [0, 1).")
     if noise_kind not in ("symmetric", "asymmetric"):
         raise ValueError(f"noise_kind={noise_kind!r} is not one of symmetric, asymmetric.")
-    checked = list(dict.fromkeys(int(s) for s in seeds))
-    if not checked or min(checked) < 0:
-        raise ValueError(f"seeds={list(seeds)} must hold at least one non-negative integer.")
-    return checked

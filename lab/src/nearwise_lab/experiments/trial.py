@@ -3,8 +3,7 @@
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven
 from nearwise.safe_files import plain
 from nearwise_lab.corrupt import label_noise
-from nearwise_lab.experiments.artifacts import artifact_path, save_json, save_predictions
+from nearwise_lab.experiments.artifacts import keep_json, record_path, save_predictions
 from nearwise_lab.experiments.measure import PeakMemory, one_row_ms, stored_mb
 from nearwise_lab.experiments.methods import Method
 from nearwise_lab.experiments.peers.foundation import Checkpoint
@@ -26,24 +25,10 @@ from nearwise_lab.results.gallery import make_gallery
 from nearwise_lab.results.measures import Predictions
 
 NoiseKind = Literal["symmetric", "asymmetric"]
+TEST_SIZE = 0.2
 WARM_UP_ROWS = 8
 HALVES = {"base-alone": "base_proba", "neighbors-alone": "neighbor_proba"}
 CHOICES = ("temperature_", "oof_nll_", "n_rounds_", "n_epochs_")  # of peers
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is shared by all trials of a comparison."""
-
-    folder: Path
-    noise: float
-    noise_kind: NoiseKind
-    test_size: float
-    gallery_seed: int
-    versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
-    command: str = ""
-    weights: Mapping[str, Checkpoint] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,14 +57,16 @@ class Split:
         return {"views": list(self.test_views if test else self.train_views)}
 
 
-def make_split(dataset: Dataset, seed: int, setting: Setting) -> Split:
+def make_split(
+    dataset: Dataset, seed: int, noise: float = 0.0, noise_kind: NoiseKind = "symmetric"
+) -> Split:
     """Split a data set by seed and put the noise into the training labels only."""
-    train, test = split_dataset(dataset, seed, setting.test_size)
+    train, test = split_dataset(dataset, seed, TEST_SIZE)
     X_train, y_train = dataset.rows(train)
     X_test, y_test = dataset.rows(test)
     classes = dataset.classes
-    if setting.noise > 0:
-        y_train = label_noise(y_train, setting.noise, setting.noise_kind, seed, classes=classes)
+    if noise > 0:
+        y_train = label_noise(y_train, noise, noise_kind, seed, classes=classes)
     positions = np.searchsorted(classes, y_test)
     views = dataset.views.values()
     return Split(
@@ -88,8 +75,16 @@ def make_split(dataset: Dataset, seed: int, setting: Setting) -> Split:
     )  # fmt: skip
 
 
-def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
-    """Fit and measure one method; a failure becomes a failed record with its reason.
+def run_trial(
+    method: Method,
+    split: Split,
+    blank: Record,
+    out: Path,
+    *,
+    gallery: bool = True,
+    weights: Checkpoint | None = None,
+) -> list[Record]:
+    """Fit and measure one method.
 
     Parameters
     ----------
@@ -97,44 +92,42 @@ def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
         What to build and fit.
     split : Split
         Training and test rows.
-    setting : Setting
-        Noise, folder for artifacts, and the facts every record carries.
+    blank : Record
+        With its final key, and the facts that it states.
+    out : Path
+        Results folder, for artifacts.
+    gallery : bool, default=True
+        Keep a gallery, where the method explains its answers.
+    weights : Checkpoint, optional
+        Of a foundation model.
 
     Returns
     -------
     list of Record
         The method's row last; before it, for attention, a row for each half.
     """
-    blank = Record(
-        dataset=split.dataset.name,
-        method=method.name,
-        seed=split.seed,
-        noise=setting.noise,
-        noise_kind=setting.noise_kind,
-        n_train=len(split.y_train),
-        n_test=len(split.y_test),
-        n_classes=len(split.classes),
-        versions=setting.versions,
-        hardware=setting.hardware,
-        command=setting.command,
-    )
-    try:
-        with warnings.catch_warnings():
-            # A solver at its iteration limit is part of the method as documented.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            return _fit_and_measure(method, split, setting, blank)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        return [replace(blank, status="failed", reason=reason[:1000], time=_now())]
+    sizes = len(split.y_train), len(split.y_test), len(split.classes)
+    blank = replace(blank, n_train=sizes[0], n_test=sizes[1], n_classes=sizes[2])
+    with warnings.catch_warnings():
+        # A solver at its iteration limit is part of the method as documented.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return _fit_and_measure(method, split, blank, out, gallery, weights)
 
 
-def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Record) -> list[Record]:
+def _fit_and_measure(
+    method: Method,
+    split: Split,
+    blank: Record,
+    out: Path,
+    gallery: bool,
+    weights: Checkpoint | None,
+) -> list[Record]:
     model: Any = method(
         split.seed,
         blank.n_train,
         blank.n_classes,
         split.dataset.kind,
-        setting.weights.get(method.name),
+        weights,
     )
     with whole_or_nothing(), PeakMemory() as memory:
         start, cpu_start = time.perf_counter(), time.process_time()
@@ -154,11 +147,12 @@ def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Reco
         model.predict_proba(split.X_test[row : row + 1], **one)
 
     last = model[-1] if hasattr(model, "steps") else model
-    halves, null_mass = _halves(last, split, setting, blank, views)
-    _keep_artifacts(method.name, last, split, setting, _predictions(split, proba))
-    whole = replace(
+    halves, null_mass = _halves(last, split, blank, views, out)
+    whole = _scored(
         blank,
-        **_metrics(split, proba),
+        split,
+        proba,
+        out,
         k=_neighbors_consulted(last, split),
         null_mass=null_mass,
         fit_seconds=fit_seconds,
@@ -168,9 +162,48 @@ def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Reco
         model_mb=stored_mb(model),
         peak_memory_mib=memory.mib,
         choice=_choices(last),
-        time=_now(),
     )
+    history = getattr(getattr(last, "report_", None), "history", getattr(last, "history_", None))
+    if history:
+        keep_json(out, whole, "curves", history)
+    if gallery and hasattr(last, "explain"):
+        shown = make_gallery(last, split.dataset, split.test_index, _predictions(split, proba))
+        keep_json(out, whole, "galleries", shown)
     return [*halves, whole]
+
+
+def scored(
+    blank: Record,
+    predictions: Predictions,
+    counts: np.ndarray,
+    out: Path | None,
+    *,
+    details: Mapping[str, Any] | None = None,
+    **values: Any,
+) -> Record:
+    """Fill a row from its predictions, which are kept for figures.
+
+    Parameters
+    ----------
+    blank : Record
+    predictions : Predictions
+        Of the test rows.
+    counts : ndarray of shape (n_classes,)
+        Training rows of each class.
+    out : Path or None
+        Results folder; None keeps no prediction.
+    details : mapping, optional
+        Measures of an experiment's own.
+    **values
+        Further fields.
+    """
+    y, proba = predictions.y, predictions.proba
+    shots = {"shots": shot_breakdown(y, proba, counts)} if uneven(counts) else {}
+    metrics: dict[str, Any] = dict(evaluate_probabilities(y, proba))
+    record = replace(blank, **metrics, details={**(details or {}), **shots}, **values)
+    if out is not None:
+        save_predictions(record_path(out, record, "predictions", "npz"), predictions)
+    return record
 
 
 def align(proba: Any, classes: np.ndarray, all_classes: np.ndarray) -> np.ndarray:
@@ -196,14 +229,13 @@ def align(proba: Any, classes: np.ndarray, all_classes: np.ndarray) -> np.ndarra
     return full / full.sum(axis=1, keepdims=True)
 
 
-def _metrics(split: Split, proba: np.ndarray) -> dict[str, Any]:
+def _scored(blank: Record, split: Split, proba: np.ndarray, out: Path, **values: Any) -> Record:
     counts = np.bincount(np.searchsorted(split.classes, split.y_train), minlength=proba.shape[1])
-    details = {"shots": shot_breakdown(split.y_test, proba, counts)} if uneven(counts) else {}
-    return {**evaluate_probabilities(split.y_test, proba), "details": details}
+    return scored(blank, _predictions(split, proba), counts, out, **values)
 
 
 def _halves(
-    model: Any, split: Split, setting: Setting, blank: Record, views: dict[str, Any]
+    model: Any, split: Split, blank: Record, views: dict[str, Any], out: Path
 ) -> tuple[list[Record], float | None]:
     """Measure the base alone and the neighbors alone, and the mean mass of the null."""
     if not hasattr(model, "query"):
@@ -215,33 +247,13 @@ def _halves(
         if given is None:
             continue
         proba = align(given, model.classes_, split.classes)
-        name = f"{blank.method}:{half}"
-        predictions = _predictions(split, proba)
-        save_predictions(_path(setting, split, name, "predictions", "npz"), predictions)
-        rows.append(
-            replace(blank, **_metrics(split, proba), method=name, part_of=blank.method, time=_now())
-        )
+        named = replace(blank, method=f"{blank.method}:{half}", part_of=blank.method)
+        rows.append(_scored(named, split, proba, out))
     return rows, float(np.mean(parts.null_mass))
 
 
 def _predictions(split: Split, proba: np.ndarray) -> Predictions:
     return Predictions(split.y_test, proba, split.test_index, [str(c) for c in split.classes])
-
-
-def _path(setting: Setting, split: Split, method: str, what: str, suffix: str) -> Path:
-    return artifact_path(setting.folder, what, split.dataset.name, method, split.seed, suffix)
-
-
-def _keep_artifacts(
-    name: str, model: Any, split: Split, setting: Setting, predictions: Predictions
-) -> None:
-    save_predictions(_path(setting, split, name, "predictions", "npz"), predictions)
-    history = getattr(getattr(model, "report_", None), "history", getattr(model, "history_", None))
-    if history:
-        save_json(_path(setting, split, name, "curves", "json"), history)
-    if hasattr(model, "explain") and split.seed == setting.gallery_seed:
-        gallery = make_gallery(model, split.dataset, split.test_index, predictions)
-        save_json(_path(setting, split, name, "galleries", "json"), gallery)
 
 
 def _neighbors_consulted(model: Any, split: Split) -> int | None:
@@ -258,7 +270,3 @@ def _choices(model: Any) -> dict[str, Any]:
     chosen = dict(getattr(model, "choice_", {}))
     chosen |= {n.rstrip("_"): getattr(model, n) for n in CHOICES if hasattr(model, n)}
     return plain(chosen)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

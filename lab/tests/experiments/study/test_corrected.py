@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from nearwise_lab.experiments.artifacts import record_path
 from nearwise_lab.experiments.study import corrected_images, run_experiment, suite
-from nearwise_lab.experiments.study.jobs import record_path
 from nearwise_lab.experiments.study.key_space import KeySpace, NetworkView
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier

@@ -1,7 +1,7 @@
 """The corrected method ("v1"): AttnKNNClassifier beside plain neighbors and its upper bound."""
 
+from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.corrected_session import CorrectedSession
-from nearwise_lab.experiments.study.jobs import Job
 from nearwise_lab.experiments.study.weights import weights_jobs
 
 WEIGHTS = "weights"

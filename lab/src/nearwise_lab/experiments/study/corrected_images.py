@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from nearwise_lab.corrupt import label_noise, long_tail
+from nearwise_lab.experiments.artifacts import keep_json
+from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.corrected_session import (
     ABLATIONS,
     NOISE_MODEL,
@@ -23,14 +25,7 @@ from nearwise_lab.experiments.study.evaluate import Prediction
 from nearwise_lab.experiments.study.findings import CURVE_SIZES, classifier_findings, classifier_map
 from nearwise_lab.experiments.study.human_noise import human_kinds, human_labels
 from nearwise_lab.experiments.study.inputs import StudyInputs
-from nearwise_lab.experiments.study.jobs import (
-    Job,
-    by_method,
-    chosen_ablations,
-    keep_json,
-    measured,
-    sizes,
-)
+from nearwise_lab.experiments.study.jobs import by_method, chosen_ablations, measured, sizes
 from nearwise_lab.experiments.study.key_space import PLAIN, network_view
 from nearwise_lab.experiments.study.presets import NoiseKind
 from nearwise_lab.experiments.study.upper_bound import upper_bound_names

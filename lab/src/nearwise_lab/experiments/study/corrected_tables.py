@@ -14,10 +14,10 @@ from sklearn.pipeline import make_pipeline
 
 from nearwise.data import split_dataset
 from nearwise_lab.corrupt import label_noise, long_tail
-from nearwise_lab.experiments.artifacts import record_folder
 from nearwise_lab.experiments.methods import METHODS, Method, MethodContext
 from nearwise_lab.experiments.neighbors import PlainKNN
 from nearwise_lab.experiments.preprocess import FeatureEncoder
+from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.corrected_session import (
     ABLATIONS,
     MOST_NEIGHBORS,
@@ -26,9 +26,9 @@ from nearwise_lab.experiments.study.corrected_session import (
 )
 from nearwise_lab.experiments.study.findings import CURVE_SIZES, classifier_findings
 from nearwise_lab.experiments.study.human_noise import human_kinds, human_labels
-from nearwise_lab.experiments.study.inputs import TEST_SIZE, stratified_part
-from nearwise_lab.experiments.study.jobs import Job, chosen_ablations
-from nearwise_lab.experiments.trial import Setting, Split, make_split, run_trial
+from nearwise_lab.experiments.study.inputs import stratified_part
+from nearwise_lab.experiments.study.jobs import chosen_ablations
+from nearwise_lab.experiments.trial import TEST_SIZE, Split, make_split, run_trial
 from nearwise_lab.records import Record
 
 PLAIN = {
@@ -179,27 +179,16 @@ def _job(
     blank = session.blank(experiment, method.name, condition, float(noise), noise_kind)
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
-        split = _split(session, blank, tail)
-        for record in run_trial(method, split, _setting(session, blank)):
-            yield replace(record, experiment=experiment, preset=blank.preset, condition=condition)
+        yield from run_trial(method, _split(session, blank, tail), blank, session.out)
 
     noisy = f"{noise_kind} {noise:g}" if noise else ""
     parts = (session.dataset.name, "v1", f"seed {session.seed}", experiment, method.name, condition)
     return Job(" · ".join(part for part in (*parts, noisy) if part), (blank,), make)
 
 
-def _setting(session: CorrectedSession, blank: Record) -> Setting:
-    kind: Any = blank.noise_kind
-    return Setting(
-        record_folder(session.out, blank), blank.noise, kind, TEST_SIZE,
-        gallery_seed=session.seed, **session.facts,
-    )  # fmt: skip
-
-
 def _split(session: CorrectedSession, blank: Record, tail: float = 1.0) -> Split:
     """Rows of the seed: split, cut to the small size, thinned to a long tail, made noisy."""
-    setting = _setting(session, blank)
-    whole = make_split(session.dataset, session.seed, replace(setting, noise=0.0))
+    whole = make_split(session.dataset, session.seed)
     train = _rows(whole.y_train, session.preset.max_rows, session.seed)
     test = _rows(whole.y_test, session.preset.max_test_rows, session.seed)
     if tail < 1:
@@ -210,9 +199,8 @@ def _split(session: CorrectedSession, blank: Record, tail: float = 1.0) -> Split
         name, rows = blank.noise_kind.removeprefix(_HUMAN), _training_rows(session)
         y_train = human_labels(name, session.dataset, rows, session.data_root)[0]
     elif blank.noise > 0:
-        y_train = label_noise(
-            y_train, blank.noise, setting.noise_kind, session.seed, classes=whole.classes
-        )
+        kind: Any = blank.noise_kind
+        y_train = label_noise(y_train, blank.noise, kind, session.seed, classes=whole.classes)
     return replace(
         whole,
         train_views=tuple(view[train] for view in whole.train_views),

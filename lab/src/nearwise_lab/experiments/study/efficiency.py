@@ -18,7 +18,7 @@ from nearwise.functional import (
 )
 from nearwise.memory import IndexName, make_index
 from nearwise.nn import RememberedSpace, shared_head
-from nearwise_lab.experiments.study.jobs import Job
+from nearwise_lab.experiments.runner import Job
 from nearwise_lab.nn import MultiHeadNeighborAttention
 from nearwise_lab.records import Record
 

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from nearwise.data import Dataset, split_dataset
 from nearwise_lab.experiments.preprocess import FeatureEncoder
 from nearwise_lab.experiments.study.presets import StudyPreset
+from nearwise_lab.experiments.trial import TEST_SIZE
 
 MAX_HELD_OUT = 5000
-TEST_SIZE = 0.2
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from nearwise_lab.corrupt import label_noise, long_tail
+from nearwise_lab.experiments.artifacts import keep_json
+from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.evaluate import NEIGHBOR_METHODS, evaluate_run, sweep
 from nearwise_lab.experiments.study.findings import (
     collapse,
@@ -19,14 +21,7 @@ from nearwise_lab.experiments.study.findings import (
 )
 from nearwise_lab.experiments.study.gallery import study_gallery
 from nearwise_lab.experiments.study.inputs import StudyInputs
-from nearwise_lab.experiments.study.jobs import (
-    Job,
-    by_method,
-    chosen_ablations,
-    keep_json,
-    measured,
-    sizes,
-)
+from nearwise_lab.experiments.study.jobs import by_method, chosen_ablations, measured, sizes
 from nearwise_lab.experiments.study.neighbors import Memory
 from nearwise_lab.experiments.study.presets import change_preset
 from nearwise_lab.experiments.study.replay import TrainedRun

@@ -1,7 +1,7 @@
 """Run the study's experiments: a name, a data set and a preset in, records out."""
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,9 +13,9 @@ from nearwise.data import Dataset
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
 from nearwise_lab.data import load_dataset, load_images
-from nearwise_lab.experiments.compare import claim_rows
+from nearwise_lab.experiments.compare import bound_rows
 from nearwise_lab.experiments.places import place_of
-from nearwise_lab.experiments.progress import Bar, shown_bar
+from nearwise_lab.experiments.runner import Binding, Experiment, Job, Say, checked_seeds, run
 from nearwise_lab.experiments.study import replayed
 from nearwise_lab.experiments.study.corrected import WEIGHTS, run_v1
 from nearwise_lab.experiments.study.corrected_session import (
@@ -28,7 +28,7 @@ from nearwise_lab.experiments.study.corrected_session import (
 from nearwise_lab.experiments.study.efficiency import SMALL as SMALL_EFFICIENCY
 from nearwise_lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
 from nearwise_lab.experiments.study.human_noise import require_human_labels
-from nearwise_lab.experiments.study.jobs import Job, refuse_unknown_parts, run_jobs
+from nearwise_lab.experiments.study.jobs import refuse_unknown_parts
 from nearwise_lab.experiments.study.presets import (
     CORRECTED,
     StudyPreset,
@@ -38,7 +38,7 @@ from nearwise_lab.experiments.study.presets import (
 )
 from nearwise_lab.experiments.study.session import Session
 from nearwise_lab.experiments.study.settings import read_config
-from nearwise_lab.records import Record, RunFolder, facts
+from nearwise_lab.records import Record, facts
 
 REPLAYED: dict[str, Callable[[Session], list[Job]]] = {
     "main": replayed.main_jobs,
@@ -132,7 +132,7 @@ def run_experiment(
                 f"version of the study. Use -p {CORRECTED}."
             )
         names.remove(WEIGHTS)
-    checked = _check_seeds(seeds)
+    checked = checked_seeds(seeds)
     changes = config if isinstance(config, Mapping) else read_config(config) if config else {}
     place = choose_device(device)
     out = Path(out)
@@ -148,44 +148,41 @@ def run_experiment(
     if make is not None and preset == CORRECTED and LABEL_NOISE in names:
         asked = "human_labels" in changes
         require_human_labels(make.study, make.dataset, data_root, asked=asked)
-    named: list[str] = []
-    n_jobs = 0
     stated = facts(command)
-    with RunFolder(out, {"suite": "study"}) as folder:
-        if loaded is not None and make is not None:
-            claim_rows(folder, loaded)
-            folder.claim(
-                f"settings of {preset} on {loaded.name}",
-                make.settings,
-                lambda record: (record.preset, record.dataset) == (preset, loaded.name),
-            )
-        size = SMALL_EFFICIENCY if small else EfficiencySize()
-        with shown_bar(0, progress, out) as bar:
-            for seed in checked:
-                session = None if make is None else make(seed, out, place, stated, bar, data_root)
-                for experiment in names:
-                    jobs = _jobs(experiment, session, seed, size, stated)
-                    n_jobs += len(jobs)
-                    if only is not None:
-                        named += [_name(row) for job in jobs for row in job.wanted]
-                        jobs = [job for job in jobs if any(_is_named(r, only) for r in job.wanted)]
-                    run_jobs(jobs, folder, bar)
+    size = SMALL_EFFICIENCY if small else EfficiencySize()
+
+    def jobs(say: Say) -> Iterator[list[Job]]:
+        n_jobs, named = 0, list[str]()
+        for seed in checked:
+            session = None if make is None else make(seed, out, place, stated, say, data_root)
+            for experiment in names:
+                found = _jobs(experiment, session, seed, size, stated)
+                n_jobs += len(found)
+                if only is not None:
+                    named.extend(_name(row) for job in found for row in job.wanted)
+                    found = [job for job in found if any(_is_named(r, only) for r in job.wanted)]
+                yield found
         if not n_jobs:
             raise ValueError(f"These settings leave no row of {name!r} on this data. Change them.")
         if only is not None and not fnmatch.filter(named, only):
             raise ValueError(
                 f"only={only!r} names no row. Known: {'; '.join(dict.fromkeys(named))}."
             )
-        sets = {size.name} | ({loaded.name} if loaded is not None else set())
-        return [
-            record
-            for record in folder.records
-            if record.experiment in names
-            and record.seed in checked
-            and record.dataset in sets
-            and record.preset in (preset, "")
-            and (only is None or _is_named(record, only))
-        ]
+
+    bindings, sets = [], {size.name}
+    if make is not None:
+        bindings, sets = [bound_rows(make.dataset), make.bound], {size.name, make.dataset.name}
+
+    def is_wanted(row: Record) -> bool:
+        return (
+            row.experiment in names
+            and row.seed in checked
+            and row.dataset in sets
+            and row.preset in (preset, "")
+            and (only is None or _is_named(row, only))
+        )
+
+    return run(Experiment({"suite": "study"}, bindings, jobs, is_wanted), out, progress)
 
 
 def experiment_names(name: str) -> list[str]:
@@ -239,13 +236,21 @@ class _Maker:
             return self.study.model_dump()
         return {**self.study.model_dump(include={"name", *STUDY_FIELDS}), **self.parameters}
 
+    @property
+    def bound(self) -> Binding:
+        """What binds a folder's rows to these settings."""
+        of = self.study.name, self.dataset.name
+        return Binding(
+            f"settings of {of[0]} on {of[1]}", self.settings, lambda r: (r.preset, r.dataset) == of
+        )
+
     def __call__(
-        self, seed: int, out: Path, device: torch.device, facts: dict[str, Any], bar: Bar, root: Any
+        self, seed: int, out: Path, device: torch.device, facts: dict[str, Any], say: Say, root: Any
     ) -> Session:
         if self.parameters is None:
-            return Session(self.dataset, self.study, seed, out, device, facts, bar.show, root)
+            return Session(self.dataset, self.study, seed, out, device, facts, say, root)
         return CorrectedSession(
-            self.dataset, self.study, seed, out, device, facts, bar.show, root,
+            self.dataset, self.study, seed, out, device, facts, say, root,
             parameters=self.parameters,
         )  # fmt: skip
 
@@ -292,10 +297,3 @@ def _load(name: str | PathLike[str], data_root: Any, small: bool) -> Dataset:
     if small and str(name) in LARGE_IMAGE_SETS:
         return load_images(name, limit=SMALL_SLICE, data_root=data_root)
     return load_dataset(name, data_root=data_root, views=True)
-
-
-def _check_seeds(seeds: Sequence[int]) -> list[int]:
-    checked = list(dict.fromkeys(int(s) for s in seeds))
-    if not checked or min(checked) < 0:
-        raise ValueError(f"seeds={list(seeds)} must hold at least one non-negative integer.")
-    return checked

@@ -10,9 +10,10 @@ from torch import Tensor
 from nearwise.classifier.model import memory_views
 from nearwise.classifier.model.row_models import KeyedRows
 from nearwise.data import hold_out
+from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.corrected_session import CorrectedSession
 from nearwise_lab.experiments.study.evaluate import Prediction
-from nearwise_lab.experiments.study.jobs import Job, by_method, measured
+from nearwise_lab.experiments.study.jobs import by_method, measured
 from nearwise_lab.experiments.study.weightings import (
     WEIGHTINGS,
     Exchange,

@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure, FigureBase
 from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments import read_records
-from nearwise_lab.experiments.artifacts import artifact_path, load_predictions, record_folder
+from nearwise_lab.experiments.artifacts import load_predictions, record_path
 from nearwise_lab.results.measures import Predictions
 from readme_figure import BLUE, GREY, N_NEIGHBORS, ORANGE, show_image
 from reliability import DARK, draw_reliability, measured
@@ -63,9 +63,7 @@ def predictions(folder: Path, method: str) -> Predictions:
     for record in read_records(folder):
         where = (record.experiment, record.condition, record.method, record.seed)
         if where == ("weights", "with=base", method, 0):
-            within = record_folder(folder, record)
-            path = artifact_path(within, "predictions", record.dataset, method, 0, "npz")
-            kept = load_predictions(path)
+            kept = load_predictions(record_path(folder, record, "predictions", "npz"))
             if kept is not None:
                 return kept
     raise SystemExit(f"{folder} holds no predictions of {method!r}: run benchmarks/weights.py.")

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 from fakes import FakeAttention, blobs
 from nearwise_lab.data import load_dataset
+from nearwise_lab.experiments import Record
 from nearwise_lab.experiments.artifacts import (
-    artifact_path,
     load_json,
     load_predictions,
+    record_path,
     save_json,
     save_predictions,
 )
@@ -55,7 +56,7 @@ def test_json_without_infinities(tmp_path):
 
 
 def test_names_cannot_leave_the_folder(tmp_path):
-    path = artifact_path(tmp_path, "curves", "../../etc", "a/b:c", 0, "json")
+    path = record_path(tmp_path, Record("../../etc", "a/b:c", 0), "curves", "json")
     assert path.resolve().is_relative_to(tmp_path.resolve())
     assert path.name == "a_b_c-seed0.json"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import attention, bayes, blobs, broken
-from nearwise_lab.experiments import Method, RecordsError, compare, read_records
-from nearwise_lab.experiments.artifacts import artifact_path, load_json, load_predictions
+from nearwise_lab.experiments import Method, Record, RecordsError, compare, read_records
+from nearwise_lab.experiments.artifacts import load_json, load_predictions, record_path
 from nearwise_lab.experiments.compare import fingerprint
 from nearwise_lab.experiments.trial import align
 from nearwise_lab.records import COSTS, METRICS
@@ -27,6 +27,10 @@ from nearwise.metrics import evaluate_probabilities
 def run(out, datasets=None, methods=None, seeds=(0, 1), **options):
     datasets = [blobs()] if datasets is None else datasets
     return compare(datasets, methods or [bayes()], seeds, out, progress=False, **options)
+
+
+def beside(folder, method, seed, what, suffix):
+    return record_path(folder, Record("blobs", method, seed), what, suffix)
 
 
 def test_a_row_carries_every_field(tmp_path):
@@ -46,7 +50,7 @@ def test_a_row_carries_every_field(tmp_path):
 def test_metrics_are_those_of_the_kept_predictions(tmp_path):
     data = blobs(spread=3.0)
     (record,) = run(tmp_path, [data], seeds=[0])
-    kept = load_predictions(artifact_path(tmp_path, "predictions", "blobs", "bayes", 0, "npz"))
+    kept = load_predictions(beside(tmp_path, "bayes", 0, "predictions", "npz"))
     again = evaluate_probabilities(kept.y, kept.proba)
     assert record.nll == pytest.approx(again["nll"], abs=1e-6)
     assert record.accuracy == again["accuracy"]
@@ -132,7 +136,7 @@ def test_noise_changes_training_labels_only(tmp_path):
     run(tmp_path, [data], [watch], [0], noise=0.25)
     train, test = split_dataset(data, 0)
     assert (seen["y"] != data.y[train]).mean() == pytest.approx(0.25)
-    kept = load_predictions(artifact_path(tmp_path, "predictions", "blobs", "watch", 0, "npz"))
+    kept = load_predictions(beside(tmp_path, "watch", 0, "predictions", "npz"))
     assert [kept.classes[i] for i in kept.y] == list(data.y[test])
 
 
@@ -181,11 +185,11 @@ def test_attention_rows_bring_their_halves_and_the_null_mass(tmp_path):
 
 def test_curves_and_one_gallery_are_kept(tmp_path):
     run(tmp_path, methods=[attention()], seeds=[1, 2])
-    curve = load_json(artifact_path(tmp_path, "curves", "blobs", "attention", 2, "json"))
+    curve = load_json(beside(tmp_path, "attention", 2, "curves", "json"))
     assert [row["epoch"] for row in curve] == [1, 2, 3]
-    gallery = artifact_path(tmp_path, "galleries", "blobs", "attention", 1, "json")
+    gallery = beside(tmp_path, "attention", 1, "galleries", "json")
     assert load_json(gallery)["rows"]
-    assert not artifact_path(tmp_path, "galleries", "blobs", "attention", 2, "json").exists()
+    assert not beside(tmp_path, "attention", 2, "galleries", "json").exists()
 
 
 def test_a_class_unseen_in_training_gets_probability_zero():

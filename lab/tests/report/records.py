@@ -6,12 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from nearwise_lab.experiments import Record
-from nearwise_lab.experiments.artifacts import (
-    artifact_path,
-    record_folder,
-    save_json,
-    save_predictions,
-)
+from nearwise_lab.experiments.artifacts import record_path, save_json, save_predictions
 from nearwise_lab.results.measures import Predictions
 
 from nearwise.metrics import evaluate_probabilities
@@ -48,13 +43,8 @@ def row(method, seed=0, skill=None, folder=None, **values) -> Record:
     record = replace(blank, **evaluate_probabilities(y, p), **values)
     if folder is not None:
         kept = Predictions(y, p, np.arange(N_TEST), CLASSES)
-        save_predictions(place(folder, record, "predictions", "npz"), kept)
+        save_predictions(record_path(folder, record, "predictions", "npz"), kept)
     return record
-
-
-def place(folder, record, what, suffix):
-    where = record_folder(folder, record)
-    return artifact_path(where, what, record.dataset, record.method, record.seed, suffix)
 
 
 def write(folder: Path, records) -> Path:
@@ -111,9 +101,9 @@ def main_rows(folder, seed):
         details = explained if m == "attention" else {"nll_study": 1.5}
         records.append(row(m, seed, folder=folder, details=details, predict_us_per_row=10.0 + seed))
     attention = next(r for r in records if r.method == "attention")
-    save_json(place(folder, attention, "curves", "json"), history())
-    save_json(place(folder, attention, "maps", "json"), memory_map())
-    save_json(place(folder, attention, "galleries", "json"), gallery())
+    save_json(record_path(folder, attention, "curves", "json"), history())
+    save_json(record_path(folder, attention, "maps", "json"), memory_map())
+    save_json(record_path(folder, attention, "galleries", "json"), gallery())
     for half in ("base-alone", "neighbors-alone"):
         name = f"attention:{half}"
         records.append(row(name, seed, 1.0, folder, preset="v1", part_of="attention"))

@@ -17,30 +17,18 @@ from nearwise_lab.results.measures import Predictions
 FLOAT32_CELLS = 1_000_000
 
 
-def artifact_path(
-    folder: str | Path, what: str, dataset: str, method: str, seed: int, suffix: str
-) -> Path:
-    """Where an artifact of a row lies: folder/what/dataset/method-seedN.suffix."""
-    return Path(folder) / what / _safe(dataset) / f"{_safe(method)}-seed{seed}.{suffix}"
-
-
-def record_folder(folder: str | Path, record: Record) -> Path:
-    """Where the artifacts of a record lie: the results folder itself for a comparison's rows.
-
-    Rows of an experiment have a folder for each preset, experiment and condition, so that
-    ``artifact_path(record_folder(folder, record), ...)`` is the record's own.
-    """
-    if not record.experiment:
-        return Path(folder)
-    noise = f"{record.noise_kind}-{record.noise:g}" if record.noise else ""
-    where = (record.preset, record.experiment, record.condition, noise)
-    return Path(folder, "artifacts", *(_safe(part) for part in where if part))
-
-
 def record_path(folder: str | Path, record: Record, what: str, suffix: str) -> Path:
-    """Where an artifact of a record lies."""
-    where = record_folder(folder, record)
-    return artifact_path(where, what, record.dataset, record.method, record.seed, suffix)
+    """Where an artifact of a record lies: folder/what/dataset/method-seedN.suffix.
+
+    Rows of an experiment have a folder for each preset, experiment and condition.
+    """
+    where = Path(folder)
+    if record.experiment:
+        noise = f"{record.noise_kind}-{record.noise:g}" if record.noise else ""
+        parts = (record.preset, record.experiment, record.condition, noise)
+        where = where.joinpath("artifacts", *(_safe(part) for part in parts if part))
+    name = f"{_safe(record.method)}-seed{record.seed}.{suffix}"
+    return where / what / _safe(record.dataset) / name
 
 
 def keep_json(folder: str | Path, record: Record, what: str, value: Any) -> None:

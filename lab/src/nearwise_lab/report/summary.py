@@ -6,7 +6,7 @@ from typing import Any
 
 from nearwise_lab.comparisons import PairedDifference, paired_difference, rank_methods
 from nearwise_lab.experiments import Record
-from nearwise_lab.experiments.artifacts import artifact_path, load_predictions, record_folder
+from nearwise_lab.experiments.artifacts import load_predictions, record_path
 from nearwise_lab.results.measures import (
     BARS,
     LEVEL,
@@ -112,8 +112,7 @@ class Results:
         row = self._rows.get((dataset, method, seed))
         if self.folder is None or row is None:
             return None
-        where = record_folder(self.folder, row)
-        return artifact_path(where, what, dataset, method, seed, suffix)
+        return record_path(self.folder, row, what, suffix)
 
     def heading(self, dataset: str, words: str, seeds: Sequence[int] = ()) -> str:
         """Title of a figure: what it shows, sizes and seeds."""

@@ -5,12 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 from nearwise_lab.experiments import read_records
-from nearwise_lab.experiments.artifacts import (
-    artifact_path,
-    load_json,
-    load_predictions,
-    record_folder,
-)
+from nearwise_lab.experiments.artifacts import load_json, load_predictions, record_path
 from nearwise_lab.experiments.study import EXPERIMENTS, run_experiment
 from nearwise_lab.experiments.study import session as sessions
 from nearwise_lab.records import METRICS, RecordsError
@@ -56,12 +51,10 @@ def test_main_measures_every_method_and_keeps_what_figures_need(run, tmp_path):
     bound = next(r for r in rows if r.method == "cnn+temperature")
     assert bound.details["epochs"] == 2
     assert 0.1 <= bound.details["chance"] < 0.2  # of ten digits
-    folder = record_folder(tmp_path, attention)
-    where = (attention.dataset, "attention", 0)
-    assert load_predictions(artifact_path(folder, "predictions", *where, "npz")) is not None
-    assert len(load_json(artifact_path(folder, "curves", *where, "json"))) == 2
-    assert load_json(artifact_path(folder, "maps", *where, "json"))["memory"]
-    assert load_json(artifact_path(folder, "galleries", *where, "json"))["classes"]
+    assert load_predictions(record_path(tmp_path, attention, "predictions", "npz")) is not None
+    assert len(load_json(record_path(tmp_path, attention, "curves", "json"))) == 2
+    assert load_json(record_path(tmp_path, attention, "maps", "json"))["memory"]
+    assert load_json(record_path(tmp_path, attention, "galleries", "json"))["classes"]
 
 
 def test_finished_rows_are_not_run_again(run, tmp_path, monkeypatch):

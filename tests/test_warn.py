@@ -25,7 +25,10 @@ def model():
     ), frame
 
 
-@pytest.mark.parametrize("method", ["predict", "explain", "novelty_score", "predict_set", "query"])
+METHODS = ("predict", "explain", "novelty_score", "predict_set", "query", "kneighbors", "keys")
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_warnings_of_new_rows_name_the_line_that_gave_them(model, method):
     fitted, frame = model
     with warnings.catch_warnings(record=True) as caught:

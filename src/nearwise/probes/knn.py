@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.functional import aggregate_labels, distance_weights, uniform_weights
+from nearwise.functional.devices import outside_inference_mode
 from nearwise.memory import IndexName
 from nearwise.metrics import brier
 from nearwise.probes.base import Codes, Probe, Rows, Validation, joined
@@ -85,7 +86,7 @@ class KNNProbe(Probe):
         self.device = device
         self.random_state = random_state
 
-    @torch.inference_mode(False)
+    @outside_inference_mode
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:

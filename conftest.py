@@ -157,7 +157,7 @@ class _Extras:
         named = [self.named.search(str(report.longrepr[2])) for report in skipped]
         counts = Counter(match[1] or match[2] for match in named if match)
         packages = [f"{package} ({n})" for package, n in sorted(counts.items())]
-        if packages:
+        if packages and not self.strict:
             terminalreporter.write_line(
                 "Files and tests skipped for want of a package: "
                 f"{', '.join(packages)}. ./run test-all installs them and runs everything."

@@ -239,25 +239,34 @@ print("done", flush=True)
 def test_kill_9_at_any_moment_loses_no_finished_row(tmp_path):
     rng = np.random.default_rng(0)
     code = SLOW_RUN.format(tests=str(Path(__file__).parent), out=str(tmp_path / "killed"))
-    kills = 0
-    kept_before = 0
+    records = tmp_path / "killed" / "records.jsonl"
+    kills = kept_before = grew = 0
+
+    def size_of(path):
+        return path.stat().st_size if path.exists() else 0
+
     for _ in range(200):
+        known = size_of(records)
         child = subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ
         )
         child.stdout.readline()
+        # Every other kill comes while rows are written, the others while the run starts.
+        while kills % 2 and child.poll() is None and size_of(records) == known:
+            time.sleep(0.01)
         time.sleep(rng.uniform(0.02, 0.25))
         if kills < 20 and child.poll() is None:
             os.kill(child.pid, signal.SIGKILL)
             kills += 1
         child.wait()
-        if (tmp_path / "killed" / "records.jsonl").exists():
+        if records.exists():
             kept = len(read_records(tmp_path / "killed"))
             assert kept >= kept_before
             kept_before = kept
         if child.returncode == 0:
             break
-    assert kills == 20
+        grew += size_of(records) > known
+    assert kills == 20 and grew > 5
     compare(
         [blobs(), blobs("more", seed=1)],
         [bayes(), attention()],

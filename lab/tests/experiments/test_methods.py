@@ -115,10 +115,10 @@ def test_a_wrong_name_gets_the_nearest_guess():
 
 def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "catboost", None)
-    with pytest.raises(ImportError, match=r"pip install nearwise\[peers\]"):
+    with pytest.raises(ImportError, match=r"pip install nearwise-lab\[peers\]"):
         METHODS["catboost"](0, 10, 2)
     monkeypatch.setitem(sys.modules, "pytabkit", None)
-    with pytest.raises(ImportError, match=r'"tabm" needs .* nearwise\[peers-neural\]'):
+    with pytest.raises(ImportError, match=r'"tabm" needs .* nearwise-lab\[peers-neural\]'):
         METHODS["tabm"](0, 10, 2)
 
 

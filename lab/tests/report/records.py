@@ -1,12 +1,13 @@
 """Made-up records of the suite, with predictions, curves, a map and a gallery beside them."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 from nearwise_lab.experiments import Record
 from nearwise_lab.experiments.artifacts import record_path, save_json, save_predictions
+from nearwise_lab.records import as_line
 from nearwise_lab.results.measures import Predictions
 
 from nearwise.metrics import evaluate_probabilities
@@ -49,7 +50,7 @@ def row(method, seed=0, skill=None, folder=None, **values) -> Record:
 
 def write(folder: Path, records) -> Path:
     folder.mkdir(exist_ok=True, parents=True)
-    (folder / "records.jsonl").write_text("".join(r.to_json() + "\n" for r in records))
+    (folder / "records.jsonl").write_text("".join(as_line(asdict(one)) for one in records))
     return folder
 
 

@@ -130,14 +130,17 @@ class _Extras:
 
     def __init__(self, config: pytest.Config) -> None:
         self.strict = config.getoption("all_extras")
+        self.halves: dict[str, str] = {}  # test modules that such an import broke off: its package
 
     def _judge(self, report: Any, call: Any) -> None:
         error = call.excinfo.value if call is not None and call.excinfo else None
         while report.failed and error is not None and not self.strict:
-            package = (getattr(error, "name", None) or "").partition(".")[0]
+            name = getattr(error, "name", None) or ""
+            package = self.halves.get(name) or name.partition(".")[0]
             if isinstance(error, ImportError) and package and find_spec(package) is None:
                 report.outcome = "skipped"
                 report.longrepr = (report.nodeid, None, self.reason + package)
+                self.halves[report.nodeid.removesuffix(".py").replace("/", ".")] = package
             error = error.__cause__ or error.__context__
 
     @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ import warnings
 
 import pandas as pd
 import pytest
+import torch
 
 from nearwise.warn import warn_user
 from tests.classifier.cases import attn_knn, blobs
@@ -54,3 +55,18 @@ def test_what_lies_between_two_frames_of_the_library_is_left_out():
         names["outer"](between)
         here = inspect.currentframe().f_lineno - 1
     assert line_of(caught) == (__file__, here)
+
+
+def test_a_decorator_of_torch_around_a_method_is_left_out_and_one_around_the_caller_is_not(model):
+    fitted, frame = model
+    lines = []
+
+    @torch.no_grad()
+    def caller():
+        torch.no_grad()(fitted.predict)(frame[:3].assign(more=1.0))
+        lines.append(inspect.currentframe().f_lineno - 1)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        caller()
+    assert line_of(caught) == (__file__, lines[0])

@@ -44,6 +44,11 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     while frame is not None:
         beside = str(frame.f_globals.get("__name__")).startswith("nearwise_")
         if beside or frame.f_code.co_filename.startswith(_PACKAGE):
-            outermost = depth
+            outermost = depth + _is_torchs_decorator(frame.f_back)
         frame, depth = frame.f_back, depth + 1
     warnings.warn(message, category, stacklevel=outermost + 2)
+
+
+def _is_torchs_decorator(frame: FrameType | None) -> bool:
+    """Whether a frame is what ``@torch.no_grad()`` and its like put around a function."""
+    return frame is not None and frame.f_globals.get("__name__") == "torch.utils._contextlib"

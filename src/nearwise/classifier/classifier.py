@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
@@ -37,7 +38,6 @@ from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_
 from nearwise.classifier.uncertainty.selective import Selection, check_request
 from nearwise.forking import heed_forks
 from nearwise.functional import Metric
-from nearwise.functional.devices import outside_inference_mode
 from nearwise.functional.threads import one_thread
 from nearwise.memory import MemoryBank
 from nearwise.memory.eviction import check_capacity
@@ -175,7 +175,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def fit(
         self,
         X: Any,
@@ -393,7 +393,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     # --- queries ------------------------------------------------------------------------------
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def query(
         self,
         X: Any = None,
@@ -646,7 +646,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         check_novelty_score(score)
         return self.query(X, views).novelty_p_value(score)
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def keys(self, X: Any, space: str = "features") -> np.ndarray:
         """Keys of rows in one of the spaces that are searched for neighbors.
 
@@ -669,7 +669,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"There is no space {space!r}. Known: {', '.join(found)}.")
         return found[space].numpy()
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
     ) -> Any:
@@ -714,7 +714,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     # --- changes ------------------------------------------------------------------------------
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def add(
         self,
         X: Any,
@@ -748,7 +748,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             )
         return ids.numpy().copy()
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
 
@@ -777,7 +777,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             )
         )
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
         """Give remembered rows other labels among `classes_`; nothing is trained again.
 
@@ -799,7 +799,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             )
         )
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def partial_fit(
         self,
         X: Any,
@@ -870,7 +870,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             model = replace(model, stream=replace(model.stream, declared=True))
         self.fitted_ = model
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def refresh(self) -> Self:
         """Fit again to what is remembered now, with the same seed.
 
@@ -888,7 +888,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     # --- folders ------------------------------------------------------------------------------
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete.
 
@@ -916,7 +916,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             note_folder(self.fitted_, folder, state)
 
     @classmethod
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def load(
         cls,
         folder: str | os.PathLike[str],

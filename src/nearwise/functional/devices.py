@@ -1,31 +1,11 @@
-"""Devices by name, what is fast on them, and the mode of torch in which models are made."""
+"""Devices by name, and what is fast on them."""
 
 import ctypes
-import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
 
 import torch
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def outside_inference_mode(call: Callable[P, R]) -> Callable[P, R]:
-    """Let a function run as if the caller were not in ``torch.inference_mode``.
-
-    What is made in that mode can never be learned from or changed. A frame of ours, where torch's
-    own decorator would be one of torch's: warnings name the line that called it.
-    """
-
-    @functools.wraps(call)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with torch.inference_mode(False):
-            return call(*args, **kwargs)
-
-    return run
 
 
 def choose_device(name: str | torch.device) -> torch.device:

@@ -13,7 +13,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearwise.functional.devices import outside_inference_mode
 from nearwise.functional.set_attention import (
     HAS_BASE,
     LEAST,
@@ -358,7 +357,7 @@ class PretrainedNeighborHead(nn.Module):
 
 
 @cache
-@outside_inference_mode
+@torch.inference_mode(False)
 def shared_head() -> PretrainedNeighborHead:
     """Return the head of the package, loaded once; its weights are not to be changed."""
     return PretrainedNeighborHead.load()

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from nearwise.functional.devices import outside_inference_mode
 from nearwise.memory import IndexName
 from nearwise.nn import HeadOutput, NeighborSet, shared_head
 from nearwise.probes.base import Probe, Rows, Validation, joined
@@ -100,7 +99,7 @@ class AttentionProbe(Probe):
         self.device = device
         self.random_state = random_state
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:

@@ -9,7 +9,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.functional import aggregate_labels, distance_weights, uniform_weights
-from nearwise.functional.devices import outside_inference_mode
 from nearwise.memory import IndexName
 from nearwise.metrics import brier
 from nearwise.probes.base import Codes, Probe, Rows, Validation, joined
@@ -86,7 +85,7 @@ class KNNProbe(Probe):
         self.device = device
         self.random_state = random_state
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 from torch import Tensor
 
-from nearwise.functional.devices import choose_device, outside_inference_mode
+from nearwise.functional.devices import choose_device
 from nearwise.metrics import nll
 from nearwise.probes.base import Probe, Rows, Validation, channel_scale, joined
 
@@ -75,7 +75,7 @@ class LinearProbe(Probe):
         self.device = device
         self.random_state = random_state
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:

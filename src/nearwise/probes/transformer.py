@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nearwise.functional.devices import choose_device, outside_inference_mode
+from nearwise.functional.devices import choose_device
 from nearwise.probes.base import Probe, Rows, Validation, channel_scale
 from nearwise.training import BatchLoss, EngineConfig, train_epochs
 
@@ -120,7 +120,7 @@ class NetworkProbe(Probe):
     def _build(self, X: NDArray[Any], n_classes: int) -> nn.Module:
         """Make the network for rows such as `X`, with first weights drawn from torch's state."""
 
-    @outside_inference_mode
+    @torch.inference_mode(False)
     def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
         """Train the network on X, (n, D), or (n, L, D) for a probe of tokens.
 

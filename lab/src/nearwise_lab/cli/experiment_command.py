@@ -10,7 +10,7 @@ import typer
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
-from nearwise_lab.cli.needs import DataRootOption, lab_command
+from nearwise_lab.cli.needs import ConfigOption, DataRootOption, SetOption, lab_command
 from nearwise_lab.cli.settings_text import parse_seeds, parse_settings, paths_among
 
 if TYPE_CHECKING:
@@ -74,13 +74,8 @@ def experiment(
         Literal["auto", "cpu", "cuda", "mps"],
         typer.Option(help="auto: a GPU if there is one."),
     ] = "auto",
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting to change; may be repeated."),
-    ] = None,
+    config: ConfigOption = None,
+    changes: SetOption = None,
     only: Annotated[
         str | None,
         typer.Option(

@@ -9,7 +9,7 @@ from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import parse_count, split_list
-from nearwise_lab.cli.needs import DataRootOption, lab_command
+from nearwise_lab.cli.needs import ConfigOption, DataRootOption, lab_command
 from nearwise_lab.cli.settings_text import (
     change_settings,
     image_set_name,
@@ -78,9 +78,7 @@ def compare(
             "processors, and one on a GPU.",
         ),
     ] = "auto",
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")
-    ] = None,
+    config: ConfigOption = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(

@@ -11,7 +11,7 @@ from nearwise.cli.console import say, show
 from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
 from nearwise.progress_bar import ProgressBar
-from nearwise_lab.cli.needs import DataRootOption, lab_command
+from nearwise_lab.cli.needs import ConfigOption, DataRootOption, SetOption, lab_command
 from nearwise_lab.cli.settings_text import change_settings, image_set_name, paths_among
 
 if TYPE_CHECKING:
@@ -80,13 +80,8 @@ def train(
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="auto: a GPU if there is one.")
     ] = "auto",
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting to change; may be repeated."),
-    ] = None,
+    config: ConfigOption = None,
+    changes: SetOption = None,
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:

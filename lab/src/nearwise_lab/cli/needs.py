@@ -18,6 +18,11 @@ DataRootOption = Annotated[
         "download).",
     ),
 ]
+ConfigOption = Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting to change; may be repeated."),
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")

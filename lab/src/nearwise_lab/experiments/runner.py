@@ -52,14 +52,14 @@ class Experiment:
         Data sets, presets and weights.
     jobs : callable (say) -> iterable of sequences of Job
         All rows, in the order in which they are made; `say` shows what a job is doing.
-    asked : callable (Record) -> bool
+    belongs : callable (Record) -> bool
         Whether a row of the folder belongs to the request.
     """
 
     settings: dict[str, Any]
     bindings: Sequence[Binding]
     jobs: Callable[[Say], Iterable[Sequence[Job]]]
-    asked: Callable[[Record], bool]
+    belongs: Callable[[Record], bool]
 
 
 def run(experiment: Experiment, out: str | PathLike[str], progress: bool) -> list[Record]:
@@ -77,7 +77,7 @@ def run(experiment: Experiment, out: str | PathLike[str], progress: bool) -> lis
                 bar.expect(len(jobs))
                 for job in jobs:
                     _do(job, folder, bar)
-        return [record for record in folder.records if experiment.asked(record)]
+        return [record for record in folder.records if experiment.belongs(record)]
 
 
 def _do(job: Job, folder: RunFolder, bar: Bar) -> None:

@@ -13,7 +13,7 @@ from nearwise_lab.report.study_report import (
     published_table,
     study_document,
 )
-from nearwise_lab.report.study_said import REPORTED
+from nearwise_lab.report.study_reported import REPORTED
 from nearwise_lab.report.summary import seed_words
 from nearwise_lab.results.measures import mean_with_interval
 

@@ -22,7 +22,14 @@ from nearwise_lab.report.document import (
 from nearwise_lab.report.drawing import ACCENT, INK, LINE_COLORS, Picture, picture, slug
 from nearwise_lab.report.study import EFFICIENCY, Study
 from nearwise_lab.report.study_claims import ATTENTION, Findings, judge_claims
-from nearwise_lab.report.study_said import DATASET, REPORTED, SAID, SOURCE, Reported, defect_notes
+from nearwise_lab.report.study_reported import (
+    DATASET,
+    REPORTED,
+    SAID,
+    SOURCE,
+    Reported,
+    defect_notes,
+)
 from nearwise_lab.report.summary import Results, seed_words
 from nearwise_lab.results.measures import (
     COMPARED,

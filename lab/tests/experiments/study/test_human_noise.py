@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from nearwise_lab.data.sets import CIFAR10_CLASSES
-from nearwise_lab.experiments.study import corrected_tables, run_experiment
-from nearwise_lab.experiments.study.human_noise import human_labels
+from nearwise_lab.experiments.study import corrected, run_experiment
+from nearwise_lab.experiments.study.arms import human_labels
 
 from nearwise.data import Dataset
 
@@ -49,11 +49,8 @@ def run(dataset, tmp_path, root, **changes):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_each_set_of_human_labels_is_a_row_of_every_method(features, tmp_path, root, monkeypatch):
-    every = corrected_tables._short_methods
     cheap = ("uniform", "attention")  # the bag of MLPs takes its time
-    monkeypatch.setattr(
-        corrected_tables, "_short_methods", lambda s: [m for m in every(s) if m.name in cheap]
-    )
+    monkeypatch.setitem(corrected.BESIDE, "label-noise", ((), cheap[:1]))
     records = run(features, tmp_path, root, human_labels=["worse", "aggregate"])
     assert not [r.reason for r in records if r.status != "ok"]
     noise = {(r.noise_kind, r.noise) for r in records}

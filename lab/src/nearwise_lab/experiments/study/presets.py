@@ -9,11 +9,11 @@ from nearwise.names import did_you_mean
 from nearwise.nn.backbones import IMAGENET_MODELS
 from nearwise.training.settings import refuse_unknown
 from nearwise.warn import warn_user
-from nearwise_lab.experiments.study.settings import first_message
 
 CORRECTED = "v1"
 
 NoiseKind = Literal["symmetric", "asymmetric"]
+Views = Literal["mirror-and-crops", "random"]
 
 Defect = Literal[
     "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only",
@@ -198,7 +198,7 @@ class StudyPreset(BaseModel):
     held_out: float = Field(0.1, gt=0, lt=1)
 
     distance_temperature: float = Field(1.0, gt=0)
-    views: Literal["mirror-and-crops", "random"] = "mirror-and-crops"
+    views: Views = "mirror-and-crops"
     ensemble_k: tuple[int, ...] = (5, 10, 20)
     adaptive_k_max: int = Field(50, ge=1)
     sweep_k: tuple[int, ...] = (1, 3, 5, 10, 20, 50)
@@ -405,4 +405,7 @@ def change_preset(
     try:
         return StudyPreset.model_validate(settings | dict(changes))
     except ValidationError as error:
-        raise ValueError(first_message(error)) from None
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        text = fault["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{field}={fault['input']!r}: {text}." if field else text) from None

@@ -11,9 +11,8 @@ from nearwise.classifier.model import memory_views
 from nearwise.classifier.model.row_models import KeyedRows
 from nearwise.data import hold_out
 from nearwise_lab.experiments.runner import Job
-from nearwise_lab.experiments.study.corrected_session import CorrectedSession
-from nearwise_lab.experiments.study.evaluate import Prediction
-from nearwise_lab.experiments.study.jobs import by_method, measured
+from nearwise_lab.experiments.study.evaluate import Prediction, measured
+from nearwise_lab.experiments.study.session import Session
 from nearwise_lab.experiments.study.weightings import (
     WEIGHTINGS,
     Exchange,
@@ -31,53 +30,51 @@ WITH_BASE, WITHOUT_BASE = "with=base", "without=base"
 _HELD_OUT = 0.2  # of a table's training rows, which the pool is fitted to
 
 
-def weights_jobs(session: CorrectedSession) -> list[Job]:
+def weights_jobs(session: Session) -> list[Job]:
     """All weightings with the base in the pool, and without a base anywhere."""
     return [_job(session, WITH_BASE), _job(session, WITHOUT_BASE)]
 
 
-def _job(session: CorrectedSession, condition: str) -> Job:
+def _job(session: Session, condition: str) -> Job:
     has_base = condition == WITH_BASE
     names = (*WEIGHTINGS, *((BASE,) if has_base else ()), CLASSIFIER)
     blanks = tuple(session.blank("weights", name, condition) for name in names)
-    title = f"{session.dataset.name} · v1 · seed {session.seed} · weights · {condition}"
+
+    def say(what: str) -> None:
+        session.say(session.title("weights", condition, what))
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
-        inputs, wanted = session.inputs, by_method(missing)
-        session.say(f"{title} · fit")
-        model, exchange, X_test = _fitted(session, has_base)
-        for name, blank in wanted.items():
-            session.say(f"{title} · {name}")
+        say("fit")
+        model, exchange = _fitted(session, has_base)
+        for blank in missing:
+            name = blank.method
+            say(name)
             if name == CLASSIFIER:
-                found = Weighed(model.predict_proba(X_test), {})
+                found = Weighed(model.predict_proba(session.inputs.X_test), {})
             elif name == BASE:
                 found = base_alone(exchange)
             else:
-                found = weigh(exchange, name, lambda text: session.say(f"{title} · {text}"))
-            prediction = Prediction(name, found.proba, exchange.k, 0.0)
-            yield measured(blank, prediction, inputs, session.out, details=found.details)
+                found = weigh(exchange, name, say)
+            prediction = Prediction(name, found.proba, exchange.k)
+            yield measured(blank, prediction, session.inputs, session.out, details=found.details)
 
-    return Job(title, blanks, make)
+    return Job(session.title("weights", condition), blanks, make)
 
 
-def _fitted(session: CorrectedSession, has_base: bool) -> tuple[Any, Exchange, Any]:
+def _fitted(session: Session, has_base: bool) -> tuple[Any, Exchange]:
     """Fit a classifier, and find the neighbors of rows it has not seen and of the test rows."""
     changes: dict[str, Any] = {} if has_base else {"estimator": None}
-    inputs = session.inputs
-    train, test = (
-        session.dataset.rows(index)[0] for index in (inputs.train_index, inputs.test_index)
-    )
-    y = inputs.given_labels
+    inputs, seed = session.inputs, session.seed
+    X, y = inputs.X_train, inputs.given_labels
     if inputs.is_images:
-        if train.shape[3] == 3:  # a mirrored digit is another digit
+        if X.shape[3] == 3:  # a mirrored digit is another digit
             changes["tta"] = ("flip",)
-        model = session.classifier(**{"checkpoint_dir": session.networks} | changes).fit(train, y)
-        return model, _of_held_out(model, test, session.seed), test
-    memory, fitted = hold_out(inputs.y_train.numpy(), _HELD_OUT, session.seed)
-    model = session.classifier(**changes).fit(_rows(train, memory), y[memory])
+        model = session.classifier(**changes).fit(X, y)
+        return model, _of_held_out(model, inputs.X_test, seed)
+    memory, fitted = hold_out(inputs.y_train.numpy(), _HELD_OUT, seed)
+    model = session.classifier(**changes).fit(_rows(X, memory), y[memory])
     labels = torch.from_numpy(np.searchsorted(model.classes_, y[fitted]))
-    exchange = _of_rows(model, _rows(train, fitted), labels, test, session.seed)
-    return model, exchange, test
+    return model, _of_rows(model, _rows(X, fitted), labels, inputs.X_test, seed)
 
 
 def _rows(X: Any, positions: np.ndarray) -> Any:

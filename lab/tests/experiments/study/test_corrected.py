@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from nearwise_lab.experiments.artifacts import record_path
-from nearwise_lab.experiments.study import corrected, run_experiment, settings
+from nearwise_lab.experiments.study import corrected, settings
 from nearwise_lab.experiments.study.key_space import KeySpace
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier
@@ -56,24 +56,11 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
 
 
 @pytest.fixture
-def run(digits, quick, tmp_path):
-    """Give a function that runs the corrected method on digits."""
+def run(run, digits, quick):
+    """Give a function that runs an experiment with the corrected method on digits."""
     known = ("max_rows", "max_test_rows", "noise_rates", "tail_ratios")
     config = {name: quick[name] for name in known} | {"sweep_k": [1, 5], "train": {"epochs": 2}}
-
-    def call(name, **changes):
-        return run_experiment(
-            name,
-            digits,
-            "v1",
-            [0],
-            tmp_path,
-            config={**config, **changes},
-            device="cpu",
-            progress=False,
-        )
-
-    return call
+    return lambda name: run(name, digits, "v1", config=config)
 
 
 @pytest.fixture

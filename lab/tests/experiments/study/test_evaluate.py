@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from nearwise_lab.experiments.network import fit_temperature
-from nearwise_lab.experiments.study import evaluate as evaluation
-from nearwise_lab.experiments.study import findings, fit_hyperbola
+from nearwise_lab.experiments.study import findings, fit_hyperbola, replay
 from nearwise_lab.experiments.study.efficiency import (
     EfficiencySize,
     index_names,
@@ -48,13 +47,8 @@ def test_every_method_gives_probabilities(predictions):
 
 def test_one_search_serves_all_methods_and_one_more_each_view(trained, monkeypatch):
     searches = []
-    real = evaluation.look_up
-
-    def counted(*args):
-        searches.append(args[3])
-        return real(*args)
-
-    monkeypatch.setattr(evaluation, "look_up", counted)
+    real = replay.look_up
+    monkeypatch.setattr(replay, "look_up", lambda *a: searches.append(a[3]) or real(*a))
     list(evaluate_run(trained, NEIGHBOR_METHODS))
     assert searches == [30, *[trained.preset.n_neighbors] * 4]
 
@@ -69,7 +63,7 @@ def test_uniform_is_the_share_of_the_nearest_labels(trained, predictions):
 
 def test_other_memory_labels_change_the_vote_and_nothing_else(trained, predictions):
     shifted = Memory(trained.memory.keys, (trained.memory.labels + 1) % 10)
-    changed = {p.method: p for p in evaluate_run(trained, ["uniform"], shifted)}
+    changed = {p.method: p for p in evaluate_run(replace(trained, memory=shifted), ["uniform"])}
     np.testing.assert_allclose(
         changed["uniform"].proba, np.roll(predictions["uniform"].proba, 1, axis=1), atol=1e-7
     )

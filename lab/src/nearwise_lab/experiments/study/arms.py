@@ -48,18 +48,11 @@ _PLAUSIBLE = 0.6  # a larger share of wrong labels means that the rows are in an
 
 @dataclass(frozen=True)
 class Case:
-    """One condition of an experiment.
+    """One condition of an experiment; `condition`, `noise` and `noise_kind` are as in `Record`.
 
-    Attributes
-    ----------
-    condition, noise, noise_kind
-        As in `Record`.
-    changes : dict
-        Of the preset or, with "v1", of the classifier.
-    rows : callable
-        Makes the training rows from those of the data set.
-    in_memory : str
-        Condition under which the memory alone has these rows; empty where there is none.
+    `changes` are of the preset or, with "v1", of the classifier; `rows` makes the training rows
+    from those of the data set. `in_memory` is the condition under which the memory alone has these
+    rows; empty where there is none.
     """
 
     condition: str = ""

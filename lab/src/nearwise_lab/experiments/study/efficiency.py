@@ -98,14 +98,7 @@ def random_keys(size: EfficiencySize, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def measure_index(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) -> dict[str, Any]:
-    """Build one of `INDEXES`, search it, and compare with an exact search.
-
-    Returns
-    -------
-    finding : dict
-        index, n_rows, dim, n_queries, k, build_seconds, search_seconds, search_ms_per_query, and
-        recall (share of the true nearest k that are found).
-    """
+    """Build one of `INDEXES`, search it, and compare with an exact search."""
     kind, metric = INDEXES[name]
     index = make_index(kind, metric, len(keys))  # type: ignore[arg-type]
     start = time.perf_counter()
@@ -128,12 +121,7 @@ def measure_index(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) ->
 def measure_weighting(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) -> dict[str, Any]:
     """Time one of `WEIGHTINGS` of neighbors that are found already, until votes are counted.
 
-    Labels and first weights are drawn and do not change the time.
-
-    Returns
-    -------
-    finding : dict
-        n_rows, dim, n_queries, k, weigh_us_per_query (the median of seven repeats).
+    The median of seven repeats; labels and first weights are drawn, and do not change the time.
     """
     found, times = topk_neighbors(queries, keys, n_neighbors), []
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -12,15 +12,7 @@ from torch import Tensor
 
 from nearwise.functional import distance_weights, uniform_weights
 from nearwise_lab.experiments.study.inputs import StudyInputs, study_views
-from nearwise_lab.experiments.study.model import (
-    Found,
-    Memory,
-    attention_vote,
-    attention_weights,
-    look_up,
-    to_numpy,
-    vote,
-)
+from nearwise_lab.experiments.study.model import Found, to_numpy
 from nearwise_lab.experiments.study.replay import TrainedRun
 from nearwise_lab.experiments.trial import scored
 from nearwise_lab.nn.adaptive_k import entropy_adaptive_k, nearest_mask
@@ -35,20 +27,11 @@ STUDY_NLL_CLIP = 1e-9
 
 @dataclass(frozen=True)
 class Prediction:
-    """One method's answer.
+    """One method's probabilities (n_test, n_classes), float64, and the neighbors it consulted.
 
-    Attributes
-    ----------
-    method : str
-    proba : float64 ndarray of shape (n_test, n_classes)
-        Rows sum to 1.
-    k : int or None
-        Neighbors consulted.
-    seconds : float
-        Encoding, searching and weighing of all test rows; what methods share counts for each.
-        0 where it was not measured.
-    encoding_seconds : float
-        The part of `seconds` that encoding takes, however the neighbors are weighed.
+    `seconds` are of encoding, searching and weighing all test rows (what methods share counts for
+    each), 0 where they were not measured; `encoding_seconds` are the part that is the same however
+    the neighbors are weighed.
     """
 
     method: str
@@ -58,32 +41,27 @@ class Prediction:
     encoding_seconds: float = 0.0
 
 
-def evaluate_run(
-    run: TrainedRun, methods: Sequence[str], memory: Memory | None = None
-) -> Iterator[Prediction]:
+def evaluate_run(run: TrainedRun, methods: Sequence[str]) -> Iterator[Prediction]:
     """Evaluate some of `NEIGHBOR_METHODS` on the test rows, all from one search.
 
-    `memory` is what is remembered, where it differs from what the run was trained with. The views
-    of test-time augmentation are only searched where it is used.
+    The views of test-time augmentation are only searched where it is used.
     """
-    memory = run.memory if memory is None else memory
     preset = run.preset
-    k = min(preset.n_neighbors, len(memory.keys))
-    k_max = max(k, *preset.ensemble_k, preset.adaptive_k_max)
-    found = look_up(run.model, run.inputs.x_test, memory, k_max, preset.precision)
+    k = min(preset.n_neighbors, len(run.memory.keys))
+    found = run.find(run.inputs.x_test, max(k, *preset.ensemble_k, preset.adaptive_k_max))
     near = found.nearest(k)
     for method in methods:
         start, asked = time.perf_counter(), k
         if method == TTA:
-            proba = _augmented(run, near, memory)
+            proba = _augmented(run, near)
         elif method == "attention+k-ensemble":
             sizes = sorted({min(size, found.indices.shape[1]) for size in preset.ensemble_k})
-            parts = [attention_vote(run.model, found.nearest(size), memory) for size in sizes]
+            parts = [run.vote(found.nearest(size)) for size in sizes]
             proba, asked = torch.stack(parts).mean(dim=0), sizes[-1]
         elif method == "attention+adaptive-k":
-            proba, asked = _adaptive(run, found, memory)
+            proba, asked = _adaptive(run, found)
         else:
-            proba = _plain(run, method, near, memory)
+            proba = _plain(run, method, near)
         proba64 = to_numpy(proba)
         seconds = found.seconds + time.perf_counter() - start
         yield Prediction(method, proba64, asked, seconds, found.seconds - found.search_seconds)
@@ -94,44 +72,36 @@ def sweep(run: TrainedRun, sizes: Sequence[int]) -> Iterator[Prediction]:
 
     Sizes beyond the memory are left out.
     """
-    memory = run.memory
-    sizes = [k for k in sorted(set(sizes)) if k <= len(memory.keys)]
-    found = look_up(run.model, run.inputs.x_test, memory, sizes[-1], run.preset.precision)
+    sizes = [k for k in sorted(set(sizes)) if k <= len(run.memory.keys)]
+    found = run.find(run.inputs.x_test, sizes[-1])
     for k in sizes:
         for method in SHORT_METHODS:
             start = time.perf_counter()
-            proba = to_numpy(_plain(run, method, found.nearest(k), memory))
+            proba = to_numpy(_plain(run, method, found.nearest(k)))
             yield Prediction(method, proba, k, found.seconds + time.perf_counter() - start)
 
 
-def _plain(run: TrainedRun, method: str, near: Found, memory: Memory) -> Tensor:
+def _plain(run: TrainedRun, method: str, near: Found) -> Tensor:
     if method == "attention":
-        return attention_vote(run.model, near, memory)
-    weights = (
-        uniform_weights(near.distances)
-        if method == "uniform"
-        else distance_weights(near.distances, run.preset.distance_temperature)
-    )
-    return vote(weights, memory.labels[near.indices], run.model.n_classes)
+        return run.vote(near)
+    if method == "uniform":
+        return run.vote(near, uniform_weights(near.distances))
+    return run.vote(near, distance_weights(near.distances, run.preset.distance_temperature))
 
 
-def _augmented(run: TrainedRun, original: Found, memory: Memory) -> Tensor:
+def _augmented(run: TrainedRun, original: Found) -> Tensor:
     """Mean of the probabilities of the original and four changed views."""
-    total = attention_vote(run.model, original, memory)
     views = study_views(run.inputs.x_test, run.inputs.seed, run.preset.views)
-    for view in views:
-        k = original.indices.shape[1]
-        found = look_up(run.model, view, memory, k, run.preset.precision)
-        total = total + attention_vote(run.model, found, memory)
-    return total / (1 + len(views))
+    votes = [run.vote(run.find(view, original.indices.shape[1])) for view in views]
+    return torch.stack([run.vote(original), *votes]).mean(dim=0)
 
 
-def _adaptive(run: TrainedRun, found: Found, memory: Memory) -> tuple[Tensor, int]:
+def _adaptive(run: TrainedRun, found: Found) -> tuple[Tensor, int]:
     """Apply the entropy rule: weights over k_max decide how many of the nearest are used."""
     wide = found.nearest(run.preset.adaptive_k_max)
-    sizes = entropy_adaptive_k(attention_weights(run.model, wide, memory))
+    sizes = entropy_adaptive_k(run.weights(wide))
     mask = nearest_mask(sizes, wide.indices.shape[1])
-    return attention_vote(run.model, wide, memory, mask), round(float(sizes.float().mean()))
+    return run.vote(wide, run.weights(wide, mask)), round(float(sizes.float().mean()))
 
 
 def study_nll(y: np.ndarray, proba: np.ndarray) -> float:

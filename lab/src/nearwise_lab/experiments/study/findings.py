@@ -12,13 +12,7 @@ from torch import Tensor
 
 from nearwise.functional import topk_neighbors
 from nearwise_lab.experiments.study.inputs import StudyInputs, as_images
-from nearwise_lab.experiments.study.model import (
-    attention_vote,
-    attention_weights,
-    look_up,
-    training_neighbors,
-    unit,
-)
+from nearwise_lab.experiments.study.model import training_neighbors, unit
 from nearwise_lab.experiments.study.replay import TrainedRun
 from nearwise_lab.results.gallery import make_gallery
 from nearwise_lab.results.measures import Predictions
@@ -64,7 +58,7 @@ def fit_hyperbola(sizes: Sequence[int], errors: Sequence[float]) -> HyperbolaFit
 
 def error_against_k(run: TrainedRun) -> dict[str, Any]:
     """`error_curve` of a replay's test rows."""
-    found = _test_neighbors(run, CURVE_SIZES[-1])
+    found = run.find(run.inputs.x_test, CURVE_SIZES[-1])
     labels = run.memory.labels[found.indices].cpu()
     return error_curve(labels, run.inputs.y_test, len(run.memory.keys), run.inputs.n_classes)
 
@@ -105,12 +99,11 @@ def leak(run: TrainedRun) -> dict[str, float]:
     finding: dict[str, float] = {}
     for name, leave in (("with", False), ("without", True)):
         found = training_neighbors(memory.keys, k, leave_self_out=leave)
-        proba = attention_vote(run.model, found, memory)
+        proba = run.vote(found)
         rows = torch.arange(len(proba), device=proba.device)
         finding[f"knn_loss_{name}_self"] = float(-proba[rows, memory.labels].log().mean())
         if not leave:
-            weights = attention_weights(run.model, found, memory)
-            on_self = (weights * (found.indices == rows[:, None])).sum(dim=1)
+            on_self = (run.weights(found) * (found.indices == rows[:, None])).sum(dim=1)
             finding["self_weight"] = float(on_self.mean())
             finding["self_weight_error"] = float(on_self.std() / math.sqrt(len(on_self)))
             finding["even_share"] = 1 / found.indices.shape[1]
@@ -129,8 +122,8 @@ def collapse(run: TrainedRun) -> dict[str, float]:
         attention_entropy over log k.
     """
     memory, k = run.memory, run.preset.n_neighbors
-    found = _test_neighbors(run, k)
-    weights = attention_weights(run.model, found, memory)
+    found = run.find(run.inputs.x_test, k)
+    weights = run.weights(found)
     entropy = float(torch.special.entr(weights).sum(dim=1).mean())
     remembered = training_neighbors(memory.keys, k, leave_self_out=True).indices
     alike = memory.labels[remembered] == memory.labels[:, None]
@@ -159,7 +152,7 @@ def sphere(run: TrainedRun) -> dict[str, Any]:
     length for the order.
     """
     norms, k = run.memory.keys.norm(dim=1), min(run.preset.n_neighbors, len(run.memory.keys))
-    query, keys = unit(_test_neighbors(run, 1).query), unit(run.memory.keys)
+    query, keys = unit(run.find(run.inputs.x_test, 1).query), unit(run.memory.keys)
     by_distance = topk_neighbors(query, keys, k, metric="euclidean").indices
     by_product = topk_neighbors(query, keys, k, metric="inner_product").indices
     return {
@@ -198,10 +191,6 @@ def classifier_findings(model: Any, inputs: StudyInputs) -> dict[str, dict[str, 
     }
 
 
-def _test_neighbors(run: TrainedRun, k: int, rows: slice = slice(None)) -> Any:
-    return look_up(run.model, run.inputs.x_test[rows], run.memory, k, run.preset.precision)
-
-
 def memory_map(run: TrainedRun) -> dict[str, Any]:
     """Two principal components of up to 1000 remembered and as many test keys, for a figure.
 
@@ -211,7 +200,7 @@ def memory_map(run: TrainedRun) -> dict[str, Any]:
         memory and test: lists of [x, y]; memory_label and test_label: class positions; classes;
         explained: share of the keys' variance in the two components.
     """
-    asked = _test_neighbors(run, 1, slice(_MAP_ROWS)).query.cpu()
+    asked = run.find(run.inputs.x_test[:_MAP_ROWS], 1).query.cpu()
     keys, labels = unit(run.memory.keys).cpu(), run.memory.labels.cpu()
     return _drawn_map(keys, labels, asked, run.inputs)
 
@@ -275,11 +264,8 @@ class Explained:
     def explain(self, images: np.ndarray) -> list[Any]:
         """Neighbors of images (n, h, w, c), each with its weight and its pixels."""
         run, inputs = self.run, self.run.inputs
-        rows = torch.from_numpy(images).permute(0, 3, 1, 2)
-        found = look_up(run.model, rows, run.memory, run.preset.n_neighbors, run.preset.precision)
-        parts = (
-            found.indices, found.distances.sqrt(), attention_weights(run.model, found, run.memory),
-        )  # fmt: skip
+        found = run.find(torch.from_numpy(images).permute(0, 3, 1, 2), run.preset.n_neighbors)
+        parts = found.indices, found.distances.sqrt(), run.weights(found)
         labels = run.memory.labels.cpu()
         return [
             SimpleNamespace(

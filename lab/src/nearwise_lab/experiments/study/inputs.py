@@ -28,21 +28,17 @@ class StudyInputs:
 
     Attributes
     ----------
-    dataset : Dataset
-        Where the rows come from.
     seed : int
         The run's seed (of batches, starting weights and noise).
     x_train, x_test : Tensor
         uint8 images (n, c, h, w), or float32 columns (n, F): standardised on the training rows,
         categories one-hot.
     y_train, y_test : int64 Tensor of shape (n,)
-        Class positions in `classes`; those of the training rows may be noisy.
-    train_index, test_index : int64 ndarray
+        Class positions in `classes`, which are sorted; those of the training rows may be noisy.
+    train_index, test_index : int64 ndarray of shape (n,)
         Row positions in the data set.
     held_out : bool Tensor of shape (n_train,)
         Training rows that the parametric upper bound does not train on.
-    classes : ndarray of shape (n_classes,)
-        Sorted.
     """
 
     dataset: Dataset

@@ -28,16 +28,10 @@ TEMPERATURES = (*TEMPERATURE_GRID, 1.0)  # in the unit of squared L2 distances
 
 @dataclass(frozen=True)
 class KeySpace:
-    """Keys of unit length of a network: remembered rows, rows held out for tuning, test rows.
+    """Keys (n, dim) of a network: remembered rows, rows held out for tuning, test rows.
 
-    Attributes
-    ----------
-    memory, held_out, test : Tensor of shape (n, dim)
-    memory_labels, held_out_labels : int64 Tensor of shape (n,)
-        Positions in `classes`.
-    classes : ndarray of shape (n_classes,)
-    head : tuple of float64 ndarrays of shape (n, n_classes), optional
-        Probabilities that the network's head gives the rows held out and the test rows.
+    They have unit length; labels (n,) are positions in `classes`. `head`: probabilities
+    (n, n_classes) that the network's head gives the rows held out and the test rows.
     """
 
     memory: Tensor

@@ -237,11 +237,3 @@ def attention_weights(
         neighbors = memory.keys[found.indices[rows]]
         parts.append(model.weigh(found.query[rows], neighbors, found.distances[rows], kept))
     return torch.cat(parts)
-
-
-def attention_vote(
-    model: StudyModel, found: Found, memory: Memory, mask: Tensor | None = None
-) -> Tensor:
-    """Class probabilities (n, C) by learned attention over found neighbors."""
-    weights = attention_weights(model, found, memory, mask)
-    return vote(weights, memory.labels[found.indices], model.n_classes)

@@ -22,7 +22,7 @@ from nearwise_lab.experiments.study.model import (
     Found,
     Memory,
     StudyModel,
-    attention_vote,
+    attention_weights,
     encode,
     look_up,
     make_model,
@@ -56,16 +56,12 @@ class TrainedRun:
     Attributes
     ----------
     model : StudyModel
-        With the weights of its best epoch, in eval mode.
+        With the weights of `best_epoch` (by the accuracy on the test rows, as there), in eval mode.
     memory : Memory
         Keys of a clean pass over the training rows, and their labels.
-    inputs : StudyInputs
-    preset : StudyPreset
     history : list of dict
         One record per epoch: stage, epoch, train_loss, parts (knn, entropy, contrastive, ce),
         knn_clean, attention_entropy (nats), temperatures, lr, test_accuracy, seconds.
-    best_epoch : int
-        Epoch of the best accuracy on the test rows, as there.
     """
 
     model: StudyModel
@@ -79,6 +75,19 @@ class TrainedRun:
     def seconds(self) -> float:
         """Training time in seconds, breaks left out."""
         return float(sum(record["seconds"] for record in self.history))
+
+    def find(self, rows: Tensor, k: int) -> Found:
+        """Encode rows and find their nearest `k` (or all) remembered rows, timed."""
+        return look_up(self.model, rows, self.memory, k, self.preset.precision)
+
+    def weights(self, found: Found, mask: Tensor | None = None) -> Tensor:
+        """Learned weights (n, k) of found neighbors; True in `mask` keeps a neighbor."""
+        return attention_weights(self.model, found, self.memory, mask)
+
+    def vote(self, found: Found, weights: Tensor | None = None) -> Tensor:
+        """Class probabilities (n, C) by found neighbors under weights, else the learned ones."""
+        weights = self.weights(found) if weights is None else weights
+        return vote(weights, self.memory.labels[found.indices], self.model.n_classes)
 
 
 def run_digest(inputs: StudyInputs, preset: StudyPreset) -> str:
@@ -101,18 +110,9 @@ def train_replay(
     The neighbors of every training row are found in the training memory, the row itself
     included unless `preset.leave_self_out`, and used until the next refresh. AdamW trains the
     embedder at a tenth of the attention's rate, with warm-up, cosine and clipping as set. The
-    epoch with the best accuracy on the test rows is kept.
-
-    Parameters
-    ----------
-    inputs : StudyInputs
-    preset : StudyPreset
-    device : torch.device or str, default="cpu"
-    checkpoint : path of a folder, optional
-        Written at the end of every epoch; where it exists the run goes on from it, to the same
-        result as an unbroken one. A finished run is read back.
-    progress : callable, optional
-        Called with each epoch's record.
+    epoch with the best accuracy on the test rows is kept. The folder `checkpoint` is written after
+    every epoch; where it exists the run goes on from it, to the same result as an unbroken one.
+    `progress` gets each epoch's record.
 
     Raises
     ------
@@ -278,7 +278,9 @@ class ReplayObjective(Objective):
         """Accuracy on the test rows, as there."""
         memory, preset, inputs = self.clean_memory(), self.preset, self.inputs
         found = look_up(self.study, inputs.x_test, memory, preset.n_neighbors, preset.precision)
-        guess = attention_vote(self.study, found, memory).argmax(dim=1).cpu()
+        weights = attention_weights(self.study, found, memory)
+        labels = memory.labels[found.indices]
+        guess = vote(weights, labels, self.study.n_classes).argmax(dim=1).cpu()
         return {"test_accuracy": float((guess == inputs.y_test).float().mean())}
 
     def record(self, epoch: dict[str, Any]) -> dict[str, Any]:

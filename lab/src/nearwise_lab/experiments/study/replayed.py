@@ -111,14 +111,14 @@ def _evaluation(session: Session, experiment: str, case: Case, *, in_memory: boo
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
         wanted = {record.method: record for record in missing}
-        inputs, memory = case.rows(session.inputs), None
+        inputs = case.rows(session.inputs)
         preset = change_preset(session.preset, case.changes)
         run = session.replay(session.inputs if in_memory else inputs, preset)
         if in_memory:
             kept = torch.from_numpy(np.isin(session.inputs.train_index, inputs.train_index))
             keys = run.memory.keys[kept.to(run.memory.keys.device)]
-            memory = Memory(keys, inputs.y_train.to(keys.device))
-        for prediction in evaluate_run(run, [*wanted], memory):
+            run = replace(run, memory=Memory(keys, inputs.y_train.to(keys.device)))
+        for prediction in evaluate_run(run, [*wanted]):
             extra: dict[str, Any] = {"fit_seconds": run.seconds}
             attends = prediction.method == "attention"
             if attends and not in_memory:

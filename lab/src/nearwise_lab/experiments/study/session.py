@@ -22,23 +22,10 @@ from nearwise_lab.records import Record
 class Session:
     """What the experiments of one seed share.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    preset : StudyPreset
-        Of a replay; of "v1" its rows and grids.
-    parameters : dict or None
-        Parameters and settings of `AttnKNNClassifier`; None replays the study.
-    seed : int
-    out : Path
-        Results folder; its folder "checkpoints" holds what is trained, named by what decides it.
-    device : torch.device
-    facts : dict
-        versions, hardware and command of every record.
-    say : callable
-        Shows a line of progress.
-    data_root : path, optional
-        Where human labels are looked for.
+    `parameters` are those of `AttnKNNClassifier` (None replays the study), `preset` is that of a
+    replay, or has the rows and grids of "v1". `out` is the results folder; its folder "checkpoints"
+    holds what is trained, named by what decides it. `facts` belong to every record, `say` shows a
+    line of progress, and human labels are looked for in `data_root`.
     """
 
     dataset: Dataset

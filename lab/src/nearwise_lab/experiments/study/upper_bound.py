@@ -28,16 +28,9 @@ def upper_bound_names(is_images: bool) -> tuple[str, str]:
 
 
 class UpperBound(NamedTuple):
-    """A trained upper bound.
+    """A trained upper bound: a record per epoch, and its probabilities (n_test, n_classes).
 
-    Attributes
-    ----------
-    history : list of dict
-        One record per epoch.
-    temperature : float
-        Fitted on the held-out rows, which were not trained on.
-    proba, tempered : float64 ndarray of shape (n_test, n_classes)
-        Before and after the temperature.
+    Its temperature is fitted on the held-out rows, which were not trained on.
     """
 
     history: list[dict[str, Any]]

@@ -12,13 +12,13 @@ from nearwise.classifier.model.row_models import KeyedRows
 from nearwise.data import hold_out
 from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.evaluate import Prediction, measured
+from nearwise_lab.experiments.study.inputs import StudyInputs
 from nearwise_lab.experiments.study.session import Session
 from nearwise_lab.experiments.study.weightings import (
     WEIGHTINGS,
     Exchange,
     View,
     Weighed,
-    Weights,
     base_alone,
     own_weights,
     weigh,
@@ -45,7 +45,7 @@ def _job(session: Session, condition: str) -> Job:
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
         say("fit")
-        model, exchange = _fitted(session, has_base)
+        model, exchange = _fitted(session, session.inputs, has_base)
         for blank in missing:
             name = blank.method
             say(name)
@@ -61,71 +61,54 @@ def _job(session: Session, condition: str) -> Job:
     return Job(session.title("weights", condition), blanks, make)
 
 
-def _fitted(session: Session, has_base: bool) -> tuple[Any, Exchange]:
+def _fitted(session: Session, inputs: StudyInputs, has_base: bool) -> tuple[Any, Exchange]:
     """Fit a classifier, and find the neighbors of rows it has not seen and of the test rows."""
     changes: dict[str, Any] = {} if has_base else {"estimator": None}
-    inputs, seed = session.inputs, session.seed
     X, y = inputs.X_train, inputs.given_labels
     if inputs.is_images:
         if X.shape[3] == 3:  # a mirrored digit is another digit
             changes["tta"] = ("flip",)
         model = session.classifier(**changes).fit(X, y)
-        return model, _of_held_out(model, inputs.X_test, seed)
-    memory, fitted = hold_out(inputs.y_train.numpy(), _HELD_OUT, seed)
-    model = session.classifier(**changes).fit(_rows(X, memory), y[memory])
-    labels = torch.from_numpy(np.searchsorted(model.classes_, y[fitted]))
-    return model, _of_rows(model, _rows(X, fitted), labels, inputs.X_test, seed)
+        fitted, labels = _held_out_views(model.fitted_.predictor)
+    else:
+        memory, others = hold_out(inputs.y_train.numpy(), _HELD_OUT, session.seed)
+        model = session.classifier(**changes).fit(_rows(X, memory), y[memory])
+        fitted = _views(model, _rows(X, others))
+        labels = torch.from_numpy(np.searchsorted(model.classes_, y[others]))
+    return model, _exchange(model, fitted, labels, inputs.X_test, session.seed)
 
 
 def _rows(X: Any, positions: np.ndarray) -> Any:
     return X.iloc[positions] if hasattr(X, "iloc") else X[positions]
 
 
-def _of_held_out(model: Any, test: Any, seed: int) -> Exchange:
-    """Of a classifier that holds rows out, which are remembered and left out of their neighbors."""
+def _exchange(model: Any, fitted: list[View], labels: Tensor, test: Any, seed: int) -> Exchange:
+    predictor, of_test = model.fitted_.predictor, _views(model, test)
+    own = [
+        [own_weights(predictor.head, view.spaces) for view in views] for views in (fitted, of_test)
+    ]
+    bank, n_spaces = predictor.views.bank, len(fitted[0].spaces)
+    memory = [bank.keys[spec.name] for spec in predictor.views.specs][:n_spaces]
+    return Exchange(fitted, of_test, labels, predictor.prior, memory, (own[0], own[1]), seed)
+
+
+def _views(model: Any, X: Any) -> list[View]:
+    """Give the views of rows that the classifier has not seen."""
     predictor = model.fitted_.predictor
+    return [_view(predictor, predictor.row_models(rows)) for rows in model.fitted_.encoded(X)]
+
+
+def _held_out_views(predictor: Any) -> tuple[list[View], Tensor]:
+    """Give views and labels of rows held out: remembered, and left out of their neighbors."""
     views, bank = predictor.judged_views, predictor.views.bank
     positions = torch.nonzero(predictor.judged)[:, 0]
-    keyed = [_known(predictor, positions)] if views is None else views.keyed
-    fitted = [_view(predictor, one, positions) for one in keyed]
-    of_test = [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, test)]
-    own = [own_weights(predictor.head, view.spaces) for view in fitted]
-    return _exchange(predictor, (fitted, of_test), bank.labels[positions], own, seed)
-
-
-def _known(predictor: Any, positions: Tensor) -> KeyedRows:
-    bank = predictor.views.bank
-    base = bank.columns[memory_views.BASE][positions] if predictor.has_base else None
-    return KeyedRows({name: keys[positions] for name, keys in bank.keys.items()}, base)
-
-
-def _of_rows(model: Any, X: Any, labels: Tensor, test: Any, seed: int) -> Exchange:
-    """Of a classifier that has not seen the rows X."""
-    predictor = model.fitted_.predictor
-    fitted, views = (
-        [_view(predictor, predictor.row_models(rows)) for rows in _encoded(model, some)]
-        for some in (X, test)
-    )
-    own = [own_weights(predictor.head, view.spaces) for view in fitted]
-    return _exchange(predictor, (fitted, views), labels, own, seed)
-
-
-def _encoded(model: Any, X: Any) -> list[Any]:
-    views: list[Any] = model.fitted_.encoded(X)
-    return views
-
-
-def _exchange(
-    predictor: Any,
-    views: tuple[list[View], list[View]],
-    labels: Tensor,
-    own: list[Weights],
-    seed: int,
-) -> Exchange:
-    bank, n_spaces = predictor.views.bank, len(views[0][0].spaces)
-    memory = [bank.keys[spec.name] for spec in predictor.views.specs][:n_spaces]
-    of_test = [own_weights(predictor.head, view.spaces) for view in views[1]]
-    return Exchange(*views, labels, predictor.prior, memory, (own, of_test), seed)
+    if views is not None:
+        keyed = views.keyed
+    else:
+        base = bank.columns[memory_views.BASE][positions] if predictor.has_base else None
+        keys = {name: keys[positions] for name, keys in bank.keys.items()}
+        keyed = [KeyedRows(keys, base)]
+    return [_view(predictor, one, positions) for one in keyed], bank.labels[positions]
 
 
 def _view(predictor: Any, keyed: Any, positions: Tensor | None = None) -> View:

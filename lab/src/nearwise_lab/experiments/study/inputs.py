@@ -65,8 +65,8 @@ class StudyInputs:
     @property
     def sizes(self) -> dict[str, int]:
         """Sizes as fields of a record."""
-        names = ("n_train", "n_test", "n_classes")
-        return dict(zip(names, map(len, (self.y_train, self.y_test, self.classes)), strict=True))
+        n_train, n_test = len(self.y_train), len(self.y_test)
+        return {"n_train": n_train, "n_test": n_test, "n_classes": self.n_classes}
 
     @property
     def X_train(self) -> Any:

@@ -112,12 +112,9 @@ def _noisy(where: str, kind: str, method: str = "", reference: str = "", key: st
     """Attention at the highest rate of noise against none, or two methods at that rate."""
 
     def find(study: Study, dataset: str, preset: str) -> Answer:
-        places = [
-            p
-            for p in study.places(dataset, "label-noise", preset)
-            if p.condition == f"where={where}" and (not p.noise or p.noise_kind == kind)
-        ]
-        places.sort(key=lambda p: p.noise)
+        places = sorted(study.places(dataset, "label-noise", preset), key=lambda p: p.noise)
+        places = [p for p in places if p.condition == f"where={where}"]
+        places = [p for p in places if not p.noise or p.noise_kind == kind]
         if not places or places[0].noise or not places[-1].noise:
             return []
         worst = places[-1]
@@ -133,9 +130,8 @@ def _rarest(name: str) -> Find:
     """Attention at the smallest ratio of class sizes, `name` in conditions, against the even."""
 
     def find(study: Study, dataset: str, preset: str) -> Answer:
-        places = [p for p in study.places(dataset, "long-tail", preset) if p.number is not None]
+        places = study.places(dataset, "long-tail", preset)
         places = [p for p in places if p.condition.startswith(f"{name}=")]
-        places.sort(key=lambda p: p.number or 0)
         if len(places) < 2:
             return []
         return _between(study, dataset, places[0], places[-1], places[0].label)
@@ -178,22 +174,16 @@ def _collapse(study: Study, dataset: str, preset: str) -> Answer:
         return [Evidence(float(np.mean(excess)), note=note, cap="not judged")]
     gaps = [errors[seed] - (1 - right[seed]) for seed in seeds]
     note = f"purity of the memory minus accuracy; ECE minus the error {np.mean(gaps):+.3f}"
-    rows = _accuracy_over_rows(results, dataset, seeds[0]) if len(seeds) == 1 else None
-    interval = None if rows is None else (pure[seeds[0]] - rows[1], pure[seeds[0]] - rows[0])
+    kept, interval = results.predictions(dataset, ATTENTION, seeds[0]), None
+    if len(seeds) == 1 and kept is not None:
+        rows = bootstrap_interval(
+            lambda y, proba: accuracy(y, np.argmax(proba, axis=1)), kept.y, kept.proba,
+            n_resamples=_RESAMPLES,
+        )  # fmt: skip
+        interval = pure[seeds[0]] - rows.high, pure[seeds[0]] - rows.low
     found = valued(excess, interval, note=note)
     far = found[0].low is not None and max(map(abs, gaps)) > GAP
     return [replace(found[0], cap="not validated")] if far else found
-
-
-def _accuracy_over_rows(results: Results, dataset: str, seed: int) -> tuple[float, float] | None:
-    kept = results.predictions(dataset, ATTENTION, seed)
-    if kept is None:
-        return None
-    found = bootstrap_interval(
-        lambda y, proba: accuracy(y, np.argmax(proba, axis=1)), kept.y, kept.proba,
-        n_resamples=_RESAMPLES,
-    )  # fmt: skip
-    return found.low, found.high
 
 
 def _leak(study: Study, dataset: str, preset: str) -> Answer:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from nearwise_lab.experiments.places import Place
 from nearwise_lab.experiments.study.presets import CORRECTED
 from nearwise_lab.report import compare
-from nearwise_lab.report.charts import MARKS, Line, Lines, chart, line_of, points_of
+from nearwise_lab.report.charts import Line, Lines, chart, line_of, points_of
 from nearwise_lab.report.claims import tally, verdict_table
 from nearwise_lab.report.commands import experiment_command, record_facts
 from nearwise_lab.report.document import (
@@ -88,7 +88,6 @@ def study_document(
         sections.append(Section(heading, [published_table(study, dataset)], 3))
         for preset in study.presets_of(dataset):
             sections += _preset_sections(study, dataset, preset, progress)
-        sections.append(Section(f"{dataset}: the collapse", [purity_scatter(study, dataset)], 3))
     sections += _efficiency_sections(study)
     sections.append(Section("How this was measured", [Words(f"{_HOW} {compare.MEASURED}")]))
     return Document(
@@ -222,17 +221,13 @@ def _sweep_blocks(study: Study, dataset: str, preset: str, name: str) -> list[Bl
     ]
 
 
-def _theory_blocks(study: Study, dataset: str, preset: str, name: str) -> list[Block | None]:
-    return [error_picture(study, dataset, preset), theory_table(study, dataset, preset)]
-
-
 _EXPERIMENTS: dict[str, tuple[str, Callable[[Study, str, str, str], list[Block | None]]]] = {
     "main": ("all methods", _main_blocks),
     "weights": ("weights of the same neighbors", _weights_blocks),
     "k-sweep": ("how many neighbors", _sweep_blocks),
     "label-noise": ("label noise", _sweep_blocks),
     "long-tail": ("imbalance", _sweep_blocks),
-    "theory": ("why", _theory_blocks),
+    "theory": ("why", lambda *part: [error_picture(*part[:3]), theory_table(*part[:3])]),
     "ablation": ("one part at a time", _sweep_blocks),
 }
 
@@ -437,35 +432,6 @@ def sweep_lines(
         f"{heading}: accuracy, NLL and ECE of {', '.join(methods)}.",
         "Means over seeds; bars are 95 % t-intervals where there is more than one seed.",
     )  # fmt: skip
-
-
-def purity_scatter(study: Study, dataset: str) -> Picture | None:
-    """Purity against accuracy over the presets and, where they are, their ablations."""
-    points: dict[str, set[tuple[float, float]]] = {}
-    for preset in study.presets_of(dataset):
-        for experiment in ("main", "ablation", "theory"):
-            for place in study.places(dataset, experiment, preset):
-                results = study.part(dataset, place)
-                found = results.values(dataset, ATTENTION, "purity")
-                excess = results.values(dataset, ATTENTION, "excess")
-                pairs = {(found[s], found[s] - excess[s]) for s in set(found) & set(excess)}
-                points.setdefault(preset, set()).update(pairs)
-    if sum(map(len, points.values())) < 2:
-        return None
-    lines = {
-        preset: Line(sorted(some), LINE_COLORS[i % 7], MARKS[i % 10], "")
-        for i, (preset, some) in enumerate(points.items())
-        if some
-    }
-    panel = Lines("", lines, "purity: share of neighbors that agree", "accuracy of their vote",
-                  square=True)  # fmt: skip
-    caption = (
-        "A point per seed and setting (preset, ablations). Below the line the neighbors agree more "
-        "often than they are right."
-    )
-    heading = f"{dataset}, purity against accuracy"
-    figure = chart([panel], (7.2, 4.0), heading=heading)
-    return picture(figure, f"purity-{slug(dataset)}", f"{heading}.", caption)
 
 
 _EFFICIENCY = (

@@ -2,7 +2,7 @@
 
 import pytest
 from nearwise_lab.data import load_dataset
-from nearwise_lab.experiments.study import resolve_preset, train_replay
+from nearwise_lab.experiments.study import resolve_preset, run_experiment, train_replay
 from nearwise_lab.experiments.study.inputs import make_inputs
 
 QUICK = {
@@ -24,6 +24,19 @@ def digits():
 def quick():
     """Give settings that train in a second."""
     return dict(QUICK)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Give a function that runs an experiment silently, in a folder of the test."""
+
+    def call(name, dataset, preset, *, out=tmp_path, seeds=(0,), config=None, **options):
+        return run_experiment(
+            name, dataset, preset, seeds, out,
+            config=config, device="cpu", progress=False, command="test", **options,
+        )  # fmt: skip
+
+    return call
 
 
 @pytest.fixture(scope="session")

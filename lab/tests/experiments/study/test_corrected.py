@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from nearwise_lab.experiments.artifacts import record_path
-from nearwise_lab.experiments.study import corrected_images, run_experiment, suite
-from nearwise_lab.experiments.study.key_space import KeySpace, NetworkView
+from nearwise_lab.experiments.study import corrected, settings
+from nearwise_lab.experiments.study.key_space import KeySpace
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -56,24 +56,11 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
 
 
 @pytest.fixture
-def run(digits, quick, tmp_path):
-    """Give a function that runs the corrected method on digits."""
+def run(run, digits, quick):
+    """Give a function that runs an experiment with the corrected method on digits."""
     known = ("max_rows", "max_test_rows", "noise_rates", "tail_ratios")
     config = {name: quick[name] for name in known} | {"sweep_k": [1, 5], "train": {"epochs": 2}}
-
-    def call(name, **changes):
-        return run_experiment(
-            name,
-            digits,
-            "v1",
-            [0],
-            tmp_path,
-            config={**config, **changes},
-            device="cpu",
-            progress=False,
-        )
-
-    return call
+    return lambda name: run(name, digits, "v1", config=config)
 
 
 @pytest.fixture
@@ -82,14 +69,14 @@ def stand_in(monkeypatch):
 
     def view(model, images):
         keys, labels = torch.from_numpy(model.rows_).float(), model.memory_.labels
-        even = np.full((len(images), 10), np.log(0.1))
+        even = np.full((len(images), 10), 0.1)
         test = torch.from_numpy(images.reshape(len(images), -1)).float()
-        space = KeySpace(keys, labels, keys[:50], labels[:50], test, 10)
-        return NetworkView(space, even[:50], even, model.classes_)
+        head = even[:50], even
+        return KeySpace(keys, labels, keys[:50], labels[:50], test, model.classes_, head)
 
     monkeypatch.setattr(nearwise.classifier, "AttnKNNClassifier", FakeImageClassifier)
-    monkeypatch.setattr(suite, "check_parameters", lambda parameters, dataset: None)
-    monkeypatch.setattr(corrected_images, "network_view", view)
+    monkeypatch.setattr(settings, "check_parameters", lambda parameters, dataset: None)
+    monkeypatch.setattr(corrected, "key_space", view)
 
 
 @pytest.mark.slow
@@ -160,10 +147,10 @@ def test_tuned_distance_weighting_is_no_worse_on_the_rows_it_was_tuned_on():
     keys = torch.nn.functional.one_hot(labels, 4) + 0.6 * torch.randn(120, 4, generator=generator)
     keys = torch.nn.functional.normalize(keys, dim=1)
     # the test rows are the held-out rows: what was tuned there must win there
-    space = KeySpace(keys[:80], labels[:80], keys[80:], labels[80:], keys[80:], 3)
+    space = KeySpace(keys[:80], labels[:80], keys[80:], labels[80:], keys[80:], np.arange(3))
     y = labels[80:].numpy()
     losses = {
         p.method: -np.log(np.maximum(p.proba[np.arange(40), y], 1e-7)).mean()
-        for p in space.predictions()
+        for p in map(space.predict, corrected.PLAIN)
     }
     assert losses["distance-tuned"] <= min(losses["uniform"], losses["distance"]) + 1e-3

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from nearwise_lab.experiments.network import fit_temperature
-from nearwise_lab.experiments.study import evaluate as evaluation
-from nearwise_lab.experiments.study import fit_hyperbola
+from nearwise_lab.experiments.study import findings, fit_hyperbola, replay
 from nearwise_lab.experiments.study.efficiency import (
     EfficiencySize,
     index_names,
@@ -18,20 +17,25 @@ from nearwise_lab.experiments.study.efficiency import (
 from nearwise_lab.experiments.study.evaluate import (
     NEIGHBOR_METHODS,
     evaluate_run,
-    neighbor_methods,
     study_nll,
     sweep,
 )
-from nearwise_lab.experiments.study.findings import error_against_k, error_curve, memory_map, sphere
-from nearwise_lab.experiments.study.gallery import study_gallery
-from nearwise_lab.experiments.study.neighbors import Memory
+from nearwise_lab.experiments.study.findings import (
+    Explained,
+    error_against_k,
+    error_curve,
+    image_gallery,
+    memory_map,
+    sphere,
+)
+from nearwise_lab.experiments.study.inputs import study_views
+from nearwise_lab.experiments.study.model import Memory
 from nearwise_lab.experiments.study.presets import change_preset
-from nearwise_lab.experiments.study.views import study_views
 
 
 @pytest.fixture(scope="module")
 def predictions(trained):
-    return {p.method: p for p in evaluate_run(trained)}
+    return {p.method: p for p in evaluate_run(trained, NEIGHBOR_METHODS)}
 
 
 def test_every_method_gives_probabilities(predictions):
@@ -43,14 +47,9 @@ def test_every_method_gives_probabilities(predictions):
 
 def test_one_search_serves_all_methods_and_one_more_each_view(trained, monkeypatch):
     searches = []
-    real = evaluation.look_up
-
-    def counted(*args):
-        searches.append(args[3])
-        return real(*args)
-
-    monkeypatch.setattr(evaluation, "look_up", counted)
-    list(evaluate_run(trained))
+    real = replay.look_up
+    monkeypatch.setattr(replay, "look_up", lambda *a: searches.append(a[3]) or real(*a))
+    list(evaluate_run(trained, NEIGHBOR_METHODS))
     assert searches == [30, *[trained.preset.n_neighbors] * 4]
 
 
@@ -64,7 +63,7 @@ def test_uniform_is_the_share_of_the_nearest_labels(trained, predictions):
 
 def test_other_memory_labels_change_the_vote_and_nothing_else(trained, predictions):
     shifted = Memory(trained.memory.keys, (trained.memory.labels + 1) % 10)
-    changed = {p.method: p for p in evaluate_run(trained, memory=shifted, methods=("uniform",))}
+    changed = {p.method: p for p in evaluate_run(replace(trained, memory=shifted), ["uniform"])}
     np.testing.assert_allclose(
         changed["uniform"].proba, np.roll(predictions["uniform"].proba, 1, axis=1), atol=1e-7
     )
@@ -100,24 +99,23 @@ def test_the_notebooks_views_are_four_crops_of_which_some_are_mirrored(trained):
 
 
 def test_the_evaluation_takes_the_views_of_the_preset(trained):
-    methods, tta = ("attention+tta",), []
+    tta = []
     for views in ("mirror-and-crops", "random"):
         run = replace(trained, preset=change_preset(trained.preset, {"views": views}))
-        tta += [p.proba for p in evaluate_run(run, methods=methods)]
+        tta += [p.proba for p in evaluate_run(run, ["attention+tta"])]
     assert not np.allclose(*tta)
 
 
 def test_the_sweep_gives_three_rows_for_each_k(trained):
     rows = list(sweep(trained, (1, 5, 10, 100_000)))
-    assert [(k, p.method) for k, p in rows] == [
+    assert [(p.k, p.method) for p in rows] == [
         (k, m) for k in (1, 5, 10) for m in ("uniform", "distance", "attention")
     ]
-    by_k = {(k, p.method): p for k, p in rows}
+    by_k = {(p.k, p.method): p for p in rows}
     np.testing.assert_allclose(by_k[1, "uniform"].proba, by_k[1, "attention"].proba, atol=1e-6)
-    whole = next(iter(evaluate_run(trained, methods=("uniform",))))
-    eight = dict(sweep(trained, (8,)))  # the last method of each k stays
-    assert eight[8].method == "attention"
-    assert whole.k == 8
+    (whole,), eight = evaluate_run(trained, ["uniform"]), next(sweep(trained, (8,)))
+    assert whole.k == eight.k == 8
+    np.testing.assert_array_equal(whole.proba, eight.proba)
 
 
 def test_the_studys_nll_is_clipped_at_1e_9():
@@ -137,35 +135,32 @@ def test_a_plus_b_over_k_is_recovered():
 
 def test_the_error_at_each_k_is_that_of_the_majority():
     labels = torch.tensor([[0, 1, 1], [1, 1, 0]])
-    found = error_curve(labels, torch.tensor([0, 0]), [1, 3], n_memory=100, n_classes=2)
-    assert found["error"] == [0.5, 1.0]
+    found = error_curve(labels, torch.tensor([0, 0]), n_memory=100, n_classes=2)
+    assert (found["k"], found["error"]) == ([1, 2, 3], [0.5, 0.5, 1.0])
     assert (found["best_k"], found["sqrt_n"]) == (1, 10.0)
 
 
-def test_theory_of_a_run(trained):
+def test_theory_of_a_run(trained, monkeypatch):
     curve = error_against_k(trained)
     assert len(curve["k"]) == len(curve["error"]) > 5
     assert {"a", "b", "r2", "best_k", "sqrt_n"} <= set(curve)
     finding = sphere(trained)
     assert finding["norms"]["mean"] == pytest.approx(1, abs=1e-5)
     assert finding["same_order"] > 0.95
-    drawn = memory_map(trained, 50)
+    monkeypatch.setattr(findings, "_MAP_ROWS", 50)
+    drawn = memory_map(trained)
     assert len(drawn["memory"]) == len(drawn["memory_label"]) == 50
     assert 0 < drawn["explained"] <= 1
 
 
 def test_the_gallery_shows_weighed_neighbors(trained, predictions):
-    gallery = study_gallery(trained, predictions["attention"].proba)
-    assert gallery["image_shape"] == [8, 8]
+    gallery = image_gallery(Explained(trained), trained.inputs, predictions["attention"].proba)
+    assert gallery["image_shape"] == (8, 8)
     for row in gallery["rows"]:
         assert len(row["row"]) == 64
         weights = [neighbor["weight"] for neighbor in row["neighbors"]]
         assert weights == sorted(weights, reverse=True)
         assert sum(weights) <= 1 + 1e-5
-
-
-def test_columns_have_no_test_time_views(trained):
-    assert "attention+tta" in neighbor_methods(trained)
 
 
 @pytest.mark.parametrize("name", ["exact", "L2", "IP", "HNSW", "IVF"])
@@ -185,8 +180,6 @@ def test_flat_indexes_find_all_and_approximate_ones_nearly_all_in_groups(name):
 def test_recall_counts_what_was_found_in_any_order():
     found, true = torch.tensor([[2, 1], [5, 6]]), torch.tensor([[1, 2], [6, 7]])
     assert recall(found, true) == 0.75
-    with pytest.raises(ValueError, match="unknown index"):
-        measure_index("tree", torch.zeros(2, 2), torch.zeros(1, 2), 1)
 
 
 def test_a_temperature_stays_moderate_where_all_of_few_rows_are_right():

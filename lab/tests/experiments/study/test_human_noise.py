@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from nearwise_lab.data.sets import CIFAR10_CLASSES
-from nearwise_lab.experiments.study import corrected_tables, run_experiment
-from nearwise_lab.experiments.study.human_noise import human_labels
+from nearwise_lab.experiments.study import corrected
+from nearwise_lab.experiments.study.arms import human_labels
 
 from nearwise.data import Dataset
 
@@ -38,23 +38,30 @@ def features():
                    test_index=np.arange(N_TRAIN, N_TRAIN + N_TEST))  # fmt: skip
 
 
-def run(dataset, tmp_path, root, **changes):
-    config = {"noise_rates": [0.0], "estimator": None, "cv": 2, "head": {"epochs": 1}}
-    return run_experiment(
-        "label-noise", dataset, "v1", [0], tmp_path / "out", config={**config, **changes},
-        device="cpu", progress=False, data_root=root, small=True,
-    )  # fmt: skip
+@pytest.fixture
+def run(run, tmp_path):
+    """Give a function that runs the experiment on label noise; further arguments are settings."""
+
+    def call(dataset, root, **changes):
+        config = {
+            "noise_rates": [0.0],
+            "estimator": None,
+            "cv": 2,
+            "head": {"epochs": 1},
+            **changes,
+        }
+        where = {"out": tmp_path / "out", "data_root": root, "small": True}
+        return run("label-noise", dataset, "v1", config=config, **where)
+
+    return call
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_each_set_of_human_labels_is_a_row_of_every_method(features, tmp_path, root, monkeypatch):
-    every = corrected_tables._short_methods
+def test_each_set_of_human_labels_is_a_row_of_every_method(run, features, root, monkeypatch):
     cheap = ("uniform", "attention")  # the bag of MLPs takes its time
-    monkeypatch.setattr(
-        corrected_tables, "_short_methods", lambda s: [m for m in every(s) if m.name in cheap]
-    )
-    records = run(features, tmp_path, root, human_labels=["worse", "aggregate"])
+    monkeypatch.setitem(corrected.BESIDE, "label-noise", ((), cheap[:1]))
+    records = run(features, root, human_labels=["worse", "aggregate"])
     assert not [r.reason for r in records if r.status != "ok"]
     noise = {(r.noise_kind, r.noise) for r in records}
     assert noise == {("symmetric", 0.0), ("human-worse", 0.2), ("human-aggregate", 0.1)}
@@ -78,20 +85,20 @@ def test_rows_in_another_order_are_refused(features, root):
 
 
 def test_without_the_file_the_run_does_not_start_and_names_the_places(
-    features, tmp_path, monkeypatch
+    run, features, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("NEARWISE_CACHE", str(tmp_path / "cache"))
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(FileNotFoundError, match=r"cifar10n_human\.npz") as caught:
-        run(features, tmp_path, empty, human_labels=["worse"])
+        run(features, empty, human_labels=["worse"])
     assert str(empty) in str(caught.value) and "--set human_labels=[]" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_human_labels_of_other_sets_are_refused(digits, tmp_path, root):
+def test_human_labels_of_other_sets_are_refused(run, digits, root):
     with pytest.raises(ValueError, match="are of CIFAR-10; 'digits-images' has none"):
-        run(digits, tmp_path, root, human_labels=["worse"], cv="auto")
+        run(digits, root, human_labels=["worse"], cv="auto")
 
 
 def test_cifar_10_classes_are_in_alphabetical_order():

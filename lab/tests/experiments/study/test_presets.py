@@ -4,9 +4,8 @@ from contextlib import nullcontext
 
 import pytest
 from nearwise_lab.experiments.study import PRESET_NAMES, PRESETS, get_preset, resolve_preset
-from nearwise_lab.experiments.study.corrected_session import split_settings
 from nearwise_lab.experiments.study.presets import change_preset
-from nearwise_lab.experiments.study.settings import read_config
+from nearwise_lab.experiments.study.settings import read_config, split_settings
 
 from nearwise.nn.backbones import IMAGENET_MODELS
 

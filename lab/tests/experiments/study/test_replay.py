@@ -6,10 +6,16 @@ import torch
 from nearwise_lab.experiments.study import train_replay
 from nearwise_lab.experiments.study.findings import collapse, leak
 from nearwise_lab.experiments.study.inputs import make_inputs
-from nearwise_lab.experiments.study.model import PixelMLP, TabularMLP, make_embedder, make_model
-from nearwise_lab.experiments.study.neighbors import look_up, training_neighbors
-from nearwise_lab.experiments.study.replay import run_digest
-from nearwise_lab.experiments.study.steps import step_losses, total_loss
+from nearwise_lab.experiments.study.model import (
+    PixelMLP,
+    TabularMLP,
+    look_up,
+    make_embedder,
+    make_model,
+    training_neighbors,
+)
+from nearwise_lab.experiments.study.presets import change_preset
+from nearwise_lab.experiments.study.replay import ReplayObjective, run_digest
 from nearwise_lab.training.losses import selective_risk, supervised_contrastive
 from torch import nn
 
@@ -24,6 +30,13 @@ def kill_after(epoch):
             raise Killed
 
     return tell
+
+
+def objective_of(trained, preset):
+    """The study's loss of a trained model, with its neighbors found."""
+    objective = ReplayObjective(trained.model, trained.inputs, preset)
+    assert objective.batches(1, None, torch.Generator())
+    return objective
 
 
 def facts(run):
@@ -164,15 +177,13 @@ def test_the_selective_loss_is_the_mean_risk_over_coverages(trained, make_preset
     surest = losses[sure.argsort(descending=True)]
     expected = sum(float(surest[:n].mean()) for n in range(1, 31)) / 30
     assert float(selective_risk(losses, sure)) == pytest.approx(expected, rel=1e-5)
-    preset = make_preset(mixup_alpha=0.0, selective_weight=2.0, label_smoothing=0.0)
-    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=True)
-    step = step_losses(
-        trained.model, trained.inputs.x_train, torch.arange(64), trained.memory.labels,
-        neighbors, trained.memory, preset, torch.Generator(),
-    )  # fmt: skip
-    without = {name: part for name, part in step.parts.items() if name != "selective"}
-    added = total_loss(step.parts, preset) - total_loss(without, preset)
-    assert float(added) == pytest.approx(2 * float(step.parts["selective"]), rel=1e-5)
+    plain, found = {"mixup_alpha": 0.0, "label_smoothing": 0.0, "leave_self_out": True}, []
+    for weight in (0.0, 2.0):
+        objective = objective_of(trained, make_preset(**plain, selective_weight=weight))
+        parts = objective.loss(torch.arange(64), torch.Generator(), 0)
+        found.append({name: part.item() for name, part in parts.items()})
+    added = found[1]["loss"] - found[0]["loss"]
+    assert added == pytest.approx(2 * found[1]["selective"], rel=1e-4)
 
 
 def test_the_first_versions_train_a_classifier_and_leave_attention_alone(digits, make_preset):
@@ -188,51 +199,36 @@ def test_the_first_versions_train_a_classifier_and_leave_attention_alone(digits,
 
 
 def test_the_studys_margin_only_shifts_the_contrastive_term(trained):
-    preset = trained.preset
-    positions = torch.arange(64)
-    rows, labels = trained.inputs.x_train, trained.memory.labels
-    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
-    values = {}
+    preset, rows, values = trained.preset, torch.arange(64), {}
     for kind in ("supervised", "margin", "pairs"):
-        step = step_losses(
-            trained.model, rows, positions, labels, neighbors, trained.memory,
-            preset.model_copy(update={"contrastive_kind": kind}), torch.Generator(),
-        )  # fmt: skip
-        values[kind] = step.parts["contrastive"].item()
+        objective = objective_of(trained, change_preset(preset, {"contrastive_kind": kind}))
+        values[kind] = objective.terms(rows, torch.Generator())[0]["contrastive"].item()
     assert values["margin"] == pytest.approx(values["supervised"] - preset.contrastive_margin)
-    keys = trained.model.embedder(rows[positions])
-    expected = supervised_contrastive(keys, labels[positions], 10, temperature=0.1).item()
-    assert values["supervised"] == pytest.approx(expected, rel=1e-5)
-    expected = supervised_contrastive(
-        keys, labels[positions], 10, temperature=0.1, over="pairs"
-    ).item()
-    assert values["pairs"] == pytest.approx(expected, rel=1e-5)
+    keys = trained.model.embedder(trained.inputs.x_train[rows])
+    for kind, over in (("supervised", "rows"), ("pairs", "pairs")):
+        expected = supervised_contrastive(
+            keys, trained.memory.labels[rows], 10, temperature=0.1, over=over
+        )
+        assert values[kind] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_mixed_query_keeps_the_neighbors_of_the_unmixed_row(trained, make_preset):
-    preset = make_preset(mixup_alpha=0.4, mixup_probability=1.0)
-    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
-    seen = {}
-
-    def spy(module, inputs, output):
-        seen["distances"] = inputs[2]
-
-    handle = trained.model.attention.register_forward_hook(spy)
+    objective = objective_of(trained, make_preset(mixup_alpha=0.4, mixup_probability=1.0))
+    seen = []
+    handle = trained.model.attention.register_forward_hook(
+        lambda module, inputs, output: seen.append(inputs[2])
+    )
     try:
-        step = step_losses(
-            trained.model, trained.inputs.x_train, torch.arange(32), trained.memory.labels,
-            neighbors, trained.memory, preset, torch.Generator().manual_seed(0),
-        )  # fmt: skip
+        parts, clean = objective.terms(torch.arange(32), torch.Generator().manual_seed(0))
     finally:
         handle.remove()
-    assert torch.equal(seen["distances"], neighbors.distances[:32])
-    assert step.knn_clean is None
-    assert torch.isfinite(total_loss(step.parts, preset))
+    assert torch.equal(seen[0], objective.neighbors.distances[:32])
+    assert clean is None
+    assert torch.isfinite(torch.stack([*parts.values()])).all()
 
 
 def test_a_mixed_batch_has_one_share(trained, make_preset, monkeypatch):
-    preset = make_preset(mixup_alpha=0.4, mixup_probability=1.0)
-    neighbors = training_neighbors(trained.memory.keys, 8, leave_self_out=False)
+    objective = objective_of(trained, make_preset(mixup_alpha=0.4, mixup_probability=1.0))
     mixed = []
     real = PixelMLP.embed_mixed
 
@@ -243,10 +239,7 @@ def test_a_mixed_batch_has_one_share(trained, make_preset, monkeypatch):
     monkeypatch.setattr(PixelMLP, "embed_mixed", seen)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
-        step_losses(
-            trained.model, trained.inputs.x_train, torch.arange(32), trained.memory.labels,
-            neighbors, trained.memory, preset, generator,
-        )  # fmt: skip
+        objective.terms(torch.arange(32), generator)
     shares = [float(share.unique()) for _, share in mixed]
     assert all(0.5 <= share <= 1 for share in shares)
     assert shares[0] != shares[1]

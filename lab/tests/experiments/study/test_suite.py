@@ -1,7 +1,6 @@
 """Experiments from end to end: rows, skipping, going on, failures, mistakes."""
 
-import json
-from contextlib import nullcontext
+from functools import partial
 
 import pytest
 from nearwise_lab.experiments import read_records
@@ -17,28 +16,23 @@ NEIGHBORS = {
 
 
 @pytest.fixture
-def run(digits, quick, tmp_path):
-    """Give a function that runs an experiment on the digits."""
+def replay(run, digits, quick):
+    """Give a function that runs an experiment on the digits; further arguments are settings."""
 
-    def call(name, preset="v0.5", *, out=tmp_path, dataset=digits, seeds=(0,), **changes):
-        return run_experiment(
-            name, dataset, preset, seeds, out,
-            config={**quick, "epochs": 2, **changes}, device="cpu", progress=False, command="test",
-        )  # fmt: skip
+    def call(name, preset="v0.5", *, seeds=(0,), **changes):
+        where = {"out": changes.pop("out")} if "out" in changes else {}
+        config = {**quick, "epochs": 2, **changes}
+        return run(name, digits, preset, seeds=seeds, config=config, **where)
 
     return call
 
 
-def metrics_of(record):
-    return [getattr(record, m) for m in METRICS]
-
-
 def metrics(records):
-    return {r.key: metrics_of(r) for r in records}
+    return {r.key: [getattr(r, m) for m in METRICS] for r in records}
 
 
-def test_main_measures_every_method_and_keeps_what_figures_need(run, tmp_path):
-    rows = run("main", seeds=(0, 1))
+def test_main_measures_every_method_and_keeps_what_figures_need(replay, tmp_path):
+    rows = replay("main", seeds=(0, 1))
     assert {r.method for r in rows} == NEIGHBORS | {"cnn", "cnn+temperature"}
     assert {r.seed for r in rows} == {0, 1}
     assert all(r.status == "ok" and r.nll is not None for r in rows)
@@ -57,8 +51,8 @@ def test_main_measures_every_method_and_keeps_what_figures_need(run, tmp_path):
     assert load_json(record_path(tmp_path, attention, "galleries", "json"))["classes"]
 
 
-def test_finished_rows_are_not_run_again(run, tmp_path, monkeypatch):
-    first = run("main")
+def test_finished_rows_are_not_run_again(replay, tmp_path, monkeypatch):
+    first = replay("main")
     text = (tmp_path / "records.jsonl").read_text()
 
     def never(*args, **kwargs):
@@ -66,13 +60,13 @@ def test_finished_rows_are_not_run_again(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sessions, "train_replay", never)
     monkeypatch.setattr(sessions, "train_upper_bound", never)
-    assert metrics(run("main")) == metrics(first)
+    assert metrics(replay("main")) == metrics(first)
     assert (tmp_path / "records.jsonl").read_text() == text
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_training_goes_on_to_the_same_records(run, tmp_path, monkeypatch):
-    whole = run("main", out=tmp_path / "whole")
+def test_a_run_killed_in_training_goes_on_to_the_same_records(replay, tmp_path, monkeypatch):
+    whole = replay("main", out=tmp_path / "whole")
     real = sessions.Session._teller
 
     def killing(self, what, epochs):
@@ -85,26 +79,25 @@ def test_a_run_killed_in_training_goes_on_to_the_same_records(run, tmp_path, mon
 
         return then_kill
 
-    # killed once in the replay and once in the upper bound, whose loop says so
-    for expected in (nullcontext(), pytest.warns(UserWarning, match="interrupted")):
-        with monkeypatch.context() as patch, expected:
+    for _ in range(2):  # killed once in the replay and once in the upper bound
+        with monkeypatch.context() as patch, pytest.warns(UserWarning, match="interrupted"):
             patch.setattr(sessions.Session, "_teller", killing)
             with pytest.raises(KeyboardInterrupt):
-                run("main", out=tmp_path / "killed")
-    assert metrics(run("main", out=tmp_path / "killed")) == metrics(whole)
+                replay("main", out=tmp_path / "killed")
+    assert metrics(replay("main", out=tmp_path / "killed")) == metrics(whole)
 
 
 @pytest.mark.slow
-def test_the_k_sweep_has_rows_for_each_k(run):
-    rows = run("k-sweep")
+def test_the_k_sweep_has_rows_for_each_k(replay):
+    rows = replay("k-sweep")
     assert {(r.method, r.condition, r.k) for r in rows} == {
         (method, f"k={k}", k) for k in (1, 5, 10) for method in ("uniform", "distance", "attention")
     }
 
 
 @pytest.mark.slow
-def test_label_noise_in_the_memory_and_everywhere(run):
-    rows = run("label-noise")
+def test_label_noise_in_the_memory_and_everywhere(replay):
+    rows = replay("label-noise")
     cases = {(r.condition, r.noise_kind, r.noise) for r in rows}
     assert cases == {
         (where, kind, rate)
@@ -119,7 +112,7 @@ def test_label_noise_in_the_memory_and_everywhere(run):
     assert by["where=everywhere", "symmetric", 0.3, "cnn"].accuracy is not None
 
 
-def test_a_long_tail_is_rebuilt_and_retrained_and_in_the_memory_neither(run, monkeypatch):
+def test_a_long_tail_is_rebuilt_and_retrained_and_in_the_memory_neither(replay, monkeypatch):
     trained = []
     real = sessions.train_replay
 
@@ -128,7 +121,7 @@ def test_a_long_tail_is_rebuilt_and_retrained_and_in_the_memory_neither(run, mon
         return real(inputs, *args, **how)
 
     monkeypatch.setattr(sessions, "train_replay", noted)
-    rows = {(r.condition, r.method): r for r in run("long-tail", cnn_epochs=1)}
+    rows = {(r.condition, r.method): r for r in replay("long-tail", cnn_epochs=1)}
     few = rows["ratio=0.1", "attention"].n_train
     assert few < rows["ratio=1", "attention"].n_train == 400
     assert {"cnn", "cnn+temperature", "uniform"} <= {m for c, m in rows if c == "ratio=0.1"}
@@ -136,24 +129,22 @@ def test_a_long_tail_is_rebuilt_and_retrained_and_in_the_memory_neither(run, mon
     assert set(alone) == {"uniform", "distance", "attention", "attention+tta"}
     assert alone["attention"].n_train == few
     assert trained.count(few) == 1 and set(trained) == {few, 400}
-    assert metrics_of(rows["memory-ratio=1", "uniform"]) == metrics_of(rows["ratio=1", "uniform"])
+    assert rows["memory-ratio=1", "uniform"].nll == rows["ratio=1", "uniform"].nll
     assert alone["uniform"].nll != rows["ratio=0.1", "uniform"].nll
 
 
 @pytest.mark.slow
-def test_theory_and_ablation(run, tmp_path):
-    theory = {r.condition: r.details for r in run("theory")}
+def test_theory_and_ablation(replay, tmp_path):
+    theory = {r.condition: r.details for r in replay("theory")}
     assert set(theory) == {"norms", "error-against-k", "temperatures", "collapse", "leak"}
     assert theory["leak"]["knn_loss_with_self"] < theory["leak"]["knn_loss_without_self"]
     names = ["full", "without=contrastive", "with=leave-self-out", "without=hard-negatives"]
-    rows = run("ablation", out=tmp_path / "ablation", ablations=names)
+    rows = replay("ablation", out=tmp_path / "ablation", ablations=names)
     assert {r.condition for r in rows} == set(names[:3])  # v0.5 has no hard negatives
 
 
-def test_efficiency_needs_no_data_set(tmp_path):
-    rows = run_experiment(
-        "efficiency", "none at all", "v0.5", [0], tmp_path, small=True, progress=False
-    )
+def test_efficiency_needs_no_data_set(run):
+    rows = run("efficiency", "none at all", "v0.5", small=True)
     flat = [r for r in rows if r.method in ("exact", "L2", "IP")]
     assert flat
     assert all(r.details["recall"] == 1 for r in flat)
@@ -163,46 +154,36 @@ def test_efficiency_needs_no_data_set(tmp_path):
     assert all((r.fit_seconds is None) == (r.method in weighed) for r in rows)
 
 
-def test_a_failure_is_kept_with_its_reason_and_tried_again(run, monkeypatch):
+def test_a_failure_is_kept_with_its_reason_and_tried_again(replay, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("no such luck")
 
     with monkeypatch.context() as patch:
         patch.setattr(sessions, "train_upper_bound", broken)
-        rows = {r.method: r for r in run("main")}
+        rows = {r.method: r for r in replay("main")}
     assert rows["cnn"].status == "failed"
     assert rows["cnn"].reason == "RuntimeError: no such luck"
     assert rows["attention"].status == "ok"
-    assert {r.status for r in run("main")} == {"ok"}
+    assert {r.status for r in replay("main")} == {"ok"}
 
 
-def test_columns_are_replayed_with_the_tabular_embedder(tmp_path):
-    changes = {"epochs": 2, "cnn_epochs": 2, "n_neighbors": 5}
-    rows = run_experiment(
-        "main", "iris", "v0.3", [0], tmp_path, config=changes, device="cpu", progress=False
-    )
+def test_columns_are_replayed_with_the_tabular_embedder(run):
+    rows = run("main", "iris", "v0.3", config={"epochs": 2, "cnn_epochs": 2, "n_neighbors": 5})
     assert {r.method for r in rows} == (NEIGHBORS - {"attention+tta"}) | {"mlp", "mlp+temperature"}
     assert all(r.status == "ok" for r in rows), rows
 
 
-def test_a_table_leaves_out_more_neighbors_than_the_head_takes(tmp_path):
-    rows = run_experiment(
-        "k-sweep", "iris", "v1", [0], tmp_path, small=True, device="cpu", progress=False,
-        config={"sweep_k": [2, 70], "head": {"epochs": 2}, "estimator": None},
-    )  # fmt: skip
+def test_a_table_leaves_out_more_neighbors_than_the_head_takes(run):
+    config = {"sweep_k": [2, 70], "head": {"epochs": 2}, "estimator": None}
+    rows = run("k-sweep", "iris", "v1", small=True, config=config)
     assert not [r.reason for r in rows if r.status != "ok"]
     assert {r.condition for r in rows if r.method == "attention"} == {"k=2"}
 
 
 @pytest.mark.slow
-def test_the_corrected_method_on_a_table(tmp_path):
-    def run_v1(name):
-        return run_experiment(
-            name, "iris", "v1", [0], tmp_path, small=True, device="cpu", progress=False,
-            config={"estimator": None, "sweep_k": [1, 5]},
-        )  # fmt: skip
-
-    rows = run_v1("main")
+def test_the_corrected_method_on_a_table(run, tmp_path):
+    small = {"small": True, "config": {"estimator": None, "sweep_k": [1, 5]}}
+    rows = run("main", "iris", "v1", **small)
     by = {r.method: r for r in rows}
     assert {"uniform", "distance", "distance-tuned", "mlp+temperature", "attention"} <= set(by)
     assert {"attention:base-alone", "attention:neighbors-alone"} <= set(by)
@@ -211,18 +192,18 @@ def test_the_corrected_method_on_a_table(tmp_path):
     assert {r.preset for r in rows} == {"v1"}
     assert by["attention"].null_mass is not None
     assert metrics(read_records(tmp_path)) == metrics(rows)
-    assert {r.condition for r in run_v1("k-sweep")} == {"k=1", "k=5"}
-    theory = {r.condition for r in run_v1("theory")}
+    assert {r.condition for r in run("k-sweep", "iris", "v1", **small)} == {"k=1", "k=5"}
+    theory = {r.condition for r in run("theory", "iris", "v1", **small)}
     assert theory == {"error-against-k", "collapse", "temperatures"}
 
 
-def test_presets_share_a_folder_and_settings_do_not(run, tmp_path):
-    run("k-sweep", "v0.5")
-    both = run("k-sweep", "v0.3")
+def test_presets_share_a_folder_and_settings_do_not(replay, tmp_path):
+    replay("k-sweep", "v0.5")
+    both = replay("k-sweep", "v0.3")
     assert {r.preset for r in both} == {"v0.3"}
     assert {r.preset for r in read_records(tmp_path)} == {"v0.3", "v0.5"}
     with pytest.raises(RecordsError, match=r"v0.3 on digits-images.*lr=0.005, now 1e-05"):
-        run("k-sweep", "v0.3", lr=1e-5)
+        replay("k-sweep", "v0.3", lr=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -234,15 +215,10 @@ def test_presets_share_a_folder_and_settings_do_not(run, tmp_path):
         ({"epoch": 1}, "Did you mean 'epochs'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_trained(run, change, message, tmp_path):
-    arguments = {"name": "main", **change}
+def test_mistakes_are_told_before_anything_is_trained(replay, change, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        run(arguments.pop("name"), **arguments)
-    assert not (tmp_path / "records.jsonl").exists() or not read_lines(tmp_path)
-
-
-def read_lines(folder):
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+        replay(**{"name": "main", **change})
+    assert not (tmp_path / "records.jsonl").exists()
 
 
 def test_a_device_that_is_not_there_is_refused(digits, tmp_path):
@@ -267,34 +243,25 @@ def test_the_names_are_those_of_the_study():
         ("efficiency", {"foo": 1}, "has no settings. Leave out foo"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_and_bind_no_folder(tmp_path, name, settings, message):
-    def run(**options):
-        return run_experiment(name, "iris", "v1", [0], tmp_path, progress=False, **options)
-
+def test_settings_that_do_not_fit_are_refused_and_bind_no_folder(run, name, settings, message):
     with pytest.raises(ValueError, match=message):
-        run(config=settings)
+        run(name, "iris", "v1", config=settings)
+    fits = {} if name == "efficiency" else {"estimator": None}
     with pytest.raises(ValueError, match="names no row"):
-        run(config={} if name == "efficiency" else {"estimator": None}, only="nope")
+        run(name, "iris", "v1", config=fits, only="nope")
 
 
-def test_a_small_run_of_instant_has_settings_that_fit(tmp_path):
-    rows = run_experiment(
-        "main", "iris", "v1", [0], tmp_path, small=True, config={"preset": "instant"},
-        only="attention", progress=False,
-    )  # fmt: skip
-    assert {row.status for row in rows} == {"ok"} and rows
+def test_a_small_run_of_instant_has_settings_that_fit(run):
+    only = {"small": True, "config": {"preset": "instant"}, "only": "attention"}
+    rows = run("main", "iris", "v1", **only)
+    assert {row.status for row in rows} == {"ok"}
 
 
-def test_only_the_rows_that_a_pattern_names_are_made(tmp_path):
-    changes = {"epochs": 1, "cnn_epochs": 1, "sweep_k": [1, 5]}
-
-    def run(only):
-        return run_experiment(
-            "k-sweep", "iris", "v0.3", [0], tmp_path, only=only, config=changes, device="cpu",
-            progress=False,
-        )  # fmt: skip
-
-    assert {row.condition for row in run("k = 5, *")} == {"k=5"}
-    assert {row.condition for row in run(None)} == {"k=1", "k=5"}
+def test_only_the_rows_that_a_pattern_names_are_made(run):
+    part = partial(
+        run, "k-sweep", "iris", "v0.3", config={"epochs": 1, "cnn_epochs": 1, "sweep_k": [1, 5]}
+    )
+    assert {row.condition for row in part(only="k = 5, *")} == {"k=5"}
+    assert {row.condition for row in part()} == {"k=1", "k=5"}
     with pytest.raises(ValueError, match=r"names no row. Known: .*k = 1, uniform"):
-        run("k = 9*")
+        part(only="k = 9*")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from nearwise_lab.experiments.study import run_experiment, weightings
+from nearwise_lab.experiments.study import weightings
 from nearwise_lab.experiments.study.weightings import (
     WEIGHTINGS,
     Exchange,
@@ -192,9 +192,8 @@ def short(monkeypatch):
 
 
 @pytest.mark.usefixtures("short")
-def test_a_table_has_every_row_with_and_without_a_base(tmp_path):
-    data = blobs()
-    records = run_experiment("weights", data, "v1", [0], tmp_path, progress=False, command="test")
+def test_a_table_has_every_row_with_and_without_a_base(run):
+    records = run("weights", blobs(), "v1")
     rows = {(r.condition, r.method) for r in records if r.status == "ok"}
     assert rows == {("with=base", name) for name in (*WEIGHTINGS, "base", "classifier")} | {
         ("without=base", name) for name in (*WEIGHTINGS, "classifier")
@@ -204,20 +203,17 @@ def test_a_table_has_every_row_with_and_without_a_base(tmp_path):
 
 
 @pytest.mark.usefixtures("short")
-def test_a_rare_class_does_not_end_the_table(tmp_path):
+def test_a_rare_class_does_not_end_the_table(run):
     data = blobs()
     labels = data.y.astype(object)
     labels[:2] = "rare"  # one is left for the training part, and the memory gets it
     rare = replace(data, y=labels.astype(str))
-    records = run_experiment(
-        "weights", rare, "v1", [0], tmp_path, config={"preset": "instant"}, progress=False,
-        command="test",
-    )  # fmt: skip
+    records = run("weights", rare, "v1", config={"preset": "instant"})
     assert {r.reason for r in records} == {None}
     assert len(records) == 15
     assert {r.n_classes for r in records} == {4}
 
 
-def test_it_belongs_to_the_corrected_method(tmp_path):
+def test_it_belongs_to_the_corrected_method(run):
     with pytest.raises(ValueError, match='"weights" compares weightings within AttnKNNClassifier'):
-        run_experiment("weights", blobs(), "v0.5", [0], tmp_path, progress=False)
+        run("weights", blobs(), "v0.5")

@@ -1,6 +1,5 @@
 """The original study: replayed as it was, its experiments, and the corrected method beside it."""
 
-from nearwise_lab.experiments.study.corrected import run_v1
 from nearwise_lab.experiments.study.findings import fit_hyperbola
 from nearwise_lab.experiments.study.presets import (
     DEFECTS,
@@ -24,6 +23,5 @@ __all__ = [
     "get_preset",
     "resolve_preset",
     "run_experiment",
-    "run_v1",
     "train_replay",
 ]

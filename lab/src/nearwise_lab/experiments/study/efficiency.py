@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -43,13 +44,49 @@ class EfficiencySize:
     n_neighbors: int = 10
     n_queries: int = 1000
 
+    @classmethod
+    def of(cls, small: bool) -> "EfficiencySize":
+        """Give the study's size, or a small one."""
+        return cls(4000, 64, 10, 200) if small else cls()
+
     @property
     def name(self) -> str:
         """What records call the data."""
         return f"random-{self.n_rows}x{self.dim}"
 
 
-SMALL = EfficiencySize(4000, 64, 10, 200)
+def efficiency_jobs(size: EfficiencySize, seed: int, facts: dict[str, Any]) -> list[Job]:
+    """Build each index that is installed over the same random keys and search it; then weigh."""
+
+    def job(name: str, methods: Sequence[str], measure: Callable[..., dict[str, Any]]) -> Job:
+        blanks = [
+            Record(
+                size.name, method, seed, experiment="efficiency", k=size.n_neighbors,
+                condition=f"k={size.n_neighbors}", n_train=size.n_rows, n_test=size.n_queries,
+                **facts,
+            )
+            for method in methods
+        ]  # fmt: skip
+
+        def make(missing: Sequence[Record]) -> Iterator[Record]:
+            keys, queries = random_keys(size, seed)
+            for blank in missing:
+                found = measure(blank.method, keys, queries, size.n_neighbors)
+                us = found.get("weigh_us_per_query", 1e3 * found.get("search_ms_per_query", 0.0))
+                yield replace(
+                    blank, fit_seconds=found.get("build_seconds"), predict_us_per_row=us,
+                    details=found,
+                )  # fmt: skip
+
+        return Job(f"{size.name} · seed {seed} · efficiency · {name}", tuple(blanks), make)
+
+    indexes = [job(name, [name], measure_index) for name in index_names()]
+    return [*indexes, job("weights", WEIGHTINGS, measure_weighting)]
+
+
+def index_names() -> list[str]:
+    """Indexes that are installed: "exact" alone without faiss."""
+    return list(INDEXES) if find_spec("faiss") is not None else ["exact"]
 
 
 def random_keys(size: EfficiencySize, seed: int) -> tuple[Tensor, Tensor]:
@@ -61,23 +98,7 @@ def random_keys(size: EfficiencySize, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def measure_index(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) -> dict[str, Any]:
-    """Build an index, search it, and compare with an exact search.
-
-    Parameters
-    ----------
-    name : str
-        One of `INDEXES`.
-    keys, queries : Tensor of shape (n, dim)
-    n_neighbors : int
-
-    Returns
-    -------
-    finding : dict
-        index, n_rows, dim, n_queries, k, build_seconds, search_seconds, search_ms_per_query, and
-        recall (share of the true nearest k that are found).
-    """
-    if name not in INDEXES:
-        raise ValueError(f"unknown index {name!r}; known: {', '.join(INDEXES)}.")
+    """Build one of `INDEXES`, search it, and compare with an exact search."""
     kind, metric = INDEXES[name]
     index = make_index(kind, metric, len(keys))  # type: ignore[arg-type]
     start = time.perf_counter()
@@ -87,123 +108,54 @@ def measure_index(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) ->
     start = time.perf_counter()
     found = index.search(queries, n_neighbors).indices
     search = time.perf_counter() - start
-    true = topk_neighbors(queries, keys, n_neighbors).indices
     return {
         "index": kind,
-        "n_rows": len(keys),
-        "dim": keys.shape[1],
-        "n_queries": len(queries),
-        "k": n_neighbors,
+        **_sizes(keys, queries, n_neighbors),
         "build_seconds": build,
         "search_seconds": search,
         "search_ms_per_query": 1e3 * search / len(queries),
-        "recall": recall(found, true),
+        "recall": recall(found, topk_neighbors(queries, keys, n_neighbors).indices),
     }
 
 
-def measure_weighting(
-    name: str, keys: Tensor, queries: Tensor, n_neighbors: int, seed: int
-) -> dict[str, Any]:
-    """Time a weighting of neighbors that are found already, until their votes are counted.
+def measure_weighting(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) -> dict[str, Any]:
+    """Time one of `WEIGHTINGS` of neighbors that are found already, until votes are counted.
 
-    Parameters
-    ----------
-    name : str
-        One of `WEIGHTINGS`.
-    keys, queries : Tensor of shape (n, dim)
-    n_neighbors, seed : int
-        The seed draws labels and first weights, neither of which changes the time.
-
-    Returns
-    -------
-    finding : dict
-        n_rows, dim, n_queries, k, weigh_us_per_query (the median of seven repeats).
+    The median of seven repeats; labels and first weights are drawn, and do not change the time.
     """
-    found = topk_neighbors(queries, keys, n_neighbors)
+    found, times = topk_neighbors(queries, keys, n_neighbors), []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        labels = torch.randint(_CLASSES, (len(keys),))
-        weigh = _weighting(name, keys, queries, found, labels)
+        torch.manual_seed(0)
+        weigh = _weighting(name, keys, queries, found, torch.randint(_CLASSES, (len(keys),)))
         weigh()  # compiled loops are warm after this
-        times = []
         for _ in range(_REPEATS):
             start = time.perf_counter()
             weigh()
             times.append(time.perf_counter() - start)
-    return {
-        "n_rows": len(keys),
-        "dim": keys.shape[1],
-        "n_queries": len(queries),
-        "k": n_neighbors,
-        "weigh_us_per_query": 1e6 * statistics.median(times) / len(queries),
-    }
+    median = 1e6 * statistics.median(times) / len(queries)
+    return _sizes(keys, queries, n_neighbors) | {"weigh_us_per_query": median}
+
+
+def _sizes(keys: Tensor, queries: Tensor, k: int) -> dict[str, int]:
+    return {"n_rows": len(keys), "dim": keys.shape[1], "n_queries": len(queries), "k": k}
 
 
 def _weighting(
     name: str, keys: Tensor, queries: Tensor, found: Neighbors, labels: Tensor
 ) -> Callable[[], Tensor]:
-    distances, votes = found.distances, labels[found.indices]
-    if name == "uniform":
-        return lambda: aggregate_labels(uniform_weights(distances), votes, _CLASSES)
-    if name == "distance":
-        return lambda: aggregate_labels(distance_weights(distances), votes, _CLASSES)
-    if name == "multi-head":
-        study = MultiHeadNeighborAttention(keys.shape[1]).eval()
-        return lambda: aggregate_labels(
-            study(queries, keys[found.indices], distances.square()), votes, _CLASSES
-        )
-    space = RememberedSpace.of(keys, labels, n_classes=_CLASSES, n_columns=keys.shape[1])
-    return lambda: shared_head().predict([space.describe(found)]).log_proba
+    if name == "attention":
+        space = RememberedSpace.of(keys, labels, n_classes=_CLASSES, n_columns=keys.shape[1])
+        return lambda: shared_head().predict([space.describe(found)]).log_proba
+    study = MultiHeadNeighborAttention(keys.shape[1]).eval()
+    weigh: Callable[[], Tensor] = {
+        "uniform": lambda: uniform_weights(found.distances),
+        "distance": lambda: distance_weights(found.distances),
+        "multi-head": lambda: study(queries, keys[found.indices], found.distances.square()),
+    }[name]
+    return lambda: aggregate_labels(weigh(), labels[found.indices], _CLASSES)
 
 
 def recall(found: Tensor, true: Tensor) -> float:
     """Share of the true neighbors (n, k) that are among those found (n, k)."""
     hits = (found.unsqueeze(2) == true.unsqueeze(1)).any(dim=1)
     return float(hits.float().mean())
-
-
-def index_names(wanted: Sequence[str] | None = None) -> list[str]:
-    """Indexes to measure: those named, or all that are installed ("exact" alone without faiss)."""
-    from importlib.util import find_spec
-
-    if wanted is not None:
-        return list(wanted)
-    return list(INDEXES) if find_spec("faiss") is not None else ["exact"]
-
-
-def efficiency_jobs(
-    size: EfficiencySize, seed: int, facts: dict[str, Any], names: Sequence[str] | None = None
-) -> list[Job]:
-    """Build each index over the same random keys and search it; then time each weighting."""
-    jobs = []
-
-    def blank_of(name: str) -> Record:
-        condition = f"k={size.n_neighbors}"
-        blank = Record(size.name, name, seed, experiment="efficiency", condition=condition, **facts)
-        return replace(blank, k=size.n_neighbors, n_train=size.n_rows, n_test=size.n_queries)
-
-    def title(name: str) -> str:
-        return f"{size.name} · seed {seed} · efficiency · {name}"
-
-    for name in index_names(names):
-
-        def search(missing: Sequence[Record], name: str = name) -> Iterator[Record]:
-            keys, queries = random_keys(size, seed)
-            found = measure_index(name, keys, queries, size.n_neighbors)
-            yield replace(
-                missing[0],
-                fit_seconds=found["build_seconds"],
-                predict_us_per_row=1e3 * found["search_ms_per_query"],
-                details=found,
-            )
-
-        jobs.append(Job(title(name), (blank_of(name),), search))
-
-    def weigh(missing: Sequence[Record]) -> Iterator[Record]:
-        keys, queries = random_keys(size, seed)
-        for blank in missing:
-            found = measure_weighting(blank.method, keys, queries, size.n_neighbors, seed)
-            yield replace(blank, predict_us_per_row=found["weigh_us_per_query"], details=found)
-
-    jobs.append(Job(title("weights"), tuple(map(blank_of, WEIGHTINGS)), weigh))
-    return jobs

@@ -1,141 +1,107 @@
-"""The study's evaluation: every weighting from one search per view."""
+"""The study's evaluation: every weighting from one search per view; and rows of predictions."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nearwise.functional import distance_weights, uniform_weights
-from nearwise_lab.experiments.study.model import unit, vote
-from nearwise_lab.experiments.study.neighbors import (
-    Found,
-    Memory,
-    attention_vote,
-    attention_weights,
-    look_up,
-)
+from nearwise_lab.experiments.study.inputs import StudyInputs, study_views
+from nearwise_lab.experiments.study.model import Found, to_numpy
 from nearwise_lab.experiments.study.replay import TrainedRun
-from nearwise_lab.experiments.study.views import study_views
+from nearwise_lab.experiments.trial import scored
 from nearwise_lab.nn.adaptive_k import entropy_adaptive_k, nearest_mask
+from nearwise_lab.records import Record
+from nearwise_lab.results.measures import Predictions
 
-NEIGHBOR_METHODS = (
-    "uniform", "distance", "attention", "attention+tta", "attention+k-ensemble",
-    "attention+adaptive-k",
-)  # fmt: skip
+SHORT_METHODS = ("uniform", "distance", "attention")
+TTA = "attention+tta"
+NEIGHBOR_METHODS = (*SHORT_METHODS, TTA, "attention+k-ensemble", "attention+adaptive-k")
 STUDY_NLL_CLIP = 1e-9
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One method's answer.
+    """One method's probabilities (n_test, n_classes), float64, and the neighbors it consulted.
 
-    Attributes
-    ----------
-    method : str
-    proba : float64 ndarray of shape (n_test, n_classes)
-        Rows sum to 1.
-    k : int or None
-        Neighbors consulted.
-    seconds : float
-        Encoding, searching and weighing of all test rows; what methods share counts for each.
-    encoding_seconds : float
-        The part of `seconds` that encoding takes, however the neighbors are weighed.
+    `seconds` are of encoding, searching and weighing all test rows (what methods share counts for
+    each), 0 where they were not measured; `encoding_seconds` are the part that is the same however
+    the neighbors are weighed.
     """
 
     method: str
     proba: np.ndarray
-    k: int | None
-    seconds: float
+    k: int | None = None
+    seconds: float = 0.0
     encoding_seconds: float = 0.0
 
 
-def neighbor_methods(run: TrainedRun) -> tuple[str, ...]:
-    """Names that `evaluate_run` gives; columns have no views to augment."""
-    return tuple(m for m in NEIGHBOR_METHODS if run.inputs.is_images or m != "attention+tta")
+def evaluate_run(run: TrainedRun, methods: Sequence[str]) -> Iterator[Prediction]:
+    """Evaluate some of `NEIGHBOR_METHODS` on the test rows, all from one search.
 
-
-def evaluate_run(
-    run: TrainedRun, *, memory: Memory | None = None, methods: tuple[str, ...] | None = None
-) -> Iterator[Prediction]:
-    """Evaluate the study's weightings on the test rows.
-
-    Parameters
-    ----------
-    run : TrainedRun
-    memory : Memory, optional
-        What is remembered, where it differs from what the run was trained with.
-    methods : tuple of str, optional
-        Those to use; all by default. The views of test-time augmentation are only searched where
-        it is used.
-
-    Yields
-    ------
-    prediction : Prediction
+    The views of test-time augmentation are only searched where it is used.
     """
-    wanted = neighbor_methods(run) if methods is None else methods
-    memory = run.memory if memory is None else memory
     preset = run.preset
-    k = min(preset.n_neighbors, len(memory.keys))
-    k_max = max(k, *preset.ensemble_k, preset.adaptive_k_max)
-    found = look_up(run.model, run.inputs.x_test, memory, k_max, preset.precision)
-    k_max = found.indices.shape[1]
+    k = min(preset.n_neighbors, len(run.memory.keys))
+    found = run.find(run.inputs.x_test, max(k, *preset.ensemble_k, preset.adaptive_k_max))
     near = found.nearest(k)
-    for method in wanted:
-        start = time.perf_counter()
-        shared, asked = found.seconds, k
-        if method == "uniform":
-            proba = _plain_vote(uniform_weights(near.distances), near, memory, run)
-        elif method == "distance":
-            weights = distance_weights(near.distances, preset.distance_temperature)
-            proba = _plain_vote(weights, near, memory, run)
-        elif method == "attention":
-            proba = attention_vote(run.model, near, memory)
-        elif method == "attention+tta":
-            proba = _augmented(run, near, memory)
+    for method in methods:
+        start, asked = time.perf_counter(), k
+        if method == TTA:
+            proba = _augmented(run, near)
         elif method == "attention+k-ensemble":
-            sizes = sorted({min(size, k_max) for size in preset.ensemble_k})
-            parts = [attention_vote(run.model, found.nearest(size), memory) for size in sizes]
+            sizes = sorted({min(size, found.indices.shape[1]) for size in preset.ensemble_k})
+            parts = [run.vote(found.nearest(size)) for size in sizes]
             proba, asked = torch.stack(parts).mean(dim=0), sizes[-1]
         elif method == "attention+adaptive-k":
-            proba, asked = _adaptive(run, found, memory)
+            proba, asked = _adaptive(run, found)
         else:
-            raise ValueError(f"unknown method {method!r}; known: {', '.join(NEIGHBOR_METHODS)}.")
+            proba = _plain(run, method, near)
         proba64 = to_numpy(proba)
-        seconds = shared + time.perf_counter() - start
-        encoding = found.seconds - found.search_seconds
-        yield Prediction(method, proba64, asked, seconds, encoding)
+        seconds = found.seconds + time.perf_counter() - start
+        yield Prediction(method, proba64, asked, seconds, found.seconds - found.search_seconds)
 
 
-def sweep(run: TrainedRun, sizes: tuple[int, ...]) -> Iterator[tuple[int, Prediction]]:
+def sweep(run: TrainedRun, sizes: Sequence[int]) -> Iterator[Prediction]:
     """Evaluate uniform, distance and attention at every neighborhood size, from one search.
 
     Sizes beyond the memory are left out.
     """
-    memory, preset = run.memory, run.preset
-    sizes = tuple(k for k in sorted(set(sizes)) if k <= len(memory.keys))
-    found = look_up(run.model, run.inputs.x_test, memory, sizes[-1], preset.precision)
+    sizes = [k for k in sorted(set(sizes)) if k <= len(run.memory.keys)]
+    found = run.find(run.inputs.x_test, sizes[-1])
     for k in sizes:
-        near = found.nearest(k)
-        for method in ("uniform", "distance", "attention"):
+        for method in SHORT_METHODS:
             start = time.perf_counter()
-            if method == "attention":
-                proba = attention_vote(run.model, near, memory)
-            elif method == "uniform":
-                proba = _plain_vote(uniform_weights(near.distances), near, memory, run)
-            else:
-                weights = distance_weights(near.distances, preset.distance_temperature)
-                proba = _plain_vote(weights, near, memory, run)
-            seconds = found.seconds + time.perf_counter() - start
-            yield k, Prediction(method, to_numpy(proba), k, seconds)
+            proba = to_numpy(_plain(run, method, found.nearest(k)))
+            yield Prediction(method, proba, k, found.seconds + time.perf_counter() - start)
 
 
-def to_numpy(proba: Tensor) -> np.ndarray:
-    """Probabilities as float64 whose rows sum to 1 exactly."""
-    rows: np.ndarray = proba.double().cpu().numpy()
-    return rows / rows.sum(axis=1, keepdims=True)
+def _plain(run: TrainedRun, method: str, near: Found) -> Tensor:
+    if method == "attention":
+        return run.vote(near)
+    if method == "uniform":
+        return run.vote(near, uniform_weights(near.distances))
+    return run.vote(near, distance_weights(near.distances, run.preset.distance_temperature))
+
+
+def _augmented(run: TrainedRun, original: Found) -> Tensor:
+    """Mean of the probabilities of the original and four changed views."""
+    views = study_views(run.inputs.x_test, run.inputs.seed, run.preset.views)
+    votes = [run.vote(run.find(view, original.indices.shape[1])) for view in views]
+    return torch.stack([run.vote(original), *votes]).mean(dim=0)
+
+
+def _adaptive(run: TrainedRun, found: Found) -> tuple[Tensor, int]:
+    """Apply the entropy rule: weights over k_max decide how many of the nearest are used."""
+    wide = found.nearest(run.preset.adaptive_k_max)
+    sizes = entropy_adaptive_k(run.weights(wide))
+    mask = nearest_mask(sizes, wide.indices.shape[1])
+    return run.vote(wide, run.weights(wide, mask)), round(float(sizes.float().mean()))
 
 
 def study_nll(y: np.ndarray, proba: np.ndarray) -> float:
@@ -144,50 +110,25 @@ def study_nll(y: np.ndarray, proba: np.ndarray) -> float:
     return float(-np.log(np.maximum(picked, STUDY_NLL_CLIP)).mean())
 
 
-def _plain_vote(weights: Tensor, found: Found, memory: Memory, run: TrainedRun) -> Tensor:
-    return vote(weights, memory.labels[found.indices], run.model.n_classes)
+def measured(
+    blank: Record, prediction: Prediction, inputs: StudyInputs, folder: Path, **values: Any
+) -> Record:
+    """Fill a row from a prediction of the test rows, and keep that for figures.
 
-
-def _augmented(run: TrainedRun, original: Found, memory: Memory) -> Tensor:
-    """Mean of the probabilities of the original and four changed views."""
-    k = original.indices.shape[1]
-    total = attention_vote(run.model, original, memory)
-    views = study_views(run.inputs.x_test, run.inputs.seed, run.preset.views)
-    for view in views:
-        found = look_up(run.model, view, memory, k, run.preset.precision)
-        total = total + attention_vote(run.model, found, memory)
-    return total / (1 + len(views))
-
-
-def _adaptive(run: TrainedRun, found: Found, memory: Memory) -> tuple[Tensor, int]:
-    """Apply the entropy rule: weights over k_max decide how many of the nearest are used."""
-    wide = found.nearest(run.preset.adaptive_k_max)
-    k_max = wide.indices.shape[1]
-    sizes = entropy_adaptive_k(attention_weights(run.model, wide, memory))
-    mask = nearest_mask(sizes, k_max)
-    return attention_vote(run.model, wide, memory, mask), round(float(sizes.float().mean()))
-
-
-def key_norms(keys: Tensor) -> dict[str, float]:
-    """Mean, spread and range of the L2 norms of keys (n, dim)."""
-    norms = keys.norm(dim=1)
-    return {
-        "mean": float(norms.mean()),
-        "std": float(norms.std()),
-        "min": float(norms.min()),
-        "max": float(norms.max()),
-    }
-
-
-def same_order(query: Tensor, keys: Tensor, k: int) -> float:
-    """Share of queries whose nearest `k` by inner product and by L2 are the same, in order.
-
-    On the sphere ``||q - k||^2 = 2 - 2 q.k``, so only ties can differ; keys are scaled to unit
-    length here.
+    `values` are further fields; `details` are added to the study's own NLL (clip 1e-9).
     """
-    from nearwise.functional import topk_neighbors
-
-    query, keys = unit(query), unit(keys)
-    by_distance = topk_neighbors(query, keys, k, metric="euclidean").indices
-    by_product = topk_neighbors(query, keys, k, metric="inner_product").indices
-    return float((by_distance == by_product).all(dim=1).float().mean())
+    y = inputs.y_test.numpy()
+    details = {"nll_study": study_nll(y, prediction.proba), **values.pop("details", {})}
+    if prediction.encoding_seconds:
+        own = prediction.seconds - prediction.encoding_seconds
+        details["search_and_weigh_us_per_row"] = 1e6 * own / len(y)
+    return scored(
+        replace(blank, **inputs.sizes),
+        Predictions(y, prediction.proba, inputs.test_index, [str(c) for c in inputs.classes]),
+        inputs.y_train.bincount(minlength=inputs.n_classes).numpy(),
+        folder,
+        k=prediction.k,
+        predict_us_per_row=1e6 * prediction.seconds / len(y) if prediction.seconds else None,
+        details=details,
+        **values,
+    )

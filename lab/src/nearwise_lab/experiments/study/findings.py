@@ -1,40 +1,33 @@
-"""What explains a replay: the leak, the collapse, the error against k, norms and orders."""
+"""What explains a run: the leak, the collapse, the error against k, norms, a map, a gallery."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise_lab.experiments.study.evaluate import key_norms, same_order
-from nearwise_lab.experiments.study.model import unit
-from nearwise_lab.experiments.study.neighbors import (
-    attention_vote,
-    attention_weights,
-    look_up,
-    purity,
-    training_neighbors,
-)
+from nearwise.functional import topk_neighbors
+from nearwise_lab.experiments.study.inputs import StudyInputs, as_images
+from nearwise_lab.experiments.study.model import training_neighbors, unit
 from nearwise_lab.experiments.study.replay import TrainedRun
+from nearwise_lab.results.gallery import make_gallery
+from nearwise_lab.results.measures import Predictions
 
 CURVE_SIZES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
 FITTED_UP_TO = 50  # a + b / k is claimed for k far below the size of a class
 _MAP_ROWS = 1000
+_PURITY_NEIGHBORS = 16
 
 
-@dataclass(frozen=True)
-class HyperbolaFit:
+class HyperbolaFit(NamedTuple):
     """Least-squares fit of ``a + b / k``.
 
-    Attributes
-    ----------
-    a, b : float
-        Error at infinite k, and what a single neighbor adds.
-    r2 : float
-        Share of the variance explained; 1 where the errors are constant.
+    `a` is the error at infinite k, `b` what a single neighbor adds, `r2` the share of the variance
+    explained; 1 where the errors are constant.
     """
 
     a: float
@@ -63,42 +56,32 @@ def fit_hyperbola(sizes: Sequence[int], errors: Sequence[float]) -> HyperbolaFit
     return HyperbolaFit(float(a), float(b), 1.0 if total < 1e-18 else 1 - residual / total)
 
 
-def error_against_k(run: TrainedRun, sizes: Sequence[int] = CURVE_SIZES) -> dict[str, Any]:
-    """Error of the uniform vote at each size, the fitted ``a + b / k`` and the best size.
+def error_against_k(run: TrainedRun) -> dict[str, Any]:
+    """`error_curve` of a replay's test rows."""
+    found = run.find(run.inputs.x_test, CURVE_SIZES[-1])
+    labels = run.memory.labels[found.indices].cpu()
+    return error_curve(labels, run.inputs.y_test, len(run.memory.keys), run.inputs.n_classes)
+
+
+def error_curve(
+    neighbor_labels: Tensor, y: Tensor, n_memory: int, n_classes: int
+) -> dict[str, Any]:
+    """Error of the uniform vote of the first k of `neighbor_labels` (n, k_max) at each size.
 
     Returns
     -------
     finding : dict
-        k, error (lists), a, b, r2, fitted_up_to (sizes up to 50 are fitted), best_k (the smallest
-        of the best), sqrt_n.
+        k (those of `CURVE_SIZES`), error (lists), a, b, r2 of the fitted ``a + b / k``,
+        fitted_up_to (sizes up to 50 are fitted), best_k (the smallest of the best), sqrt_n.
     """
-    n = len(run.memory.keys)
-    kept = [k for k in sizes if k <= n]
-    found = look_up(run.model, run.inputs.x_test, run.memory, kept[-1], run.preset.precision)
-    return error_curve(
-        run.memory.labels[found.indices].cpu(), run.inputs.y_test, kept, n, run.inputs.n_classes
-    )
-
-
-def error_curve(
-    neighbor_labels: Tensor, y: Tensor, sizes: Sequence[int], n_memory: int, n_classes: int
-) -> dict[str, Any]:
-    """Error of the uniform vote of the first k of `neighbor_labels` (n, k_max) at each size.
-
-    `sizes` ascend; the finding is that of `error_against_k`.
-    """
-    votes = torch.zeros(len(y), n_classes)
-    errors, start = [], 0
-    for k in sizes:
-        added = neighbor_labels[:, start:k]
-        votes.scatter_add_(1, added, torch.ones(added.shape))
-        errors.append(float((votes.argmax(dim=1) != y).float().mean()))
-        start = k
-    finding: dict[str, Any] = {"k": list(sizes), "error": errors}
+    sizes = [k for k in CURVE_SIZES if k <= neighbor_labels.shape[1]]
+    votes = [_counts(neighbor_labels[:, :k], n_classes) for k in sizes]
+    errors = [float((counts.argmax(dim=1) != y).float().mean()) for counts in votes]
+    finding: dict[str, Any] = {"k": sizes, "error": errors}
     n_fitted = sum(k <= FITTED_UP_TO for k in sizes)
     if n_fitted > 1:
         fit = fit_hyperbola(sizes[:n_fitted], errors[:n_fitted])
-        finding |= {"a": fit.a, "b": fit.b, "r2": fit.r2, "fitted_up_to": sizes[n_fitted - 1]}
+        finding |= {**fit._asdict(), "fitted_up_to": sizes[n_fitted - 1]}
     return finding | {"best_k": sizes[int(np.argmin(errors))], "sqrt_n": math.sqrt(n_memory)}
 
 
@@ -116,13 +99,11 @@ def leak(run: TrainedRun) -> dict[str, float]:
     finding: dict[str, float] = {}
     for name, leave in (("with", False), ("without", True)):
         found = training_neighbors(memory.keys, k, leave_self_out=leave)
-        proba = attention_vote(run.model, found, memory)
+        proba = run.vote(found)
         rows = torch.arange(len(proba), device=proba.device)
         finding[f"knn_loss_{name}_self"] = float(-proba[rows, memory.labels].log().mean())
         if not leave:
-            own = found.indices == rows[:, None]
-            weights = attention_weights(run.model, found, memory)
-            on_self = (weights * own).sum(dim=1)
+            on_self = (run.weights(found) * (found.indices == rows[:, None])).sum(dim=1)
             finding["self_weight"] = float(on_self.mean())
             finding["self_weight_error"] = float(on_self.std() / math.sqrt(len(on_self)))
             finding["even_share"] = 1 / found.indices.shape[1]
@@ -140,72 +121,78 @@ def collapse(run: TrainedRun) -> dict[str, float]:
         share of a remembered row's neighbors, itself left out, that carry its label),
         attention_entropy over log k.
     """
-    found = look_up(
-        run.model, run.inputs.x_test, run.memory, run.preset.n_neighbors, run.preset.precision
-    )
-    agreed = purity(found, run.memory.labels, run.model.n_classes)
-    weights = attention_weights(run.model, found, run.memory)
-    k = found.indices.shape[1]
-    entropy = float(torch.special.entr(weights).sum(dim=1).mean()) / math.log(max(k, 2))
-    labels = run.memory.labels[found.indices].cpu()
-    counts = torch.zeros(len(labels), run.model.n_classes)
-    counts.scatter_add_(1, labels, torch.ones(labels.shape))
-    accuracy = float((counts.argmax(dim=1) == run.inputs.y_test).float().mean())
-    remembered = training_neighbors(
-        run.memory.keys, run.preset.n_neighbors, leave_self_out=True
-    ).indices
-    alike = run.memory.labels[remembered] == run.memory.labels[:, None]
+    memory, k = run.memory, run.preset.n_neighbors
+    found = run.find(run.inputs.x_test, k)
+    weights = run.weights(found)
+    entropy = float(torch.special.entr(weights).sum(dim=1).mean())
+    remembered = training_neighbors(memory.keys, k, leave_self_out=True).indices
+    alike = memory.labels[remembered] == memory.labels[:, None]
     return {
-        "purity": agreed,
-        "accuracy": accuracy,
-        "excess": agreed - accuracy,
+        **_agreement(memory.labels[found.indices].cpu(), run.inputs),
         "memory_purity": float(alike.float().mean()),
-        "attention_entropy": entropy,
+        "attention_entropy": entropy / math.log(max(weights.shape[1], 2)),
     }
 
 
-def classifier_findings(
-    neighbor_labels: Tensor, y: Tensor, n_memory: int, n_classes: int, model: Any, k: int = 16
-) -> dict[str, dict[str, Any]]:
-    """Error against k, purity and temperature of a fitted `AttnKNNClassifier`.
+def _agreement(labels: Tensor, inputs: StudyInputs) -> dict[str, float]:
+    counts = _counts(labels, inputs.n_classes)
+    agreed = float((counts.amax(dim=1) / labels.shape[1]).mean())
+    accuracy = float((counts.argmax(dim=1) == inputs.y_test).float().mean())
+    return {"purity": agreed, "accuracy": accuracy, "excess": agreed - accuracy}
 
-    Parameters
-    ----------
-    neighbor_labels : int64 Tensor of shape (n_test, k_max)
-        Labels of the rows that the classifier finds nearest, nearest first.
-    y : int64 Tensor of shape (n_test,)
-    n_memory, n_classes : int
-    model : AttnKNNClassifier
-    k : int, default=16
-        Neighbors of the purity.
+
+def _counts(labels: Tensor, n_classes: int) -> Tensor:
+    return torch.zeros(len(labels), n_classes).scatter_add_(1, labels, torch.ones(labels.shape))
+
+
+def sphere(run: TrainedRun) -> dict[str, Any]:
+    """Norms of the memory's keys, and whether inner product and L2 order neighbors alike.
+
+    On the sphere ``||q - k||^2 = 2 - 2 q.k``, so only ties can differ; keys are scaled to unit
+    length for the order.
     """
-    k_max = neighbor_labels.shape[1]
-    k = min(k, k_max)
-    sizes = [size for size in CURVE_SIZES if size <= k_max]
-    near = neighbor_labels[:, :k]
-    counts = torch.zeros(len(y), n_classes).scatter_add_(1, near, torch.ones(near.shape))
-    agreed = float((counts.max(dim=1).values / k).mean())
-    accuracy = float((counts.argmax(dim=1) == y).float().mean())
+    norms, k = run.memory.keys.norm(dim=1), min(run.preset.n_neighbors, len(run.memory.keys))
+    query, keys = unit(run.find(run.inputs.x_test, 1).query), unit(run.memory.keys)
+    by_distance = topk_neighbors(query, keys, k, metric="euclidean").indices
+    by_product = topk_neighbors(query, keys, k, metric="inner_product").indices
     return {
-        "error-against-k": error_curve(neighbor_labels, y, sizes, n_memory, n_classes),
-        "collapse": {"purity": agreed, "accuracy": accuracy, "excess": agreed - accuracy, "k": k},
+        "norms": {name: float(getattr(norms, name)()) for name in ("mean", "std", "min", "max")},
+        "k": k,
+        "same_order": float((by_distance == by_product).all(dim=1).float().mean()),
+    }
+
+
+def temperatures(run: TrainedRun) -> dict[str, list[float]]:
+    """Learned temperatures of the heads."""
+    return {"temperatures": run.model.attention.temperature.tolist()}
+
+
+# What the experiment "theory" finds of a replay, by condition.
+REPLAY_FINDINGS: dict[str, Callable[[TrainedRun], dict[str, Any]]] = {
+    "norms": sphere,
+    "error-against-k": error_against_k,
+    "temperatures": temperatures,
+    "collapse": collapse,
+    "leak": leak,
+}
+CLASSIFIER_FINDINGS = ("error-against-k", "collapse", "temperatures")
+
+
+def classifier_findings(model: Any, inputs: StudyInputs) -> dict[str, dict[str, Any]]:
+    """Find `CLASSIFIER_FINDINGS` of an `AttnKNNClassifier` fitted to these training rows."""
+    n_memory = len(model.memory_)
+    _, ids = model.kneighbors(inputs.X_test, n_neighbors=min(CURVE_SIZES[-1], n_memory))
+    labels = inputs.y_train[torch.from_numpy(ids)]
+    near = labels[:, :_PURITY_NEIGHBORS]
+    return {
+        "error-against-k": error_curve(labels, inputs.y_test, n_memory, inputs.n_classes),
+        "collapse": _agreement(near, inputs) | {"k": near.shape[1]},
         "temperatures": {"temperatures": [float(model.report_.temperature)]},
     }
 
 
-def sphere(run: TrainedRun) -> dict[str, Any]:
-    """Norms of the memory's keys, and whether inner product and L2 order neighbors alike."""
-    found = look_up(run.model, run.inputs.x_test, run.memory, 1, run.preset.precision)
-    k = min(run.preset.n_neighbors, len(run.memory.keys))
-    return {
-        "norms": key_norms(run.memory.keys),
-        "k": k,
-        "same_order": same_order(found.query, run.memory.keys, k),
-    }
-
-
-def memory_map(run: TrainedRun, n_rows: int = _MAP_ROWS) -> dict[str, Any]:
-    """Two principal components of up to `n_rows` remembered and as many test keys, for a figure.
+def memory_map(run: TrainedRun) -> dict[str, Any]:
+    """Two principal components of up to 1000 remembered and as many test keys, for a figure.
 
     Returns
     -------
@@ -213,42 +200,26 @@ def memory_map(run: TrainedRun, n_rows: int = _MAP_ROWS) -> dict[str, Any]:
         memory and test: lists of [x, y]; memory_label and test_label: class positions; classes;
         explained: share of the keys' variance in the two components.
     """
-    found = look_up(run.model, run.inputs.x_test[:n_rows], run.memory, 1, run.preset.precision)
+    asked = run.find(run.inputs.x_test[:_MAP_ROWS], 1).query.cpu()
     keys, labels = unit(run.memory.keys).cpu(), run.memory.labels.cpu()
-    y, classes = run.inputs.y_test[:n_rows], run.inputs.classes
-    return _drawn_map(keys, labels, found.query.cpu(), y, classes, n_rows)
+    return _drawn_map(keys, labels, asked, run.inputs)
 
 
-def classifier_map(
-    model: Any, rows: Any, y: Tensor, classes: Any, n_rows: int = _MAP_ROWS
-) -> dict[str, Any]:
+def classifier_map(model: Any, inputs: StudyInputs) -> dict[str, Any]:
     """Draw the map that `memory_map` draws, of the memory of a fitted classifier.
 
     Keys are those of the trained space, where there is one, else of the features.
-
-    Parameters
-    ----------
-    model : AttnKNNClassifier
-    rows : array of shape (n_test, ...)
-        Test rows as the classifier takes them.
-    y : int64 Tensor of shape (n_test,)
-        Class positions of the test rows.
-    classes : sequence
-        Names by position.
     """
     bank = model.memory_
     space = "trained" if "trained" in bank.keys else "features"
     labels = bank.labels.argmax(dim=1) if bank.is_soft else bank.labels
-    asked = torch.from_numpy(model.keys(rows[:n_rows], space))
-    drawn = _drawn_map(bank.keys[space].float(), labels, asked, y[:n_rows], classes, n_rows)
-    return drawn | {"space": space}
+    asked = torch.from_numpy(model.keys(inputs.X_test[:_MAP_ROWS], space))
+    return _drawn_map(bank.keys[space].float(), labels, asked, inputs) | {"space": space}
 
 
-def _drawn_map(
-    keys: Tensor, labels: Tensor, asked: Tensor, y: Tensor, classes: Any, n_rows: int
-) -> dict[str, Any]:
-    step = max(1, len(keys) // n_rows)
-    shown = keys[::step][:n_rows]
+def _drawn_map(keys: Tensor, labels: Tensor, asked: Tensor, inputs: StudyInputs) -> dict[str, Any]:
+    step = max(1, len(keys) // _MAP_ROWS)
+    shown = keys[::step][:_MAP_ROWS]
     center = shown.mean(dim=0)
     _, spread, axes = torch.linalg.svd(shown - center, full_matrices=False)
     share = spread.square()
@@ -259,9 +230,53 @@ def _drawn_map(
 
     return {
         "memory": place(shown),
-        "memory_label": labels[::step][:n_rows].tolist(),
+        "memory_label": labels[::step][:_MAP_ROWS].tolist(),
         "test": place(asked),
-        "test_label": y.tolist(),
-        "classes": [str(c) for c in classes],
+        "test_label": inputs.y_test[:_MAP_ROWS].tolist(),
+        "classes": [str(c) for c in inputs.classes],
         "explained": float(share[:2].sum() / share.sum()),
     }
+
+
+def image_gallery(model: Any, inputs: StudyInputs, proba: np.ndarray) -> dict[str, Any]:
+    """Wrong and uncertain test images as the networks saw them, with their neighbors.
+
+    `model` explains images; `proba` (n_test, n_classes) is its prediction.
+    """
+    y = inputs.y_test.numpy()
+    seen = replace(
+        inputs.dataset, X=as_images(inputs.x_test), y=inputs.classes[y], test_index=None,
+        strata=None, views={}, row_names=None,
+    )  # fmt: skip
+    predictions = Predictions(y, proba, np.arange(len(y)), [str(c) for c in inputs.classes])
+    gallery = make_gallery(model, seen, predictions.test_index, predictions)
+    for row in gallery["rows"]:
+        row["test_row"] = int(inputs.test_index[row["test_row"]])
+    return gallery
+
+
+class Explained:
+    """A replay that names the neighbors behind its answers, as `AttnKNNClassifier` does."""
+
+    def __init__(self, run: TrainedRun) -> None:
+        self.run = run
+
+    def explain(self, images: np.ndarray) -> list[Any]:
+        """Neighbors of images (n, h, w, c), each with its weight and its pixels."""
+        run, inputs = self.run, self.run.inputs
+        found = run.find(torch.from_numpy(images).permute(0, 3, 1, 2), run.preset.n_neighbors)
+        parts = found.indices, found.distances.sqrt(), run.weights(found)
+        labels = run.memory.labels.cpu()
+        return [
+            SimpleNamespace(
+                null_mass=0.0,
+                neighbors=[
+                    SimpleNamespace(
+                        id=row, label=str(inputs.classes[labels[row]]), distance=distance,
+                        weight=weight, row=inputs.x_train[row].permute(1, 2, 0).flatten().numpy(),
+                    )
+                    for row, distance, weight in zip(*of_image, strict=True)
+                ],
+            )
+            for of_image in zip(*(part.tolist() for part in parts), strict=True)
+        ]  # fmt: skip

@@ -1,8 +1,9 @@
-"""A data set as the study's networks take it: tensors, one split, and rows kept from the CNN."""
+"""A data set as the study's networks take it: one split as tensors, and changed views of images."""
 
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nearwise.data import Dataset, split_dataset
+from nearwise.training.augment import crop_and_flip
 from nearwise_lab.experiments.preprocess import FeatureEncoder
-from nearwise_lab.experiments.study.presets import StudyPreset
+from nearwise_lab.experiments.study.presets import StudyPreset, Views
 from nearwise_lab.experiments.trial import TEST_SIZE
+from nearwise_lab.training.augment import FullAugmentation
 
 MAX_HELD_OUT = 5000
+N_VIEWS = 4
+_PADDING, _SIDE = 4, 32  # 4 pixels of 32; smaller images are moved by as much of their side
 
 
 @dataclass(frozen=True)
@@ -23,21 +28,17 @@ class StudyInputs:
 
     Attributes
     ----------
-    dataset : Dataset
-        Where the rows come from.
     seed : int
         The run's seed (of batches, starting weights and noise).
     x_train, x_test : Tensor
         uint8 images (n, c, h, w), or float32 columns (n, F): standardised on the training rows,
         categories one-hot.
     y_train, y_test : int64 Tensor of shape (n,)
-        Class positions in `classes`; those of the training rows may be noisy.
-    train_index, test_index : int64 ndarray
+        Class positions in `classes`, which are sorted; those of the training rows may be noisy.
+    train_index, test_index : int64 ndarray of shape (n,)
         Row positions in the data set.
     held_out : bool Tensor of shape (n_train,)
         Training rows that the parametric upper bound does not train on.
-    classes : ndarray of shape (n_classes,)
-        Sorted.
     """
 
     dataset: Dataset
@@ -61,6 +62,22 @@ class StudyInputs:
         """Whether the rows are images."""
         return self.x_train.ndim == 4
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes as fields of a record."""
+        n_train, n_test = len(self.y_train), len(self.y_test)
+        return {"n_train": n_train, "n_test": n_test, "n_classes": self.n_classes}
+
+    @property
+    def X_train(self) -> Any:
+        """Training rows as `AttnKNNClassifier` takes them: images are uint8 (n, h, w, c)."""
+        return as_images(self.x_train) if self.is_images else self.dataset.rows(self.train_index)[0]
+
+    @property
+    def X_test(self) -> Any:
+        """Test rows as `AttnKNNClassifier` takes them."""
+        return as_images(self.x_test) if self.is_images else self.dataset.rows(self.test_index)[0]
+
     @cached_property
     def digest(self) -> str:
         """Hash of rows and labels; two runs of one digest see the same data."""
@@ -70,9 +87,9 @@ class StudyInputs:
             digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def with_labels(self, y_train: Tensor) -> "StudyInputs":
-        """Return the same rows with other training labels (class positions)."""
-        return replace(self, y_train=y_train)
+    def with_labels(self, labels: np.ndarray) -> "StudyInputs":
+        """Return the same rows with other training labels, as the data set writes them."""
+        return replace(self, y_train=torch.from_numpy(np.searchsorted(self.classes, labels)))
 
     def take(self, rows: np.ndarray) -> "StudyInputs":
         """Return these training rows only (positions in the training part), and all test rows."""
@@ -94,30 +111,27 @@ class StudyInputs:
 def make_inputs(dataset: Dataset, preset: StudyPreset, seed: int) -> StudyInputs:
     """Split a data set by the preset and turn it into tensors.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    preset : StudyPreset
-        Split, image size and caps on the rows.
-    seed : int
-        Of the split where `preset.split_seed` is None, and of the rows that a cap keeps.
-
-    Returns
-    -------
-    inputs : StudyInputs
+    `seed` is that of the split where `preset.split_seed` is None, and of the rows that a cap keeps.
     """
     split_seed = seed if preset.split_seed is None else preset.split_seed
     train, test = split_dataset(dataset, split_seed, TEST_SIZE)
     train = stratified_part(dataset.y, train, preset.max_rows, split_seed)
     test = stratified_part(dataset.y, test, preset.max_test_rows, split_seed)
-    x_train, x_test = _tensors(dataset, train, test, preset)
-    y_train = torch.from_numpy(np.searchsorted(dataset.classes, dataset.y[train]))
-    y_test = torch.from_numpy(np.searchsorted(dataset.classes, dataset.y[test]))
+    y_train, y_test = (
+        torch.from_numpy(np.searchsorted(dataset.classes, dataset.y[rows]))
+        for rows in (train, test)
+    )
     n_held_out = min(MAX_HELD_OUT, max(1, round(preset.held_out * len(train))))
-    chosen = stratified_part(dataset.y, train, n_held_out, split_seed)
+    held_out = np.isin(train, stratified_part(dataset.y, train, n_held_out, split_seed))
+    parts = dataset.rows(train)[0], dataset.rows(test)[0]
+    if dataset.kind == "images":
+        x_train, x_test = (_image_tensor(np.asarray(part), preset) for part in parts)
+    else:
+        encoder = FeatureEncoder("columns" if dataset.kind == "table" else "overall").fit(parts[0])
+        x_train, x_test = (torch.from_numpy(encoder.transform(part)).float() for part in parts)
     return StudyInputs(
-        dataset, seed, x_train, y_train, x_test, y_test, train, test,
-        torch.from_numpy(np.isin(train, chosen)), dataset.classes,
+        dataset, seed, x_train, y_train, x_test, y_test, train, test, torch.from_numpy(held_out),
+        dataset.classes,
     )  # fmt: skip
 
 
@@ -138,19 +152,7 @@ def stratified_part(y: np.ndarray, rows: np.ndarray, n_wanted: int | None, seed:
     return np.sort(rows[order[np.argsort(place, kind="stable")[:n_wanted]]])
 
 
-def _tensors(
-    dataset: Dataset, train: np.ndarray, test: np.ndarray, preset: StudyPreset
-) -> tuple[Tensor, Tensor]:
-    parts = dataset.rows(train)[0], dataset.rows(test)[0]
-    if dataset.kind == "images":
-        first, second = (image_tensor(np.asarray(part), preset) for part in parts)
-        return first, second
-    encoder = FeatureEncoder("columns" if dataset.kind == "table" else "overall").fit(parts[0])
-    first, second = (torch.from_numpy(encoder.transform(part)).float() for part in parts)
-    return first, second
-
-
-def image_tensor(images: np.ndarray, preset: StudyPreset) -> Tensor:
+def _image_tensor(images: np.ndarray, preset: StudyPreset) -> Tensor:
     """Images (n, h, w, c) as uint8 (n, c, h, w), resized and repeated by the preset."""
     tensor = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
     size = preset.image_size
@@ -166,3 +168,44 @@ def _resized(images: Tensor, size: int) -> Tensor:
         images.float(), (size, size), mode="bilinear", align_corners=False, antialias=True
     )
     return larger.round().clamp(0, 255).to(torch.uint8)
+
+
+def as_images(tensor: Tensor) -> np.ndarray:
+    """Images (n, c, h, w) as arrays of shape (n, h, w, c)."""
+    return tensor.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def study_augmentation(inputs: StudyInputs) -> FullAugmentation | None:
+    """Return what the study changed in training: digits are turned, others moved and recolored.
+
+    None for columns.
+    """
+    if not inputs.is_images:
+        return None
+    if inputs.dataset.name in ("mnist", "digits-images"):
+        return FullAugmentation.model_validate({"rotation": 10})
+    padding = _padding(inputs.x_train)
+    changes = {"crop_padding": padding, "flip": True, "color_jitter": 0.2}
+    return FullAugmentation.model_validate(changes)
+
+
+def study_views(images: Tensor, seed: int, kind: Views) -> list[Tensor]:
+    """Return the four views beside the original of uint8 images (n, c, h, w).
+
+    `seed` decides where each image is cropped and whether it is mirrored; `kind` is as in
+    `StudyPreset`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    padding, n = _padding(images), len(images)
+    views = [images.flip(3)] if kind == "mirror-and-crops" else []
+    mirrored = torch.zeros(n, dtype=torch.bool)
+    while len(views) < N_VIEWS:
+        top, left = torch.randint(2 * padding + 1, (2, n), generator=generator)
+        if kind == "random":
+            mirrored = torch.rand(n, generator=generator) < 0.5
+        views.append(crop_and_flip(images, padding, top, left, mirrored))
+    return views
+
+
+def _padding(images: Tensor) -> int:
+    return max(1, round(_PADDING * images.shape[2] / _SIDE))

@@ -1,8 +1,7 @@
 """A classifier's own network, and plain neighbors of its keys, tuned on rows it has not seen."""
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
-from itertools import chain, product
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,25 +16,22 @@ from nearwise.functional import (
     uniform_weights,
 )
 from nearwise_lab.experiments.neighbors import K_GRID, SMOOTHING_GRID, TEMPERATURE_GRID
-from nearwise_lab.experiments.network import fit_temperature, mean_nll, tempered
-from nearwise_lab.experiments.study.evaluate import Prediction, to_numpy
-from nearwise_lab.experiments.study.upper_bound import RIDGE, upper_bound_names
-from nearwise_lab.experiments.trial import align
+from nearwise_lab.experiments.network import mean_nll, tempered
+from nearwise_lab.experiments.study.evaluate import Prediction
+from nearwise_lab.experiments.study.model import to_numpy
+from nearwise_lab.experiments.study.upper_bound import held_out_temperature, upper_bound_names
 
-PLAIN = ("uniform", "distance", "distance-tuned")
+NETWORK = upper_bound_names(True)
 N_NEIGHBORS = 16
 TEMPERATURES = (*TEMPERATURE_GRID, 1.0)  # in the unit of squared L2 distances
 
 
 @dataclass(frozen=True)
 class KeySpace:
-    """Keys of unit length: remembered rows, rows held out for tuning, test rows.
+    """Keys (n, dim) of a network: remembered rows, rows held out for tuning, test rows.
 
-    Attributes
-    ----------
-    memory, held_out, test : Tensor of shape (n, dim)
-    memory_labels, held_out_labels : int64 Tensor of shape (n,)
-    n_classes : int
+    They have unit length; labels (n,) are positions in `classes`. `head`: probabilities
+    (n, n_classes) that the network's head gives the rows held out and the test rows.
     """
 
     memory: Tensor
@@ -43,44 +39,43 @@ class KeySpace:
     held_out: Tensor
     held_out_labels: Tensor
     test: Tensor
-    n_classes: int
+    classes: np.ndarray
+    head: tuple[np.ndarray, np.ndarray] | None = None
 
-    def predictions(
-        self, methods: Collection[str] = PLAIN, k: int = N_NEIGHBORS
-    ) -> Iterator[Prediction]:
-        """Predict by those of `PLAIN` that are requested.
+    def predict(self, method: str, k: int = N_NEIGHBORS) -> Prediction | None:
+        """Predict the test rows; None where the network has no head to predict by.
 
+        By the network ("cnn"), by it with a temperature, or by plain neighbors of its keys:
         "uniform" and "distance" (squared L2 over 1) at `k`, "distance-tuned" by held-out rows.
         """
-        for prediction in self._plain(k) if {"uniform", "distance"} & {*methods} else ():
-            if prediction.method in methods:
-                yield prediction
-        if "distance-tuned" in methods:
-            yield self._tuned()
-
-    def _plain(self, k: int) -> Iterator[Prediction]:
+        if method == "distance-tuned":
+            return self._tuned()
+        if method in NETWORK:
+            return None if self.head is None else Prediction(method, self._network(method))
         k = min(k, len(self.memory))
         found = self._search(self.test, k)
-        for method, weights in (
-            ("uniform", uniform_weights(found.distances)),
-            ("distance", distance_weights(found.distances)),
-        ):
-            proba = aggregate_labels(weights, self.memory_labels[found.indices], self.n_classes)
-            yield Prediction(method, to_numpy(proba), k, 0.0)
+        weigh = uniform_weights if method == "uniform" else distance_weights
+        votes = self.memory_labels[found.indices]
+        proba = aggregate_labels(weigh(found.distances), votes, len(self.classes))
+        return Prediction(method, to_numpy(proba), k)
+
+    def _network(self, method: str) -> np.ndarray:
+        assert self.head is not None  # the caller has looked
+        held_out, test = self.head
+        if method == NETWORK[0]:
+            return test
+        return tempered(test, held_out_temperature(held_out, self.held_out_labels.numpy()))
 
     def _tuned(self) -> Prediction:
         """Distance weighting with k, temperature and smoothing of the lowest held-out NLL."""
         sizes = sorted({min(k, len(self.memory)) for k in K_GRID})
-        held_out = self._search(self.held_out, sizes[-1])
-        labels = self.held_out_labels.cpu().numpy()
-        best: tuple[float, tuple[int, float, float]] | None = None
-        for k, temperature, smoothing in product(sizes, TEMPERATURES, SMOOTHING_GRID):
-            nll = mean_nll(self._vote(held_out, k, temperature, smoothing), labels)
-            if best is None or nll < best[0]:
-                best = nll, (k, temperature, smoothing)
-        assert best is not None  # the grid is not empty
-        proba = self._vote(self._search(self.test, sizes[-1]), *best[1])
-        return Prediction("distance-tuned", proba, best[1][0], 0.0)
+        held_out, labels = self._search(self.held_out, sizes[-1]), self.held_out_labels.numpy()
+        best = min(
+            product(sizes, TEMPERATURES, SMOOTHING_GRID),
+            key=lambda trial: mean_nll(self._vote(held_out, *trial), labels),
+        )
+        proba = self._vote(self._search(self.test, sizes[-1]), *best)
+        return Prediction("distance-tuned", proba, best[0])
 
     def _search(self, query: Tensor, k: int) -> Neighbors:
         return topk_neighbors(query, self.memory, k, metric="sqeuclidean")
@@ -88,65 +83,20 @@ class KeySpace:
     def _vote(self, found: Neighbors, k: int, temperature: float, smoothing: float) -> np.ndarray:
         weights = distance_weights(found.distances[:, :k], temperature)
         labels = self.memory_labels[found.indices[:, :k]]
-        return to_numpy(aggregate_labels(weights, labels, self.n_classes, eps=smoothing))
+        return to_numpy(aggregate_labels(weights, labels, len(self.classes), eps=smoothing))
 
 
-@dataclass(frozen=True)
-class NetworkView:
-    """What the network of a classifier of images predicts for the test rows, in one view.
-
-    Attributes
-    ----------
-    space : KeySpace
-        Its keys.
-    held_out, test : float64 ndarray of shape (n, n_classes) or None
-        Log-probabilities of its head; None where it has none.
-    classes : ndarray of shape (n_classes,)
-    """
-
-    space: KeySpace
-    held_out: np.ndarray | None
-    test: np.ndarray | None
-    classes: np.ndarray
-
-    def predictions(
-        self, classes: np.ndarray, methods: Collection[str], k: int | None = None
-    ) -> Iterator[Prediction]:
-        """Predict by the network, by it with a temperature, and by plain neighbors of its keys.
-
-        Of these, by `methods`. Columns are those of `classes`. The neighbors are `k`, else
-        `N_NEIGHBORS`.
-        """
-        network = (one for one in self._network() if one.method in methods)
-        neighbors = self.space.predictions(methods, N_NEIGHBORS if k is None else k)
-        for one in chain(network, neighbors):
-            yield replace(one, proba=align(one.proba, self.classes, classes))
-
-    def _network(self) -> Iterator[Prediction]:
-        if self.test is None or self.held_out is None:
-            return
-        labels = self.space.held_out_labels.cpu().numpy()
-        proba = np.exp(self.test)
-        temperature = fit_temperature(np.exp(self.held_out), labels, ridge=RIDGE / len(labels))
-        plain, scaled = upper_bound_names(True)
-        yield Prediction(plain, proba, None, 0.0)
-        yield Prediction(scaled, tempered(proba, temperature), None, 0.0)
-
-
-def network_view(model: Any, images: Any) -> NetworkView:
-    """View of a fitted classifier of images on test images (n, h, w, c)."""
+def key_space(model: Any, images: Any) -> KeySpace:
+    """Space of a fitted classifier's network, with test images (n, h, w, c) of one view."""
     predictor = model.fitted_.predictor
     bank, judged = predictor.views.bank, predictor.judged
     rows = predictor.row_models(model.fitted_.encoded(images)[0]).cpu()
-    keys, labels = bank.keys[TRAINED], bank.labels
-    space = KeySpace(
+    keys, labels, base = bank.keys[TRAINED], bank.labels, bank.columns.get(BASE)
+    head = None
+    if base is not None and rows.base_log_proba is not None:
+        held_out, test = (p.double().exp().numpy() for p in (base[judged], rows.base_log_proba))
+        head = held_out, test
+    return KeySpace(
         keys[~judged], labels[~judged], keys[judged], labels[judged], rows.keys[TRAINED],
-        len(model.classes_),
+        model.classes_, head,
     )  # fmt: skip
-    base = bank.columns.get(BASE)
-    held_out, test = _numpy(None if base is None else base[judged]), _numpy(rows.base_log_proba)
-    return NetworkView(space, held_out, test, model.classes_)
-
-
-def _numpy(log_proba: Tensor | None) -> np.ndarray | None:
-    return None if log_proba is None else log_proba.double().numpy()

@@ -1,11 +1,15 @@
-"""The study's model: an embedder, multi-head attention over neighbors, sometimes a classifier."""
+"""The study's model, an embedder and attention over neighbors or a classifier; its searches."""
 
-from typing import Any
+import time
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearwise.functional import topk_neighbors
 from nearwise.nn import Embedder, ImageEmbedder
 from nearwise.nn.embedders import mlp_trunk
 from nearwise.training import TrainingRows
@@ -15,6 +19,7 @@ from nearwise_lab.experiments.study.presets import StudyPreset
 from nearwise_lab.nn import MultiHeadNeighborAttention
 
 VOTE_EPS = 1e-8  # added to every class before the vote is normalised again, as there
+_CHUNK = 1000
 
 
 class TabularMLP(Embedder):
@@ -47,16 +52,7 @@ class PixelMLP(TabularMLP):
 
 
 class StudyModel(nn.Module):
-    """Embedder and attention, and a linear classifier where the preset trains one.
-
-    Parameters
-    ----------
-    embedder : Embedder
-        Gives keys of unit length.
-    n_classes : int
-    preset : StudyPreset
-        Heads, temperatures and objective.
-    """
+    """Embedder (keys of unit length) and attention; a classifier where the preset trains one."""
 
     def __init__(self, embedder: Embedder, n_classes: int, preset: StudyPreset) -> None:
         super().__init__()
@@ -96,12 +92,8 @@ class StudyModel(nn.Module):
 
     def parameter_groups(self, preset: StudyPreset) -> list[dict[str, Any]]:
         """Parameters for AdamW: the embedder at its share of the rate, the rest at the whole."""
-        slow = [p for p in self.embedder.parameters() if p.requires_grad]
-        fast = [
-            p
-            for name, p in self.named_parameters()
-            if p.requires_grad and not name.startswith("embedder.")
-        ]
+        learned = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
+        slow, fast = ([p for n, p in learned if n.startswith("embedder.") == of] for of in (1, 0))
         return [
             {"params": slow, "lr": preset.lr * preset.embedder_lr_ratio},
             {"params": fast, "lr": preset.lr},
@@ -109,15 +101,7 @@ class StudyModel(nn.Module):
 
 
 def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool = True) -> Embedder:
-    """Build the untrained embedder that the preset names.
-
-    Raises
-    ------
-    ImportError
-        If the backbone needs an extra that is not installed.
-    ValueError
-        If an image backbone is requested for columns.
-    """
+    """Build the untrained embedder that the preset names; ValueError if it cannot take the rows."""
     shape = inputs.x_train.shape[1:]
     if preset.backbone == "mlp":
         kind = PixelMLP if inputs.is_images else TabularMLP
@@ -167,6 +151,89 @@ def vote(weights: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     return votes / votes.sum(dim=1, keepdim=True)
 
 
+def to_numpy(proba: Tensor) -> np.ndarray:
+    """Probabilities as float64 whose rows sum to 1 exactly."""
+    rows: np.ndarray = proba.double().cpu().numpy()
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
 def unit(keys: Tensor) -> Tensor:
     """Keys at unit L2 length; those of half precision are a little off it."""
     return F.normalize(keys, dim=1)
+
+
+class Memory(NamedTuple):
+    """Keys (n, dim) and labels (n,) of the remembered rows."""
+
+    keys: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Found:
+    """Neighbors of queries from one search.
+
+    Attributes
+    ----------
+    query : Tensor of shape (n, dim)
+        Keys of the queries.
+    distances, indices : Tensor of shape (n, k_max)
+        Squared L2 distances, ascending, and positions in the memory.
+    seconds, search_seconds : float
+        Wall time of encoding and searching, and of searching alone.
+    """
+
+    query: Tensor
+    distances: Tensor
+    indices: Tensor
+    seconds: float = 0.0
+    search_seconds: float = 0.0
+
+    def nearest(self, k: int) -> "Found":
+        """Return the nearest `k` of them (all, where there are fewer)."""
+        return replace(self, distances=self.distances[:, :k], indices=self.indices[:, :k])
+
+
+def training_neighbors(keys: Tensor, k: int, *, leave_self_out: bool) -> Found:
+    """Find the `k` (or all) neighbors of training rows with these keys (n, dim) among themselves.
+
+    As in the study each finds itself first, unless it is left out, by its id.
+    """
+    ids = torch.arange(len(keys), device=keys.device) if leave_self_out else None
+    k = min(k, len(keys) - leave_self_out)
+    found = topk_neighbors(keys, keys, k, metric="sqeuclidean", query_ids=ids, key_ids=ids)
+    return Found(keys, found.distances, found.indices)
+
+
+def look_up(
+    model: StudyModel, rows: Tensor, memory: Memory, k_max: int, precision: Precision
+) -> Found:
+    """Encode rows and find their nearest `k_max` (or all) remembered rows, timed."""
+    start = time.perf_counter()
+    query = encode(model.embedder, rows, memory.keys.device, precision)
+    encoded = _now(query)
+    k_max = min(k_max, len(memory.keys))
+    found = topk_neighbors(query, memory.keys, k_max, metric="sqeuclidean")
+    end = _now(query)
+    return Found(query, found.distances, found.indices, end - start, end - encoded)
+
+
+def _now(query: Tensor) -> float:
+    """Time when what was asked of the device of `query` is done."""
+    if query.is_cuda:
+        torch.cuda.synchronize(query.device)
+    return time.perf_counter()
+
+
+@torch.no_grad()
+def attention_weights(
+    model: StudyModel, found: Found, memory: Memory, mask: Tensor | None = None
+) -> Tensor:
+    """Learned weights (n, k) of found neighbors, in chunks; True in `mask` keeps a neighbor."""
+    parts = []
+    for start in range(0, len(found.query), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        kept = None if mask is None else mask[rows]
+        neighbors = memory.keys[found.indices[rows]]
+        parts.append(model.weigh(found.query[rows], neighbors, found.distances[rows], kept))
+    return torch.cat(parts)

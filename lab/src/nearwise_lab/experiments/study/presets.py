@@ -9,18 +9,13 @@ from nearwise.names import did_you_mean
 from nearwise.nn.backbones import IMAGENET_MODELS
 from nearwise.training.settings import refuse_unknown
 from nearwise.warn import warn_user
-from nearwise_lab.experiments.study.settings import first_message
+from nearwise_lab.corrupt import NoiseKind
 
 CORRECTED = "v1"
 
-NoiseKind = Literal["symmetric", "asymmetric"]
+Views = Literal["mirror-and-crops", "random"]
 
-Defect = Literal[
-    "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only",
-    "tail-in-memory-only", "mixup-neighbors", "test-chosen",
-]  # fmt: skip
-
-DEFECTS: dict[Defect, str] = {
+DEFECTS: dict[str, str] = {
     "misaligned": (
         "A classifier's logits were trained and the vote of the neighbors was evaluated: the "
         "attention never saw a gradient."
@@ -51,14 +46,10 @@ DEFECTS: dict[Defect, str] = {
         "The best epoch is kept by accuracy on the test rows; there was no third part."
     ),
 }
-_ALWAYS: tuple[Defect, ...] = (
-    "leak",
-    "collapse",
-    "nothing-held-out",
-    "noise-in-memory-only",
-    "tail-in-memory-only",
+_ALWAYS = (
+    "leak", "collapse", "nothing-held-out", "noise-in-memory-only", "tail-in-memory-only",
     "test-chosen",
-)
+)  # fmt: skip
 
 
 class StudyPreset(BaseModel):
@@ -79,67 +70,49 @@ class StudyPreset(BaseModel):
         study's texts say of its later versions.
     image_size, channels : int, optional
         Images are resized and repeated to these; None leaves them as they are.
-    dim, num_heads : int
-        Width of the key and attention heads.
-    temperature, temperature_bounds
-        Start of the heads' temperatures and the range they are held to.
-    distance_bias, learn_temperature : bool
-        Parts of the attention, for ablations.
-    learned_k : bool
-        Learn how many neighbors each query asks, from its key; a wish of the study that no version
-        had.
+    dim, num_heads, temperature, temperature_bounds
+        Width of the key, heads, and where their temperatures start and are held.
+    distance_bias, learn_temperature, learned_k : bool
+        Parts of the attention. With the last a query learns from its key how many neighbors it
+        asks; a wish of the study that no version had.
     objective : {"neighbors", "classifier"}
         "classifier" trains a linear layer on the key, and the attention not at all.
-    n_neighbors : int
-        Neighbors in training and evaluation.
-    leave_self_out : bool
-        Whether a training row is left out of its own neighbors; the study did not.
-    refresh_every : int
-        Epochs between searches for the training rows' neighbors.
+    n_neighbors, leave_self_out, refresh_every
+        Neighbors in training and evaluation; whether a training row is left out of its own (in the
+        study it was not); epochs between searches for them.
     epochs, batch_size, lr, embedder_lr_ratio, weight_decay, warmup_epochs, gradient_clip
         Of AdamW with cosine; the embedder learns at `embedder_lr_ratio` of `lr`. `gradient_clip`
         None does not clip.
     knn_weight, contrastive_weight, entropy_weight, selective_weight : float
         Weights of the vote's NLL, the contrastive term, the negative entropy of the weights and
         `selective_risk`; the last is a wish of the study that no version had.
-    contrastive_kind : {"supervised", "margin", "pairs"}
+    contrastive_kind, contrastive_temperature, contrastive_margin
         "supervised" is a mean over rows of the means over their positives, "pairs" the notebook's
         mean over all pairs. "margin" is as the study wrote it: the margin only shifts the value.
-    contrastive_temperature, contrastive_margin : float
     label_smoothing, mixup_alpha, mixup_probability : float
     hard_negative_weight, hard_negative_fraction, hard_negative_neighbors
         Rows whose neighbors disagree most are drawn this many times as often; 1 switches it off.
     augment : bool
         Crop, flip and color jitter (digits: rotation) in training.
-    precision : {"float32", "bfloat16"}
-    compile : bool
-        Compile the embedder by torch.compile while the replay trains. Losses then differ in their
-        last digits, so it is another run.
-    split_seed : int, optional
-        Of the 80/20 split where there is no official test part; None splits by the run's seed.
-    seed_offset : int
-        Added to the run's seed, so that a repeated version is another run.
-    cnn_epochs, cnn_lr, cnn_weight_decay, cnn_label_smoothing, cnn_batch_size
-        Of the parametric upper bound.
-    held_out : float
-        Share of the training rows, at most 5,000, kept from the upper bound for its temperature.
+    precision, compile
+        "float32" or "bfloat16"; compile the embedder while the replay trains. Losses then differ
+        in their last digits, so it is another run.
+    split_seed, seed_offset : int
+        Seed of the 80/20 split where there is no official test part (None: the run's seed), and
+        what is added to the run's seed, so that a repeated version is another run.
+    cnn_epochs, cnn_lr, cnn_weight_decay, cnn_label_smoothing, cnn_batch_size, held_out
+        Of the parametric upper bound, and the share of the training rows, at most 5,000, that is
+        kept from it for its temperature.
     distance_temperature : float
         Of distance weighting, in the unit of squared L2 distances.
     views : {"mirror-and-crops", "random"}
         Of test-time augmentation beside the original: the mirror image and three crops, as the
         study's texts say, or four crops mirrored at random, as in the notebook.
-    ensemble_k : tuple of int
-        Neighborhood sizes of the k-ensemble.
-    adaptive_k_max : int
-        Neighbors that the adaptive rule starts from.
-    sweep_k : tuple of int
-        Neighborhood sizes of the k-sweep.
-    noise_rates, tail_ratios : tuple of float
-        Of the experiments on label noise and long tails.
-    human_labels : tuple of str
-        Sets of CIFAR-10N labels in the experiment on label noise.
-    ablations : tuple of str, optional
-        Parts to switch; None takes all that the preset has.
+    ensemble_k, adaptive_k_max, sweep_k
+        Neighborhood sizes: of the k-ensemble, that the adaptive rule starts from, of the k-sweep.
+    noise_rates, tail_ratios, human_labels, ablations : tuple
+        Of the experiments on label noise (with sets of CIFAR-10N labels) and long tails, and the
+        parts to switch; None takes all that the preset has.
     max_rows, max_test_rows : int, optional
         A stratified part of the training and test rows; None takes all.
     """
@@ -198,7 +171,7 @@ class StudyPreset(BaseModel):
     held_out: float = Field(0.1, gt=0, lt=1)
 
     distance_temperature: float = Field(1.0, gt=0)
-    views: Literal["mirror-and-crops", "random"] = "mirror-and-crops"
+    views: Views = "mirror-and-crops"
     ensemble_k: tuple[int, ...] = (5, 10, 20)
     adaptive_k_max: int = Field(50, ge=1)
     sweep_k: tuple[int, ...] = (1, 3, 5, 10, 20, 50)
@@ -247,13 +220,15 @@ class StudyPreset(BaseModel):
     @property
     def noise_grid(self) -> list[tuple[float, NoiseKind]]:
         """Rates and kinds of label noise, each once; no noise is of no kind."""
-        symmetric: list[tuple[float, NoiseKind]] = [(r, "symmetric") for r in self.noise_rates]
-        return symmetric + [(r, "asymmetric") for r in self.noise_rates if r]
+        return [
+            *((rate, "symmetric") for rate in self.noise_rates),
+            *((rate, "asymmetric") for rate in self.noise_rates if rate),
+        ]
 
     @property
-    def defects(self) -> dict[Defect, str]:
+    def defects(self) -> dict[str, str]:
         """Named defects of this version as it is set here, with what each does."""
-        found: list[Defect] = ["misaligned"] if self.objective == "classifier" else []
+        found = ["misaligned"] if self.objective == "classifier" else []
         found += [d for d in _ALWAYS if not (d in ("leak", "collapse") and self.leave_self_out)]
         found += ["mixup-neighbors"] if self.mixup_alpha else []
         return {name: DEFECTS[name] for name in found}
@@ -345,28 +320,19 @@ def resolve_preset(
 ) -> StudyPreset:
     """Lay settings over each other: the version's, the data set's, the small size's, the user's.
 
+    Tables take the tabular embedder and, by their number of rows, batches of 32, 64 or 512.
+    ValueError if a name is unknown or a value does not fit.
+
     Parameters
     ----------
     name : str
         One of `PRESETS`.
-    dataset, kind : str
-        Name and kind of the data set; tables take the tabular embedder and, by their size,
-        batches of 32, 64 or 512.
-    n_rows : int
-        Rows of the data set.
+    dataset, kind, n_rows
+        Name, kind and number of rows of the data set.
     small : bool, default=False
         Lay the small size over the version's settings.
     overrides : mapping, optional
         Fields to change; they override everything else.
-
-    Returns
-    -------
-    preset : StudyPreset
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown or a value does not fit.
     """
     settings = get_preset(name).model_dump() | _SETS.get(dataset, {})
     if small:
@@ -405,4 +371,7 @@ def change_preset(
     try:
         return StudyPreset.model_validate(settings | dict(changes))
     except ValidationError as error:
-        raise ValueError(first_message(error)) from None
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        text = fault["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{field}={fault['input']!r}: {text}." if field else text) from None

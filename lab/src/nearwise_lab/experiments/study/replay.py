@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,27 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearwise.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from nearwise.training.encoding import autocast
-from nearwise.training.rows import count_batches, epoch_batches
-from nearwise.training.schedule import learning_rate_factor
-from nearwise_lab.experiments.study.inputs import StudyInputs
-from nearwise_lab.experiments.study.model import StudyModel, encode, make_model
-from nearwise_lab.experiments.study.neighbors import (
+from nearwise.nn import soft_cross_entropy, soft_targets
+from nearwise.training import train_epochs
+from nearwise.training.augment import draw_batch_mix, mix_labels
+from nearwise.training.objective import Objective, Parts
+from nearwise.training.rows import epoch_batches
+from nearwise.training.settings import EngineConfig
+from nearwise_lab.experiments.study.inputs import StudyInputs, study_augmentation
+from nearwise_lab.experiments.study.model import (
     Found,
     Memory,
-    attention_vote,
+    StudyModel,
+    attention_weights,
+    encode,
     look_up,
+    make_model,
     training_neighbors,
+    vote,
 )
 from nearwise_lab.experiments.study.presets import StudyPreset
-from nearwise_lab.experiments.study.steps import step_losses, total_loss
-from nearwise_lab.experiments.study.views import study_augmentation
+from nearwise_lab.training.augment import augment_fully
 from nearwise_lab.training.hard_rows import (
     hard_row_weights,
     neighbor_disagreement,
     weighted_batches,
 )
+from nearwise_lab.training.losses import selective_risk, supervised_contrastive
 from nearwise_lab.training.runs import RunConfig, compiled
 
 Progress = Callable[[dict[str, Any]], None]
@@ -51,16 +56,12 @@ class TrainedRun:
     Attributes
     ----------
     model : StudyModel
-        With the weights of its best epoch, in eval mode.
+        With the weights of `best_epoch` (by the accuracy on the test rows, as there), in eval mode.
     memory : Memory
         Keys of a clean pass over the training rows, and their labels.
-    inputs : StudyInputs
-    preset : StudyPreset
     history : list of dict
         One record per epoch: stage, epoch, train_loss, parts (knn, entropy, contrastive, ce),
         knn_clean, attention_entropy (nats), temperatures, lr, test_accuracy, seconds.
-    best_epoch : int
-        Epoch of the best accuracy on the test rows, as there.
     """
 
     model: StudyModel
@@ -74,6 +75,19 @@ class TrainedRun:
     def seconds(self) -> float:
         """Training time in seconds, breaks left out."""
         return float(sum(record["seconds"] for record in self.history))
+
+    def find(self, rows: Tensor, k: int) -> Found:
+        """Encode rows and find their nearest `k` (or all) remembered rows, timed."""
+        return look_up(self.model, rows, self.memory, k, self.preset.precision)
+
+    def weights(self, found: Found, mask: Tensor | None = None) -> Tensor:
+        """Learned weights (n, k) of found neighbors; True in `mask` keeps a neighbor."""
+        return attention_weights(self.model, found, self.memory, mask)
+
+    def vote(self, found: Found, weights: Tensor | None = None) -> Tensor:
+        """Class probabilities (n, C) by found neighbors under weights, else the learned ones."""
+        weights = self.weights(found) if weights is None else weights
+        return vote(weights, self.memory.labels[found.indices], self.model.n_classes)
 
 
 def run_digest(inputs: StudyInputs, preset: StudyPreset) -> str:
@@ -96,231 +110,213 @@ def train_replay(
     The neighbors of every training row are found in the training memory, the row itself
     included unless `preset.leave_self_out`, and used until the next refresh. AdamW trains the
     embedder at a tenth of the attention's rate, with warm-up, cosine and clipping as set. The
-    epoch with the best accuracy on the test rows is kept.
-
-    Parameters
-    ----------
-    inputs : StudyInputs
-    preset : StudyPreset
-    device : torch.device or str, default="cpu"
-    checkpoint : path of a folder, optional
-        Written at the end of every epoch; where it exists the run goes on from it, to the same
-        result as an unbroken one. A finished run is read back.
-    progress : callable, optional
-        Called with each epoch's record.
-
-    Returns
-    -------
-    run : TrainedRun
+    epoch with the best accuracy on the test rows is kept. The folder `checkpoint` is written after
+    every epoch; where it exists the run goes on from it, to the same result as an unbroken one.
+    `progress` gets each epoch's record.
 
     Raises
     ------
     ValueError
         If the loss is no longer finite, or the checkpoint belongs to another run.
     """
-    device = torch.device(device)
-    seed = inputs.seed + preset.seed_offset
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        loop = _Loop(inputs, preset, seed, device, checkpoint)
-        how = RunConfig.model_validate({"compile": preset.compile})
-        with compiled(loop.model.embedder, how):
-            loop.train(progress)
-    return loop.result()
+    seed, device = inputs.seed + preset.seed_offset, torch.device(device)
+    model = make_model(preset, inputs, seed).to(device)
+    if inputs.is_images:  # convolutions are faster so
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    objective = ReplayObjective(model, inputs, preset, device)
+    names = ("epochs", "batch_size", "lr", "weight_decay", "warmup_epochs", "precision")
+    config = EngineConfig(**{name: getattr(preset, name) for name in names})
+    with compiled(model.embedder, RunConfig.model_validate({"compile": preset.compile})):
+        result = train_epochs(
+            objective, config, seed=seed, device=device, monitor="-test_accuracy",
+            checkpoint=checkpoint, progress=progress,
+            fingerprint="" if checkpoint is None else run_digest(inputs, preset),
+        )  # fmt: skip
+    if result.interrupted:
+        raise KeyboardInterrupt
+    memory = objective.clean_memory()
+    return TrainedRun(model, memory, inputs, preset, result.history, result.best_epoch)
 
 
-class _Loop:
-    """The moving parts of one replay."""
+class ReplayObjective(Objective):
+    """The study's loss, and what it does at the start of every few epochs.
+
+    `neighbors` and `memory` are those of the last refresh, of all training rows.
+    """
+
+    name = "The replay"
+    seeded_once = True
 
     def __init__(
         self,
+        model: StudyModel,
         inputs: StudyInputs,
         preset: StudyPreset,
-        seed: int,
-        device: torch.device,
-        checkpoint: str | Path | None,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.inputs, self.preset, self.device = inputs, preset, device
+        super().__init__(model, len(inputs.y_train))
+        self.study, self.inputs, self.preset, self.device = model, inputs, preset, device
         self.augmentation = study_augmentation(inputs) if preset.augment else None
-        self.checkpoint = checkpoint
         self.rows, self.labels = inputs.x_train.to(device), inputs.y_train.to(device)
-        self.model = make_model(preset, inputs, seed).to(device)
-        if inputs.is_images:  # convolutions are faster so
-            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = self._new_optimizer()
-        self.generator = torch.Generator().manual_seed(seed)
-        self.state = TrainingState()
-        self.row_weights: Tensor | None = None
-        self.neighbors: Found | None = None
+        self.gradient_clip = preset.gradient_clip
         self.memory: Memory | None = None
-        self.digest = run_digest(inputs, preset) if checkpoint is not None else ""
-        self._resume()
+        self.neighbors: Found | None = None
+        self.row_weights: Tensor | None = None
 
-    def _new_optimizer(self) -> torch.optim.Optimizer:
-        groups = self.model.parameter_groups(self.preset)
-        for group in groups:
-            group["initial_lr"] = group["lr"]
+    def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
+        """AdamW, with a rate of its own for the embedder."""
+        groups = self.study.parameter_groups(self.preset)
         return torch.optim.AdamW(groups, weight_decay=self.preset.weight_decay)
 
-    def train(self, progress: Progress | None) -> None:
-        """Go through the epochs that are left."""
-        while not self.state.finished:
-            start = time.perf_counter()
-            record = self._train_epoch()
-            record["test_accuracy"] = self._test_accuracy()
-            record["seconds"] = time.perf_counter() - start
-            self._note(record)
-            self._save()
-            if progress is not None:
-                progress(record)
-
-    def result(self) -> TrainedRun:
-        """Take the best epoch's weights and build the memory from a clean pass."""
-        self.model.load_state_dict(self.state.best)
-        self.model.eval()
-        return TrainedRun(
-            self.model, self._clean_memory(), self.inputs, self.preset,
-            self.state.history, self.state.best_epoch,
-        )  # fmt: skip
-
-    def _clean_memory(self) -> Memory:
-        keys = encode(self.model.embedder, self.rows, self.device, self.preset.precision)
+    def clean_memory(self) -> Memory:
+        """Keys of all training rows as they are, and their labels."""
+        keys = encode(self.study.embedder, self.rows, self.rows.device, self.preset.precision)
         return Memory(keys, self.labels)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Find the training rows' neighbors again, and the hard rows with them."""
-        preset = self.preset
-        self.memory = self._clean_memory()
+        preset, memory = self.preset, self.clean_memory()
+        self.memory = memory
         self.neighbors = training_neighbors(
-            self.memory.keys, preset.n_neighbors, leave_self_out=preset.leave_self_out
+            memory.keys, preset.n_neighbors, leave_self_out=preset.leave_self_out
         )
         if preset.hard_negative_weight > 1:
+            ids = torch.arange(self.n_rows, device=self.labels.device)
             disagreement = neighbor_disagreement(
-                self.memory.keys,
-                self.labels,
-                torch.arange(len(self.labels), device=self.device),
-                self.model.n_classes,
-                preset.hard_negative_neighbors,
+                memory.keys, self.labels, ids, self.study.n_classes, preset.hard_negative_neighbors
             )
-            self.row_weights = hard_row_weights(
-                disagreement,
-                fraction=preset.hard_negative_fraction,
-                weight=preset.hard_negative_weight,
-            )
+            share, weight = preset.hard_negative_fraction, preset.hard_negative_weight
+            self.row_weights = hard_row_weights(disagreement, fraction=share, weight=weight)
 
-    def _train_epoch(self) -> dict[str, Any]:
-        preset, epoch = self.preset, self.state.epoch
-        if epoch % preset.refresh_every == 0 or self.neighbors is None:
-            self._refresh()
-        assert self.neighbors is not None and self.memory is not None  # refreshed above
-        n = len(self.rows)
-        self.model.train()
-        sums: dict[str, float] = {}
-        clean: list[float] = []
-        drawn = epoch_batches(n, preset.batch_size, 1, self.generator)
-        if self.row_weights is not None:
-            size, weights = preset.batch_size, self.row_weights
-            drawn = weighted_batches(n, size, 1, self.generator, weights)
-        batches = list(drawn)
-        for number, batch in enumerate(batches):
-            positions = batch.queries.to(self.device)
-            if len(positions) < 2:  # batch normalisation needs two rows
-                continue
-            lr = self._set_rate(epoch * len(batches) + number)
-            with autocast(self.device, preset.precision):
-                step = step_losses(
-                    self.model, self.rows, positions, self.labels, self.neighbors, self.memory,
-                    preset, self.generator, self.augmentation,
-                )  # fmt: skip
-                loss = total_loss(step.parts, preset)
-            self._descend(loss)
-            for name, part in {"total": loss, **step.parts}.items():
-                sums[name] = sums.get(name, 0.0) + float(part.detach()) * len(positions)
-            sums["rows"] = sums.get("rows", 0.0) + len(positions)
-            clean += [] if step.knn_clean is None else [step.knn_clean]
-        rows = sums.pop("rows")
-        means = {name: value / rows for name, value in sums.items()}
+    def batches(self, epoch: int, config: EngineConfig, generator: torch.Generator) -> list[Tensor]:
+        """Positions of rows; hard ones are drawn more often."""
+        if (epoch - 1) % self.preset.refresh_every == 0 or self.neighbors is None:
+            self.refresh()
+        self.sums, self.clean = defaultdict[str, float](float), list[float]()
+        split = self.n_rows, self.preset.batch_size, 1, generator
+        if self.row_weights is None:
+            drawn = epoch_batches(*split)
+        else:
+            drawn = weighted_batches(*split, self.row_weights)
+        # batch normalisation needs two rows
+        return [batch.queries.to(self.device) for batch in drawn if len(batch.queries) > 1]
+
+    def loss(self, batch: Tensor, generator: torch.Generator, step: int) -> Parts:
+        """Weighted sum of the terms."""
+        preset = self.preset
+        weights = {
+            "ce": 1.0,
+            "knn": preset.knn_weight,
+            "contrastive": preset.contrastive_weight,
+            "entropy": preset.entropy_weight,
+            "selective": preset.selective_weight,
+        }
+        parts, clean = self.terms(batch, generator)
+        total = torch.stack([weights[name] * part for name, part in parts.items()]).sum()
+        parts = {"loss": total, **parts}
+        for name, part in parts.items():
+            self.sums[name] += float(part.detach()) * len(batch)
+        self.sums["rows"] += len(batch)
+        self.clean += [] if clean is None else [clean]
+        return parts
+
+    def terms(self, positions: Tensor, generator: torch.Generator) -> tuple[Parts, float | None]:
+        """Terms of the loss of the rows (B,) at these positions, unweighted.
+
+        "entropy" is the negative entropy of the weights, as it enters the loss. Beside them the
+        vote's NLL against plain labels, None on a mixed batch. The generator, on the CPU, decides
+        views and MixUp.
+        """
+        preset, model = self.preset, self.study
+        x, own = self.rows[positions], self.labels[positions]
+        if self.augmentation is not None:
+            x = augment_fully(x, self.augmentation, generator)
+        share = preset.mixup_alpha, preset.mixup_probability
+        mix = draw_batch_mix(*share, len(x), generator, x.device)
+        targets = soft_targets(own, model.n_classes)
+        if mix is None:
+            keys = model.embedder(x)
+        else:
+            # One share for the whole batch, as there.
+            mix = mix._replace(share=mix.share[:1].expand_as(mix.share))
+            keys = model.embedder.key(model.embedder.embed_mixed(x, None, *mix))
+            targets = mix_labels(own, mix, model.n_classes)
+        keys = keys.float()
+        if model.classifier is not None:
+            logits = model.classifier(keys)
+            ce = soft_cross_entropy(logits, targets, smoothing=preset.label_smoothing)
+            return {"ce": ce}, None
+        assert self.neighbors is not None and self.memory is not None  # refreshed before
+        # A mixed query keeps the neighbors, and their distances, of the unmixed row.
+        indices, distances = (
+            found[positions] for found in (self.neighbors.indices, self.neighbors.distances)
+        )
+        weights = model.weigh(keys, self.memory.keys[indices], distances)
+        proba = vote(weights, self.labels[indices], model.n_classes)
+        wanted = soft_targets(targets, model.n_classes, preset.label_smoothing)
+        nll = -(wanted * proba.log()).sum(dim=1)
+        parts = {
+            "knn": nll.mean(),
+            "entropy": -torch.special.entr(weights).sum(dim=1).mean(),
+        }
+        if preset.selective_weight:
+            parts["selective"] = selective_risk(nll, proba.amax(dim=1))
+        if preset.contrastive_weight:
+            # The labels here are those of the unmixed rows, mixed or not.
+            contrast = supervised_contrastive(
+                keys, own, model.n_classes, temperature=preset.contrastive_temperature,
+                over="pairs" if preset.contrastive_kind == "pairs" else "rows",
+            )  # fmt: skip
+            margin = preset.contrastive_kind == "margin"
+            parts["contrastive"] = contrast - margin * preset.contrastive_margin
+        if mix is not None:
+            return parts, None
+        picked = proba.detach()[torch.arange(len(own), device=own.device), own]
+        return parts, float(-picked.log().mean())
+
+    def evaluate(self, epoch: int) -> dict[str, Any]:
+        """Accuracy on the test rows, as there."""
+        memory, preset, inputs = self.clean_memory(), self.preset, self.inputs
+        found = look_up(self.study, inputs.x_test, memory, preset.n_neighbors, preset.precision)
+        weights = attention_weights(self.study, found, memory)
+        labels = memory.labels[found.indices]
+        guess = vote(weights, labels, self.study.n_classes).argmax(dim=1).cpu()
+        return {"test_accuracy": float((guess == inputs.y_test).float().mean())}
+
+    def record(self, epoch: dict[str, Any]) -> dict[str, Any]:
+        """Form of a record in the history: means over rows."""
+        rows = self.sums.pop("rows")
+        means = {name: value / rows for name, value in self.sums.items()}
         entropy = means.get("entropy")
         return {
             "stage": "replay",
             "member": 0,
-            "epoch": epoch + 1,
-            "train_loss": means.pop("total"),
+            "epoch": epoch["epoch"],
+            "train_loss": means.pop("loss"),
             "parts": means,
-            "knn_clean": sum(clean) / len(clean) if clean else None,
+            "knn_clean": sum(self.clean) / len(self.clean) if self.clean else None,
             "attention_entropy": None if entropy is None else -entropy,
-            "temperatures": self.model.attention.temperature.tolist(),
-            "lr": lr,
+            "temperatures": self.study.attention.temperature.tolist(),
+            "lr": epoch["lr"],
+            "test_accuracy": epoch["evaluation"]["test_accuracy"],
+            "seconds": epoch["seconds"],
         }
 
-    def _descend(self, loss: Tensor) -> None:
-        if not torch.isfinite(loss):
-            raise ValueError(
-                f"The loss is {float(loss)} in epoch {self.state.epoch + 1}. Lower lr (it is "
-                f"{self.preset.lr})."
-            )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if self.preset.gradient_clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.gradient_clip)
-        self.optimizer.step()
+    def checkpoint_due(self, epoch: int, seconds: float) -> bool:
+        """Every epoch."""
+        return True
 
-    def _set_rate(self, step: int) -> float:
-        steps = count_batches(len(self.rows), self.preset.batch_size)
-        factor = learning_rate_factor(
-            step, self.preset.epochs * steps, round(self.preset.warmup_epochs * steps)
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
-        return float(self.preset.lr * factor)
+    def state(self) -> dict[str, Tensor]:
+        """Keep what was found at the last refresh."""
+        if self.neighbors is None or self.memory is None:
+            return {}
+        found, more = self.neighbors, self.row_weights
+        kept = {"memory": self.memory.keys, "indices": found.indices, "distances": found.distances}
+        return kept if more is None else {**kept, "row_weights": more}
 
-    def _test_accuracy(self) -> float:
-        memory = self._clean_memory()
-        self.model.eval()
-        x, y = self.inputs.x_test, self.inputs.y_test
-        found = look_up(self.model, x, memory, self.preset.n_neighbors, self.preset.precision)
-        guess = attention_vote(self.model, found, memory).argmax(dim=1).cpu()
-        return float((guess == y).float().mean())
-
-    def _note(self, record: dict[str, Any]) -> None:
-        state = self.state
-        before = [r["test_accuracy"] for r in state.history]
-        if not before or record["test_accuracy"] > max(before):
-            state.best_epoch = record["epoch"]
-            state.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
-        state.history.append(record)
-        state.epoch = record["epoch"]
-        state.finished = state.epoch >= self.preset.epochs
-
-    def _save(self) -> None:
-        if self.checkpoint is None:
-            return
-        extra: dict[str, Tensor] = {}
-        if not self.state.finished:
-            assert self.neighbors is not None and self.memory is not None  # an epoch has run
-            extra = {
-                "memory": self.memory.keys,
-                "indices": self.neighbors.indices,
-                "distances": self.neighbors.distances,
-            }
-            if self.row_weights is not None:
-                extra["row_weights"] = self.row_weights
-        # Nothing goes on from a finished run: its moments need no room.
-        optimizer = self._new_optimizer() if self.state.finished else self.optimizer
-        model: Any = self.model
-        save_checkpoint(
-            self.checkpoint, self.digest, self.state, model, optimizer, self.generator, extra
-        )
-
-    def _resume(self) -> None:
-        if self.checkpoint is None:
-            return
-        model: Any = self.model
-        found = load_checkpoint(self.checkpoint, self.digest, model, self.optimizer, self.generator)
-        if found is None:
-            return
-        self.state, extra = found
-        if "memory" in extra:
-            self.memory = Memory(extra["memory"], self.labels)
-            self.neighbors = Found(extra["memory"], extra["distances"], extra["indices"])
-            self.row_weights = extra.get("row_weights")
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take it back."""
+        if state:
+            self.memory = Memory(state["memory"], self.labels)
+            self.neighbors = Found(state["memory"], state["distances"], state["indices"])
+            self.row_weights = state.get("row_weights")

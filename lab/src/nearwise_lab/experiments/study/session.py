@@ -1,8 +1,9 @@
 """One data set, preset and seed: what is trained on first use, and read back later."""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +17,36 @@ from nearwise_lab.experiments.study.replay import TrainedRun, run_digest, train_
 from nearwise_lab.experiments.study.upper_bound import UpperBound, train_upper_bound
 from nearwise_lab.records import Record
 
-CHECKPOINTS = "checkpoints"
-
 
 @dataclass
 class Session:
     """What the experiments of one seed share.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    preset : StudyPreset
-    seed : int
-    out : Path
-        Results folder; checkpoints lie in its folder "checkpoints", named by what decides them.
-    device : torch.device
-    facts : dict
-        versions, hardware and command of every record.
-    say : callable
-        Shows a line of progress.
-    data_root : path, optional
-        Where human labels are looked for.
+    `parameters` are those of `AttnKNNClassifier` (None replays the study), `preset` is that of a
+    replay, or has the rows and grids of "v1". `out` is the results folder; its folder "checkpoints"
+    holds what is trained, named by what decides it. `facts` belong to every record, `say` shows a
+    line of progress, and human labels are looked for in `data_root`.
     """
 
     dataset: Dataset
     preset: StudyPreset
+    parameters: dict[str, Any] | None
     seed: int
     out: Path
     device: torch.device
-    facts: dict[str, Any] = field(default_factory=dict)
-    say: Callable[[str], None] = lambda text: None
+    facts: dict[str, Any]
+    say: Callable[[str], None]
     data_root: Any = None
-    _inputs: StudyInputs | None = None
-    _clean: TrainedRun | None = None
 
-    @property
+    @cached_property
     def inputs(self) -> StudyInputs:
         """The split with its labels as they are."""
-        if self._inputs is None:
-            self._inputs = make_inputs(self.dataset, self.preset, self.seed)
-        return self._inputs
+        return make_inputs(self.dataset, self.preset, self.seed)
+
+    def title(self, *parts: str) -> str:
+        """Name a job on the progress bar."""
+        start = (self.dataset.name, self.preset.name, f"seed {self.seed}")
+        return " · ".join(filter(None, (*start, *parts)))
 
     def blank(
         self,
@@ -71,50 +62,60 @@ class Session:
             experiment=experiment, preset=self.preset.name, condition=condition, **self.facts,
         )  # fmt: skip
 
-    @property
+    @cached_property
     def clean(self) -> TrainedRun:
         """The replay on the labels and rows as they are, trained once."""
-        if self._clean is None:
-            self._clean = self.replay(self.inputs)
-        return self._clean
+        return self._replay(self.inputs, self.preset, run_digest(self.inputs, self.preset))
 
-    def replay(self, inputs: StudyInputs, preset: StudyPreset | None = None) -> TrainedRun:
-        """Train (or read back) a replay on these rows, with the session's preset or another."""
-        preset = self.preset if preset is None else preset
+    def replay(self, inputs: StudyInputs, preset: StudyPreset) -> TrainedRun:
+        """Train (or read back) a replay on these rows."""
         digest = run_digest(inputs, preset)
-        if self._clean is not None and digest == run_digest(self._clean.inputs, self._clean.preset):
-            return self._clean
+        if digest == run_digest(self.inputs, self.preset):
+            return self.clean
+        return self._replay(inputs, preset, digest)
+
+    def _replay(self, inputs: StudyInputs, preset: StudyPreset, digest: str) -> TrainedRun:
         return train_replay(
-            inputs,
-            preset,
-            device=self.device,
-            checkpoint=self._place("replay", digest),
+            inputs, preset, device=self.device, checkpoint=self._place("replayed", digest),
             progress=self._teller("replay", preset.epochs),
-        )
+        )  # fmt: skip
 
     def upper_bound(self, inputs: StudyInputs) -> UpperBound:
         """Train (or read back) the parametric upper bound on these rows."""
         settings = self.preset.model_dump_json(exclude={"name"})
-        digest = f"{settings}{inputs.seed}{inputs.digest}"
+        place = self._place("upper-bound", f"{settings}{inputs.seed}{inputs.digest}")
         return train_upper_bound(
-            inputs,
-            self.preset,
-            device=self.device,
-            checkpoint=self._place("upper-bound", digest),
+            inputs, self.preset, device=self.device, checkpoint=place,
             progress=self._teller("upper bound", self.preset.cnn_epochs),
-        )
+        )  # fmt: skip
 
     def _place(self, what: str, digest: str) -> Path:
-        return self.out / CHECKPOINTS / _safe(self.dataset.name) / f"{what}-{_short(digest)}"
+        short = hashlib.sha256(digest.encode()).hexdigest()[:16]
+        return self.out / "checkpoints" / _safe(self.dataset.name) / f"{what}-{short}"
 
     def _teller(self, what: str, epochs: int) -> Callable[[dict[str, Any]], None]:
-        start = f"{self.dataset.name} · {self.preset.name} · seed {self.seed}"
-
         def tell(record: dict[str, Any]) -> None:
-            self.say(f"{start} · {what}, epoch {record['epoch']} of {epochs}")
+            self.say(self.title(f"{what}, epoch {record['epoch']} of {epochs}"))
 
         return tell
 
+    @property
+    def networks(self) -> Path:
+        """Trained networks of "v1"; fits that differ in views or heads alone share theirs."""
+        return self.out / "checkpoints" / "attention"
 
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def classifier(self, **changes: Any) -> Any:
+        """Make `AttnKNNClassifier` of this seed, with some parameters and settings changed."""
+        where: dict[str, Any] = {"random_state": self.seed, "device": str(self.device)}
+        if self.dataset.kind == "images":
+            where["checkpoint_dir"] = self.networks
+        return make_classifier(where | (self.parameters or {}) | changes)
+
+
+def make_classifier(parameters: Mapping[str, Any]) -> Any:
+    """Make `AttnKNNClassifier` from parameters and settings in one list, the user's first."""
+    from nearwise.classifier import AttnKNNClassifier, Settings
+
+    own = dict(parameters)
+    rare = {name: own.pop(name) for name in parameters if name in Settings.model_fields}
+    return AttnKNNClassifier(**own, settings=Settings(**rare))

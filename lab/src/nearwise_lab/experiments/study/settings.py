@@ -1,18 +1,28 @@
-"""Settings from a YAML file, and messages about those that do not fit."""
+"""The user's settings: read from a file, and laid over those of a preset or of "v1"."""
 
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from nearwise.data import Dataset
+from nearwise.names import did_you_mean
+from nearwise.training import TrainConfig
+from nearwise_lab.experiments.study.arms import refuse_unknown_parts
+from nearwise_lab.experiments.study.presets import (
+    CORRECTED,
+    StudyPreset,
+    change_preset,
+    resolve_preset,
+)
+from nearwise_lab.experiments.study.session import make_classifier
 
-
-def first_message(error: ValidationError) -> str:
-    """Return the first fault of a pydantic error in one line."""
-    fault = error.errors()[0]
-    field = ".".join(map(str, fault["loc"]))
-    text = fault["msg"].removeprefix("Value error, ")
-    return f"{field}={fault['input']!r}: {text}." if field else text
+# Fields of StudyPreset that mean something to "v1": rows, and grids of the experiments.
+STUDY_FIELDS = (
+    "image_size", "channels", "split_seed", "max_rows", "max_test_rows", "sweep_k", "ensemble_k",
+    "noise_rates", "tail_ratios", "ablations", "human_labels",
+)  # fmt: skip
+SMALL_TABLE_ROWS = 400
 
 
 def read_config(path: str | PathLike[str]) -> dict[str, Any]:
@@ -40,3 +50,69 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
             f"{path} holds {type(found).__name__}, not settings. Write lines such as 'epochs: 5'."
         )
     return {str(key): value for key, value in found.items()}
+
+
+def resolve(
+    dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any]
+) -> tuple[StudyPreset, dict[str, Any] | None]:
+    """Return the settings of a replay and None or, with "v1", its grids and its parameters.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or a value does not fit the data set.
+    """
+    refuse_unknown_parts(preset == CORRECTED, changes)
+    facts = dataset.name, dataset.kind, len(dataset)
+    if preset != CORRECTED:
+        return resolve_preset(preset, *facts, small=small, overrides=changes), None
+    frame, parameters = split_settings(changes)
+    if small and dataset.kind == "images":
+        parameters = {"train": {"epochs": 6}} | parameters
+    elif small and parameters.get("preset") != "instant":  # which trains nothing
+        parameters = {"cv": 2} | parameters
+    check_parameters(parameters, dataset)
+    # Those of "v0.5", split by the run's seed, images as they are; no network is built of it.
+    whole = resolve_preset("v0.5", *facts, small=small, overrides={"pretrained": False})
+    fixed: dict[str, Any] = dict.fromkeys(("split_seed", "channels", "image_size"))
+    fixed["name"] = CORRECTED
+    if small and dataset.kind != "images":
+        fixed["max_rows"] = SMALL_TABLE_ROWS
+    return change_preset(whole, {**fixed, **frame}), parameters
+
+
+def deciding(preset: StudyPreset, parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """Gather what decides the results."""
+    if parameters is None:
+        return preset.model_dump()
+    return {**preset.model_dump(include={"name", *STUDY_FIELDS}), **parameters}
+
+
+def check_parameters(parameters: Mapping[str, Any], dataset: Dataset) -> None:
+    """Refuse values that no fit to the data set takes, before anything is run."""
+    from nearwise.classifier.fit.parameter_checks import check_settings
+
+    size = len(dataset), len(dataset.classes)
+    check_settings(make_classifier(parameters), *size, seed=0, images=dataset.kind == "images")
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide the user's settings into those of the study's frame and of the classifier.
+
+    ValueError if a name belongs to neither; the nearest known one is named.
+    """
+    from nearwise.classifier import AttnKNNClassifier, Settings
+
+    own = {*AttnKNNClassifier._get_param_names(), *Settings.model_fields} - {"settings"}
+    known = [*STUDY_FIELDS, *sorted(own)]
+    for name in settings:
+        if name not in known:
+            hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            if name in TrainConfig.model_fields:
+                hint = (
+                    f" It belongs to the network's training: --config FILE.yaml with "
+                    f"`train: {{{name}: ...}}`."
+                )
+            raise ValueError(f'Unknown setting {name!r} of "v1".{hint}')
+    study = {k: v for k, v in settings.items() if k in STUDY_FIELDS}
+    return study, {k: v for k, v in settings.items() if k not in STUDY_FIELDS}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearwise.classifier.fit.problem import make_folds
-from nearwise.classifier.model.log_linear_pool import fit_temperature
+from nearwise.classifier.model.log_linear_pool import fit_temperature, merge_views
 from nearwise.nn import PretrainedNeighborHead
 from nearwise.nn.pretrained_head import softmax_or_nothing
 from nearwise.training import BatchLoss, train_epochs
@@ -47,15 +47,9 @@ Progress = Callable[[str], None]
 class View:
     """Neighbors of n queries in every key space, from one view of the queries.
 
-    Attributes
-    ----------
-    spaces : list of NeighborSet
-        Inputs of the classifier's own head; all have distances, labels and log-weights (n, k).
-    positions : list of int64 Tensor of shape (n, k)
-        Where the neighbors are in the memory.
-    queries : list of Tensor of shape (n, width)
-        Keys of the queries.
-    base_log_proba : Tensor of shape (n, C) or None
+    Per space: the inputs of the classifier's own head (`NeighborSet`, with distances, labels and
+    log-weights (n, k)), positions (n, k) of the neighbors in the memory, and keys (n, width) of
+    the queries. `base_log_proba` is (n, C).
     """
 
     spaces: list[Any]
@@ -83,16 +77,13 @@ class Exchange:
     Attributes
     ----------
     fitted, test : list of View
-        Of the rows that parameters are fitted to, and of the test rows.
-    labels : int64 Tensor of shape (n,)
-        Of the rows of `fitted`.
+        Of the rows that parameters are fitted to (with their `labels`, (n,)), and of the test rows.
     prior : Tensor of shape (C,)
         Class shares.
     memory : list of Tensor of shape (n_memory, width)
         Keys of the remembered rows in each space.
     own : (list of Weights, list of Weights)
         Weights of the classifier's own attention, for each view of both.
-    seed : int
     """
 
     fitted: list[View]
@@ -116,13 +107,9 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Weighed:
-    """Test predictions under one weighting, and what was fitted.
+    """Test predictions (n_test, C) under one weighting, and what was fitted.
 
-    Attributes
-    ----------
-    proba : float64 ndarray of shape (n_test, C)
-    details : dict
-        Gates of the pool, smoothing and temperature; scales of the distances where there are some.
+    `details` are gates of the pool, smoothing, temperature and scales of the distances, if any.
     """
 
     proba: np.ndarray
@@ -216,63 +203,58 @@ class _Pool(nn.Module):
         return {"base": base, "spaces": self.space.exp().tolist(), "smoothing": smoothing}
 
 
-def _fit_pool(
-    exchange: Exchange,
-    votes_at: Callable[[Tensor | None], Tensor],
-    log_scale: nn.Parameter | None = None,
-) -> _Pool:
-    """Fit the pool, and with it the scales of the distances, to all views of the fitted rows."""
+def _fit_pool(exchange: Exchange, votes: Callable[[], Tensor], *scales: nn.Parameter) -> _Pool:
+    """Fit the pool, and with it the scales that votes depend on, to all views of fitted rows."""
     pool = _Pool(len(exchange.memory), exchange.prior, exchange.has_base)
     labels = exchange.labels.repeat(len(exchange.fitted))
-    base = _base(exchange.fitted)
-    learned = [one for one in pool.parameters() if one.requires_grad]
-    learned += [] if log_scale is None else [log_scale]
+    base = torch.cat(_bases(exchange.fitted)) if exchange.has_base else None
+    learned = [one for one in (*pool.parameters(), *scales) if one.requires_grad]
     start = [one.detach().clone() for one in learned]
     ridge = _RIDGE / len(exchange.labels)
 
     def loss() -> Tensor:
         moved = [(now - then).square().sum() for now, then in zip(learned, start, strict=True)]
-        nll = F.nll_loss(pool(votes_at(log_scale), base), labels)
-        return nll + ridge * torch.stack(moved).sum()
+        return F.nll_loss(pool(votes(), base), labels) + ridge * torch.stack(moved).sum()
 
     minimize(learned, loss)
     return pool
 
 
-def _base(views: Sequence[View]) -> Tensor | None:
-    parts = [view.base_log_proba for view in views if view.base_log_proba is not None]
-    return torch.cat(parts) if parts else None
+def _bases(views: Sequence[View]) -> list[Tensor]:
+    return [view.base_log_proba for view in views if view.base_log_proba is not None]
 
 
 def _predicted(exchange: Exchange, fitted: Sequence[Weights], test: Sequence[Weights]) -> Weighed:
     """Fit the pool to given weights and predict."""
-    prior = exchange.prior
-    of_fitted = [_votes(*both, prior) for both in zip(exchange.fitted, fitted, strict=True)]
-    of_test = [_votes(*both, prior) for both in zip(exchange.test, test, strict=True)]
+    of_fitted, of_test = (
+        [_votes(view, of_view, exchange.prior) for view, of_view in zip(*both, strict=True)]
+        for both in ((exchange.fitted, fitted), (exchange.test, test))
+    )
     together = torch.cat(of_fitted)
-    pool = _fit_pool(exchange, lambda scale: together)
-    return _finished(exchange, pool, of_fitted, of_test)
+    return _finished(exchange, _fit_pool(exchange, lambda: together), of_fitted, of_test)
 
 
 def _with_learned_scales(exchange: Exchange) -> Weighed:
     start = math.log(_tuned_scale(exchange))
     log_scale = nn.Parameter(torch.full((len(exchange.memory),), start))
 
-    def votes(views: Sequence[View], scale: Tensor | None) -> list[Tensor]:
-        assert scale is not None  # it is learned
+    def votes(views: Sequence[View]) -> list[Tensor]:
+        scales = log_scale.exp()
         return [
             _votes(
                 view,
-                [_plain("", *both) for both in zip(view.spaces, scale.exp(), strict=True)],
+                [
+                    _plain("", space, scale)
+                    for space, scale in zip(view.spaces, scales, strict=True)
+                ],
                 exchange.prior,
             )
             for view in views
         ]
 
-    pool = _fit_pool(exchange, lambda scale: torch.cat(votes(exchange.fitted, scale)), log_scale)
+    pool = _fit_pool(exchange, lambda: torch.cat(votes(exchange.fitted)), log_scale)
     with torch.no_grad():
-        parts = [votes(views, log_scale) for views in (exchange.fitted, exchange.test)]
-    found = _finished(exchange, pool, *parts)
+        found = _finished(exchange, pool, votes(exchange.fitted), votes(exchange.test))
     return Weighed(found.proba, found.details | {"scale": log_scale.exp().tolist()})
 
 
@@ -280,33 +262,31 @@ def _with_learned_scales(exchange: Exchange) -> Weighed:
 def _finished(
     exchange: Exchange, pool: _Pool, fitted: Sequence[Tensor], test: Sequence[Tensor]
 ) -> Weighed:
-    """Average the views' probabilities, and bring both to the temperature of the fitted rows."""
-
-    def merged(views: Sequence[View], votes: Sequence[Tensor]) -> Tensor:
-        each = [pool(v, view.base_log_proba) for view, v in zip(views, votes, strict=True)]
-        return torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
-
-    ones = torch.ones(len(exchange.labels))
-    of_fitted = merged(exchange.fitted, fitted)
-    ridge = _RIDGE / len(exchange.labels)
-    temperature, nll = fit_temperature(of_fitted, exchange.labels, ones, ridge=ridge)
-    scores = merged(exchange.test, test) / temperature
-    proba = torch.softmax(scores.double(), dim=1).numpy()
-    return Weighed(proba, pool.describe() | {"temperature": temperature, "fitted_nll": nll})
+    """Pool the votes of the views, and bring them to the temperature of the fitted rows."""
+    parts = [
+        [pool(v, view.base_log_proba) for view, v in zip(views, votes, strict=True)]
+        for views, votes in ((exchange.fitted, fitted), (exchange.test, test))
+    ]
+    return _tempered(exchange, *parts, pool.describe())
 
 
 def base_alone(exchange: Exchange) -> Weighed:
     """Test predictions of the base and a temperature, without any neighbor."""
+    return _tempered(exchange, _bases(exchange.fitted), _bases(exchange.test), {})
 
-    def merged(views: Sequence[View]) -> Tensor:
-        each = [view.base_log_proba for view in views if view.base_log_proba is not None]
-        return torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
 
-    ones = torch.ones(len(exchange.labels))
-    ridge = _RIDGE / len(exchange.labels)
-    temperature, nll = fit_temperature(merged(exchange.fitted), exchange.labels, ones, ridge=ridge)
-    proba = torch.softmax(merged(exchange.test).double() / temperature, dim=1).numpy()
-    return Weighed(proba, {"temperature": temperature, "fitted_nll": nll})
+def _tempered(
+    exchange: Exchange, fitted: list[Tensor], test: list[Tensor], details: dict[str, Any]
+) -> Weighed:
+    """Average the views' probabilities, and bring both to the temperature of the fitted rows."""
+    n_rows = len(exchange.labels)
+    temperature, nll = fit_temperature(
+        merge_views(fitted, "probabilities"), exchange.labels, torch.ones(n_rows),
+        ridge=_RIDGE / n_rows,
+    )  # fmt: skip
+    scores = merge_views(test, "probabilities").double() / temperature
+    found = {"temperature": temperature, "fitted_nll": nll}
+    return Weighed(torch.softmax(scores, dim=1).numpy(), details | found)
 
 
 # --- the study's attention ----------------------------------------------------------------------
@@ -314,14 +294,11 @@ def base_alone(exchange: Exchange) -> Weighed:
 
 def _multi_head(exchange: Exchange, progress: Progress) -> tuple[list[Weights], list[Weights]]:
     """Train the study's attention on all folds but one at a time; test rows get the mean."""
-    n_rows, n_views = len(exchange.labels), len(exchange.fitted)
     folds = make_folds(exchange.labels.numpy(), _FOLDS, exchange.seed)
-    fitted: list[Weights] = [
-        [torch.zeros_like(space.distances) for space in view.spaces] for view in exchange.fitted
-    ]
-    test: list[Weights] = [
-        [torch.zeros_like(space.distances) for space in view.spaces] for view in exchange.test
-    ]
+    fitted, test = (
+        [[torch.zeros_like(space.distances) for space in view.spaces] for view in views]
+        for views in (exchange.fitted, exchange.test)
+    )
     for number, (others, held_out) in enumerate(folds):
         progress(f"multi-head attention, fold {number + 1} of {len(folds)}")
         stop = folds[number - 1][1] if len(folds) > 2 else held_out
@@ -331,13 +308,12 @@ def _multi_head(exchange: Exchange, progress: Progress) -> tuple[list[Weights], 
         ]
         model = min(candidates, key=lambda one: one[1])[0]
         rows = torch.from_numpy(held_out)
-        for at in range(n_views):
-            found = model.weights(exchange.fitted[at].take(rows))
-            for kept, weight in zip(fitted[at], found, strict=True):
+        for view, of_view in zip(exchange.fitted, fitted, strict=True):
+            for kept, weight in zip(of_view, model.weights(view.take(rows)), strict=True):
                 kept[rows] = weight
-            for kept, weight in zip(test[at], model.weights(exchange.test[at]), strict=True):
+        for view, of_view in zip(exchange.test, test, strict=True):
+            for kept, weight in zip(of_view, model.weights(view), strict=True):
                 kept += weight / len(folds)
-    assert n_rows == len(fitted[0][0])  # every row is in one fold
     return fitted, test
 
 
@@ -355,14 +331,11 @@ class _MultiHead(nn.Module):
 
     def attend(self, view: View) -> Weights:
         """Weights (n, k) in each space."""
-        found = []
-        spaces = zip(
-            self.attention, self.memory, view.queries, view.positions, view.spaces, strict=True
-        )
-        for attention, memory, queries, positions, space in spaces:
-            mask = torch.isfinite(space.log_weight)
-            found.append(attention(queries, memory[positions], mask=mask))
-        return found
+        parts = self.attention, self.memory, view.queries, view.positions, view.spaces
+        return [
+            attention(queries, memory[positions], mask=torch.isfinite(space.log_weight))
+            for attention, memory, queries, positions, space in zip(*parts, strict=True)
+        ]
 
     def forward(self, view: View) -> Tensor:
         """Log-probabilities (n, C)."""
@@ -370,12 +343,9 @@ class _MultiHead(nn.Module):
         result: Tensor = self.pool(votes, view.base_log_proba)
         return result
 
-    @torch.no_grad()
     def weights(self, view: View) -> Weights:
         """Give what `attend` does, in chunks."""
-        rows = torch.arange(len(view.queries[0])).split(_CHUNK)
-        parts = [self.attend(view.take(some)) for some in rows]
-        return [torch.cat(of_space) for of_space in zip(*parts, strict=True)]
+        return _in_chunks(len(view.queries[0]), lambda rows: self.attend(view.take(rows)))
 
 
 def _heads_for(width: int) -> int:
@@ -413,17 +383,20 @@ def _train_multi_head(
 # --- the classifier's own -----------------------------------------------------------------------
 
 
-@torch.no_grad()
 def own_weights(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
     """Weights (n, k) that the head of the classifier gives the neighbors in each space."""
-    rows = torch.arange(len(spaces[0].labels)).split(_CHUNK)
-    parts = [_own_of_chunk(head, [space.take(some) for space in spaces]) for some in rows]
+
+    def of_chunk(rows: Tensor) -> Weights:
+        attention = head.attend([space.take(rows) for space in spaces])
+        left = torch.sigmoid(-attention.null)
+        return [
+            softmax_or_nothing(scores) * left[:, [at]] for at, scores in enumerate(attention.scores)
+        ]
+
+    return _in_chunks(len(spaces[0].labels), of_chunk)
+
+
+@torch.no_grad()
+def _in_chunks(n_rows: int, weigh: Callable[[Tensor], Weights]) -> Weights:
+    parts = [weigh(rows) for rows in torch.arange(n_rows).split(_CHUNK)]
     return [torch.cat(of_space) for of_space in zip(*parts, strict=True)]
-
-
-def _own_of_chunk(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
-    attention = head.attend(spaces)
-    left = torch.sigmoid(-attention.null)
-    return [
-        softmax_or_nothing(scores) * left[:, [at]] for at, scores in enumerate(attention.scores)
-    ]

@@ -7,8 +7,7 @@ import time
 
 import pytest
 import torch
-from nearwise_lab.field_training.files import find_models
-from nearwise_lab.nn.field import PerceiverAutoencoder
+from nearwise_lab.nn.field import PerceiverAutoencoder, find_models
 
 TINY = (
     "--epochs", 1, "--finetune-epochs", 1, "--limit", 120, "--set", "n_anchors=4",

@@ -94,7 +94,7 @@ def compare(
       nearwise field compare --out runs/digits
       nearwise field compare -d digits --context full,0.2 --seeds 0-2 --out runs/digits
       nearwise field compare -d cifar10 --seeds 0-2 --device cuda --set precision=bfloat16 -o runs/c
-      nearwise field compare -d cifar10 --limit 2000,500 --set epochs=2 -o runs/slice
+      nearwise field compare --limit 600,300 --set epochs=2 --set field.lr=0.001 -o runs/slice
     """
     check_folder("--out", out, paths_among(dataset))
     from nearwise_lab.data import load_images

@@ -6,7 +6,7 @@ from nearwise_lab.data import load_images
 from nearwise_lab.data.trained_on import image_digests
 from nearwise_lab.experiments.fields import STAGES, find_field, run_field
 from nearwise_lab.field_training import FieldConfig
-from nearwise_lab.nn.field import PRESETS, PerceiverAutoencoder
+from nearwise_lab.nn.field import PRESETS
 from nearwise_lab.probing import open_encoder
 from nearwise_lab.probing.data import probe_data, without_seen
 
@@ -95,13 +95,3 @@ def test_a_run_broken_off_goes_on_to_the_same_weights(data, tmp_path):
     assert told[0] == "sparse, step 2 of 4"
     pairs = zip(on.model.parameters(), whole.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_a_start_is_gone_on_from_and_told_apart(data, tmp_path):
-    start = run_field(data, stages("reconstruction"), tmp_path / "start")
-    nce = stages("nce")[-1:]
-    one = run_field(data, nce, tmp_path / "runs", start_from=start.folder)
-    other = run_field(data, nce, tmp_path / "runs")
-    assert (one.model.run["step"], other.model.run["step"]) == (8, 4)
-    assert one.folder != other.folder and not other.found
-    assert PerceiverAutoencoder.load(one.folder).run["before"]["objective"] == "reconstruction"

@@ -54,8 +54,7 @@ def everything():
                 geometry.append({
                     "encoder": encoder, "context": context, "seed": seed, "draw": 0, "n": 100,
                     "purity": 0.8, "purity_curve": {"1": 0.9, "10": 0.8, "50": 0.6},
-                    "silhouette": 0.2, "cka": dict.fromkeys(ENCODERS, 0.5),
-                    "overlap": dict.fromkeys(ENCODERS, 0.3),
+                    "silhouette": 0.2,
                 })  # fmt: skip
                 if seed == 0:
                     arrays[f"map{len(maps)}"] = rng.normal(size=(30, 2))

@@ -162,7 +162,7 @@ def test_captions_count_the_draws_of_what_they_stand_over():
     )
     made = Tables(found)
     tables = [made.accuracy("0.2"), made.of_probe("0.2", "attention"), made.of_probe("0.2", "knn"),
-              made.geometry("0.2")[0]]  # fmt: skip
+              made.geometry("0.2")]  # fmt: skip
     endings = [table.caption.split(", ", 1)[1] for table in tables]
     assert "3 draws (knn, linear), 1 draw (attention, transformer) of the context" in endings[0]
     for ending, draws in zip(endings[1:], ("1 draw", "3 draws", "1 draw"), strict=True):

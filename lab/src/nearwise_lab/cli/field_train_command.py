@@ -27,7 +27,9 @@ def train(
     ],
     objective: Annotated[
         Literal["reconstruction", "sparse", "nce", "sparse-nce"],
-        typer.Option(help="What is learned; nce goes on from a model trained without it."),
+        typer.Option(
+            help="What is learned; nce goes on from a model without it, found or trained first."
+        ),
     ] = "reconstruction",
     dataset: Annotated[
         str,
@@ -58,17 +60,6 @@ def train(
             help="Add a second stage without nce: the control that takes as many steps.",
         ),
     ] = False,
-    start_from: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|none|DIR",
-            help="auto: nce trains or finds the model it goes on from; none: random weights; DIR: "
-            "a saved model.",
-        ),
-    ] = "auto",
-    context: Annotated[
-        float | None, typer.Option(help="Share of the pixels that sparse shows. Default: 0.2.")
-    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, batches and contexts.")] = 0,
     limit: Annotated[
         int | None, typer.Option(min=20, help="Maximum number of training images.")
@@ -107,17 +98,14 @@ def train(
     size = min(data.train.images.shape[1:3])
     chosen = preset if preset != "auto" else ("digits" if size <= _SMALL_IMAGE else "S64")
     settings = _settings(config, changes)
-    settings |= {"preset": chosen} | ({} if context is None else {"context": context})
-    explicit = None if start_from in ("auto", "none") else start_from
-    lengths = (epochs, finetune_epochs)
-    stages = _stages(objective, settings, lengths, control, alone=start_from != "auto")
+    settings["preset"] = chosen
+    stages = _stages(objective, settings, (epochs, finetune_epochs), control)
     with steps("Training", quiet=quiet) as progress:
         run = run_field(
             data,
             stages,
             out,
             dataset=dataset,
-            start_from=explicit,
             seed=seed,
             device=str(choose_device(device)),
             progress=progress,
@@ -145,14 +133,13 @@ def _stages(
     settings: dict[str, Any],
     lengths: tuple[int | None, int | None],
     control: bool,
-    alone: bool,
 ) -> "list[FieldConfig]":
-    """Return the settings of the stages that lead to the objective; `alone`: of the last."""
+    """Return the settings of the stages that lead to the objective."""
     from nearwise_lab.experiments.fields import STAGES, stage_configs
 
-    names = STAGES[objective][-1:] if alone else STAGES[objective]
+    names = STAGES[objective]
     if control:
-        if len(STAGES[objective]) > 1:
+        if len(names) > 1:
             raise ValueError(
                 f"--control is the second stage without nce: it goes with reconstruction or "
                 f"sparse, not with {objective}."

@@ -85,7 +85,6 @@ def run_field(
     folder: str | Path,
     *,
     dataset: str = "",
-    start_from: str | Path | None = None,
     seed: int = 0,
     device: str = "cpu",
     progress: Say = lambda words: None,
@@ -105,8 +104,6 @@ def run_field(
         Models lie in folders below it.
     dataset : str, default=""
         Its name, for the model's description.
-    start_from : path, optional
-        Folder of a model that the first stage goes on from.
     seed : int, default=0
     device : str, default="cpu"
     progress : callable, optional
@@ -117,15 +114,14 @@ def run_field(
     KeyboardInterrupt
         If it is broken off; running it again goes on.
     ValueError
-        As `train_field`, or if `start_from` holds no model.
+        As `train_field`.
     """
     run: FieldRun | None = None
     for n in range(1, len(stages) + 1):
-        wanted = _description(data, stages[:n], seed, start_from)
+        wanted = _description(data, stages[:n], seed)
         found = _find(Path(folder), wanted)
         if found is None:
-            start = start_from if run is None else run.model
-            found = _train(data, stages[:n], Path(folder), wanted, run, start, device, progress)
+            found = _train(data, stages[:n], Path(folder), wanted, run, device, progress)
             found.model.run |= {"study": wanted, "dataset": dataset}
             found.model.save(found.folder)
             keep_digests(found.folder, data.train.images)
@@ -139,25 +135,19 @@ def find_field(
     data: ProbeData, stages: Sequence[FieldConfig], folder: str | Path, *, seed: int = 0
 ) -> FieldRun | None:
     """Find what `run_field` trained before, from random weights; None if it did not finish."""
-    return _find(Path(folder), _description(data, stages, seed, None))
+    return _find(Path(folder), _description(data, stages, seed))
 
 
-def _description(
-    data: ProbeData, stages: Sequence[FieldConfig], seed: int, start_from: str | Path | None
-) -> dict[str, Any]:
+def _description(data: ProbeData, stages: Sequence[FieldConfig], seed: int) -> dict[str, Any]:
     """Return all that decides a field."""
     channels, height, width = as_images(data.train.images[:1]).shape[1:]
-    decides: dict[str, Any] = {
+    return {
         "data": digest_of_part(data.train),
         # the preset's name does not give its sizes, which another version may have changed
         "model": stages[-1].perceiver((height, width), channels).model_dump(mode="json"),
         "seed": seed,
         "stages": [stage.model_dump(mode="json", exclude=stage.free) for stage in stages],
     }
-    if start_from is not None:
-        started = PerceiverAutoencoder.load(start_from).run
-        decides["start"] = {k: started.get(k) for k in ("fingerprint", "stages", "seed", "step")}
-    return decides
 
 
 def _find(folder: Path, wanted: Mapping[str, Any]) -> FieldRun | None:
@@ -175,7 +165,6 @@ def _train(
     folder: Path,
     wanted: Mapping[str, Any],
     before: FieldRun | None,
-    start: PerceiverAutoencoder | str | Path | None,
     device: str,
     progress: Say,
 ) -> FieldRun:
@@ -198,7 +187,7 @@ def _train(
         as_images(data.train.images),
         config,
         validation=as_images(data.validation.images),
-        start_from=start,
+        start_from=before.model if before else None,
         seed=int(wanted["seed"]),
         device=device,
         checkpoint=place / _CHECKPOINT,

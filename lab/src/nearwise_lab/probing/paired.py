@@ -6,14 +6,12 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise_lab.comparisons import PairedDifference, with_score_interval
+from nearwise_lab.comparisons import crossed_difference, with_score_interval
 from nearwise_lab.probing.measures import Record, RowMeasure, rows_of
 
 _RESAMPLES = 2000
 _PARTS = ("encoder", "probe", "pool", "context")
 _SAME = ("encoder", "context", "draw", "seed", "data")
-# differences (n_runs, n_rows) of the runs on the same test rows, by the digest of these
-Tables = dict[str, NDArray[np.float64]]
 
 
 def paired_differences(
@@ -23,9 +21,8 @@ def paired_differences(
 
     Records are paired where all but the probe is the same: encoder with its weights, context, draw,
     seed, rows and settings, whatever their names. Probes that read tokens are paired with those of
-    every pool. The interval is a percentile bootstrap over test rows and, where there are several,
-    over runs (draws and seeds); with few runs their spread is known badly, and the interval is
-    rather too narrow than too wide. Accuracies that differ in few rows have at least the score
+    every pool. The interval is that of `crossed_difference`: over test rows and, where there are
+    several, over runs (draws and seeds). Accuracies that differ in few rows have at least the score
     interval, `with_score_interval`.
 
     Parameters
@@ -64,21 +61,20 @@ def paired_differences(
         for pool in dict.fromkeys(record["pool"] for record in base):
             if named["pool"] != pool and "tokens" not in (named["pool"], pool):
                 continue
-            tables = _tables(own, [b for b in base if b["pool"] == pool], measure)
-            if not tables:
+            runs = _paired_runs(own, [b for b in base if b["pool"] == pool], measure)
+            if not len(runs):
                 continue
-            difference = _two_level(tables)
+            difference = crossed_difference(runs)
             if measure == "accuracy":
-                means = np.concatenate([table.mean(axis=0) for table in tables.values()])
-                difference = with_score_interval(difference, means)
+                difference = with_score_interval(difference, runs.mean(axis=0))
             found.append(
                 {
                     **named,
                     "baseline": baseline,
                     "baseline_pool": pool,
                     "measure": measure,
-                    "runs": sum(map(len, tables.values())),
-                    "n": difference.n,
+                    "runs": len(runs),
+                    "n": runs.shape[1],
                     "difference": difference.mean,
                     "low": difference.low,
                     "high": difference.high,
@@ -88,30 +84,16 @@ def paired_differences(
     return found
 
 
-def _tables(own: Sequence[Record], base: Sequence[Record], measure: RowMeasure) -> Tables:
-    """Differences of each row's hit or NLL between records that differ in the probe alone."""
-    tables: dict[str, list[NDArray[np.float64]]] = {}
-    for a in own:
-        for b in base:
-            same = all(a[part] == b[part] for part in _SAME)
-            if same and all(a["source"][part] == b["source"][part] for part in ("encoder", "rows")):
-                tables.setdefault(a["data"], []).append(rows_of(a, measure) - rows_of(b, measure))
-    return {data: np.stack(runs) for data, runs in tables.items()}
-
-
-def _two_level(tables: Tables) -> PairedDifference:
-    """Mean difference with a 95 % bootstrap over runs and rows, the same of runs on the same."""
-    generator = np.random.default_rng(0)
-    n_runs = sum(map(len, tables.values()))
-    means = np.empty(_RESAMPLES)
-    for i in range(_RESAMPLES):
-        resampled = []
-        for table in tables.values():
-            rows = generator.integers(0, table.shape[1], table.shape[1])
-            resampled.append(table[:, rows].mean(axis=1))
-        runs = np.concatenate(resampled)
-        means[i] = runs[generator.integers(0, n_runs, n_runs)].mean() if n_runs > 1 else runs[0]
-    low, high = np.quantile(means, [0.025, 0.975])
-    mean = float(np.concatenate([table.mean(axis=1) for table in tables.values()]).mean())
-    n = sum(table.shape[1] for table in tables.values())
-    return PairedDifference(mean, float(low), float(high), n, 0.95, "bootstrap")
+def _paired_runs(
+    own: Sequence[Record], base: Sequence[Record], measure: RowMeasure
+) -> NDArray[np.float64]:
+    """Differences (runs, n) of rows between records that differ in the probe alone."""
+    return np.array(
+        [
+            rows_of(a, measure) - rows_of(b, measure)
+            for a in own
+            for b in base
+            if all(a[part] == b[part] for part in _SAME)
+            and all(a["source"][part] == b["source"][part] for part in ("encoder", "rows"))
+        ]
+    )

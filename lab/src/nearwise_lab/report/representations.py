@@ -59,7 +59,6 @@ GEOMETRY = (
     Measure("purity", "purity@20", 3, True),
     Measure("silhouette", "silhouette", 3, True),
 )
-LIKENESS = {"cka": "Likeness (debiased linear CKA)", "overlap": "Shared neighbors of 20"}
 ERRORS = {"psnr": "PSNR, dB", "psnr_hidden": "PSNR of hidden pixels, dB"}
 COLORS = {
     "pixels": LINE_COLORS[5], "sparse": LINE_COLORS[1], "full": LINE_COLORS[0], "full+nce": ACCENT,
@@ -235,7 +234,6 @@ def representations_document(found: Comparison, title: str | None = None) -> Doc
     shown = [(words, readable_command(str(facts.get(key) or ""))) for key, words in _FACTS.items()]
     named = facts.get("title") or f"Representations compared: {facts.get('dataset', '')}".strip()
     tables = Tables(found)
-    geometry = [t for c in contexts for t in tables.geometry(c)]
     return Document(
         title or str(named),
         f"Frozen features of {len(found.encoders)} encoders ({names}), read by "
@@ -244,7 +242,8 @@ def representations_document(found: Comparison, title: str | None = None) -> Doc
             Section("Does metric structure favor other fields than trained probes do?",
                     [tables.bars(), verdict_table("Verdicts", {"verdict": findings})]),
             *(Section(f"Probes, context {c}", tables.probes(c)) for c in contexts),
-            Section("Geometry of the features", [_purity_curves(found), *geometry]),
+            Section("Geometry of the features",
+                    [_purity_curves(found), *map(tables.geometry, contexts)]),
             Section("What the protocol itself does", [tables.protocol(p) for p in found.probes]),
             Section("Maps", [_map(found, c) for c in contexts]),
             Section("The fields themselves",
@@ -268,11 +267,8 @@ def observations(found: Comparison) -> Iterator[tuple[Where, int, int, float | N
             yield where | {"measure": m.key}, r["seed"], r["draw"], r.get(m.key)
     for g in found.geometry:
         where = {"part": "geometry", "encoder": g["encoder"], "context": g["context"]}
-        values = {m.key: g.get(m.key) for m in GEOMETRY}
-        for key in LIKENESS:
-            values |= {f"{key} {other}": value for other, value in g.get(key, {}).items()}
-        for key, value in values.items():
-            yield where | {"measure": key}, g["seed"], g["draw"], value
+        for m in GEOMETRY:
+            yield where | {"measure": m.key}, g["seed"], g["draw"], g.get(m.key)
     for f in found.fields:
         for context, errors in f["errors"].items():
             where = {"part": "reconstruction", "encoder": f["encoder"], "context": context}
@@ -357,21 +353,12 @@ class Tables:
         rows = self.pick(part=MAIN, probe=probe, context=context)
         return self.table(f"{probe}, context {context}", f"{self.over(rows)}.", CALIBRATION, rows)
 
-    def geometry(self, context: str) -> list[Table | None]:
-        """Geometric measures of the test features, and how alike encoders are."""
+    def geometry(self, context: str) -> Table | None:
+        """Geometric measures of the test features."""
         rows = self.pick(part="geometry", context=context)
         n = max((int(g["n"]) for g in self.found.geometry if g["context"] == context), default=0)
-        over = self.over(rows)
-        caption = f"Of pooled features of {n:,} test rows, cosine neighbors. {over}."
-        tables = [self.table(f"Geometry, context {context}", caption, GEOMETRY, rows)]
-        for key, words in LIKENESS.items():
-            columns = [
-                Measure(f"{key} {n}", arm_of(n).title, 2, None, interval=False)
-                for n in self.found.encoders
-            ]
-            caption = f"Between encoders, on the same test rows. {over}."
-            tables.append(self.table(f"{words}, context {context}", caption, columns, rows))
-        return tables
+        caption = f"Of pooled features of {n:,} test rows, cosine neighbors. {self.over(rows)}."
+        return self.table(f"Geometry, context {context}", caption, GEOMETRY, rows)
 
     def protocol(self, probe: str) -> Table | None:
         """Show what the way of hiding pixels does to a probe."""

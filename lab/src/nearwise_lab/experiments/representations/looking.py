@@ -15,7 +15,7 @@ from nearwise_lab.experiments.fields import FieldRun
 from nearwise_lab.experiments.representations.settings import arm_of
 from nearwise_lab.experiments.representations.study import Study
 from nearwise_lab.field_training.run import reconstruction_errors
-from nearwise_lab.geometry import cka, neighbor_overlap, purity_curve
+from nearwise_lab.geometry import purity_curve
 
 _NEIGHBORS = 20
 _CURVE = (1, 2, 5, 10, 20, 50, 100, 200)  # those above the rows left are left out
@@ -58,14 +58,13 @@ def _sample(study: Study, most: int) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def geometry(study: Study, encoders: Mapping[str, Encoder], seed: int) -> list[dict[str, Any]]:
-    """Measure every encoder in every context, alone and beside the others."""
+    """Measure the neighborhoods of every encoder in every context."""
     from sklearn.metrics import silhouette_score
 
     rows, codes = _sample(study, study.config.geometry_rows)
     measured = []
     for context in study.config.contexts:
-        features = _features(study, encoders, context, rows)
-        for name, X in features.items():
+        for name, X in _features(study, encoders, context, rows).items():
             lit = X.any(axis=1)  # pixels of which only black ones are seen have no direction
             sizes = [k for k in _CURVE if k < lit.sum()]
             purities = purity_curve(X[lit], codes[lit], sizes).tolist()
@@ -77,11 +76,9 @@ def geometry(study: Study, encoders: Mapping[str, Encoder], seed: int) -> list[d
                     "seed": seed,
                     "draw": 0,
                     "n": int(lit.sum()),
-                    "purity": curve[_NEIGHBORS],
+                    "purity": curve.get(_NEIGHBORS),
                     "purity_curve": curve,
                     "silhouette": silhouette_score(X[lit], codes[lit], metric="cosine"),
-                    "cka": {n: cka(X, Y) for n, Y in features.items()},
-                    "overlap": {n: neighbor_overlap(X, Y, _NEIGHBORS) for n, Y in features.items()},
                 }
             )
     return measured

@@ -1,4 +1,4 @@
-"""k-NN probe beside scikit-learn's brute force and DINO's protocol: accuracy, memory, time.
+"""Speed of the k-NN probe, beside scikit-learn and DINO's protocol: accuracy, memory, time.
 
     python benchmarks/probe_speed.py
     python benchmarks/probe_speed.py --dataset cifar10-features --threads 1
@@ -19,7 +19,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,34 +35,31 @@ from nearwise.probes import KNNProbe
 
 ROOT = Path(__file__).parents[1]
 BAR_SECONDS = 5.0
+ROWS, QUERIES, WIDTH = 50_000, 10_000, 512
 MEASURES = ("accuracy", "wall_seconds", "cpu_seconds", "peak_mib")
 Rows = tuple[np.ndarray, np.ndarray]
-Method = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def random_features(n: int, width: int, seed: int) -> Rows:
+def random_features(n: int, seed: int) -> Rows:
     """Ten Gaussian classes that overlap."""
-    centers = np.random.default_rng(99).normal(size=(10, width)) * 0.2
+    centers = np.random.default_rng(99).normal(size=(10, WIDTH)) * 0.2
     generator = np.random.default_rng(seed)
     y = generator.integers(0, 10, n)
-    return (centers[y] + generator.normal(size=(n, width))).astype(np.float32), y
+    return (centers[y] + generator.normal(size=(n, WIDTH))).astype(np.float32), y
 
 
 def parts(args: argparse.Namespace, repeat: int) -> tuple[Rows, Rows]:
     """Training and test rows of a repeat: of the data set the same ones, else rows of its own."""
     if args.dataset is None:
-        train = random_features(args.rows, args.width, 2 * repeat)
-        return train, random_features(args.queries, args.width, 2 * repeat + 1)
-    dataset = load_dataset(args.dataset, data_root=args.data_root)
+        return random_features(ROWS, 2 * repeat), random_features(QUERIES, 2 * repeat + 1)
+    dataset = load_dataset(args.dataset)
     tested = np.isin(np.arange(len(dataset)), np.asarray(dataset.test_index))
     X, y = np.asarray(dataset.X, np.float32), np.unique(dataset.y, return_inverse=True)[1]
     return (X[~tested], y[~tested]), (X[tested], y[tested])
 
 
-def probe_with(index: Any, device: str) -> Method:
-    """Probabilities of the probe, asked for DINO's votes."""
-    probe = KNNProbe(20, weights="softmax", temperature=0.07, index=index, device=device)
-    return lambda X, y, query: probe.fit(X, y).predict_proba(query)
+def knn_probe(X: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
+    return KNNProbe(20, weights="softmax", temperature=0.07).fit(X, y).predict_proba(query)
 
 
 def scikit_learn(X: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -80,7 +76,8 @@ def dino(X: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
     return votes / votes.sum(axis=1, keepdims=True)
 
 
-PEERS: dict[str, Method] = {"DINO's protocol": dino, "scikit-learn brute": scikit_learn}
+PEERS = {"DINO's protocol": dino, "scikit-learn brute": scikit_learn}
+METHODS = {"KNNProbe, exact": knn_probe} | PEERS
 
 
 def measured(
@@ -89,7 +86,7 @@ def measured(
     """Accuracy, seconds and peak memory of a fit with its predictions; the probabilities."""
     torch.set_num_threads(args.threads)
     sys.path.insert(0, str(ROOT))  # for the protocol in tests/reference
-    method = PEERS[name] if name in PEERS else probe_with(name.split(", ")[1], args.device)
+    method = METHODS[name]
     (X, y), (query, truth) = parts(args, repeat)
     method(X[:512], y[:512], query[:256])  # compiles
     with PeakMemory() as memory:
@@ -100,20 +97,14 @@ def measured(
     return dict(zip(MEASURES, (right, wall, cpu, memory.mib), strict=True)), proba
 
 
-def alone(args: argparse.Namespace, name: str, repeat: int) -> tuple[dict[str, float], np.ndarray]:
-    """Measure in a process of its own: memory that others freed would hide a peak."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(measured, args, name, repeat).result()
-
-
 def run(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every method in every repeat, in turn."""
-    names = [*(f"KNNProbe, {index}" for index in args.index), *args.peers]
+    """Every method in every repeat, in turn, each in a process: freed memory would hide a peak."""
     runs: list[dict[str, Any]] = []
     for repeat in range(args.repeats):
         ours = None
-        for name in names:
-            found, proba = alone(args, name, repeat)
+        for name in ("KNNProbe, exact", *args.peers):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                found, proba = process.submit(measured, args, name, repeat).result()
             ours = proba if ours is None else ours
             compared = {
                 "rows predicted otherwise than by the first": int(
@@ -131,19 +122,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dataset", help="ready features, as cifar10-features; default random")
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--queries", type=int, default=10_000)
-    parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3, help="on random rows of their own")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda, for the probe")
-    parser.add_argument("--index", nargs="+", default=["exact"], help="exact, faiss-flat-ip, ...")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
-    parser.add_argument("--out", type=Path, help="default: a file of the data set in results")
     args = parser.parse_args()
     name = "probe_speed" + (f"_{args.dataset}" if args.dataset else "")
-    out = args.out or Path(__file__).parent / "results" / f"{name}.json"
     runs = run(args)
     medians = {
         method: {
@@ -152,20 +135,20 @@ def main() -> None:
         }
         for method in dict.fromkeys(one["method"] for one in runs)
     }
-    rows = args.dataset or f"{args.queries} against {args.rows} x {args.width}"
+    rows = args.dataset or f"{QUERIES} against {ROWS} x {WIDTH}"
     report = {
         "claim": f"k-NN probe of {rows}, fit and predictions"
         + ("" if args.dataset else f", under {BAR_SECONDS:g} s on 2 cores"),
         "bar_seconds": None if args.dataset else BAR_SECONDS,
         "threads": args.threads,
-        "device": args.device,
+        "device": "cpu",
         "medians": medians,
         "runs": runs,
         "command": command_line(),
         "versions": versions(),
         "hardware": hardware(),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out = Path(__file__).parent / "results" / f"{name}.json"
     out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(medians, indent=1))
 

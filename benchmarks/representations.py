@@ -10,12 +10,11 @@ Beside them: what the records say of the question and of H1 to H3, with interval
     python benchmarks/representations.py --dataset cifar10 --seeds 0-2 --device cuda
     python benchmarks/representations.py --dataset cifar10 --limit 2000,1000 --set epochs=3
 
-What is finished is kept in --work and not done again, so it can be stopped at any time.
+What is finished is kept in runs/ and not done again, so it can be stopped at any time.
 """
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from nearwise_lab.report.representations import judge_all
 from nearwise.cli.rows.parsing import parse_count
 from nearwise.conditions import command_line, hardware, versions
 
-HERE = Path(__file__).parent
 NAMES = {"digits": "digits-images"}
 # (encoder, probe, context): accuracy of one seed of a run of 600 steps, cosine k-NN, k 20
 BARS = {
@@ -121,21 +119,11 @@ def means(comparison: Comparison) -> list[dict[str, Any]]:
 
 def protocol(comparison: Comparison) -> list[dict[str, Any]]:
     """Accuracy under each way of hiding pixels."""
-    places = dict.fromkeys(
-        Cell(r["encoder"], r["probe"], r["context"]) for r in comparison.part("protocol")
-    )
+    cells = (Cell(*(r[k] for k in Cell._fields)) for r in comparison.part("protocol"))
     return [
-        place._asdict() | {"accuracy": comparison.values(place, part="protocol")}
-        for place in places
+        cell._asdict() | {"accuracy": comparison.values(cell, part="protocol")}
+        for cell in dict.fromkeys(cells)
     ]
-
-
-def tell(words: str) -> None:
-    """Show what is being done: over and over in one line of a terminal, else stage by stage."""
-    if sys.stdout.isatty():
-        print(f"\r{words:100.100}", end="", flush=True)
-    elif ", step" not in words:
-        print(words, flush=True)
 
 
 def main() -> None:
@@ -150,25 +138,21 @@ def main() -> None:
     parser.add_argument("--jobs", default="auto", help="processes that train and probe")
     parser.add_argument("--limit", help="at most so many training and test rows: 2000,1000")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="of StudyConfig")
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--work", type=Path, help="default: runs/representations-DATASET")
-    parser.add_argument("--out", type=Path, help="default: results/representations_DATASET.json")
     args = parser.parse_args()
     config = change_settings({}, "--set", args.set) | {"contexts": args.context.split(",")}
     if args.limit:
         config["limit"] = tuple(map(int, args.limit.split(",")))
-    work = args.work or Path("runs") / f"representations-{args.dataset}"
-    out = args.out or HERE / "results" / f"representations_{args.dataset}.json"
+    work = Path("runs") / f"representations-{args.dataset}"
     name = NAMES.get(args.dataset, args.dataset)
     began = time.perf_counter()
     comparison = run_comparison(
-        load_images(name, data_root=args.data_root),
+        load_images(name),
         work,
         seeds=parse_seeds(args.seeds),
         config=config,
         device=args.device,
         n_jobs=parse_count("--jobs", args.jobs) or "auto",
-        progress=tell,
+        progress=lambda words: None if ", step" in words else print(words),
     )
     page = render_report(work)
     seconds = time.perf_counter() - began
@@ -202,6 +186,7 @@ def main() -> None:
             {"name": h.claim.key, **h.as_dict()} for h in hypotheses
         ],
     }  # fmt: skip
+    out = Path(__file__).parent / "results" / f"representations_{args.dataset}.json"
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from nearwise_lab.data import load_images
-from nearwise_lab.field_training.run import FieldConfig, reconstruction_errors, train_field
+from nearwise_lab.field_training import FieldConfig, reconstruction_errors, train_field
 from nearwise_lab.probing.data import probe_data
 from nearwise_lab.report.runs import picture_panels, reconstruction_rows
 from reliability import DARK

@@ -7,8 +7,7 @@ import time
 
 import pytest
 import torch
-from nearwise_lab.field_training.files import find_models
-from nearwise_lab.nn.field import PerceiverAutoencoder
+from nearwise_lab.nn.field import PerceiverAutoencoder, find_models
 
 TINY = (
     "--epochs", 1, "--finetune-epochs", 1, "--limit", 120, "--set", "n_anchors=4",
@@ -39,26 +38,13 @@ def test_the_control_takes_as_many_steps(nearwise, tmp_path):
     assert find_models(tmp_path, {})[0].run["step"] == 4
 
 
-@pytest.mark.slow
-def test_a_saved_model_can_be_named_to_start_from(nearwise, tmp_path):
-    nearwise("field", "train", "-o", tmp_path / "a", *TINY)
-    start = find_models(tmp_path / "a", {})[0].folder
-    done = nearwise(
-        "field", "train", "--objective", "nce", "--start-from", start, "-o", tmp_path / "b", *TINY
-    )
-    assert done.exit_code == 0, done.err
-    (model,) = find_models(tmp_path / "b", {})
-    assert model.run["stages"] == ["reconstruction:1", "nce:1"]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--set", "n_anchor=3"), "Did you mean 'n_anchors'"),
         (("--set", "epochs=3"), "write --epochs 3"),
-        (("--context", "1.5"), "context"),
+        (("--set", "context=1.5"), "context"),
         (("--objective", "nce", "--control"), "goes with reconstruction or sparse"),
-        (("--start-from", "nowhere"), "There is no neural field in nowhere"),
         (("--dataset", "cifar11"), "'cifar11' is not an image set"),
     ],
 )

@@ -66,7 +66,6 @@ def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monk
         (("pixels", "iris"), "iris is a table"),
         (("pixels", "digits"), "Its images are 'digits-images'"),
         (("pixels", "digits-images", "--limit", "7"), "such as 5000,2000"),
-        (("pixels", *DIGITS, "--baseline", "linear", "-p", "knn"), "not among the probes"),
     ],
 )
 def test_mistakes_end_with_one_line(nearwise, arguments, message):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from nearwise_lab.data import load_images
 from nearwise_lab.data.trained_on import image_digests
-from nearwise_lab.experiments.fields import STAGES, FieldProgress, find_field, run_field
-from nearwise_lab.field_training.run import FieldConfig
-from nearwise_lab.nn.field import PRESETS, PerceiverAutoencoder
+from nearwise_lab.experiments.fields import STAGES, find_field, run_field
+from nearwise_lab.field_training import FieldConfig
+from nearwise_lab.nn.field import PRESETS
 from nearwise_lab.probing import open_encoder
 from nearwise_lab.probing.data import probe_data, without_seen
 
@@ -22,20 +22,15 @@ def data():
 
 
 def stages(objective, **changes):
-    return [
-        FieldConfig.model_validate({**TINY, "objective": name, **changes})
-        for name in STAGES[objective]
-    ]
+    return [FieldConfig(**{**TINY, "objective": name, **changes}) for name in STAGES[objective]]
 
 
 def test_stages_that_two_runs_share_are_trained_once(data, tmp_path):
     first = run_field(data, stages("reconstruction"), tmp_path, dataset="digits-images")
     told = []
-    progress = FieldProgress(
-        lambda stage, step, n: None, lambda stage, record: told.append((stage, record["epoch"]))
-    )
-    second = run_field(data, stages("nce"), tmp_path, progress=progress)
-    assert told == [("nce", 1), ("nce", 2)]
+    second = run_field(data, stages("nce"), tmp_path, progress=told.append)
+    assert told[0] == "nce, step 0 of 4" and told[3].startswith("nce, step 2 of 4; epoch 1: train")
+    assert told[-1].startswith("nce; epoch 2: train MSE ") and "held-out PSNR" in told[-1]
     assert second.history[:2] == first.history
     assert [row["step"] for row in second.history] == [2, 4, 6, 8]
     assert second.model.run["stages"] == ["reconstruction:2", "nce:2"]
@@ -58,12 +53,17 @@ def test_a_field_notes_which_images_it_was_trained_on(data, tmp_path):
     assert without_seen(data, {"field": opened})[1] == {}
 
 
-@pytest.mark.parametrize("other", [{"seed": 1}, {"lr": 0.1}, {"context": 0.4}])
+@pytest.mark.parametrize("other", [{"seed": 1}, {"lr": 0.1}, {"context": 0.4}, {"compile": True}])
 def test_another_seed_or_setting_is_another_model(data, tmp_path, other):
     run_field(data, stages("sparse"), tmp_path)
     seed = other.pop("seed", 0)
-    assert not run_field(data, stages("sparse", **other), tmp_path, seed=seed).found
-    assert len(list(tmp_path.iterdir())) == 2
+    assert find_field(data, stages("sparse"), tmp_path) is not None
+    assert find_field(data, stages("sparse", **other), tmp_path, seed=seed) is None
+
+
+def test_a_folder_from_before_compiling_counted_is_gone_on_with(data, tmp_path):
+    run = run_field(data, stages("sparse"), tmp_path)
+    assert "compile" not in run.model.run["study"]["stages"][0]
 
 
 def test_other_sizes_under_a_presets_name_are_another_model(data, tmp_path, monkeypatch):
@@ -83,28 +83,15 @@ def test_other_images_are_another_model(data, tmp_path):
 
 
 def test_a_run_broken_off_goes_on_to_the_same_weights(data, tmp_path):
-    def stop(stage, record):
-        raise KeyboardInterrupt
+    def stop(words):
+        if words.startswith("sparse; epoch 1"):
+            raise KeyboardInterrupt
 
-    broken = FieldProgress(lambda stage, step, n: None, stop)
     with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
-        run_field(data, stages("sparse"), tmp_path / "a", progress=broken)
+        run_field(data, stages("sparse"), tmp_path / "a", progress=stop)
     told = []
-    watched = FieldProgress(
-        lambda stage, step, n: None, lambda stage, record: told.append(record["epoch"])
-    )
-    on = run_field(data, stages("sparse"), tmp_path / "a", progress=watched)
+    on = run_field(data, stages("sparse"), tmp_path / "a", progress=told.append)
     whole = run_field(data, stages("sparse"), tmp_path / "b")
-    assert told == [2]
+    assert told[0] == "sparse, step 2 of 4"
     pairs = zip(on.model.parameters(), whole.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_a_start_is_gone_on_from_and_told_apart(data, tmp_path):
-    start = run_field(data, stages("reconstruction"), tmp_path / "start")
-    nce = stages("nce")[-1:]
-    one = run_field(data, nce, tmp_path / "runs", start_from=start.folder)
-    other = run_field(data, nce, tmp_path / "runs")
-    assert (one.model.run["step"], other.model.run["step"]) == (8, 4)
-    assert one.folder != other.folder and not other.found
-    assert PerceiverAutoencoder.load(one.folder).run["before"]["objective"] == "reconstruction"

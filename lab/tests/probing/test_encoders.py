@@ -138,8 +138,8 @@ def test_files_that_hold_no_features_are_refused(tmp_path):
 
 
 def test_unordered_tokens_get_no_positions():
-    assert make_probe("transformer", meta={"ordered": False}).positions is False
-    assert make_probe("transformer", meta={"ordered": True}).positions is True
+    assert make_probe("transformer", ordered=False).positions is False
+    assert make_probe("transformer").positions is True
 
 
 def test_points_of_a_context_reach_a_neural_field():

@@ -16,7 +16,7 @@ from nearwise_lab.probing import (
     probe_data,
 )
 from nearwise_lab.probing.data import LabeledImages, without_seen
-from nearwise_lab.probing.measures import measure, packed, packed_nll, rows_of, unpacked
+from nearwise_lab.probing.measures import measure, packed, packed_nll, rows_of
 from nearwise_lab.probing.paired import paired_differences
 from nearwise_lab.records import read_lines
 from sklearn.datasets import load_digits
@@ -59,11 +59,6 @@ def test_top5_counts_the_five_most_probable():
     proba = np.tile([0.3, 0.25, 0.2, 0.15, 0.1, 0.0], (6, 1))
     assert measure(codes, proba)["top5"] == pytest.approx(5 / 6)
     assert measure(codes[:2], np.eye(2))["top5"] is None
-
-
-def test_hits_are_kept_as_text():
-    flags = np.random.default_rng(0).random(37) < 0.5
-    assert np.array_equal(unpacked(packed(flags), 37), flags)
 
 
 def test_a_stopped_run_goes_on_and_ends_the_same(data, tmp_path):
@@ -293,31 +288,23 @@ def test_records_of_other_weights_probes_or_rows_are_never_paired(data):
         ({"pools": ["mode"]}, "pool 'mode' is not known"),
         ({"contexts": ["half"]}, "Context 'half'"),
         ({"seeds": []}, "must not be empty"),
+        ({"contexts": ["full", "0.001"]}, "0.001 of 64 points leaves no point"),
+        ({"pools": ["mean", "cls"]}, "Pixels has no token of the whole image"),
     ],
 )
-def test_what_is_not_known_is_refused(data, options, message):
+def test_what_does_not_fit_is_refused_before_anything_is_measured(data, options, message):
+    encoders = {"it": Pixels((8, 8), 1)}
     with pytest.raises(ValueError, match=message):
-        evaluate({"pixels": Pixels((8, 8), 1)}, data, **options)
+        evaluate(encoders, data, progress=lambda *step: pytest.fail("began"), **options)
 
 
 @pytest.mark.parametrize(
-    ("encoder", "options", "message"),
+    ("options", "message"),
     [
-        (Pixels((8, 8), 1), {"contexts": ["full", "0.001"]}, "0.001 of 64 points leaves no point"),
-        (Pixels((8, 8), 1), {"pools": ["mean", "cls"]}, "Pixels has no token of the whole image"),
-        (StoredFeatures(np.zeros((1797, 2))), {"contexts": ["full", "0.2"]}, "cannot be made from"),
+        ({"contexts": ["full", "0.2"]}, "cannot be made from"),
+        ({"probes": ["knn", "transformer"]}, "'transformer' reads tokens, and 'it' is one vector"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_measured(data, encoder, options, message):
+def test_what_stored_features_cannot_give_is_refused(data, options, message):
     with pytest.raises(ValueError, match=message):
-        evaluate({"it": encoder}, data, progress=lambda *step: pytest.fail("began"), **options)
-
-
-def test_parts_must_fit():
-    x = np.zeros((4, 8, 8, 1), np.uint8)
-    with pytest.raises(ValueError, match="data has 2 parts"):
-        evaluate({"pixels": Pixels((8, 8), 1)}, [(x, [0, 1, 0, 1])] * 2)
-    with pytest.raises(ValueError, match="validation part has 4 images and 3 labels"):
-        evaluate(
-            {"pixels": Pixels((8, 8), 1)}, [(x, [0, 1, 0, 1]), (x, [0, 1, 0]), (x, [0, 1, 0, 1])]
-        )
+        evaluate({"it": StoredFeatures(np.zeros((1797, 2)))}, data, **options)

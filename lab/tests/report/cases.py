@@ -2,6 +2,7 @@
 
 import numpy as np
 from nearwise_lab.experiments.representations import Comparison
+from nearwise_lab.probing.measures import packed
 
 N_TEST = 400
 PROBES = ("knn", "attention", "linear", "transformer")
@@ -10,7 +11,7 @@ ENCODERS = ("pixels", "random", "sparse", "full", "full+nce", "sparse+nce")
 
 def comparison(rates, *, seeds=(0, 1, 2), draws=(0, 1, 2), contexts=("full", "0.2"), **more):
     """Draw right and wrong answers at `rates`: (encoder, probe, context) to accuracy."""
-    answers, records = {}, []
+    records = []
 
     def add(part, encoder, probe, pool, context, draw, seed):
         rng = np.random.default_rng([seed, draw, len(records)])
@@ -18,13 +19,11 @@ def comparison(rates, *, seeds=(0, 1, 2), draws=(0, 1, 2), contexts=("full", "0.
         # the same rows are hard for everybody, as in truth
         hard = np.random.default_rng(9).random(N_TEST)
         right = 0.8 * hard + 0.2 * rng.random(N_TEST) < np.quantile(0.8 * hard, rate) + 0.1
-        answers[len(records)] = right
         records.append({
             "part": part, "encoder": encoder, "probe": probe, "pool": pool, "context": context,
-            "draw": draw, "seed": seed, "row": len(records), "n": N_TEST, "n_classes": 10,
+            "draw": draw, "seed": seed, "correct": packed(right), "n": N_TEST, "n_classes": 10,
             "accuracy": float(right.mean()), "top5": None, "nll": 1 - rate, "brier": 1 - rate,
-            "ece": 0.05, "aurc": 0.1, "tokens": 16, "dims": 64, "parameters": 0,
-            "fit_seconds": 0.1, "query_us": 5.0,
+            "ece": 0.05, "aurc": 0.1,
         })  # fmt: skip
 
     for seed in seeds:
@@ -37,7 +36,7 @@ def comparison(rates, *, seeds=(0, 1, 2), draws=(0, 1, 2), contexts=("full", "0.
             for context in ("0.2:fixed", "0.2", "0.2:batch"):
                 add("protocol", encoder, "knn", "mean", context, 0, seed)
             add("pooling", encoder, "knn", "flatten", "full", 0, seed)
-    return Comparison(records, lambda r: answers[r["row"]], **more)
+    return Comparison(records, **more)
 
 
 def flat(value=0.7):
@@ -48,25 +47,20 @@ def flat(value=0.7):
 def everything():
     """Give whatever the report can show beside the records."""
     rng = np.random.default_rng(0)
-    geometry, maps = [], []
+    geometry, maps, arrays = [], [], {}
     for seed in (0, 1, 2):
         for encoder in ENCODERS:
             for context in ("full", "0.2"):
                 geometry.append({
                     "encoder": encoder, "context": context, "seed": seed, "draw": 0, "n": 100,
                     "purity": 0.8, "purity_curve": {"1": 0.9, "10": 0.8, "50": 0.6},
-                    "hub_skewness": 1.0, "antihubs": 0.1, "intrinsic_dimension": 7.0,
-                    "effective_rank": 5.0, "class_alignment": 0.4, "uniformity": -2.0,
-                    "anisotropy": 0.3, "silhouette": 0.2, "cka": dict.fromkeys(ENCODERS, 0.5),
-                    "overlap": dict.fromkeys(ENCODERS, 0.3),
+                    "silhouette": 0.2,
                 })  # fmt: skip
                 if seed == 0:
-                    for way in ("tsne", "pca"):
-                        maps.append({
-                            "encoder": encoder, "context": context, "seed": 0, "way": way,
-                            "points": rng.normal(size=(30, 2)), "labels": np.arange(30) % 10,
-                            "trustworthiness": 0.95,
-                        })  # fmt: skip
+                    arrays[f"map{len(maps)}"] = rng.normal(size=(30, 2))
+                    arrays[f"map{len(maps)}_labels"] = np.arange(30) % 10
+                    maps.append({"encoder": encoder, "context": context, "seed": 0, "way": "tsne",
+                                 "trustworthiness": 0.95})  # fmt: skip
     fields = [
         {"encoder": e, "seed": s,
          "errors": {"full": {"psnr": 20.0, "psnr_hidden": None},
@@ -75,17 +69,11 @@ def everything():
                      for i in range(5)]}
         for e in ("sparse", "full", "full+nce", "sparse+nce") for s in (0, 1, 2)
     ]  # fmt: skip
-    images = rng.random((4, 1, 8, 8))
-    fields_seen = [{e: rng.random((4, 1, 8, 8)) for e in ("sparse", "full")} for _ in range(2)]
-    pictures = {
-        "seed": 0,
-        "originals": images,
-        "contexts": {
-            "full": {"fields": fields_seen[0]},
-            "0.2": {"seen": images * 0.5, "fields": fields_seen[1]},
-        },
-    }
+    shown = ("originals", "seen 0.2", *(f"field {c} {e}" for c in ("full", "0.2")
+                                        for e in ("sparse", "full")))  # fmt: skip
+    arrays |= {name: rng.random((4, 1, 8, 8)) for name in shown}
+    pictures = {"seed": 0, "contexts": {c: ["sparse", "full"] for c in ("full", "0.2")}}
     facts = {"dataset": "digits", "classes": [str(i) for i in range(10)],
              "command": "x/__main__.py field compare"}  # fmt: skip
     return {"geometry": geometry, "maps": maps, "fields": fields, "pictures": pictures,
-            "facts": facts}  # fmt: skip
+            "facts": facts, "arrays": arrays}  # fmt: skip

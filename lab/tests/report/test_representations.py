@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from nearwise_lab.experiments.representations import Cell, Comparison, save_comparison
+from nearwise_lab.probing.measures import packed
 from nearwise_lab.report import render_report
 from nearwise_lab.report.representations import (
     Tables,
@@ -98,12 +99,12 @@ def test_every_context_has_its_words(context, words):
 def test_what_was_not_measured_is_said_so():
     some = comparison(flat())
     without = [r for r in some.records if r["probe"] != "transformer"]
-    found = {f.claim.key: f for f in judge_all(Comparison(without, some.right))}
+    found = {f.claim.key: f for f in judge_all(Comparison(without))}
     assert found["H1, full"].verdict == "not measured"
     assert found["H1, full"].words.endswith("under knn and transformer.")
     assert found["the question, full"].verdict == "no difference"  # the linear probe is there
     pixels = [r for r in some.records if r["encoder"] == "pixels"]
-    document = representations_document(Comparison(pixels, some.right))
+    document = representations_document(Comparison(pixels))
     assert {c["verdict"] for c in document.claims} == {"not measured"}
     assert all(c["words"].startswith("Needs ") for c in document.claims)
 
@@ -123,14 +124,14 @@ def test_a_probe_at_chance_decides_nothing_and_is_named():
 
 
 def test_encoders_that_err_on_the_same_rows_are_not_known_to_be_equal():
+    correct = packed(np.arange(100) % 3 > 0)
     records = [
         {"part": "main", "encoder": e, "probe": "knn", "pool": "mean", "context": "full",
-         "draw": 0, "seed": 0}
+         "draw": 0, "seed": 0, "correct": correct, "n": 100}
         for e in ("full", "sparse")
     ]  # fmt: skip
-    right = np.arange(100) % 3 > 0
     places = Cell("sparse", "knn", "full"), Cell("full", "knn", "full")
-    found = Comparison(records, lambda r: right).difference(*places)
+    found = Comparison(records).difference(*places)
     assert found.mean == 0 and found.low < -0.02 and found.high > 0.02
 
 
@@ -138,7 +139,7 @@ def test_differences_pair_the_seeds_that_both_have():
     some = comparison(flat() | {("sparse", "knn"): 0.9})
     kept = [r for r in some.records if (r["encoder"], r["seed"]) != ("full", 2)]
     places = Cell("sparse", "knn", "0.2"), Cell("full", "knn", "0.2")
-    found = Comparison(kept, some.right).difference(*places)
+    found = Comparison(kept).difference(*places)
     assert found is not None and found.n == 2 and found.verdict == "higher"
     assert found.mean == pytest.approx(0.2, abs=0.03)
     assert some.difference(Cell("vit", "knn", "full"), places[1]) is None
@@ -148,9 +149,9 @@ def test_a_probe_with_fewer_draws_is_compared_on_those_it_has():
     some = comparison(flat() | {("full", "linear"): 0.8}, seeds=(0,))
     kept = [r for r in some.records if r["probe"] != "linear" or r["draw"] == 0]
     places = Cell("full", "linear", "0.2"), Cell("full", "knn", "0.2")
-    found = Comparison(kept, some.right).difference(*places)
-    rows = [some.runs(place)[0, 0] for place in places]
-    assert found is not None and found.mean == pytest.approx((rows[0] - rows[1]).mean())
+    found = Comparison(kept).difference(*places)
+    rates = [some.at(place)[0]["accuracy"] for place in places]
+    assert found is not None and found.mean == pytest.approx(rates[0] - rates[1])
 
 
 def test_captions_count_the_draws_of_what_they_stand_over():
@@ -161,7 +162,7 @@ def test_captions_count_the_draws_of_what_they_stand_over():
     )
     made = Tables(found)
     tables = [made.accuracy("0.2"), made.of_probe("0.2", "attention"), made.of_probe("0.2", "knn"),
-              made.geometry("0.2")[0]]  # fmt: skip
+              made.geometry("0.2")]  # fmt: skip
     endings = [table.caption.split(", ", 1)[1] for table in tables]
     assert "3 draws (knn, linear), 1 draw (attention, transformer) of the context" in endings[0]
     for ending, draws in zip(endings[1:], ("1 draw", "3 draws", "1 draw"), strict=True):
@@ -173,7 +174,7 @@ def test_one_seed_shows_intervals_over_rows_only_and_names_are_escaped():
     some = comparison(flat(), seeds=(0,), draws=(0,))
     records = [{**r, "encoder": "<b>&" if r["encoder"] == "random" else r["encoder"]}
                for r in some.records]  # fmt: skip
-    document = representations_document(Comparison(records, some.right))
+    document = representations_document(Comparison(records))
     text = document_markdown(document)
     assert "One seed (0)" in text and "±" not in text.split("## How this")[0]
     page = document_html(document)
@@ -181,7 +182,7 @@ def test_one_seed_shows_intervals_over_rows_only_and_names_are_escaped():
 
 
 def test_an_empty_comparison_and_unknown_formats_are_refused(tmp_path):
-    save_comparison(Comparison([], lambda r: None), tmp_path)
+    save_comparison(Comparison([]), tmp_path)
     with pytest.raises(ValueError, match="no finished rows"):
         render_report(tmp_path)
     with pytest.raises(ValueError, match="Known: pdf, html"):

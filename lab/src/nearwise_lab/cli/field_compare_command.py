@@ -9,7 +9,7 @@ from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import parse_count, split_list
-from nearwise_lab.cli.needs import ConfigOption, DataRootOption, lab_command
+from nearwise_lab.cli.needs import ConfigOption, DataRootOption, SetOption, lab_command
 from nearwise_lab.cli.settings_text import (
     change_settings,
     image_set_name,
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nearwise.data import Dataset
     from nearwise.probes import Encoder
     from nearwise_lab.experiments.representations import Comparison, StudyConfig
-    from nearwise_lab.report.claims import Finding
 
 
 @lab_command
@@ -79,14 +78,7 @@ def compare(
         ),
     ] = "auto",
     config: ConfigOption = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="One setting to change, such as epochs=5 or field.lr=0.001; may be repeated.",
-        ),
-    ] = None,
+    changes: SetOption = None,
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -102,7 +94,7 @@ def compare(
       nearwise field compare --out runs/digits
       nearwise field compare -d digits --context full,0.2 --seeds 0-2 --out runs/digits
       nearwise field compare -d cifar10 --seeds 0-2 --device cuda --set precision=bfloat16 -o runs/c
-      nearwise field compare -d cifar10 --limit 2000,500 --set epochs=2 -o runs/slice
+      nearwise field compare --limit 600,300 --set epochs=2 --set field.lr=0.001 -o runs/slice
     """
     check_folder("--out", out, paths_among(dataset))
     from nearwise_lab.data import load_images
@@ -111,7 +103,8 @@ def compare(
     from nearwise_lab.report.representations import judge_all
 
     name = image_set_name(dataset)
-    settings = _settings(name, context, probes, limit, config, changes)
+    given = {"contexts": context, "probes": probes}
+    settings = _settings(name, given, limit, config, changes)
     loaded = load_images(name, data_root=data_root)
     with steps("Comparing", quiet=quiet) as progress:
         others = {} if not also else _encoders(also, loaded)
@@ -129,7 +122,8 @@ def compare(
     with steps("Writing the report", quiet=quiet) as progress:
         page = render_report(out, progress=progress)
     _show_accuracies(comparison)
-    _show_verdicts(judge_all(comparison))
+    for found in judge_all(comparison):
+        show(f"{found.claim.key}: {found.verdict}. {found.words}")
     if not quiet:
         say(f"Took {comparison.facts['times']}.")
         say(f"Report: {page} (.pdf). Tables: {out / 'results.md'} (.tex, .csv, .json).")
@@ -137,40 +131,33 @@ def compare(
 
 def _settings(
     dataset: str,
-    context: str | None,
-    probes: str | None,
+    given: dict[str, str | None],
     limit: str | None,
     config: Path | None,
     changes: list[str] | None,
 ) -> "StudyConfig":
-    from nearwise.training.settings import plain_message
     from nearwise_lab.experiments.representations import study_config
     from nearwise_lab.experiments.study.settings import read_config
 
     settings = change_settings({} if config is None else read_config(config), "--set", changes)
-    for setting, listed in (("contexts", context), ("probes", probes)):
-        if listed is not None:
-            settings[setting] = split_list(listed)
+    settings |= {name: split_list(listed) for name, listed in given.items() if listed is not None}
     if limit is not None:
         settings["limit"] = parse_limit(limit)
-    try:
-        made = study_config(dataset, settings)
-        made.stages(["sparse", "sparse-nce"])  # settings of the fields are right, too
-    except ValueError as error:
-        raise ValueError(plain_message(error)) from None
+    made = study_config(dataset, settings)
+    made.stages(["sparse", "sparse-nce"])  # settings of the fields are right, too
     return made
 
 
 def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
     """Load encoders that were named beside the study's own."""
+    from nearwise_lab.probing import StoredFeatures, open_encoder
+
     found: dict[str, Encoder] = {}
     height, width, channels = loaded.X.shape[1:]
     for text in also:
         name, sign, encoder = text.partition("=")
         if not sign or not name or not encoder:
             raise ValueError(f"--also {text!r} is not NAME=ENCODER. Write --also dino=DIR.")
-        from nearwise_lab.probing import StoredFeatures, open_encoder
-
         made = open_encoder(encoder, (height, width), channels)
         if isinstance(made, StoredFeatures):
             raise ValueError(
@@ -201,8 +188,3 @@ def _show_accuracies(comparison: "Comparison") -> None:
             table.add_row(name, *marked)
         show(f"{content.title}. {content.caption}")
         show(table)
-
-
-def _show_verdicts(findings: "list[Finding]") -> None:
-    for found in findings:
-        show(f"{found.claim.key}: {found.verdict}. {found.words}")

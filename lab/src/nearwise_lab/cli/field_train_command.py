@@ -1,27 +1,23 @@
 """``nearwise field train``: train a neural field, stage by stage."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nearwise.cli.console import say, show
+from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
-from nearwise.progress_bar import ProgressBar
 from nearwise_lab.cli.needs import ConfigOption, DataRootOption, SetOption, lab_command
 from nearwise_lab.cli.settings_text import change_settings, image_set_name, paths_among
 
 if TYPE_CHECKING:
-    from nearwise_lab.experiments.fields import FieldProgress, FieldRun
-    from nearwise_lab.field_training.run import FieldConfig
+    from nearwise_lab.experiments.fields import FieldRun
+    from nearwise_lab.field_training import FieldConfig
     from nearwise_lab.probing.data import ProbeData
 
 _TEST_SHARE = 500 / 1797  # of sets without an official test part, such as the digits
 _SMALL_IMAGE = 10  # pixels; up to here the preset for digits does
-_FIRST = "first stage"
 
 
 @lab_command
@@ -31,7 +27,9 @@ def train(
     ],
     objective: Annotated[
         Literal["reconstruction", "sparse", "nce", "sparse-nce"],
-        typer.Option(help="What is learned; nce goes on from a model trained without it."),
+        typer.Option(
+            help="What is learned; nce goes on from a model without it, found or trained first."
+        ),
     ] = "reconstruction",
     dataset: Annotated[
         str,
@@ -62,17 +60,6 @@ def train(
             help="Add a second stage without nce: the control that takes as many steps.",
         ),
     ] = False,
-    start_from: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|none|DIR",
-            help="auto: nce trains or finds the model it goes on from; none: random weights; DIR: "
-            "a saved model.",
-        ),
-    ] = "auto",
-    context: Annotated[
-        float | None, typer.Option(help="Share of the pixels that sparse shows. Default: 0.2.")
-    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, batches and contexts.")] = 0,
     limit: Annotated[
         int | None, typer.Option(min=20, help="Maximum number of training images.")
@@ -100,25 +87,25 @@ def train(
     """
     check_folder("--out", out, paths_among(dataset))
     from nearwise.functional.devices import choose_device
+    from nearwise_lab.data import load_images
     from nearwise_lab.experiments.fields import run_field
+    from nearwise_lab.probing import probe_data
 
     dataset = image_set_name(dataset)
-    data = _load(dataset, limit, data_root, seed=0)
+    loaded = load_images(dataset, data_root=data_root)
+    most = None if limit is None else (limit, len(loaded))
+    data = probe_data(loaded, test_size=_TEST_SHARE, limit=most)
     size = min(data.train.images.shape[1:3])
     chosen = preset if preset != "auto" else ("digits" if size <= _SMALL_IMAGE else "S64")
     settings = _settings(config, changes)
-    settings |= {"preset": chosen} | ({} if context is None else {"context": context})
-    explicit = None if start_from in ("auto", "none") else start_from
-    stages = _stages(
-        objective, settings, epochs, finetune_epochs, control, alone=start_from != "auto"
-    )
-    with _progress(quiet) as progress:
+    settings["preset"] = chosen
+    stages = _stages(objective, settings, (epochs, finetune_epochs), control)
+    with steps("Training", quiet=quiet) as progress:
         run = run_field(
             data,
             stages,
             out,
             dataset=dataset,
-            start_from=explicit,
             seed=seed,
             device=str(choose_device(device)),
             progress=progress,
@@ -129,15 +116,6 @@ def train(
     _show(run)
     if not quiet:
         say(f"Model: {run.folder}. Figures: {', '.join(drawn)}.")
-
-
-def _load(dataset: str, limit: int | None, data_root: Path | None, *, seed: int) -> "ProbeData":
-    from nearwise_lab.data import load_images
-    from nearwise_lab.probing.data import probe_data
-
-    loaded = load_images(dataset, data_root=data_root)
-    limits = None if limit is None else (limit, len(loaded))
-    return probe_data(loaded, seed=seed, test_size=_TEST_SHARE, limit=limits)
 
 
 def _settings(config: Path | None, changes: list[str] | None) -> dict[str, Any]:
@@ -152,63 +130,22 @@ def _settings(config: Path | None, changes: list[str] | None) -> dict[str, Any]:
 
 def _stages(
     objective: Any,
-    settings: Mapping[str, Any],
-    epochs: int | None,
-    finetune_epochs: int | None,
+    settings: dict[str, Any],
+    lengths: tuple[int | None, int | None],
     control: bool,
-    *,
-    alone: bool,
 ) -> "list[FieldConfig]":
     """Return the settings of the stages that lead to the objective."""
-    from nearwise.training.settings import plain_message
     from nearwise_lab.experiments.fields import STAGES, stage_configs
 
-    names = STAGES[objective][-1:] if alone else STAGES[objective]
+    names = STAGES[objective]
     if control:
-        if len(STAGES[objective]) > 1:
+        if len(names) > 1:
             raise ValueError(
                 f"--control is the second stage without nce: it goes with reconstruction or "
                 f"sparse, not with {objective}."
             )
         names = (*names, objective)
-    try:
-        return stage_configs(names, settings, epochs, finetune_epochs)
-    except ValueError as error:
-        raise ValueError(plain_message(error)) from None
-
-
-@contextmanager
-def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
-    """Show a bar over the steps of a stage, with the losses of the last epoch."""
-    import rich.progress
-
-    from nearwise_lab.experiments.fields import FieldProgress
-
-    if quiet:
-        yield None
-        return
-    columns = (
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(bar_width=24),
-        rich.progress.TextColumn("{task.fields[note]}"),
-        rich.progress.TimeElapsedColumn(),
-        rich.progress.TimeRemainingColumn(),
-    )
-    with ProgressBar(*columns) as bar:
-        task = bar.add_task(_FIRST, total=None, note="")
-
-        def on_step(stage: str, step: int, n_steps: int) -> None:
-            if bar.tasks[0].description != stage or step < bar.tasks[0].completed:
-                bar.reset(task, description=stage, total=n_steps, note="")
-            bar.update(task, completed=step)
-
-        def on_epoch(stage: str, record: Mapping[str, Any]) -> None:
-            shown = {"train MSE": record["train"]["mse"], "NCE": record["train"].get("nce")}
-            shown["held-out PSNR"] = record["evaluation"].get("psnr")
-            note = "  ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
-            bar.update(task, note=f"epoch {record['epoch']}  {note}")
-
-        yield FieldProgress(on_step, on_epoch)
+    return stage_configs(names, settings, *lengths)
 
 
 def _draw(run: "FieldRun", data: "ProbeData", config: "FieldConfig") -> list[str]:

@@ -40,7 +40,13 @@ def probe(
         ),
     ],
     probes: Annotated[
-        str, typer.Option("--probes", "-p", metavar="NAMES", help="Which probes, by name.")
+        str,
+        typer.Option(
+            "--probes",
+            "-p",
+            metavar="NAMES",
+            help="Which probes, by name; the others are compared with the first.",
+        ),
     ] = "knn,attention,linear",
     pools: Annotated[
         str,
@@ -66,17 +72,10 @@ def probe(
         typer.Option(metavar="TRAIN,TEST", help="Maximum number of rows, such as 5000,2000."),
     ] = None,
     views: Annotated[int, typer.Option(min=1, help="Views of each training image.")] = 1,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROBE", help="What the others are compared with; default: the first probe."
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="Folder for records, features, figure."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1)] = 256,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option()] = "auto",
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
@@ -99,15 +98,11 @@ def probe(
     if out is not None:
         require_extra("The figure of --out", "figures", "matplotlib", of="nearwise-lab")
     from nearwise.functional.devices import choose_device
-    from nearwise_lab.probing import evaluate, probe_data
+    from nearwise_lab.probing import evaluate, probe_data, without_seen
     from nearwise_lab.probing.catalog import check_probe_names
-    from nearwise_lab.probing.data import without_seen
 
     names = split_list(probes)
     check_probe_names(names)
-    against = names[0] if baseline is None else baseline
-    if against not in names:
-        raise ValueError(f"--baseline {against} is not among the probes {', '.join(names)}.")
     loaded = _load(dataset, data_root)
     bounds = None if limit is None else parse_limit(limit)
     parts = probe_data(loaded, seed=split_seed, limit=bounds)
@@ -128,16 +123,16 @@ def probe(
             pools=split_list(pools),
             draws=range(draws),
             seeds=parse_seeds(seeds),
-            batch_size=batch_size,
             device=str(choose_device(device)),
             views=views,
             folder=out,
             progress=lambda what, done, total: progress(f"{what} ({done} of {total} done)"),
         )
     _show_records(records)
-    _show_differences(_differences(records, against), against)
+    for row in _differences(records, names[0]):
+        show(_difference_words(row))
     if out is not None:
-        _write(out, against, quiet)
+        _write(out, names[0], quiet)
 
 
 def _load(name: str, data_root: Path | None) -> "Dataset":
@@ -188,34 +183,34 @@ _COLUMNS = (
 
 def _show_records(records: "list[Record]") -> None:
     """Print the mean over draws and seeds of each encoder, context, pool and probe."""
+    from statistics import fmean
+
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1))
-    # distinguished only where there are differences; the probe always
-    titles = ("encoder", "context", "pool", "probe")
     short = _short_names([r["encoder"] for r in records])
-    shown = [title for title in titles if title == "probe" or len({r[title] for r in records}) > 1]
-    for title in shown:
+    named = [{**r, "encoder": short.get(r["encoder"], r["encoder"])} for r in records]
+    # distinguished only where there are differences; the probe always
+    titles = [
+        title
+        for title in ("encoder", "context", "pool", "probe")
+        if title == "probe" or len({r[title] for r in records}) > 1
+    ]
+    for title in titles:
         table.add_column(title, no_wrap=title != "encoder", overflow="fold")
-    table.add_column("95 %", justify="right", no_wrap=True)
-    for _, title, _, _ in _COLUMNS:
+    for title in ("95 %", *(column[1] for column in _COLUMNS)):
         table.add_column(title, justify="right", no_wrap=True)
     groups: dict[tuple[str, ...], list[Record]] = {}
-    for r in records:
+    for r in named:
         groups.setdefault(tuple(r[title] for title in titles), []).append(r)
     for key, rows in groups.items():
-        low, high = (_mean([r["intervals"]["accuracy"][end] for r in rows]) for end in (0, 1))
+        low, high = (100 * fmean(r["intervals"]["accuracy"][end] for r in rows) for end in (0, 1))
         cells = []
         for name, _, scale, digits in _COLUMNS:
-            values = [r[name] for r in rows if r[name] is not None]
-            cells.append(f"{scale * _mean(values):.{digits}f}" if values else "-")
-        named = [
-            short.get(text, text) if title == "encoder" else text
-            for title, text in zip(titles, key, strict=True)
-            if title in shown
-        ]
-        table.add_row(*named, f"{100 * low:.1f}-{100 * high:.1f}", *cells)
+            values = [scale * r[name] for r in rows if r[name] is not None]
+            cells.append(f"{fmean(values):.{digits}f}" if values else "-")
+        table.add_row(*key, f"{low:.1f}-{high:.1f}", *cells)
     show(table)
 
 
@@ -227,13 +222,9 @@ def _short_names(encoders: list[str]) -> dict[str, str]:
     return {name: short for name, short in last.items() if short and shortened.count(short) == 1}
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _differences(records: "list[Record]", baseline: str) -> list[dict[str, Any]]:
     """Differences to the baseline: of accuracies, each with that of the NLL under "nll"."""
-    from nearwise_lab.probing.paired import paired_differences
+    from nearwise_lab.probing import paired_differences
 
     found = paired_differences(records, baseline=baseline)
     of_nll = paired_differences(records, baseline=baseline, measure="nll")
@@ -244,22 +235,18 @@ def _differences(records: "list[Record]", baseline: str) -> list[dict[str, Any]]
     ]
 
 
-def _show_differences(differences: list[dict[str, Any]], baseline: str) -> None:
-    words = {"higher": "higher", "lower": "lower", "none": "no difference"}
-    for row in differences:
-        pools = (
-            row["pool"]
-            if row["pool"] == row["baseline_pool"]
-            else (f"{row['pool']} against {row['baseline_pool']}")
-        )
-        nll = row["nll"]
-        show(
-            f"{row['encoder']}, {row['context']}, {pools}: {row['probe']} - {baseline} = "
-            f"{100 * row['difference']:+.2f} points "
-            f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}] (n = {row['n']}): "
-            f"{words[row['verdict']]}; NLL {nll['difference']:+.3f} "
-            f"[{nll['low']:+.3f}, {nll['high']:+.3f}]: {words[nll['verdict']]}"
-        )
+def _difference_words(row: dict[str, Any]) -> str:
+    pools = dict.fromkeys((row["pool"], row["baseline_pool"]))
+    points = {name: 100 * row[name] for name in ("difference", "low", "high")}
+    both = (row["verdict"], row["nll"]["verdict"])
+    verdict, of_nll = (found.replace("none", "no difference") for found in both)
+    return (
+        f"{row['encoder']}, {row['context']}, {' against '.join(pools)}: "
+        f"{row['probe']} - {row['baseline']} = {points['difference']:+.2f} points "
+        f"[{points['low']:+.2f}, {points['high']:+.2f}] (n = {row['n']}): {verdict}; "
+        f"NLL {row['nll']['difference']:+.3f} "
+        f"[{row['nll']['low']:+.3f}, {row['nll']['high']:+.3f}]: {of_nll}"
+    )
 
 
 def _write(out: Path, baseline: str, quiet: bool) -> None:
@@ -271,8 +258,7 @@ def _write(out: Path, baseline: str, quiet: bool) -> None:
     from nearwise_lab.report.runs import probe_figure
 
     records = read_lines(out)
-    differences = _differences(records, baseline)
-    text = json.dumps({"run": facts(), "differences": differences}, indent=1)
+    text = json.dumps({"run": facts(), "differences": _differences(records, baseline)}, indent=1)
     (out / "differences.json").write_text(text + "\n", encoding="utf-8")
     figure = probe_figure(records, out / "probes.png")
     if not quiet:

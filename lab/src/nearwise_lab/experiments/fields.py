@@ -5,18 +5,16 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nearwise.data.images.pixels import as_images
 from nearwise_lab.data.trained_on import keep_digests
 from nearwise_lab.experiments.artifacts import load_json, save_json
-from nearwise_lab.field_training.files import find_models
-from nearwise_lab.field_training.run import FieldConfig, Objective, train_field
-from nearwise_lab.nn.field import PerceiverAutoencoder
+from nearwise_lab.field_training import FieldConfig, train_field
+from nearwise_lab.field_training.config import Objective
+from nearwise_lab.nn.field import PerceiverAutoencoder, find_models
 from nearwise_lab.probing.data import ProbeData, digest_of_part
-from nearwise_lab.training.runs import FREE_SETTINGS
 
 HISTORY = "history.json"
 _CHECKPOINT = "checkpoint"
@@ -29,6 +27,7 @@ STAGES: dict[Objective, tuple[Objective, ...]] = {
 }
 _FINETUNE_EPOCHS = {"digits": 10}
 _OTHER_FINETUNE_EPOCHS = 5
+Say = Callable[[str], None]
 
 
 def stage_configs(
@@ -39,31 +38,20 @@ def stage_configs(
 ) -> list[FieldConfig]:
     """Give the settings of stages that follow one another.
 
-    Parameters
-    ----------
-    names : sequence of objectives
-    settings : mapping
-        Of `FieldConfig`, the same for all.
-    epochs, finetune_epochs : int, optional
-        Of the first stage, and of each further one. Default: the preset's own.
-
-    Raises
-    ------
-    ValueError
-        If a setting is unknown or out of range.
+    `settings` of `FieldConfig` are the same for all; epochs are those of the first stage, and of
+    each further one (default: the preset's own). ValueError if a setting does not fit.
     """
-    first, later = usual_epochs(str(settings.get("preset", "digits")))
+    first, later = usual_epochs(settings.get("preset", "digits"))
     lengths = [epochs or first, *[finetune_epochs or later] * (len(names) - 1)]
     return [
-        FieldConfig.model_validate({**settings, "objective": name, "epochs": length})
+        FieldConfig(**{**settings, "objective": name, "epochs": length})
         for name, length in zip(names, lengths, strict=True)
     ]
 
 
-def usual_epochs(preset: str) -> tuple[int, int]:
+def usual_epochs(preset: Any) -> tuple[int, int]:
     """Epochs of a preset's first stage, and of each further one."""
-    first = FieldConfig.model_validate({"preset": preset}).epochs
-    return first, _FINETUNE_EPOCHS.get(preset, _OTHER_FINETUNE_EPOCHS)
+    return FieldConfig(preset=preset).epochs, _FINETUNE_EPOCHS.get(preset, _OTHER_FINETUNE_EPOCHS)
 
 
 @dataclass(frozen=True)
@@ -91,32 +79,15 @@ class FieldRun:
     found: bool
 
 
-@dataclass(frozen=True)
-class FieldProgress:
-    """Callbacks of a run; each is called with the name of the stage first.
-
-    Attributes
-    ----------
-    on_step : callable
-        ``on_step(stage, step, n_steps)`` before each step, from 0.
-    on_epoch : callable
-        ``on_epoch(stage, record)`` after each epoch.
-    """
-
-    on_step: Callable[[str, int, int], None]
-    on_epoch: Callable[[str, Mapping[str, Any]], None]
-
-
 def run_field(
     data: ProbeData,
     stages: Sequence[FieldConfig],
     folder: str | Path,
     *,
     dataset: str = "",
-    start_from: str | Path | None = None,
     seed: int = 0,
     device: str = "cpu",
-    progress: FieldProgress | None = None,
+    progress: Say = lambda words: None,
 ) -> FieldRun:
     """Train a field by one stage after the other, or find what was trained before.
 
@@ -133,28 +104,24 @@ def run_field(
         Models lie in folders below it.
     dataset : str, default=""
         Its name, for the model's description.
-    start_from : path, optional
-        Folder of a model that the first stage goes on from.
     seed : int, default=0
     device : str, default="cpu"
-    progress : FieldProgress, optional
+    progress : callable, optional
+        Called with stage and step before each step, and with the errors after each epoch.
 
     Raises
     ------
     KeyboardInterrupt
         If it is broken off; running it again goes on.
     ValueError
-        As `train_field`, or if `start_from` holds no model.
+        As `train_field`.
     """
-    if not stages:
-        raise ValueError("stages is empty. Pass the settings of at least one.")
     run: FieldRun | None = None
     for n in range(1, len(stages) + 1):
-        wanted = _description(data, stages[:n], seed, start_from)
+        wanted = _description(data, stages[:n], seed)
         found = _find(Path(folder), wanted)
         if found is None:
-            start = start_from if run is None else run.model
-            found = _train(data, stages[:n], Path(folder), wanted, run, start, device, progress)
+            found = _train(data, stages[:n], Path(folder), wanted, run, device, progress)
             found.model.run |= {"study": wanted, "dataset": dataset}
             found.model.save(found.folder)
             keep_digests(found.folder, data.train.images)
@@ -168,25 +135,19 @@ def find_field(
     data: ProbeData, stages: Sequence[FieldConfig], folder: str | Path, *, seed: int = 0
 ) -> FieldRun | None:
     """Find what `run_field` trained before, from random weights; None if it did not finish."""
-    return _find(Path(folder), _description(data, stages, seed, None))
+    return _find(Path(folder), _description(data, stages, seed))
 
 
-def _description(
-    data: ProbeData, stages: Sequence[FieldConfig], seed: int, start_from: str | Path | None
-) -> dict[str, Any]:
+def _description(data: ProbeData, stages: Sequence[FieldConfig], seed: int) -> dict[str, Any]:
     """Return all that decides a field."""
     channels, height, width = as_images(data.train.images[:1]).shape[1:]
-    said: dict[str, Any] = {
+    return {
         "data": digest_of_part(data.train),
         # the preset's name does not give its sizes, which another version may have changed
-        "model": stages[-1].perceiver((height, width), channels).as_dict(),
+        "model": stages[-1].perceiver((height, width), channels).model_dump(mode="json"),
         "seed": seed,
-        "stages": [stage.model_dump(mode="json", exclude=FREE_SETTINGS) for stage in stages],
+        "stages": [stage.model_dump(mode="json", exclude=stage.free) for stage in stages],
     }
-    if start_from is not None:
-        started = PerceiverAutoencoder.load(start_from).run
-        said["start"] = {k: started.get(k) for k in ("fingerprint", "stages", "seed", "step")}
-    return said
 
 
 def _find(folder: Path, wanted: Mapping[str, Any]) -> FieldRun | None:
@@ -204,28 +165,39 @@ def _train(
     folder: Path,
     wanted: Mapping[str, Any],
     before: FieldRun | None,
-    start: PerceiverAutoencoder | str | Path | None,
     device: str,
-    progress: FieldProgress | None,
+    progress: Say,
 ) -> FieldRun:
     """Train the last of `stages`."""
     config, name = stages[-1], "-then-".join(stage.objective for stage in stages)
-    place = _place(folder, f"{name}-seed{wanted['seed']}", wanted)
+    # the folder is named for readers, with a hash of what decides the run
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:8]
+    place = folder / f"{name}-seed{wanted['seed']}-{digest}"
+    errors = ""
+
+    def on_epoch(record: Mapping[str, Any]) -> None:
+        nonlocal errors
+        shown = {"train MSE": record["train"]["mse"], "NCE": record["train"].get("nce"),
+                 "held-out PSNR": record["evaluation"].get("psnr")}  # fmt: skip
+        told = ", ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
+        errors = f"; epoch {record['epoch']}: {told}"
+        progress(f"{config.objective}{errors}")
+
     model, epochs = train_field(
         as_images(data.train.images),
         config,
         validation=as_images(data.validation.images),
-        start_from=start,
+        start_from=before.model if before else None,
         seed=int(wanted["seed"]),
         device=device,
         checkpoint=place / _CHECKPOINT,
-        progress=None if progress is None else partial(progress.on_epoch, config.objective),
-        on_step=None if progress is None else partial(progress.on_step, config.objective),
+        progress=on_epoch,
+        on_step=lambda step, of: progress(f"{config.objective}, step {step} of {of}{errors}"),
     )
     if not model.run["finished"]:
         raise KeyboardInterrupt  # the checkpoint is there to go on from
     last = int(model.run["step"])
-    first = last - last_stage_steps(model.run)
+    first = int((model.run["before"] or {}).get("step", 0))
     own = [
         {
             "step": first + round((last - first) * row["epoch"] / config.epochs),
@@ -239,14 +211,3 @@ def _train(
     seconds = sum(row["seconds"] for row in epochs) + (before.seconds if before else 0.0)
     save_json(place / HISTORY, {"history": history, "seconds": seconds})
     return FieldRun(model.cpu(), place, history, seconds, found=False)
-
-
-def last_stage_steps(run: Mapping[str, Any]) -> int:
-    """Count the steps of the last stage of a model's `run`."""
-    return int(run["step"]) - int((run["before"] or {}).get("step", 0))
-
-
-def _place(folder: Path, name: str, wanted: Mapping[str, Any]) -> Path:
-    """Folder of a run: named for readers, with a hash of what decides it."""
-    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
-    return folder / f"{name}-{digest[:8]}"

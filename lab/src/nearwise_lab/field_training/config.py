@@ -2,13 +2,15 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from nearwise.training.settings import refuse_unknown
-from nearwise_lab.nn.field import PRESETS, PerceiverConfig, perceiver_config
+from nearwise.training.settings import Precision, StrictSettings
+from nearwise_lab.nn.field import PerceiverConfig
+from nearwise_lab.nn.field.config import perceiver_config
 from nearwise_lab.training.runs import RunConfig
 
 Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
+Preset = Literal["original", "S", "S64", "XS", "digits"]
 # what a preset is trained with unless a setting changes it
 _RECIPES: dict[str, dict[str, Any]] = {
     "original": {"epochs": 50, "batch_size": 64, "lr": 2e-4},
@@ -21,7 +23,7 @@ _NCE_PIXELS = 1.24  # deviation of the contrastive target, in pixels
 _NCE_WIDEST = 0.2
 
 
-class FieldConfig(BaseModel):
+class FieldConfig(StrictSettings):
     """Settings of `train_field`.
 
     Unknown settings raise an error that names the nearest known one. Where none is given, epochs,
@@ -49,7 +51,7 @@ class FieldConfig(BaseModel):
     warmup : float in [0, 1), default=0.05
         Share of the steps in which the rate rises; then it falls as a cosine.
     precision, compile
-        As in `RunConfig`.
+        As in `RunConfig`; a compiled run is another one.
     nce_weight : float, default=0.1
         Weight of the contrastive term; it rises from 0 within an eighth of the steps.
     nce_dim : int, default=128
@@ -58,10 +60,10 @@ class FieldConfig(BaseModel):
         Positions in the first and in the second view, drawn again each time.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of = "neural field"
 
     objective: Objective = "reconstruction"
-    preset: Literal["original", "S", "S64", "XS", "digits"] = "digits"
+    preset: Preset = "digits"
     model: dict[str, Any] = Field(default_factory=dict)
 
     context: float = Field(0.2, gt=0, lt=1)
@@ -74,7 +76,7 @@ class FieldConfig(BaseModel):
     lr: float = Field(2e-3, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     warmup: float = Field(0.05, ge=0, lt=1)
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Precision = "float32"
     compile: bool = False
 
     nce_weight: float = Field(0.1, ge=0)
@@ -85,10 +87,7 @@ class FieldConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, values: Any) -> Any:
-        values = refuse_unknown(values, cls, "neural field")
-        if isinstance(values, dict):
-            values = {**_RECIPES.get(values.get("preset", "digits"), {}), **values}
-        return values
+        return {**_RECIPES.get(values.get("preset", "digits"), {}), **values}
 
     @property
     def is_sparse(self) -> bool:
@@ -102,8 +101,15 @@ class FieldConfig(BaseModel):
 
     def perceiver(self, image_size: tuple[int, int], channels: int) -> PerceiverConfig:
         """Sizes of the model for some images."""
-        assert self.preset in PRESETS
         return perceiver_config(self.preset, image_size=image_size, channels=channels, **self.model)
+
+    @property
+    def free(self) -> set[str]:
+        """Settings on which the weights do not depend.
+
+        Compiled sums are rounded otherwise; runs from before this counted were not compiled.
+        """
+        return set() if self.compile else {"compile"}
 
     def engine(self) -> RunConfig:
         """Return the settings of the loop."""

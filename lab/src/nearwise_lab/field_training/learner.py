@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from nearwise.data.contexts import Context
 from nearwise_lab.field_training.config import FieldConfig
-from nearwise_lab.field_training.contrast import dense_info_nce
-from nearwise_lab.field_training.warp import random_warps
+from nearwise_lab.field_training.views import dense_info_nce, random_warps
 from nearwise_lab.nn.field import PerceiverAutoencoder, coordinate_grid
 
 
@@ -21,10 +20,8 @@ class SecondView(NamedTuple):
     images : Tensor of shape (B, C, H, W)
     shown : int64 Tensor of shape (B, n) or None
         Pixels of the view that are shown.
-    anchors : Tensor of shape (B, A, 2)
-        Positions in the image.
-    places : Tensor of shape (B, A, 2)
-        Where they come to lie in the view.
+    anchors, places : Tensor of shape (B, A, 2)
+        Positions in the image, and where they come to lie in the view.
     others : Tensor of shape (B, C, 2)
         Positions in the view.
     """
@@ -39,12 +36,7 @@ class SecondView(NamedTuple):
 class FieldLearner(nn.Module):
     """A neural field with the head that its contrastive term needs; a call returns the losses.
 
-    Parameters
-    ----------
-    model : PerceiverAutoencoder
-    config : FieldConfig
-    seed : int
-        Of the head's first weights, and of the pixels that are shown and queried.
+    `seed` decides the head's first weights, and the pixels that are shown and queried.
     """
 
     def __init__(self, model: PerceiverAutoencoder, config: FieldConfig, seed: int) -> None:
@@ -61,7 +53,7 @@ class FieldLearner(nn.Module):
         self,
         images: Tensor,
         shown: Tensor | None = None,
-        asked: Tensor | None = None,
+        queried: Tensor | None = None,
         second: SecondView | None = None,
     ) -> dict[str, Tensor]:
         """Return the losses of a batch.
@@ -70,10 +62,8 @@ class FieldLearner(nn.Module):
         ----------
         images : Tensor of shape (B, C, H, W)
             In [0, 1].
-        shown : int64 Tensor of shape (B, n), optional
-            Pixels to encode; default all.
-        asked : int64 Tensor of shape (B, Q), optional
-            Pixels to decode; default all.
+        shown, queried : int64 Tensor of shape (B, n), (B, Q), optional
+            Pixels to encode, and to decode; default all.
         second : SecondView, optional
 
         Returns
@@ -89,26 +79,26 @@ class FieldLearner(nn.Module):
             contexts = torch.cat([part for part in hidden if part is not None])
         tokens = self.model.encode_points(*self.model._points(torch.cat(batch), contexts))
         first, *rest = tokens.chunk(len(batch))
-        losses = {"mse": self._reconstruction(first, images, shown, asked)}
+        losses = {"mse": self._reconstruction(first, images, shown, queried)}
         if second is not None:
             losses["nce"] = self._contrast(first, rest[0], second)
         return losses
 
     def _reconstruction(
-        self, tokens: Tensor, images: Tensor, shown: Tensor | None, asked: Tensor | None
+        self, tokens: Tensor, images: Tensor, shown: Tensor | None, queried: Tensor | None
     ) -> Tensor:
         grid = coordinate_grid(images.shape[2], images.shape[3], device=images.device)
         values = images.flatten(2).transpose(1, 2)
-        if asked is not None:
-            grid = grid[asked]
-            values = values.gather(1, asked[..., None].expand(-1, -1, values.shape[2]))
+        if queried is not None:
+            grid = grid[queried]
+            values = values.gather(1, queried[..., None].expand(-1, -1, values.shape[2]))
         decoded = self.model.pixels(self.model.features(tokens, grid))
         errors = (decoded.float() - values.float()).square().mean(-1)
         if shown is None or self.config.loss_on == "all":
             return errors.mean()
         n_pixels = images.shape[2] * images.shape[3]
         counts = torch.ones(len(images), n_pixels, device=images.device).scatter(1, shown, 0.0)
-        counts = counts if asked is None else counts.gather(1, asked)
+        counts = counts if queried is None else counts.gather(1, queried)
         return (errors * counts).sum() / counts.sum().clamp_min(1)
 
     def _contrast(self, first: Tensor, other: Tensor, second: SecondView) -> Tensor:
@@ -128,7 +118,7 @@ class FieldLearner(nn.Module):
         context = Context("per-image", self.config.context, self.seed)
         return context.indices(self._n_pixels, rows, draw)
 
-    def asked(self, rows: Tensor, draw: int) -> Tensor | None:
+    def queried(self, rows: Tensor, draw: int) -> Tensor | None:
         """Pixels (B, Q) that are decoded of some images; None is all."""
         wanted, n_pixels = self.config.n_queries, self._n_pixels
         if wanted is None or wanted >= n_pixels:

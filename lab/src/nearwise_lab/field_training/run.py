@@ -15,12 +15,10 @@ from nearwise.data.images.pixels import as_images, as_unit_floats
 from nearwise.functional.devices import choose_device
 from nearwise.training import train_epochs
 from nearwise.training.rows import count_batches
-from nearwise_lab.field_training.config import FieldConfig, Objective
+from nearwise_lab.field_training.config import FieldConfig
 from nearwise_lab.field_training.learner import FieldLearner
 from nearwise_lab.nn.field import PerceiverAutoencoder
-from nearwise_lab.training.runs import FREE_SETTINGS, RunLoss, compiled
-
-__all__ = ["FieldConfig", "Objective", "reconstruction_errors", "train_field"]
+from nearwise_lab.training.runs import RunLoss, compiled
 
 _MOST_EVALUATED = 1000  # validation images evaluated after an epoch
 _EVALUATED_AT_ONCE = 250
@@ -98,12 +96,12 @@ def train_field(
             on_step(step, n_steps)
         rows = rows.to(device)
         batch = as_unit_floats(pixels[rows])
-        shown, asked = learner.shown(rows, 2 * step), learner.asked(rows, step)
+        shown, queried = learner.shown(rows, 2 * step), learner.queried(rows, step)
         if not config.has_nce:
-            losses = learner(batch, shown, asked)
+            losses = learner(batch, shown, queried)
             return {"loss": losses["mse"], **losses}
         second = learner.second_view(batch, learner.shown(rows, 2 * step + 1), generator)
-        losses = learner(batch, shown, asked, second)
+        losses = learner(batch, shown, queried, second)
         weight = config.nce_weight * min(1.0, (step + 1) / max(1.0, _NCE_RAMP * n_steps))
         return {"loss": losses["mse"] + weight * losses["nce"], **losses}
 
@@ -180,20 +178,19 @@ def _starting_model(
     seed: int,
 ) -> PerceiverAutoencoder:
     """Return a fresh model, or a copy of the one to go on from."""
-    height, width = pixels.shape[2:]
-    sizes = config.perceiver((height, width), pixels.shape[1])
-    if start_from is None:
-        return PerceiverAutoencoder(sizes, random_state=seed)
-    if not isinstance(start_from, PerceiverAutoencoder):
-        return PerceiverAutoencoder.load(start_from, expected=sizes)
-    if differences := start_from.config.differences(sizes):
-        raise ValueError(
-            f"The model to start from is not that of the settings: "
-            f"{'; '.join(differences)}. Change preset or model, or start from another."
-        )
+    sizes = config.perceiver((pixels.shape[2], pixels.shape[3]), pixels.shape[1])
     model = PerceiverAutoencoder(sizes, random_state=seed)
-    model.load_state_dict(start_from.state_dict())
-    model.run = dict(start_from.run)
+    if start_from is not None:
+        start = start_from
+        if not isinstance(start, PerceiverAutoencoder):
+            start = PerceiverAutoencoder.load(start)
+        if differences := start.config.differences(sizes):
+            raise ValueError(
+                f"The model to start from is not that of the settings: {'; '.join(differences)}. "
+                "Change preset or model, or start from another."
+            )
+        model.load_state_dict(start.state_dict())
+        model.run = dict(start.run)
     return model
 
 
@@ -219,7 +216,7 @@ def _describe(
 
 def _fingerprint(parts: list[Tensor | None], config: FieldConfig) -> str:
     """Hash of images and settings."""
-    digest = hashlib.sha256(config.model_dump_json(exclude=FREE_SETTINGS).encode())
+    digest = hashlib.sha256(config.model_dump_json(exclude=config.free).encode())
     for part in parts:
         if part is not None:
             digest.update(str(tuple(part.shape)).encode())

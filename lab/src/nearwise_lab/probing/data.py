@@ -1,9 +1,11 @@
 """ProbeData: training, validation and test images with labels, and which images they are."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from nearwise.data import Dataset, hold_out, split_dataset
@@ -19,13 +21,13 @@ class LabeledImages(NamedTuple):
     ----------
     images : uint8 or float array of shape (n, H, W, C), (n, C, H, W) or (n, H, W)
     labels : array of shape (n,)
-    rows : int64 array of shape (n,) or None
+    rows : int64 array of shape (n,)
         Number of each image in its data set; contexts are drawn from it.
     """
 
     images: Any
     labels: NDArray[Any]
-    rows: NDArray[np.int64] | None = None
+    rows: NDArray[np.int64]
 
 
 class ProbeData(NamedTuple):
@@ -76,34 +78,6 @@ def probe_data(
     )
 
 
-def as_probe_data(data: Sequence[Any]) -> ProbeData:
-    """Three pairs of images and labels, or a `ProbeData`, with a row number for every image.
-
-    Raises
-    ------
-    ValueError
-        If there are not three parts, or one has other numbers of images and labels.
-    """
-    if len(data) != 3:
-        raise ValueError(
-            f"data has {len(data)} parts. Pass training, validation and test images with labels."
-        )
-    first = 0
-    parts = []
-    for name, part in zip(ProbeData._fields, data, strict=True):
-        images, labels, *rows = part
-        labels = np.asarray(labels)
-        if len(images) != len(labels):
-            raise ValueError(
-                f"The {name} part has {len(images)} images and {len(labels)} labels. Pass one a "
-                "row."
-            )
-        numbers = rows[0] if rows and rows[0] is not None else first + np.arange(len(labels))
-        parts.append(LabeledImages(images, labels, np.asarray(numbers, dtype=np.int64)))
-        first += len(labels)
-    return ProbeData(*parts)
-
-
 def without_seen(data: ProbeData, encoders: Mapping[str, Any]) -> tuple[ProbeData, dict[str, int]]:
     """Leave out the test images that an encoder was trained on: they are not new ones to it.
 
@@ -137,18 +111,13 @@ def without_seen(data: ProbeData, encoders: Mapping[str, Any]) -> tuple[ProbeDat
             f"All {len(new)} test images are among those that {' and '.join(known)} was trained "
             "on. Give other images, or another split."
         )
-    images, labels, rows = data.test
-    test = LabeledImages(images[new], labels[new], None if rows is None else rows[new])
+    test = LabeledImages(*(part[new] for part in data.test))
     counts = {name: int(hit.sum()) for name, hit in seen.items() if hit.any()}
     return data._replace(test=test), counts
 
 
 def digest_of_part(part: LabeledImages) -> str:
     """Hash of a part's images, labels and row numbers."""
-    import hashlib
-
-    import torch
-
     X = np.asarray(part.images)
     images = digest_of(torch.from_numpy(X) if X.ndim == 2 else as_images(part.images))
     text = f"{images}/{np.asarray(part.labels).tolist()}/{np.asarray(part.rows).tolist()}"

@@ -12,33 +12,6 @@ from nearwise_lab.nn.pixel_scale import PixelScale
 from nearwise_lab.nn.vit import VisionTransformer
 
 
-class Pixels:
-    """The image itself: one token per pixel, row-major, of its colours.
-
-    Pixels outside the context are black, so that token i is the same position in every image.
-
-    Parameters
-    ----------
-    image_size : (int, int)
-        Height and width.
-    channels : int
-    """
-
-    ordered = True
-
-    def __init__(self, image_size: tuple[int, int], channels: int) -> None:
-        self.image_size, self.channels = image_size, channels
-        self.token_dim, self.num_tokens = channels, image_size[0] * image_size[1]
-
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Colours (B, H W, C) of images (B, C, H, W)."""
-        return seen_only(x, context).flatten(2).transpose(1, 2)
-
-    def fingerprint(self) -> str:
-        """Name the encoder; it holds nothing else."""
-        return "pixels"
-
-
 class Patches:
     """Square patches: one token per patch, row-major, of all its pixels.
 
@@ -62,20 +35,37 @@ class Patches:
                 f"Patches of size {size} do not fill images of {height} x {width}. Take a size "
                 "that divides both sides."
             )
-        self.size, self.image_size = size, image_size
-        self.token_dim = channels * size * size
+        self.size, self.token_dim = size, channels * size * size
         self.num_tokens = (height // size) * (width // size)
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Patches (B, H W / size^2, C size^2) of images (B, C, H, W)."""
-        unfolded = nn.functional.unfold(
-            seen_only(x, context), kernel_size=self.size, stride=self.size
-        )
-        return unfolded.transpose(1, 2)
+        seen = seen_only(x, context)
+        return nn.functional.unfold(seen, self.size, stride=self.size).transpose(1, 2)
 
     def fingerprint(self) -> str:
         """Name the encoder and its size."""
         return f"patches:{self.size}"
+
+
+class Pixels(Patches):
+    """The image itself: one token per pixel, row-major, of its colours.
+
+    Pixels outside the context are black, so that token i is the same position in every image.
+
+    Parameters
+    ----------
+    image_size : (int, int)
+        Height and width.
+    channels : int
+    """
+
+    def __init__(self, image_size: tuple[int, int], channels: int) -> None:
+        super().__init__(1, image_size, channels)
+
+    def fingerprint(self) -> str:
+        """Name the encoder; it holds nothing else."""
+        return "pixels"
 
 
 class SparsePoints:
@@ -100,7 +90,7 @@ class SparsePoints:
     def __init__(
         self, image_size: tuple[int, int], channels: int, features: nn.Module | None = None
     ) -> None:
-        self.image_size, self.features = image_size, features
+        self.features = features
         grid = torch.cartesian_prod(*(torch.linspace(-1, 1, side) for side in image_size))
         with torch.no_grad():
             self._places = grid.flip(1) if features is None else features(grid)

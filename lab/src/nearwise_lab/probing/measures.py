@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 
 from nearwise.metrics import aurc, bootstrap_interval, ece, evaluate_probabilities
 
 Record = dict[str, Any]
 RowMeasure = Literal["accuracy", "nll"]
+_KEPT = ("accuracy", "macro_f1", "nll", "brier", "ece", "equal_mass_ece", "aurc")
 _TOP = 5
 _RESAMPLES = 1000
 _CURVE_RESAMPLES = 200
 _CLIP = 1e-7
 
 
-def measure(codes: NDArray[np.int64], proba: NDArray[np.float64], seed: int = 0) -> Record:
+def measure(codes: NDArray[np.int64], proba: NDArray[np.float64]) -> Record:
     """Measure probabilities, with 95 % bootstrap intervals over rows.
 
     Parameters
@@ -26,8 +26,6 @@ def measure(codes: NDArray[np.int64], proba: NDArray[np.float64], seed: int = 0)
     codes : int64 ndarray of shape (n,)
         True class positions.
     proba : ndarray of shape (n, n_classes)
-    seed : int, default=0
-        Of the resamples.
 
     Returns
     -------
@@ -37,25 +35,27 @@ def measure(codes: NDArray[np.int64], proba: NDArray[np.float64], seed: int = 0)
         and NLL of each row as text that `rows_of` reads.
     """
     found = evaluate_probabilities(codes, proba)
-    per_row = row_losses(codes, proba)
-    drawn = np.random.default_rng(seed).integers(0, len(codes), (_RESAMPLES, len(codes)))
+    per_row = _row_values(codes, proba)
+    drawn = np.random.default_rng(0).integers(0, len(codes), (_RESAMPLES, len(codes)))
     intervals = {
         name: np.quantile(values[drawn].mean(axis=1), [0.025, 0.975]).tolist()
         for name, values in per_row.items()
     }
     for name, metric in (("ece", ece), ("aurc", aurc)):
-        _, low, high = bootstrap_interval(
-            metric, codes, proba, n_resamples=_CURVE_RESAMPLES, random_state=seed
+        _, *ends = bootstrap_interval(
+            metric, codes, proba, n_resamples=_CURVE_RESAMPLES, random_state=0
         )
-        intervals[name] = [low, high]
-    kept = ("accuracy", "macro_f1", "nll", "brier", "ece", "equal_mass_ece", "aurc")
-    record: Record = {name: found[name] for name in kept}
-    record["top5"] = float(per_row["top5"].mean()) if "top5" in per_row else None
-    kept_rows = {"correct": packed(per_row["accuracy"] > 0), "row_nll": packed_nll(per_row["nll"])}
-    return record | {"intervals": intervals} | kept_rows
+        intervals[name] = ends
+    return {
+        **{name: found[name] for name in _KEPT},
+        "top5": float(per_row["top5"].mean()) if "top5" in per_row else None,
+        "intervals": intervals,
+        "correct": packed(per_row["accuracy"] > 0),
+        "row_nll": packed_nll(per_row["nll"]),
+    }
 
 
-def row_losses(
+def _row_values(
     codes: NDArray[np.int64], proba: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
     """Accuracy, NLL, Brier score and, above five classes, top-5 hits of each row, (n,)."""
@@ -73,29 +73,19 @@ def row_losses(
     return rows
 
 
-def packed(flags: npt.NDArray[np.bool_]) -> str:
-    """Text of 0s and 1s, eight a byte, in hexadecimal; `unpacked` reads it."""
+def packed(flags: NDArray[np.bool_]) -> str:
+    """Text of 0s and 1s, eight a byte, in hexadecimal."""
     return np.packbits(flags).tobytes().hex()
 
 
-def unpacked(text: str, n: int) -> npt.NDArray[np.bool_]:
-    """Read the `n` flags that `packed` wrote."""
-    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8), count=n)
-    return bits.astype(bool)
-
-
 def packed_nll(nll: NDArray[np.float64]) -> str:
-    """Text of the NLL of rows as float16, good to 1 in 2,000 a row; `unpacked_nll` reads it."""
+    """Text of the NLL of rows as float16, good to 1 in 2,000 a row."""
     return base64.b64encode(nll.astype("<f2").tobytes()).decode()
-
-
-def unpacked_nll(text: str) -> NDArray[np.float64]:
-    """Read what `packed_nll` wrote."""
-    return np.frombuffer(base64.b64decode(text), dtype="<f2").astype(np.float64)
 
 
 def rows_of(record: Mapping[str, Any], measure: RowMeasure) -> NDArray[np.float64]:
     """Accuracy or NLL of each test row of a record, (n,)."""
     if measure == "accuracy":
-        return unpacked(record["correct"], record["n"]).astype(np.float64)
-    return unpacked_nll(record["row_nll"])
+        flags = np.frombuffer(bytes.fromhex(record["correct"]), dtype=np.uint8)
+        return np.unpackbits(flags, count=record["n"]).astype(np.float64)
+    return np.frombuffer(base64.b64decode(record["row_nll"]), dtype="<f2").astype(np.float64)

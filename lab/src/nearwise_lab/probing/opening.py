@@ -4,6 +4,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ def open_encoder(
         if rest not in PRESETS:
             known = ", ".join(PRESETS)
             raise ValueError(f"Encoder {text!r} names none of the presets {known}.")
-        return RandomInit(_field_maker(rest, image_size, channels), seed)
+        make = partial(make_perceiver, rest, image_size=image_size, channels=channels)
+        return RandomInit(make, seed)
     if kind == "hf":
         return TransformersEncoder(rest)
     if path.is_dir():
@@ -79,16 +81,12 @@ def open_encoder(
     raise ValueError(f"Encoder {text!r} is not one of {KNOWN}.")
 
 
-def _field_maker(
-    preset: str, image_size: tuple[int, int], channels: int
-) -> Callable[[], PerceiverAutoencoder]:
-    return lambda: make_perceiver(preset, image_size=image_size, channels=channels)
-
-
 def _from_folder(folder: Path) -> Encoder:
-    opened = _opened_by_plugin(folder)
-    if opened is not None:
-        return opened
+    # every installed package may have a function from a folder to an encoder or None
+    for plugin in entry_points(group="nearwise.encoders"):
+        opened: Encoder | None = plugin.load()(folder)
+        if opened is not None:
+            return opened
     if (folder / MANIFEST).is_file():
         from nearwise.classifier import AttnKNNClassifier
         from nearwise.nn import ImageEmbedder
@@ -147,12 +145,3 @@ def _needs_nothing(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _opened_by_plugin(folder: Path) -> Encoder | None:
-    """Query every installed package; each has a function from a folder to an encoder or None."""
-    for plugin in entry_points(group="nearwise.encoders"):
-        found: Encoder | None = plugin.load()(folder)
-        if found is not None:
-            return found
-    return None

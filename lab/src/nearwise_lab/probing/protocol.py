@@ -5,13 +5,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 from nearwise.data.contexts import Context
@@ -29,33 +27,19 @@ from nearwise.warn import warn_user
 from nearwise_lab.interrupts import whole_or_nothing
 from nearwise_lab.probing.catalog import check_probe_names, make_probe
 from nearwise_lab.probing.cost import probe_flops, probe_parameters
-from nearwise_lab.probing.data import (
-    LabeledImages,
-    ProbeData,
-    as_probe_data,
-    digest_of_part,
-    without_seen,
-)
+from nearwise_lab.probing.data import ProbeData, digest_of_part, without_seen
 from nearwise_lab.probing.measures import Record, measure
 from nearwise_lab.probing.stored import StoredFeatures
 from nearwise_lab.records import append_lines, as_line, facts, now, read_lines
 
-TOKENS = "tokens"
-PCA_POOL = "flatten-pca"
+STORED, TOKENS, PCA_POOL = "stored", "tokens", "flatten-pca"
 _PCA_WIDTH = 256
+Encoders = Mapping[str, Encoder | StoredFeatures]
+Parts = tuple[FeatureSet, FeatureSet, FeatureSet]
 Progress = Callable[[str, int, int], None]
 
 
-class Parts(NamedTuple):
-    """Features of the three parts."""
-
-    train: FeatureSet
-    validation: FeatureSet
-    test: FeatureSet
-
-
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One record to be: which encoder, under which probe, seen how."""
 
     encoder: str
@@ -67,11 +51,11 @@ class Cell:
 
 
 def evaluate(
-    encoders: Mapping[str, Encoder | StoredFeatures],
-    data: Sequence[Any],
+    encoders: Encoders,
+    data: ProbeData,
     *,
     probes: Sequence[str] | Mapping[str, Probe] = ("knn", "linear"),
-    contexts: Sequence[Context | str] = ("full",),
+    contexts: Sequence[str] = ("full",),
     pools: Sequence[str] = ("mean",),
     draws: Sequence[int] = (0,),
     seeds: Sequence[int] = (0,),
@@ -82,7 +66,7 @@ def evaluate(
     folder: str | os.PathLike[str] | None = None,
     shared: bool = False,
     cache: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda what, done, of: None,
 ) -> list[Record]:
     """Measure what probes read out of frozen encoders.
 
@@ -94,11 +78,11 @@ def evaluate(
     ----------
     encoders : mapping of str to Encoder
         By the names they shall have in the records.
-    data : ProbeData, or three pairs of images and labels
+    data : ProbeData
         Training, validation and test.
     probes : sequence of str, or mapping of str to Probe
         Names of `nearwise_lab.probing.PROBES`, or probes of your own, which are cloned.
-    contexts : sequence of Context or str, default=("full",)
+    contexts : sequence of str, default=("full",)
     pools : sequence of str, default=("mean",)
         "mean", "max", "flatten", "cls", or "flatten-pca": 256 principal components of the
         training rows. Probes that read tokens are measured once, with pool "tokens".
@@ -139,57 +123,59 @@ def evaluate(
         If a name is not known, the parts do not fit, features are NaN or of the wrong shape, or
         the folder holds records that these would be mixed up with.
     """
-    named = _probe_makers(probes)
-    parts = as_probe_data(data)
-    shape = np.shape(parts.train.images)
-    n_points = None if len(shape) < 3 else as_images(parts.train.images[:1])[0, 0].numel()
-    for name, n_seen in without_seen(parts, encoders)[1].items():
+    if not isinstance(probes, Mapping):
+        check_probe_names(probes)
+    named: dict[str, Any] = (
+        dict(probes) if isinstance(probes, Mapping) else dict(zip(probes, probes, strict=True))
+    )
+    for name, n_seen in without_seen(data, encoders)[1].items():
         warn_user(
-            f"{n_seen} of {len(parts.test.labels)} test images are among those that {name} was "
+            f"{n_seen} of {len(data.test.labels)} test images are among those that {name} was "
             "trained on. nearwise_lab.probing.without_seen(data, encoders) leaves them out."
         )
-    cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device, n_points))
+    shape = np.shape(data.train.images)
+    n_points = None if len(shape) < 3 else as_images(data.train.images[:1])[0, 0].numel()
+    cells = list(_cells(encoders, named, contexts, pools, draws, seeds, n_points))
     found = {} if folder is None else {record["key"]: record for record in read_lines(folder)}
     if cache is None and folder is not None:
         cache = Path(folder) / "features"
-    digests = [digest_of_part(part) for part in parts]
-    options = {"precision": precision, "device": device, "batch_size": batch_size}
-    prints = {name: _fingerprint(encoder, parts) for name, encoder in encoders.items()}
-    conditions = [digests, precision, views]
+    digests = [digest_of_part(part) for part in data]
+    prints = {name: _fingerprint(encoder, data) for name, encoder in encoders.items()}
     sources: dict[str, Any] = {
         "encoder": {name: _hashed(text) for name, text in prints.items()},
-        "probe": {name: _hashed(_described(make(0, device, {}))) for name, make in named.items()},
-        "rows": _hashed(json.dumps(conditions)),
+        "probe": {name: _hashed(_described(make_probe(p))) for name, p in named.items()},
+        "rows": _hashed(json.dumps([digests, precision, views])),
     }
     keys = []
-    for cell in cells:
-        probe_text = _described(named[cell.probe](cell.seed, device, {}))
-        keys.append(_key(cell, prints[cell.encoder], probe_text, digests, options, views))
+    for cell in cells:  # hashes of all that decides a record
+        seen = [*cell[:3], str(cell.context), cell.draw, cell.seed]
+        probe_text = _described(make_probe(named[cell.probe], seed=cell.seed))
+        batch = batch_size if cell.context.kind == "per-batch" else None
+        decides = [seen, prints[cell.encoder], probe_text, digests, precision, views, batch]
+        keys.append(_hashed(json.dumps(decides), 24))
     if not shared:
         _refuse_others(folder, found, sources, keys)
+    options = {"precision": precision, "device": device, "batch_size": batch_size, "cache": cache}
     features: tuple[Any, Parts] | None = None
     records = []
     for done, (cell, key) in enumerate(zip(cells, keys, strict=True)):
-        place = (cell.encoder, cell.pool, cell.context, cell.draw)
-        if key in found:
-            records.append(found[key])
-            continue
-        if progress is not None:
-            what = f"{cell.encoder}, {cell.probe}, {cell.context}"
-            progress(what, done, len(cells))
-        if features is None or features[0] != place:
-            features = place, _features(encoders[cell.encoder], parts, cell, options, views, cache)
-        probe = named[cell.probe](cell.seed, device, features[1].train.meta)
-        with whole_or_nothing():
-            record = _measured(probe, features[1], cell, digests[2])
-        own = {part: sources[part][record[part]] for part in ("encoder", "probe")}
-        record |= {"source": {**own, "rows": sources["rows"]}, "key": key, **facts(), "time": now()}
-        if folder is not None:
-            append_lines(folder, [record])
-        found[key] = json.loads(as_line(record))  # the same whether read again or not
+        if key not in found:
+            progress(f"{cell.encoder}, {cell.probe}, {cell.context}", done, len(cells))
+            place = (cell.encoder, cell.pool, cell.context, cell.draw)
+            if features is None or features[0] != place:
+                features = place, _features(encoders[cell.encoder], data, cell, views, options)
+            ordered = bool(features[1][0].meta.get("ordered", True))
+            own = make_probe(named[cell.probe], seed=cell.seed, device=device, ordered=ordered)
+            with whole_or_nothing():
+                record = _measured(own, features[1], cell, digests[2])
+            source = {part: sources[part][record[part]] for part in ("encoder", "probe")}
+            record["source"] = {**source, "rows": sources["rows"]}
+            record |= {"key": key, **facts(), "time": now()}
+            if folder is not None:
+                append_lines(folder, [record])
+            found[key] = json.loads(as_line(record))  # the same whether read again or not
         records.append(found[key])
-    if progress is not None:
-        progress("done", len(cells), len(cells))
+    progress("done", len(cells), len(cells))
     return records
 
 
@@ -216,38 +202,13 @@ def _refuse_others(
             )
 
 
-Makers = dict[str, Callable[[int, str, Mapping[str, Any]], Probe]]
-
-
-def _probe_makers(probes: Sequence[str] | Mapping[str, Probe]) -> Makers:
-    if isinstance(probes, Mapping):
-        return {name: _cloned(probe) for name, probe in probes.items()}
-    check_probe_names(probes)
-    return {name: _by_name(name) for name in probes}
-
-
-def _by_name(name: str) -> Callable[[int, str, Mapping[str, Any]], Probe]:
-    return lambda seed, device, meta: make_probe(name, seed=seed, device=device, meta=meta)
-
-
-def _cloned(probe: Probe) -> Callable[[int, str, Mapping[str, Any]], Probe]:
-    def make(seed: int, device: str, meta: Mapping[str, Any]) -> Probe:
-        own = clone(probe)
-        if "random_state" in own.get_params() and own.get_params()["random_state"] is None:
-            own.set_params(random_state=seed)
-        return own
-
-    return make
-
-
 def _cells(
-    encoders: Mapping[str, Any],
-    probes: Makers,
-    contexts: Sequence[Context | str],
+    encoders: Encoders,
+    probes: Mapping[str, Any],
+    contexts: Sequence[str],
     pools: Sequence[str],
     draws: Sequence[int],
     seeds: Sequence[int],
-    device: str,
     n_points: int | None,
 ) -> Iterator[Cell]:
     """All records to be, those that share features after one another."""
@@ -256,37 +217,37 @@ def _cells(
             raise ValueError(f"pool {pool!r} is not known. Use {', '.join((*POOLS, PCA_POOL))}.")
     if not (encoders and probes and contexts and pools and draws and seeds):
         raise ValueError("encoders, probes, contexts, pools, draws and seeds must not be empty.")
-    reads = {name: make(0, device, {}).reads_tokens for name, make in probes.items()}
-    for encoder, of in encoders.items():
-        for given in contexts:
-            context = Context.parse(given) if isinstance(given, str) else given
-            if isinstance(of, StoredFeatures) and context.kind != "full":
+    reads = {name: make_probe(probe).reads_tokens for name, probe in probes.items()}
+    for name, encoder in encoders.items():
+        stored = isinstance(encoder, StoredFeatures)
+        if stored and any(reads.values()):
+            deep = next(probe for probe in probes if reads[probe])
+            raise ValueError(
+                f"The probe {deep!r} reads tokens, and {name!r} is one vector per row. Leave the "
+                "probe out."
+            )
+        for pool in () if stored else pools:
+            refuse_cls(encoder, pool)
+        for context in map(Context.parse, contexts):
+            if stored and context.kind != "full":
                 raise ValueError(
-                    f"The features of {encoder!r} are stored and cannot be made from the context "
+                    f"The features of {name!r} are stored and cannot be made from the context "
                     f"{context}. Leave other contexts out."
                 )
             if n_points is not None:
                 context.n_shown(n_points)  # raises where it leaves none
             for draw in draws if context.kind != "full" else draws[:1]:
-                groups = [*pools, TOKENS] if not isinstance(of, StoredFeatures) else ["stored"]
-                for pool in groups:
-                    if pool != "stored":
-                        refuse_cls(of, pool)
+                for pool in [STORED] if stored else [*pools, TOKENS]:
                     for probe in probes:
-                        if pool == "stored" and reads[probe]:
-                            raise ValueError(
-                                f"The probe {probe!r} reads tokens, and {encoder!r} is one "
-                                "vector per row. Leave the probe out."
-                            )
                         if reads[probe] == (pool == TOKENS):
                             for seed in seeds:
-                                yield Cell(encoder, probe, pool, context, draw, seed)
+                                yield Cell(name, probe, pool, context, draw, seed)
 
 
-def _fingerprint(encoder: Encoder | StoredFeatures, parts: ProbeData) -> str:
+def _fingerprint(encoder: Encoder | StoredFeatures, data: ProbeData) -> str:
     if isinstance(encoder, StoredFeatures):
         return encoder.fingerprint()
-    return fingerprint_of(encoder, as_images(parts.train.images))
+    return fingerprint_of(encoder, as_images(data.train.images))
 
 
 def _described(probe: Probe) -> str:
@@ -295,73 +256,51 @@ def _described(probe: Probe) -> str:
     return f"{type(probe).__name__} by {probe.chosen_by} {settings}"
 
 
-def _key(
-    cell: Cell,
-    fingerprint: str,
-    probe: str,
-    digests: list[str],
-    options: Mapping[str, Any],
-    views: int,
-) -> str:
-    """Hash of all that decides a record."""
-    seen = [cell.encoder, cell.probe, cell.pool, str(cell.context), cell.draw, cell.seed]
-    batch = options["batch_size"] if cell.context.kind == "per-batch" else None
-    decides = [seen, fingerprint, probe, digests, options["precision"], views, batch]
-    return _hashed(json.dumps(decides), 24)
-
-
 def _features(
     encoder: Encoder | StoredFeatures,
-    parts: ProbeData,
+    data: ProbeData,
     cell: Cell,
-    options: Mapping[str, Any],
     views: int,
-    cache: str | os.PathLike[str] | None,
+    options: Mapping[str, Any],
 ) -> Parts:
     if isinstance(encoder, StoredFeatures):
-        return Parts(*(encoder.take(part.rows, part.labels) for part in parts))
-    pool = {TOKENS: None, PCA_POOL: "flatten"}.get(cell.pool, cell.pool)
-
-    def one(part: LabeledImages, n_views: int) -> FeatureSet:
-        return extract_features(
+        train, validation, test = (encoder.take(part.rows, part.labels) for part in data)
+        return train, validation, test
+    pool: Any = {TOKENS: None, PCA_POOL: "flatten"}.get(cell.pool, cell.pool)
+    train, validation, test = (
+        extract_features(
             encoder,
             part.images,
             part.labels,
             rows=part.rows,
-            pool=pool,  # type: ignore[arg-type]
+            pool=pool,
             context=cell.context,
             draw=cell.draw,
-            views=n_views,
-            cache=cache,
+            views=views if part is data.train else 1,
             progress=False,
             **options,
         )
-
-    made = Parts(one(parts.train, views), one(parts.validation, 1), one(parts.test, 1))
-    return _projected(made, cell.seed) if cell.pool == PCA_POOL else made
-
-
-def _projected(parts: Parts, seed: int) -> Parts:
-    """Principal components of the training rows, at most 256."""
-    width = min(_PCA_WIDTH, *parts.train.X.shape)
-    pca = PCA(width, svd_solver="randomized", random_state=seed).fit(parts.train.X)
-    return Parts(
-        *(
-            FeatureSet(pca.transform(part.X).astype(np.float32), part.y, part.index, part.meta)
-            for part in parts
-        )
+        for part in data
     )
+    if cell.pool != PCA_POOL:
+        return train, validation, test
+    width = min(_PCA_WIDTH, *train.X.shape)
+    pca = PCA(width, svd_solver="randomized", random_state=cell.seed).fit(train.X)
+    train, validation, test = (
+        FeatureSet(pca.transform(part.X).astype(np.float32), part.y, part.index, part.meta)
+        for part in (train, validation, test)
+    )
+    return train, validation, test
 
 
 def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str) -> Record:
     train, validation, test = parts
-    assert test.y is not None  # `as_probe_data` saw to it
     started = time.perf_counter()
     again: dict[str, Any] = {"refit": True} if probe.can_refit else {}
     probe.fit(train.X, train.y, validation=(validation.X, validation.y), **again)
     _synchronize()
     fit_seconds = time.perf_counter() - started
-    codes = np.searchsorted(probe.classes_, test.y).clip(0, len(probe.classes_) - 1)
+    codes = np.searchsorted(probe.classes_, np.asarray(test.y)).clip(0, len(probe.classes_) - 1)
     if (probe.classes_[codes] != test.y).any():
         raise ValueError("Test rows have labels that no training row has. Leave them out.")
     started = time.perf_counter()
@@ -369,12 +308,8 @@ def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str) -> Recor
     _synchronize()
     query = time.perf_counter() - started
     return {
-        "encoder": cell.encoder,
-        "probe": cell.probe,
-        "pool": cell.pool,
+        **cell._asdict(),
         "context": str(cell.context),
-        "draw": cell.draw,
-        "seed": cell.seed,
         "n": len(test),
         "n_train": len(train) + (len(validation) if again else 0),
         "n_classes": len(probe.classes_),

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from nearwise.probes.encoders import digest_of
 from nearwise.probes.feature_set import FeatureSet
 
-_PART_NAMES = (("train", "test"), ("X_train", "X_test"))
-_LABEL_NAMES = ("y", "labels")
-_WHOLE_NAMES = ("X", "features", "embeddings")
+_LABELS = ("y", "labels")
+_ARRAYS = (("X",), ("features",), ("embeddings",), ("train", "test"), ("X_train", "X_test"))
 
 
 class StoredFeatures:
@@ -57,26 +56,23 @@ class StoredFeatures:
                 f"{int(numbers.max())}. Give features of the same rows in the same order."
             )
         if self.y is not None:
-            self._check_labels(numbers, np.asarray(labels))
+            if self.y.shape != (len(self.X),):
+                raise ValueError(
+                    f"The features come with labels of shape {self.y.shape} for {len(self.X)} "
+                    "rows. Give one per row, or leave them out."
+                )
+            own = self.y[numbers]
+            other = np.flatnonzero(own.astype(str) != labels.astype(str))
+            if len(other):
+                row = other[0]
+                raise ValueError(
+                    f"{len(other)} of {len(labels)} labels that came with the features are not "
+                    f"those of the data set, first that of row {numbers[row]}: {own[row]!s} and "
+                    f"{labels[row]!s}. Give features in the order of the data set; leave y out if "
+                    "it names classes otherwise."
+                )
         meta = {"pool": "stored", "context": "full", "tokens": 1, "parameters": None}
         return FeatureSet(self.X[numbers].astype(np.float32), labels, numbers, meta)
-
-    def _check_labels(self, numbers: NDArray[np.int64], labels: NDArray[Any]) -> None:
-        assert self.y is not None
-        if self.y.shape != (len(self.X),):
-            raise ValueError(
-                f"The features come with labels of shape {self.y.shape} for {len(self.X)} rows. "
-                "Give one per row, or leave them out."
-            )
-        other = np.flatnonzero(self.y[numbers].astype(str) != labels.astype(str))
-        if len(other):
-            row = other[0]
-            raise ValueError(
-                f"{len(other)} of {len(labels)} labels that came with the features are not those "
-                f"of the data set, first that of row {numbers[row]}: {self.y[numbers[row]]!s} and "
-                f"{labels[row]!s}. Give features in the order of the data set; leave y out if it "
-                "names classes otherwise."
-            )
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredFeatures":
@@ -105,13 +101,11 @@ class StoredFeatures:
         if isinstance(loaded, np.ndarray):
             return cls(loaded)
         with loaded:
-            y = next((loaded[name] for name in _LABEL_NAMES if name in loaded), None)
-            for name in _WHOLE_NAMES:
-                if name in loaded:
-                    return cls(loaded[name], y)
-            for names in _PART_NAMES:
+            y = next((loaded[name] for name in _LABELS if name in loaded), None)
+            for names in _ARRAYS:
                 if all(name in loaded for name in names):
-                    return cls(np.concatenate([loaded[name] for name in names]))
+                    X = np.concatenate([loaded[name] for name in names])
+                    return cls(X, y if len(names) == 1 else None)
             raise ValueError(
                 f"{file} holds {', '.join(loaded.files)}. Name the array of all rows X, or those "
                 "of the two parts train and test."

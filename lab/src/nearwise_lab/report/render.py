@@ -40,7 +40,7 @@ def render_report(
     RecordsError, ValueError
         If there are no records, or they are damaged; no row is finished; a format is unknown.
     """
-    from nearwise_lab.experiments.representations.kept import FILE, load_comparison
+    from nearwise_lab.experiments.representations.comparison import FILE, load_comparison
     from nearwise_lab.report.representations import representations_document
     from nearwise_lab.report.study import Study
     from nearwise_lab.report.study_report import study_document

@@ -11,7 +11,7 @@ from nearwise.data import Context
 from nearwise_lab.comparisons import PairedDifference
 from nearwise_lab.experiments.representations import FIVE, Comparison, arm_of
 from nearwise_lab.experiments.representations import Cell as Place
-from nearwise_lab.experiments.representations.records import MAIN, POOLING, PROTOCOL
+from nearwise_lab.experiments.representations.comparison import MAIN, POOLING, PROTOCOL
 from nearwise_lab.report.charts import (
     Bars,
     Line,
@@ -55,37 +55,16 @@ CALIBRATION = (
     Measure("ece", "ECE", 3),
     Measure("aurc", "AURC x1000", 1, False, 1000.0),
 )
-COSTS = tuple(
-    Measure(key, title, digits, None, scale, False)
-    for key, title, digits, scale in (
-        ("tokens", "tokens", 0, 1), ("dims", "dims", 0, 1),
-        ("parameters", "probe parameters", 0, 1), ("flops", "probe MFLOP/row", 3, 1e-6),
-        ("encoder_parameters", "encoder parameters", 0, 1), ("fit_seconds", "fit s", 2, 1),
-        ("query_us", "query µs/row", 0, 1),
-    )
-)  # fmt: skip
 GEOMETRY = (
     Measure("purity", "purity@20", 3, True),
     Measure("silhouette", "silhouette", 3, True),
-    *(
-        Measure(key, title, digits, None)
-        for key, title, digits in (
-            ("hub_skewness", "hub skewness", 2), ("antihubs", "antihubs", 3),
-            ("intrinsic_dimension", "intrinsic dim.", 1), ("effective_rank", "effective rank", 1),
-            ("class_alignment", "class alignment", 3), ("view_alignment", "view alignment", 3),
-            ("uniformity", "uniformity", 2), ("anisotropy", "anisotropy", 3),
-        )
-    ),
-)  # fmt: skip
-LIKENESS = {"cka": "Likeness (debiased linear CKA)", "overlap": "Shared neighbors of 20"}
-ERRORS = {"psnr": "PSNR, dB", "psnr_hidden": "PSNR of hidden pixels, dB"}
-COLORS = dict(
-    zip(
-        ("pixels", "sparse", "full", "full+nce", "sparse+nce", "random"),
-        (LINE_COLORS[5], LINE_COLORS[1], LINE_COLORS[0], ACCENT, LINE_COLORS[3], SOFT),
-        strict=True,
-    )
 )
+ERRORS = {"psnr": "PSNR, dB", "psnr_hidden": "PSNR of hidden pixels, dB"}
+COLORS = {
+    "pixels": LINE_COLORS[5], "sparse": LINE_COLORS[1], "full": LINE_COLORS[0], "full+nce": ACCENT,
+    "sparse+nce": LINE_COLORS[3], "random": SOFT,
+}  # fmt: skip
+OTHER_COLOR = LINE_COLORS[4]
 RECONSTRUCTION = {"full": "full+nce", "sparse": "sparse+nce"}
 CHALLENGERS = ("sparse", "full+nce", "sparse+nce")
 TRAINED = ("linear", "transformer")
@@ -105,27 +84,30 @@ _FACTS = {
 }  # fmt: skip
 
 
-def _pair(found: Comparison, what: str, a: Place, b: Place, note: str = "") -> list[Evidence]:
-    """Accuracy of one place minus that of another, in points."""
-    return compared(found.difference(a, b), POINTS, what, note)
+def _pair(
+    found: Comparison, first: tuple[str, str], second: tuple[str, str], context: str,
+    what: str = "",
+) -> Evidence | None:  # fmt: skip
+    """Accuracy of one encoder and probe minus that of another, in points."""
+    difference = found.difference(Place(*first, context), Place(*second, context))
+    return next(iter(compared(difference, POINTS, what)), None)
 
 
 def _question(found: Comparison, context: str) -> list[Evidence]:
     """By how much more k-NN favors each challenger over the baseline than a trained probe does."""
     evidence = []
-    pairs = [(a, p) for a in CHALLENGERS for p in TRAINED if a in found.encoders]
-    for arm, probe in pairs:
+    for arm, probe in product(CHALLENGERS, TRAINED):
+        near, far = (_pair(found, (arm, p), ("full", p), context) for p in ("knn", probe))
         places = [Place(a, p, context) for p in ("knn", probe) for a in (arm, "full")]
-        near, far = (_pair(found, "", places[i], places[i + 1]) for i in (0, 2))
         twist = found.contrast(list(zip((1.0, -1.0, -1.0, 1.0), places, strict=True)))
         if not near or not far or twist is None:
             continue
         cap: Verdict | None = "no difference"
-        if near[0].above and far[0].below:
+        if near.above and far.below:
             cap = None
-        elif near[0].below or twist.verdict == "lower":
+        elif near.below or twist.verdict == "lower":
             cap = "not validated"
-        note = f"over full: k-NN {near[0].amount}, {probe} {far[0].amount}"
+        note = f"over full: k-NN {near.amount}, {probe} {far.amount}"
         evidence += compared(twist, POINTS, f"{arm}: k-NN lead minus {probe} lead", note, cap)
     return evidence
 
@@ -134,40 +116,39 @@ def _contrastive(found: Comparison, context: str) -> list[Evidence]:
     """Compare k-NN with and without the contrastive term, beside the transformer probe."""
     evidence = []
     for plain, nce in RECONSTRUCTION.items():
-        what = f"{nce} minus {plain}, k-NN"
         near, deep = (
-            _pair(found, what, Place(nce, p, context), Place(plain, p, context))
+            _pair(found, (nce, p), (plain, p), context, f"{nce} minus {plain}, k-NN")
             for p in ("knn", "transformer")
         )
         if near and deep:
-            cap: Verdict | None = "not validated" if near[0].above and deep[0].above else None
-            evidence.append(replace(near[0], note=f"transformer {deep[0].amount}", cap=cap))
+            cap: Verdict | None = "not validated" if near.above and deep.above else None
+            evidence.append(replace(near, note=f"transformer {deep.amount}", cap=cap))
     return evidence
 
 
 def _sparse(found: Comparison, context: str) -> list[Evidence]:
-    return [
-        e
+    pairs = (
+        _pair(found, ("sparse", p), ("full", p), context, f"sparse minus full, {p}")
         for p in found.probes
-        for e in _pair(
-            found, f"sparse minus full, {p}", Place("sparse", p, context), Place("full", p, context)
-        )
-    ]
+    )
+    return [evidence for evidence in pairs if evidence]
 
 
 def _gap(found: Comparison, context: str) -> list[Evidence]:
     """Compare what attention adds to k-NN with the gap from k-NN to the linear probe."""
     evidence = []
     for arm in RECONSTRUCTION:
-        near, linear, learned = (Place(arm, p, context) for p in ("knn", "linear", "attention"))
         what = f"{arm}: attention minus k-NN"
-        gap, closed = _pair(found, "", linear, near), _pair(found, what, learned, near)
-        if gap and closed and not gap[0].above:
-            evidence.append(replace(closed[0], note="no gap to close", cap="no difference"))
+        gap, closed = (
+            _pair(found, (arm, probe), (arm, "knn"), context, what)
+            for probe in ("linear", "attention")
+        )
+        if gap and closed and not gap.above:
+            evidence.append(replace(closed, note="no gap to close", cap="no difference"))
         elif gap and closed:
-            share = 100 * closed[0].estimate / gap[0].estimate
-            note = f"attention closes {share:.0f} % of the gap of {gap[0].amount}"
-            evidence.append(replace(closed[0], note=note))
+            share = 100 * closed.estimate / gap.estimate
+            note = f"attention closes {share:.0f} % of the gap of {gap.amount}"
+            evidence.append(replace(closed, note=note))
     return evidence
 
 
@@ -196,13 +177,16 @@ def judge_all(found: Comparison) -> list[Finding]:
 
     What a probe at chance read of a field decides nothing, and is named.
     """
-    arms = ("full", *CHALLENGERS)
-    cells = dict.fromkeys(_cell(r) for r in found.part(MAIN) if r["encoder"] in arms)
+    cells = dict.fromkeys(
+        _cell(r) for r in found.part(MAIN) if r["encoder"] in ("full", *CHALLENGERS)
+    )
     lost = [cell for cell in cells if found.at_chance(cell)]
     judged = replace(found, records=[r for r in found.records if _cell(r) not in lost])
     findings = []
     for key, text, evidence, needs in _CLAIMS:
-        for context in found.sparse_contexts if key == "H2" else found.contexts:
+        for context in found.contexts:
+            if key == "H2" and context == "full":
+                continue
             here = [cell for cell in lost if cell.context == context]
             claim = Claim(f"{key}, {context}", text.format(_seen(context)), evidence)
             finding = judge(claim, judged, context)
@@ -250,7 +234,6 @@ def representations_document(found: Comparison, title: str | None = None) -> Doc
     shown = [(words, readable_command(str(facts.get(key) or ""))) for key, words in _FACTS.items()]
     named = facts.get("title") or f"Representations compared: {facts.get('dataset', '')}".strip()
     tables = Tables(found)
-    geometry = [t for c in contexts for t in tables.geometry(c)]
     return Document(
         title or str(named),
         f"Frozen features of {len(found.encoders)} encoders ({names}), read by "
@@ -259,9 +242,10 @@ def representations_document(found: Comparison, title: str | None = None) -> Doc
             Section("Does metric structure favor other fields than trained probes do?",
                     [tables.bars(), verdict_table("Verdicts", {"verdict": findings})]),
             *(Section(f"Probes, context {c}", tables.probes(c)) for c in contexts),
-            Section("Geometry of the features", [_purity_curves(found), *geometry]),
+            Section("Geometry of the features",
+                    [_purity_curves(found), *map(tables.geometry, contexts)]),
             Section("What the protocol itself does", [tables.protocol(p) for p in found.probes]),
-            Section("Maps", [_maps(found, c, way) for c in contexts for way in WAYS]),
+            Section("Maps", [_map(found, c) for c in contexts]),
             Section("The fields themselves",
                     [_learning_curves(found), tables.errors(), _reconstructions(found)]),
             Section("How this was measured", [Words(_HOW)]),
@@ -275,27 +259,21 @@ def representations_document(found: Comparison, title: str | None = None) -> Doc
 Where = dict[str, Any]
 
 
-def observations(found: Comparison) -> Iterator[tuple[Where, int, int, float]]:
+def observations(found: Comparison) -> Iterator[tuple[Where, int, int, float | None]]:
     """Everything that was measured: what it is of, the seed, the draw of the context, the value."""
     for r in found.records:
         where = {key: r[key] for key in ("part", "encoder", "probe", "pool", "context")}
-        for m in (ACCURACY, *CALIBRATION, *COSTS):
-            if r.get(m.key) is not None:
-                yield where | {"measure": m.key}, r["seed"], r["draw"], r[m.key]
+        for m in (ACCURACY, *CALIBRATION):
+            yield where | {"measure": m.key}, r["seed"], r["draw"], r.get(m.key)
     for g in found.geometry:
         where = {"part": "geometry", "encoder": g["encoder"], "context": g["context"]}
-        values = {m.key: g.get(m.key) for m in GEOMETRY}
-        for key in LIKENESS:
-            values |= {f"{key} {other}": value for other, value in g.get(key, {}).items()}
-        for key, value in values.items():
-            if value is not None:
-                yield where | {"measure": key}, g["seed"], g["draw"], value
+        for m in GEOMETRY:
+            yield where | {"measure": m.key}, g["seed"], g["draw"], g.get(m.key)
     for f in found.fields:
         for context, errors in f["errors"].items():
             where = {"part": "reconstruction", "encoder": f["encoder"], "context": context}
             for key, value in errors.items():
-                if value is not None:
-                    yield where | {"measure": key}, f["seed"], 0, value
+                yield where | {"measure": key}, f["seed"], 0, value
 
 
 class Tables:
@@ -308,7 +286,8 @@ class Tables:
         self.found = found
         values: dict[tuple[Any, ...], dict[int, dict[int, float]]] = {}
         for where, seed, draw, value in observations(found):
-            values.setdefault(tuple(where.items()), {}).setdefault(seed, {})[draw] = float(value)
+            if value is not None:
+                values.setdefault(tuple(where.items()), {}).setdefault(seed, {})[draw] = value
         self.numbers: list[Where] = []
         for place, seeds in values.items():
             mean = mean_with_interval([float(np.mean([*v.values()])) for v in seeds.values()])
@@ -367,45 +346,19 @@ class Tables:
             differences,
             pooling if extra else None,
             Fold("Calibration, probe by probe", [self.of_probe(context, p) for p in found.probes]),
-            Fold(
-                "What probes read and cost",
-                [self.of_probe(context, p, COSTS) for p in found.probes],
-            ),
         ]
 
-    def of_probe(
-        self, context: str, probe: str, measures: Sequence[Measure] = CALIBRATION
-    ) -> Table | None:
-        """Other measures of a probe's predictions, or its costs."""
+    def of_probe(self, context: str, probe: str) -> Table | None:
+        """Other measures of a probe's predictions."""
         rows = self.pick(part=MAIN, probe=probe, context=context)
-        title, caption = f"{probe}, context {context}", f"{self.over(rows)}."
-        if measures is COSTS:
-            title = f"Cost: {title}"
-            caption = (
-                "Numbers that a probe reads of an image, what it learned, the FLOPs of a query, "
-                "and its wall times on the machine below."
-            )
-        return self.table(title, caption, measures, rows)
+        return self.table(f"{probe}, context {context}", f"{self.over(rows)}.", CALIBRATION, rows)
 
-    def geometry(self, context: str) -> list[Table | None]:
-        """Geometric measures of the test features, and how alike encoders are."""
+    def geometry(self, context: str) -> Table | None:
+        """Geometric measures of the test features."""
         rows = self.pick(part="geometry", context=context)
         n = max((int(g["n"]) for g in self.found.geometry if g["context"] == context), default=0)
-        over = self.over(rows)
-        caption = (
-            f"Of pooled features of {n:,} test rows, cosine neighbors. {over}. View alignment: "
-            "mean squared distance between the directions of one image from two draws of the "
-            "context."
-        )
-        tables = [self.table(f"Geometry, context {context}", caption, GEOMETRY, rows)]
-        for key, words in LIKENESS.items():
-            columns = [
-                Measure(f"{key} {n}", arm_of(n).title, 2, None, interval=False)
-                for n in self.found.encoders
-            ]
-            caption = f"Between encoders, on the same test rows. {over}."
-            tables.append(self.table(f"{words}, context {context}", caption, columns, rows))
-        return tables
+        caption = f"Of pooled features of {n:,} test rows, cosine neighbors. {self.over(rows)}."
+        return self.table(f"Geometry, context {context}", caption, GEOMETRY, rows)
 
     def protocol(self, probe: str) -> Table | None:
         """Show what the way of hiding pixels does to a probe."""
@@ -453,7 +406,7 @@ class Tables:
         """Draw accuracies of the study's five representations, a panel per context and probe."""
         found = self.found
         names = sorted(found.encoders, key=lambda n: FIVE.index(n) if n in FIVE else len(FIVE))
-        colors = {arm_of(n).title: color_of(n) for n in names}
+        colors = {arm_of(n).title: COLORS.get(n, OTHER_COLOR) for n in names}
         panels = []
         for c, p in product(found.contexts, found.probes):
             rows = self.pick(part=MAIN, measure="accuracy", context=c, probe=p)
@@ -478,11 +431,6 @@ def _over_full(
     found: Comparison, encoder: str, context: str
 ) -> Callable[[Measure], PairedDifference | None]:
     return lambda m: found.difference(Place(encoder, m.key, context), Place("full", m.key, context))
-
-
-def color_of(encoder: str) -> str:
-    """Color of an encoder, the same in every figure."""
-    return COLORS.get(encoder, LINE_COLORS[4])
 
 
 _CURVES = {
@@ -514,7 +462,7 @@ def _curves(rows: Sequence[Mapping[str, Any]], title: str, x: str, key: str) -> 
     for name in dict.fromkeys(row["encoder"] for row in rows):
         points = points_of([r for r in rows if r["encoder"] == name], x, key)
         if points:
-            lines[arm_of(name).title] = Line(points, color_of(name), ".")
+            lines[arm_of(name).title] = Line(points, COLORS.get(name, OTHER_COLOR), ".")
     log = {"purity": "x", "train_mse": "y"}.get(key, "")
     return Lines(title, lines, {"k": "neighbors", "step": "steps"}[x], log=log) if lines else None
 
@@ -538,51 +486,51 @@ def _purity_curves(found: Comparison) -> Picture | None:
     return picture(figure, "purity", "Purity against the number of neighbors.", caption)
 
 
-WAYS = {"tsne": "t-SNE", "pca": "two principal components"}
-
-
-def _maps(found: Comparison, context: str, way: str) -> Picture | None:
+def _map(found: Comparison, context: str) -> Picture | None:
     """Map the test features of every encoder, in the color of their class."""
-    maps = {m["encoder"]: m for m in found.maps if (m["context"], m["way"]) == (context, way)}
+    maps = {
+        m["encoder"]: (m, found.arrays[f"map{i}"], found.arrays[f"map{i}_labels"])
+        for i, m in enumerate(found.maps)
+        if (m["context"], m["way"]) == (context, "tsne")
+    }
     names = [n for n in found.encoders if n in maps]
     if not names:
         return None
-    first = maps[names[0]]
-    classes = found.facts.get("classes") or sorted(set(np.asarray(first["labels"]).tolist()))
+    first, _, labels = maps[names[0]]
     panels = [
-        Points(f"{arm_of(n).title}  (trust {maps[n]['trustworthiness']:.3f})", classes,
-               maps[n]["points"], maps[n]["labels"])
-        for n in names
+        Points(f"{arm_of(n).title}  (trust {m['trustworthiness']:.3f})", found.facts["classes"],
+               points, codes)
+        for n, (m, points, codes) in ((n, maps[n]) for n in names)
     ]  # fmt: skip
-    heading = f"{WAYS[way]} of test features, {context_words(context)} context"
+    heading = f"t-SNE of test features, {context_words(context)} context"
     figure = chart(panels, (9.4, 2.9), columns=min(3, len(names)), heading=heading, legend="class")
     caption = (
-        f"{len(first['labels']):,} test rows of seed {first['seed']}. A map is a picture, no "
-        "evidence: numbers of the space itself stand in the table of geometry. Trust: "
-        "trustworthiness of the map at 12 neighbors, 1 where no neighbor on it is false."
+        f"{len(labels):,} test rows of seed {first['seed']}. A map is a picture, no evidence: "
+        "numbers of the space itself stand in the table of geometry. Trust: trustworthiness of the "
+        "map at 12 neighbors, 1 where no neighbor on it is false."
     )
-    name = f"map-{way}-{slug(context)}"
-    return picture(figure, name, f"Maps of the features of {', '.join(names)}.", caption)
+    words = f"Maps of the features of {', '.join(names)}."
+    return picture(figure, f"map-tsne-{slug(context)}", words, caption)
 
 
 def _reconstructions(found: Comparison) -> Picture | None:
     """Test images beside what each field makes of them, a block of rows for each context."""
-    kept = found.pictures
+    kept, arrays = found.pictures, found.arrays
     if not kept:
         return None
-    lines = [("original", kept["originals"])]
-    for context, made in kept["contexts"].items():
-        lines += [(f"seen, {context}", made["seen"])] if made.get("seen") is not None else []
-        lines += [(f"{arm_of(n).title}, {context}", made["fields"][n]) for n in made["fields"]]
+    lines = [("original", "originals")]
+    for context, names in kept["contexts"].items():
+        lines.append((f"seen, {context}", f"seen {context}"))
+        lines += [(f"{arm_of(n).title}, {context}", f"field {context} {n}") for n in names]
     panels: list[Panel] = []
-    for title, images in lines:
-        for place, image in enumerate(np.clip(images, 0.0, 1.0)):  # (C, H, W)
+    for title, key in lines:
+        for place, image in enumerate(np.clip(arrays.get(key, ()), 0.0, 1.0)):  # (C, H, W)
             pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
             panels.append(Pixels(pixels, label="" if place else title))
     heading = f"Reconstructions of test images, seed {kept['seed']}"
-    figure = chart(panels, (9.4, 0.75), columns=len(kept["originals"]), heading=heading)
+    figure = chart(panels, (9.4, 0.75), columns=len(arrays["originals"]), heading=heading)
     caption = (
-        "Images of the test part, never trained on. Hidden pixels are shown black; fields are "
-        "asked for all pixels."
+        "Images of the test part, never trained on. Hidden pixels are shown black; fields "
+        "reconstruct all pixels."
     )
     return picture(figure, "reconstructions", "Test images and their reconstructions.", caption)

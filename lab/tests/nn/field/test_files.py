@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from nearwise_lab.nn.field import PerceiverAutoencoder, make_perceiver, perceiver_config
+from nearwise_lab.nn.field import PerceiverAutoencoder, find_models, make_perceiver
 from nearwise_lab.nn.field.config import WEIGHTS
 
 
@@ -23,10 +23,21 @@ def test_a_saved_model_comes_back_bit_for_bit(saved):
     assert (back.config, back.run) == (model.config, model.run)
 
 
-def test_a_model_of_other_sizes_is_refused_with_what_differs(saved):
-    expected = perceiver_config("digits", num_latents=32, channels=3)
-    with pytest.raises(ValueError, match="channels is 1, not 3; num_latents is 16, not 32"):
-        PerceiverAutoencoder.load(saved[1], expected=expected)
+def test_models_are_found_by_what_they_say_and_not_by_their_names(saved, tmp_path):
+    model, _ = saved
+    for name, run in {
+        "sparse-best": {"objective": "reconstruction", "seed": 0, "step": 10},
+        "deep/er": {"objective": "sparse", "seed": 0, "step": 90},
+        "c": {"objective": "sparse", "seed": 1, "step": 90},
+    }.items():
+        model.run = run
+        model.save(tmp_path / name)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / WEIGHTS).write_bytes(b"{}")
+    found = find_models(tmp_path, {"objective": "sparse", "seed": 0})
+    assert [one.folder.relative_to(tmp_path).as_posix() for one in found] == ["deep/er", "a"]
+    assert find_models(tmp_path, {"objective": "nce"}) == []
+    assert find_models(tmp_path / "nowhere", {}) == []
 
 
 def test_weights_that_do_not_fit_are_refused_by_name(saved):

@@ -171,7 +171,8 @@ def test_what_does_not_fit_is_refused_with_a_reason(model, images, call, said):
     [
         ({"num_latent": 3}, "Did you mean 'num_latents'"),
         ({"latent_dims": (32, 33)}, "an even width for each stage"),
-        ({"pixel_std": 0}, "pixel_std=0 must be positive"),
+        ({"pixel_std": 0}, "pixel_std: Input should be greater than 0"),
+        ({"image_size": (0, 8)}, "image_size: .* each at least 1"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(changes, said):

@@ -1,19 +1,62 @@
-"""Settings of the study, and what they are for the data sets it is run on."""
+"""The encoders that the study compares, and its settings for the data sets it is run on."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nearwise.data.contexts import Context
 from nearwise.names import did_you_mean
 from nearwise.probes import TransformerProbe
-from nearwise.training.settings import refuse_unknown
+from nearwise.training.settings import StrictSettings
 from nearwise_lab.experiments.fields import stage_configs, usual_epochs
-from nearwise_lab.field_training.run import FieldConfig, Objective
+from nearwise_lab.field_training import FieldConfig
+from nearwise_lab.field_training.config import Objective, Preset
 from nearwise_lab.nn.field import PRESETS
 from nearwise_lab.probing.catalog import check_probe_names
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One encoder of the study.
+
+    Attributes
+    ----------
+    name, title : str
+        In records, and in words.
+    stages : tuple of objectives
+        What a field is trained by, one stage after the other; empty for what is not trained. All
+        fields take the same number of steps: where one is finetuned with the contrastive term, its
+        control goes on without it for as many.
+    pool : str
+        How its tokens become one vector for k-NN, attention and linear probes.
+    """
+
+    name: str
+    title: str
+    stages: tuple[Objective, ...] = ()
+    pool: Literal["mean", "flatten"] = "mean"
+
+
+PIXELS, RANDOM = "pixels", "random"
+ARMS = (
+    Arm(PIXELS, "original pixels", pool="flatten"),
+    Arm("sparse", "sparse", ("sparse", "sparse")),
+    Arm("full", "full baseline", ("reconstruction", "reconstruction")),
+    Arm("full+nce", "full + NCE", ("reconstruction", "nce")),
+    Arm("sparse+nce", "sparse + NCE", ("sparse", "sparse-nce")),
+    Arm(RANDOM, "random init"),
+)
+FIVE = tuple(arm.name for arm in ARMS if arm.name != RANDOM)
+"""The five bars of the study, in its order."""
+
+
+def arm_of(name: str) -> Arm:
+    """Look an arm up by name; an encoder of the user's own is mean-pooled under its name."""
+    return next((arm for arm in ARMS if arm.name == name), Arm(name, name))
+
 
 _RECIPES: dict[str, dict[str, Any]] = {
     "digits-images": {"preset": "digits", "patch": 2,
@@ -23,7 +66,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
 _OF_STUDY = ("positions", "device", "random_state")
 
 
-class StudyConfig(BaseModel):
+class StudyConfig(StrictSettings):
     """Settings of `run_comparison`; unknown ones raise an error that names the nearest known one.
 
     Parameters
@@ -67,9 +110,9 @@ class StudyConfig(BaseModel):
         Of encoding.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of = "study"
 
-    preset: Literal["original", "S", "S64", "XS", "digits"] = "S64"
+    preset: Preset = "S64"
     epochs: int = Field(20, ge=1)
     finetune_epochs: int = Field(5, ge=1)
     field: dict[str, Any] = Field(default_factory=dict)
@@ -94,12 +137,12 @@ class StudyConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, values: Any) -> Any:
-        values = refuse_unknown(values, cls, "study")
-        if isinstance(values, dict) and values.get("preset", "S64") in PRESETS:
-            first, later = usual_epochs(values.get("preset", "S64"))
-            values = {"epochs": first, "finetune_epochs": later, **values}
-        return values
+    def _fill(cls, values: Any) -> Any:
+        preset = values.get("preset", "S64")
+        if preset not in PRESETS:
+            return values
+        first, later = usual_epochs(preset)
+        return {"epochs": first, "finetune_epochs": later, **values}
 
     @field_validator("contexts")
     @classmethod
@@ -166,4 +209,4 @@ def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyCo
     for name, value in (changes or {}).items():
         nested = isinstance(value, Mapping) and isinstance(settings.get(name), Mapping)
         settings[name] = {**settings[name], **value} if nested else value
-    return StudyConfig.model_validate(settings)
+    return StudyConfig(**settings)

@@ -1,26 +1,20 @@
 """Settings of a neural field, and the folder that a field is saved in."""
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NamedTuple
 
+from pydantic import Field, field_validator
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
 
 from nearwise.names import did_you_mean
-from nearwise.safe_files import write_aside
+from nearwise.training.settings import StrictSettings
 from nearwise_lab.nn.field.layers import default_scale
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from nearwise_lab.nn.field.model import PerceiverAutoencoder
-
-
-@dataclass(frozen=True)
-class PerceiverConfig:
+class PerceiverConfig(StrictSettings):
     """What a `PerceiverAutoencoder` is made of; saved with its weights.
 
     Parameters
@@ -47,41 +41,41 @@ class PerceiverConfig:
     Raises
     ------
     ValueError
-        If a size is not positive or sizes do not fit each other.
+        If a setting is not known, a size is not positive or sizes do not fit each other.
     """
 
-    image_size: tuple[int, int] = (32, 32)
-    channels: int = 3
-    latent_dims: tuple[int, ...] = (256, 384, 512)
-    num_latents: int = 256
-    cross_heads: int = 4
-    self_heads: int = 8
-    head_dim: int = 128
-    num_process_layers: int = 4
-    fourier_features: int = 96
-    fourier_scale: float | None = None
-    pixel_mean: float = 0.5
-    pixel_std: float = 0.5
+    settings_of = "neural field's size"
 
-    def __post_init__(self) -> None:
-        for name in ("image_size", "latent_dims"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in (
-            "channels", "num_latents", "cross_heads", "self_heads", "head_dim", "fourier_features",
-            "pixel_std",
-        ):  # fmt: skip
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive.")
-        if len(self.image_size) != 2 or min(self.image_size) < 1:
-            raise ValueError(f"image_size={self.image_size} must be (height, width).")
-        if self.num_process_layers < 0:
-            raise ValueError(f"num_process_layers={self.num_process_layers} must not be negative.")
-        if self.fourier_scale is not None and not self.fourier_scale > 0:
-            raise ValueError(f"fourier_scale={self.fourier_scale} must be positive, or None.")
-        if not self.latent_dims or any(dim < 2 or dim % 2 for dim in self.latent_dims):
-            raise ValueError(
-                f"latent_dims={self.latent_dims} must name an even width for each stage."
-            )
+    image_size: tuple[int, int] = (32, 32)
+    channels: int = Field(3, ge=1)
+    latent_dims: tuple[int, ...] = (256, 384, 512)
+    num_latents: int = Field(256, ge=1)
+    cross_heads: int = Field(4, ge=1)
+    self_heads: int = Field(8, ge=1)
+    head_dim: int = Field(128, ge=1)
+    num_process_layers: int = Field(4, ge=0)
+    fourier_features: int = Field(96, ge=1)
+    fourier_scale: float | None = Field(None, gt=0)
+    pixel_mean: float = 0.5
+    pixel_std: float = Field(0.5, gt=0)
+
+    @field_validator("image_size")
+    @classmethod
+    def _has_sides(cls, size: tuple[int, int]) -> tuple[int, int]:
+        if min(size) < 1:
+            raise ValueError(f"{size} must be (height, width), each at least 1.")
+        return size
+
+    @field_validator("latent_dims")
+    @classmethod
+    def _even(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
+        if not dims or any(dim < 2 or dim % 2 for dim in dims):
+            raise ValueError(f"{dims} must name an even width for each stage.")
+        return dims
+
+    def __str__(self) -> str:
+        """Write the settings as fingerprints of encoders hash them."""
+        return repr(self)
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -91,29 +85,9 @@ class PerceiverConfig:
             return self.fourier_scale, self.fourier_scale
         return default_scale(height), default_scale(width)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON has them."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a config of settings as JSON has them.
-
-        Raises
-        ------
-        ValueError
-            If a setting is not known.
-        """
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
-                raise ValueError(f"Unknown setting {name!r} of a Perceiver.{hint}")
-        return cls(**values)
-
     def differences(self, other: "PerceiverConfig") -> list[str]:
         """Report, setting by setting, how another config differs."""
-        mine, theirs = self.as_dict(), other.as_dict()
+        mine, theirs = self.model_dump(mode="json"), other.model_dump(mode="json")
         return [f"{k} is {mine[k]}, not {theirs[k]}" for k in mine if mine[k] != theirs[k]]
 
 
@@ -146,60 +120,25 @@ def perceiver_config(
     if preset not in PRESETS:
         hint = did_you_mean(preset, PRESETS)
         raise ValueError(f"Unknown preset {preset!r}; known: {', '.join(PRESETS)}.{hint}")
-    usual = ((8, 8), 1) if preset == "digits" else ((32, 32), 3)
-    size = usual[0] if image_size is None else image_size
-    return PerceiverConfig.from_dict(
-        {
-            **PRESETS[preset],
-            "image_size": (size, size) if isinstance(size, int) else size,
-            "channels": usual[1] if channels is None else channels,
-            **changes,
-        }
-    )
+    small, usual_channels = ((8, 8), 1) if preset == "digits" else ((32, 32), 3)
+    size = small if image_size is None else image_size
+    given = {
+        "image_size": (size, size) if isinstance(size, int) else size,
+        "channels": usual_channels if channels is None else channels,
+    }
+    return PerceiverConfig(**{**PRESETS[preset], **given, **changes})
 
 
 WEIGHTS = "model.safetensors"
-_KIND = "nearwise-perceiver-autoencoder"
-_VERSION = 1
+KIND, VERSION = "nearwise-perceiver-autoencoder", 1
 
 
-@dataclass(frozen=True)
-class FieldFile:
-    """A saved neural field, before its weights are read.
-
-    Attributes
-    ----------
-    folder : Path
-    config : PerceiverConfig
-    run : dict
-        As in `PerceiverAutoencoder`.
-    """
+class FieldFile(NamedTuple):
+    """A saved neural field before its weights are read: folder, sizes, and how it came about."""
 
     folder: Path
     config: PerceiverConfig
     run: dict[str, Any]
-
-
-def save_model(model: "PerceiverAutoencoder", folder: str | Path) -> None:
-    """Write a model; a process killed at any moment leaves the old or the new one.
-
-    Raises OSError if the folder cannot be written to. Raises ValueError if `model.run` is not JSON.
-    """
-    path = Path(folder)
-    try:
-        header = json.dumps(
-            {
-                "kind": _KIND,
-                "version": _VERSION,
-                "model": model.config.as_dict(),
-                "run": model.run,
-            },
-            indent=1,
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"model.run cannot be written as JSON: {error}.") from error
-    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    write_aside(path / WEIGHTS, save(weights, metadata={"nearwise": header}))
 
 
 def describe_model(folder: str | Path) -> FieldFile:
@@ -223,37 +162,41 @@ def describe_model(folder: str | Path) -> FieldFile:
         kind, version = header["kind"], header["version"]
     except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{file} is damaged, or not a model of nearwise ({error!r}).") from error
-    if kind != _KIND:
+    if kind != KIND:
         raise ValueError(f"{file} holds a {kind}, not a neural field.")
-    if version > _VERSION:
+    if version > VERSION:
         raise ValueError(
-            f"{file} has version {version} and this nearwise reads up to {_VERSION}. Upgrade "
+            f"{file} has version {version} and this nearwise reads up to {VERSION}. Upgrade "
             "nearwise: pip install -U nearwise."
         )
-    return FieldFile(path, PerceiverConfig.from_dict(header["model"]), dict(header["run"]))
+    return FieldFile(path, PerceiverConfig(**header["model"]), dict(header["run"]))
 
 
-def load_model(
-    make: "Callable[[PerceiverConfig], PerceiverAutoencoder]",
-    folder: str | Path,
-    *,
-    expected: PerceiverConfig | None = None,
-) -> "PerceiverAutoencoder":
-    """Read a model with its weights into what `make` builds.
+def find_models(folder: str | Path, wanted: Mapping[str, Any]) -> list[FieldFile]:
+    """Find the saved models below a folder whose `run` holds the wanted settings.
 
-    Raises ValueError if it cannot be read, differs from `expected` (the message says in what), or
-    weights are missing, strange or of another shape.
+    Names of files and folders play no role.
+
+    Parameters
+    ----------
+    folder : path
+        Searched with all folders in it; need not exist.
+    wanted : mapping
+        Entries that `run` must have, such as ``{"objective": "sparse", "seed": 0}``.
+
+    Returns
+    -------
+    found : list of FieldFile
+        Those with the most steps first, then by path. Damaged ones are left out.
     """
-    found = describe_model(folder)
-    if expected is not None and (differences := found.config.differences(expected)):
-        raise ValueError(
-            f"The model in {found.folder} is another one than asked for: "
-            f"{'; '.join(differences)}. Give its sizes, or name another folder."
-        )
-    model = make(found.config)
-    try:
-        model.load_state_dict(load_file(found.folder / WEIGHTS))
-    except RuntimeError as error:
-        raise ValueError(f"{found.folder / WEIGHTS} does not fit its sizes: {error}") from error
-    model.run = found.run
-    return model.eval()
+    found = []
+    # os.walk passes over what another process removes meanwhile
+    places = sorted(Path(directory) for directory, _, names in os.walk(folder) if WEIGHTS in names)
+    for directory in places:
+        try:
+            one = describe_model(directory)
+        except ValueError:
+            continue
+        if all(name in one.run and one.run[name] == value for name, value in wanted.items()):
+            found.append(one)
+    return sorted(found, key=lambda one: -int(one.run.get("step", 0)))

@@ -206,7 +206,6 @@ class Stage(nn.Module):
         table: Tensor,
         context_dim: int,
         former_dim: int | None,
-        *,
         cross_heads: int,
         self_heads: int,
         head_dim: int,

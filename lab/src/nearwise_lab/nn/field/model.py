@@ -1,12 +1,22 @@
 """Neural fields: an image read into tokens, and read out of them at any coordinate."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from nearwise_lab.nn.field.config import PerceiverConfig, load_model, perceiver_config, save_model
+from nearwise.safe_files import write_aside
+from nearwise_lab.nn.field.config import (
+    KIND,
+    VERSION,
+    WEIGHTS,
+    PerceiverConfig,
+    describe_model,
+    perceiver_config,
+)
 from nearwise_lab.nn.field.layers import (
     Decoder,
     GaussianFourierFeatures,
@@ -62,23 +72,15 @@ class PerceiverAutoencoder(nn.Module):
         self.config = config
         self.run: dict[str, Any] = {}
         self.token_dim, self.num_tokens = config.latent_dims[-1], config.num_latents
-        width = 2 * config.fourier_features
-        heads = {"cross_heads": config.cross_heads, "self_heads": config.self_heads}
+        width, dims = 2 * config.fourier_features, config.latent_dims
+        heads = (config.cross_heads, config.self_heads, config.head_dim)
         with torch.random.fork_rng(devices=[], enabled=random_state is not None):
             if random_state is not None:
                 torch.manual_seed(random_state)
             self.fourier = GaussianFourierFeatures(config.fourier_features, config.scales)
             self.stages = nn.ModuleList(
-                Stage(
-                    _table(config, dim),
-                    config.channels + width,
-                    former,
-                    head_dim=config.head_dim,
-                    **heads,
-                )
-                for former, dim in zip(
-                    (None, *config.latent_dims), config.latent_dims, strict=False
-                )
+                Stage(_table(config, dim), config.channels + width, former, *heads)
+                for former, dim in zip((None, *dims), dims, strict=False)
             )
             self.processor = nn.Sequential(
                 *(
@@ -195,15 +197,37 @@ class PerceiverAutoencoder(nn.Module):
         return self.decode(self.encode(x, context), coords)
 
     def save(self, folder: str | Path) -> None:
-        """Write weights, settings and `run` to a folder; see `save_model`."""
-        save_model(self, folder)
+        """Write weights, settings and `run`; a process killed meanwhile leaves the former model.
+
+        Raises OSError if the folder cannot be written to, ValueError if `run` is not JSON.
+        """
+        header = {
+            "kind": KIND,
+            "version": VERSION,
+            "model": self.config.model_dump(mode="json"),
+            "run": self.run,
+        }
+        try:
+            text = json.dumps(header, indent=1)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"model.run cannot be written as JSON: {error}.") from error
+        weights = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
+        write_aside(Path(folder) / WEIGHTS, save(weights, metadata={"nearwise": text}))
 
     @classmethod
-    def load(
-        cls, folder: str | Path, *, expected: PerceiverConfig | None = None
-    ) -> "PerceiverAutoencoder":
-        """Read a model that `save` wrote; see `load_model`."""
-        return load_model(lambda config: cls(config, random_state=0), folder, expected=expected)
+    def load(cls, folder: str | Path) -> "PerceiverAutoencoder":
+        """Read a model that `save` wrote, in eval mode.
+
+        Raises ValueError if it cannot be read, or weights are missing, strange or of another shape.
+        """
+        found = describe_model(folder)
+        model = cls(found.config, random_state=0)
+        try:
+            model.load_state_dict(load_file(found.folder / WEIGHTS))
+        except RuntimeError as error:
+            raise ValueError(f"{found.folder / WEIGHTS} does not fit its sizes: {error}") from error
+        model.run = found.run
+        return model.eval()
 
     def _points(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         """Values and Fourier features of the points of images."""

@@ -1,22 +1,19 @@
-"""Two views of an image: affine maps of coordinates, and images that follow them."""
+"""Two views of an image: maps of coordinates, images that follow them, and their dense contrast."""
 
 import math
 from typing import NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise_lab.nn.field.layers import coordinate_grid, sample_images
+from nearwise_lab.nn.field import coordinate_grid, sample_images
 
 
 class AffineWarp(NamedTuple):
     """Maps ``x -> matrix x + shift`` of (y, x) coordinates, one per image.
 
-    Attributes
-    ----------
-    matrix : Tensor of shape (B, 2, 2)
-        Invertible.
-    shift : Tensor of shape (B, 2)
+    `matrix` (B, 2, 2) is invertible; `shift` is (B, 2).
     """
 
     matrix: Tensor
@@ -32,13 +29,7 @@ class AffineWarp(NamedTuple):
 
     def origins(self, coords: Tensor) -> Tensor:
         """Where points (B, Q, 2) or (Q, 2) of the view come from: the inverse of `points`."""
-        return (coords - self.shift[:, None]) @ self.inverse().transpose(1, 2)
-
-    def inverse(self) -> Tensor:
-        """Inverse of each matrix, (B, 2, 2)."""
-        (a, b), (c, d) = (row.unbind(1) for row in self.matrix.unbind(1))
-        turned = torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1)
-        return turned / (a * d - b * c)[:, None, None]
+        return (coords - self.shift[:, None]) @ torch.linalg.inv(self.matrix).transpose(1, 2)
 
     def images(self, images: Tensor) -> Tensor:
         """Draw the views of images (B, C, H, W); outside the image its border goes on.
@@ -65,17 +56,13 @@ def random_warps(
     ----------
     n : int
     generator : torch.Generator
-        On the CPU.
+        On the CPU, as the maps.
     angle : float, default=12
         Largest turn in degrees, either way.
     smallest : float in (0, 1], default=0.85
         Smallest scale; the largest is 1.
     shift : float, default=0.1
         Largest move along each axis, half the image being 1.
-
-    Returns
-    -------
-    warps : AffineWarp of n maps, on the CPU
     """
     turn, scale, *moves = torch.rand(4, n, generator=generator)
     radians = (2 * turn - 1) * (angle * math.pi / 180)
@@ -83,3 +70,41 @@ def random_warps(
     cosine, sine = scale * radians.cos(), scale * radians.sin()
     rows = [torch.stack([cosine, -sine], 1), torch.stack([sine, cosine], 1)]
     return AffineWarp(torch.stack(rows, 1), (2 * torch.stack(moves, 1) - 1) * shift)
+
+
+def dense_info_nce(
+    anchors: Tensor,
+    candidates: Tensor,
+    places: Tensor,
+    others: Tensor,
+    *,
+    temperature: float = 0.1,
+    sigma: float = 0.08,
+) -> Tensor:
+    """Cross-entropy of finding the positions of a first view in a second one.
+
+    The target of an anchor is spread over the candidates by a Gaussian of their distance to where
+    the anchor comes to lie. Anchors that leave the view have no position there and do not count.
+
+    Parameters
+    ----------
+    anchors, candidates : Tensor of shape (B, A, D), (B, C, D)
+        Unit-length features of positions in the first and in the second view.
+    places, others : Tensor of shape (B, A, 2), (B, C, 2)
+        Where the anchors come to lie in the second view, and where the candidates lie, (y, x).
+    temperature : float, default=0.1
+        Positive divisor of the cosines.
+    sigma : float, default=0.08
+        Deviation of the target, half the image being 1.
+
+    Returns
+    -------
+    loss : scalar float32 Tensor
+        Mean over the anchors that stay inside; 0 where none does.
+    """
+    cosine = anchors.float() @ candidates.float().transpose(1, 2)
+    squared = (places[:, :, None] - others[:, None]).square().sum(-1)
+    targets = torch.softmax(squared.float() / (-2 * sigma**2), dim=-1)
+    losses = -(targets * F.log_softmax(cosine / temperature, dim=-1)).sum(-1)
+    inside = (places.abs() <= 1).all(-1)
+    return (losses * inside).sum() / inside.sum().clamp_min(1)

@@ -1,10 +1,11 @@
 """Coordinates and views: one convention, checked by what the pictures show."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
-from nearwise_lab.field_training.contrast import dense_info_nce, soft_targets_by_distance
-from nearwise_lab.field_training.warp import AffineWarp, random_warps
+from nearwise_lab.field_training.views import AffineWarp, dense_info_nce, random_warps
 from nearwise_lab.nn.field import coordinate_grid, sample_images
 
 
@@ -97,9 +98,10 @@ def test_the_loss_is_the_cross_entropy_written_out(generator):
     assert loss.item() == pytest.approx(total / count, abs=1e-5)
 
 
-def test_targets_sum_to_one_even_far_from_every_candidate():
-    weights = soft_targets_by_distance(torch.full((1, 1, 2), 0.9), -torch.ones(1, 4, 2), 0.01)
-    assert weights.sum().item() == pytest.approx(1)
+def test_an_anchor_far_from_every_candidate_has_a_target_that_sums_to_one():
+    features, others = torch.ones(1, 4, 1), -torch.ones(1, 4, 2)
+    loss = dense_info_nce(features[:, :1], features, -0.9 * others[:, :1], others, sigma=0.01)
+    assert loss.item() == pytest.approx(math.log(4))
 
 
 def test_a_view_that_no_anchor_stays_in_gives_no_loss():

@@ -49,10 +49,7 @@ class LegacyConvNNAttention(ConvNNAttention):
                 raise ValueError("With legacy_layout=True the batch shares candidates: shape (C,).")
             return candidates.to(device)
         if sampling.kind == "random":
-            generator = sampling.generator
-            place = device if generator is None else generator.device
-            drawn = torch.randperm(n_tokens, generator=generator, device=place)
-            return drawn[: sampling.num_samples].to(device)
+            return torch.randperm(n_tokens, device=device)[: sampling.num_samples]
         if sampling.kind == "line" and sampling.num_samples > 0:
             last = n_tokens - sampling.padding - 1
             return torch.linspace(

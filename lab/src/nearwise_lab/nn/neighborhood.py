@@ -97,7 +97,7 @@ class NeighborhoodAttention1D(TokenAttention):
         near = torch.ones(1, 1, dtype=torch.bool, device=device)
         for axis, length in enumerate(self._grid(n_tokens - n_prefix) if n_tokens else (0,)):
             sizes = (getattr(self, name)[axis] for name in _SIZES)
-            along = neighbors_along(length, *sizes, device)
+            along = neighbors_along(length, device, *sizes)
             # Tokens at the same place of one axis and of the other.
             both = near[:, None, :, None] & along[:, None]
             near = both.flatten(2).flatten(0, 1)
@@ -160,7 +160,7 @@ class NeighborhoodAttention2D(NeighborhoodAttention1D):
 
 
 def neighbors_along(
-    length: int, kernel: int, stride: int, dilation: int, causal: bool, device: torch.device
+    length: int, device: torch.device, kernel: int, stride: int, dilation: int, causal: bool
 ) -> Tensor:
     """Which tokens attend to which along one axis, (length, length).
 

@@ -47,14 +47,9 @@ def load_reference_layer(
     --------
     >>> import torch
     >>> weights = {f"W_{x}.weight": torch.eye(8) for x in "qkvo"}
-    >>> load_reference_layer("MultiHeadAttention", {"d_hidden": 8, "num_heads": 2}, weights)
-    MultiHeadAttention(
-      (qkv): Linear(in_features=8, out_features=24, bias=False)
-      (q_norm): Identity()
-      (k_norm): Identity()
-      (proj): Linear(in_features=8, out_features=8, bias=False)
-      (proj_drop): Dropout(p=0.0, inplace=False)
-    )
+    >>> layer = load_reference_layer("MultiHeadAttention", {"d_hidden": 8, "num_heads": 2}, weights)
+    >>> layer(torch.ones(1, 3, 8)).shape
+    torch.Size([1, 3, 8])
     """
     state = {key: torch.as_tensor(value) for key, value in state_dict.items()}
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten: draw for free

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
-from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.dense import KvtAttention, MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.legacy import (
     LegacyBranchingAttention,
     LegacyBranchingConv,
@@ -92,7 +91,7 @@ def _convnn_options(a: Arguments, legacy_layout: bool) -> Arguments:
         "sampling": "line" if is_spatial else a["sampling_type"],
         "num_samples": int(a["num_samples"]),
         "sample_padding": int(a["sample_padding"]) if is_spatial else 0,
-        "coordinates": "1d" if a["coordinate_encoding"] else "none",
+        "coordinates": a["coordinate_encoding"],
         "sample_in_eval": legacy_layout,
         "proj_bias": False,
     }

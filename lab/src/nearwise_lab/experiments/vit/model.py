@@ -42,10 +42,6 @@ LAYER_SETTINGS: dict[str, dict[str, str]] = {
     "SparseAttention": {"mode": "sparse_mode", "context": "sparse_context_window"},
     "TokenConvolution": {"kernel_size": "kernel_size"},
 }
-_VALUES: dict[str, dict[Any, str]] = {
-    "softmax_topk_val": {True: "softmax", False: "raw"},
-    "coordinate_encoding": {True: "1d", False: "none"},
-}
 _OF_MODEL = {
     "pooling", "num_registers", "positions", "patch_norm", "final_norm", "init", "drop_path",
 }  # fmt: skip
@@ -114,7 +110,9 @@ def rebuilt(
 def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
     """Options of the attention layer, by its own names, from the published ones."""
     s, name = settings, settings.layer_name
-    given = {ours: _value(s, theirs) for ours, theirs in LAYER_SETTINGS.get(name, {}).items()}
+    given = {ours: getattr(s, theirs) for ours, theirs in LAYER_SETTINGS.get(name, {}).items()}
+    if "weighting" in given:
+        given["weighting"] = "softmax" if s.softmax_topk_val else "raw"
     if name == "TokenConvolution":  # its projections have biases in any case
         return {**given, "proj_drop": s.attention_dropout}
     given["proj_bias"] = s.proj_bias
@@ -129,11 +127,6 @@ def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
     elif _is_local(s):
         given["num_prefix_tokens"] = n_prefix
     return given
-
-
-def _value(settings: VitSettings, name: str) -> Any:
-    value = getattr(settings, name)
-    return _VALUES.get(name, {}).get(value, value)
 
 
 def _prefix(settings: VitSettings) -> int:

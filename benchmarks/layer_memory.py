@@ -10,15 +10,13 @@ Each number comes from a process of its own, by the kernel's high-water mark.
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+import math
 from pathlib import Path
 from typing import Any
 
 from nearwise_lab.experiments.token_layers import (
     LayerShape,
-    growth,
     layer_choices,
-    memory_curve,
     peak_memory,
     pick_layers,
 )
@@ -27,6 +25,28 @@ from nearwise.conditions import command_line, hardware, versions
 
 HERE = Path(__file__).parent
 BAR_MIB, BAR_POWER = 60.0, 1.2
+
+
+def measure_point(choice: Any, shape: LayerShape, device: str) -> dict[str, Any]:
+    """Peak memory of forward and backward; None, with the reason, where it was not measured."""
+    point: dict[str, Any] = {"layer": choice.name, "tokens": shape.tokens, "mib": None, "note": ""}
+    try:
+        peak = peak_memory(choice, shape, ("forward_backward",), device=device)
+    except RuntimeError as error:
+        return {**point, "note": str(error)}
+    return {**point, "mib": peak["forward_backward"]}
+
+
+def growth(curve: list[dict[str, Any]], name: str) -> float | None:
+    """Power of N with which a layer's memory grows, between the two largest numbers of tokens.
+
+    None with fewer than two points above 0.
+    """
+    own = sorted((p["tokens"], p["mib"]) for p in curve if p["layer"] == name and p["mib"])
+    if len(own) < 2:
+        return None
+    (n0, m0), (n1, m1) = own[-2:]
+    return math.log(m1 / m0) / math.log(n1 / n0)
 
 
 def main() -> None:
@@ -40,37 +60,32 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "layer_memory.json")
     args = parser.parse_args()
-    place: Any = {"device": args.device}
-    memory = {
-        choice.name: peak_memory(choice, LayerShape(2, 1024, dtype=args.dtype), **place)
-        for choice in told(layer_choices(1024, args.neighbors))
-    }
-    lengths = list(map(int, args.tokens.split(",")))
-    known = layer_choices(min(lengths), args.neighbors)
+    memory = {}
+    for choice in layer_choices(1024, args.neighbors):
+        shape = LayerShape(2, 1024, dtype=args.dtype)
+        memory[choice.name] = peak_memory(choice, shape, device=args.device)
+        print(f"{choice.name} at N=1024: {memory[choice.name]}", flush=True)
+    lengths = sorted(map(int, args.tokens.split(",")))
+    known = layer_choices(lengths[0], args.neighbors)
     chosen = pick_layers(known, ("KNNAttention", "KNNAttention plain"))
-    alone = LayerShape(1, 1, dtype=args.dtype)
-    points = memory_curve(chosen, lengths, shape=alone, points=told, **place)
-    powers = {name: growth(points, name) for name in dict.fromkeys(p.name for p in points)}
+    points = []
+    for n in lengths:
+        for choice in chosen:
+            shape = LayerShape(1, n, dtype=args.dtype)
+            points.append(measure_point(choice, shape, args.device))
+            print(points[-1], flush=True)
+    powers = {choice.name: growth(points, choice.name) for choice in chosen}
     ours = memory["KNNAttention"]["forward_backward"]
     print(f"KNNAttention at N=1024: {ours:.1f} MiB (bar {BAR_MIB}); grows as N^{powers}")
     results: dict[str, Any] = {
         "at_1024": {"bar_mib": BAR_MIB, "layers": memory},
-        "curve": [
-            {"layer": p.name, "tokens": p.tokens, "mib": p.mib, "note": p.note} for p in points
-        ],
+        "curve": points,
         "power_of_n": powers,
         "bar_power": BAR_POWER,
     }
     conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    settings = {"neighbors": args.neighbors, "dtype": args.dtype, "width": alone.dim, "heads": 3}
+    settings = {"neighbors": args.neighbors, "dtype": args.dtype, "width": 192, "heads": 3}
     args.out.write_text(json.dumps(conditions | settings | {"results": results}, indent=1) + "\n")
-
-
-def told(steps: Sequence[Any]) -> Iterator[Any]:
-    """Say how far it is."""
-    for i, step in enumerate(steps, 1):
-        print(f"{i} of {len(steps)}", flush=True)
-        yield step
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ always follows the same one; medians over the repeats, with the middle half of t
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def compare(shape: LayerShape, choices: list[LayerChoice], repeats: int) -> dict
     times = time_layers(choices, shape, repeats=repeats)
     found: dict[str, Any] = {}
     for name, own in times.items():
-        found[name] = {short: asdict(own[what]) for short, what in PASSES.items()}
+        found[name] = {short: own[what]._asdict() for short, what in PASSES.items()}
         found[name]["ratio"] = {
             what: own[what].median_ms / times["dense"][what].median_ms for what in own
         }

@@ -45,23 +45,30 @@ def test_published_flags_have_their_defaults():
     ],
 )
 def test_underscores_dashes_and_truth_values_are_understood(given, expected):
-    assert usual_arguments(given, SWITCHES, {}) == expected
+    assert usual_arguments(given, SWITCHES) == expected
 
 
 def test_a_switch_takes_no_other_value():
     with pytest.raises(ValueError, match="'maybe' is neither True nor False"):
-        usual_arguments(["--augment=maybe"], SWITCHES, {})
+        usual_arguments(["--augment=maybe"], SWITCHES)
     with pytest.raises(ValueError, match="--augment is on or off; 'maybe' is neither"):
-        usual_arguments(["--augment", "maybe"], SWITCHES, {})
+        usual_arguments(["--augment", "maybe"], SWITCHES)
 
 
 def test_all_names_that_never_existed_are_told_at_once():
-    given = ["--d_hidden", "8", "--old_name", "1", "--older-name=2", "--old-name", "3"]
-    renamed = {"old_name": "new_name", "older_name": "newer_name"}
+    names = ("similarity_type", "aggregation_type")
+    given = [
+        "--d_hidden",
+        "8",
+        "--similarity_type",
+        "1",
+        "--aggregation-type=2",
+        "--similarity-type",
+    ]
     with pytest.raises(ValueError) as told:
-        usual_arguments(given, SWITCHES, renamed)
-    assert str(told.value) == (
-        "There is no --old_name: it is --new_name. There is no --older_name: it is --newer_name."
+        usual_arguments(given, SWITCHES)
+    assert str(told.value) == " ".join(
+        f"There is no --{name}: it is --{NEVER_EXISTED[name]}." for name in names
     )
 
 

@@ -8,15 +8,11 @@ from nearwise_lab.experiments.token_layers import (
     BASELINE,
     LayerChoice,
     LayerShape,
-    MemoryPoint,
-    growth,
     layer_choices,
-    memory_curve,
     peak_memory,
     pick_layers,
     time_layers,
 )
-from nearwise_lab.experiments.token_layers import memory as memory_module
 from nearwise_lab.nn.layers import TOKEN_LAYERS
 
 
@@ -31,7 +27,6 @@ def test_every_layer_is_there_and_runs(n_tokens):
     for choice in choices:
         with choice.running():
             assert choice.make(shape)(shape.draw()).shape == (2, n_tokens, 24)
-        assert LayerChoice(**choice.as_dict()) == choice
 
 
 def test_layers_are_picked_by_name_beside_the_baseline():
@@ -89,26 +84,22 @@ def test_the_memory_of_a_layer_that_fails_is_an_error(monkeypatch):
         peak_memory(choice, shape)
 
 
-def test_a_curve_goes_on_where_points_fail(monkeypatch):
+def test_the_curve_of_the_benchmark_notes_failures_and_ends_in_its_power(
+    load_benchmark, monkeypatch
+):
+    benchmark = load_benchmark("layer_memory")
+
     def peak(choice, shape, passes, device):
         if shape.tokens == 64:
             raise RuntimeError("no memory")
-        return {"forward_backward": 2.0 * shape.tokens}
+        return {"forward_backward": shape.tokens**2 / 16}
 
-    monkeypatch.setattr(memory_module, "peak_memory", peak)
-    choices = pick_layers(layer_choices(32, 5), ("KNNAttention", "KNNAttention plain"))
-    curve = memory_curve(choices, (1024, 32, 64), shape=LayerShape(1, 1, 24, 3))
-    found = {(point.name, point.tokens): point for point in curve}
-    assert found["KNNAttention", 32].mib == 64
-    assert found["KNNAttention", 64] == MemoryPoint("KNNAttention", 64, None, "no memory")
-    assert found["KNNAttention", 1024].mib == found["KNNAttention plain", 1024].mib == 2048
-
-
-def test_growth_is_the_power_at_the_end():
-    curve = [MemoryPoint("a", n, float(n**2)) for n in (4, 8, 16)]
-    curve += [MemoryPoint("b", 4, 1.0), MemoryPoint("b", 8, None)]
-    assert growth(curve, "a") == pytest.approx(2)
-    assert growth(curve, "b") is None
+    monkeypatch.setattr(benchmark, "peak_memory", peak)
+    choice = LayerChoice("a", "KNNAttention")
+    curve = [benchmark.measure_point(choice, LayerShape(1, n), "cpu") for n in (16, 64, 8, 4)]
+    assert curve[1] == {"layer": "a", "tokens": 64, "mib": None, "note": "no memory"}
+    assert benchmark.growth(curve, "a") == pytest.approx(2)
+    assert benchmark.growth(curve[:2], "a") is None
 
 
 def test_bad_shapes_are_refused():

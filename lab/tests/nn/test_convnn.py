@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from nearwise_lab.nn.convnn import ConvNNAttention, SlotConvolution
-from nearwise_lab.nn.dense import MultiHeadAttention
-from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.dense import KvtAttention, MultiHeadAttention
 
 from lab.tests.reference.token_layers import convnn as slow
 from nearwise.nn import KNNAttention, Sampling
@@ -29,19 +28,13 @@ def make(heads=3, **options):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 @pytest.mark.parametrize("weighting", ["softmax", "raw"])
-@pytest.mark.parametrize("self_score", ["all", 1.0, None])
-def test_it_equals_the_loops(metric, convolution, weighting, self_score):
-    options = {"metric": metric, "convolution": convolution, "weighting": weighting}
+@pytest.mark.parametrize("candidates", [None, [1, 4, 5, 8, 10]], ids=["all", "some"])
+def test_it_equals_the_loops(metric, convolution, weighting, candidates):
+    layer = make(metric=metric, convolution=convolution, weighting=weighting)
     x = tokens(n_tokens=11, dtype=torch.float64)
-    if self_score == "all":
-        layer, candidates = make(**options), None
-        torch.testing.assert_close(layer(x), slow(layer, x), **CLOSE)
-        return
-    layer, candidates = make(**options, self_score=self_score), torch.tensor([1, 4, 5, 8, 10])
-    if metric == "euclidean" and weighting == "raw" and self_score is None:
-        layer.self_score = 0.5  # one over a distance of nearly nothing says nothing
-    expected = slow(layer, x, candidates.tolist())
-    torch.testing.assert_close(layer(x, candidates=candidates), expected, **CLOSE)
+    expected = slow(layer, x, candidates)
+    given = None if candidates is None else torch.tensor(candidates)
+    torch.testing.assert_close(layer(x, candidates=given), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -49,7 +42,7 @@ def test_one_slot_is_the_token_itself_where_candidates_are_sampled(metric):
     x = tokens(dtype=torch.float64)
     layer = make(n_neighbors=1, metric=metric, sampling="line", num_samples=5)
     torch.testing.assert_close(layer(x), slow(layer, x, [0, 4]), **CLOSE)
-    raw = make(n_neighbors=1, metric=metric, weighting="raw", self_score=2.0)
+    raw = make(n_neighbors=1, metric=metric, weighting="raw")
     candidates = torch.arange(5)
     torch.testing.assert_close(raw(x, candidates=candidates), slow(raw, x, range(5)), **CLOSE)
 
@@ -69,55 +62,24 @@ def test_a_convolution_of_ones_is_kvt(n_neighbors):
     torch.testing.assert_close(layer(tokens()), kvt(tokens()), **CLOSE)
 
 
-def neighbors_by_position(coordinates, n_neighbors, dim=6, **options):
-    """A layer whose similarity sees the coordinates alone."""
-    torch.manual_seed(3)
+def test_neighbors_by_position_on_a_line_are_a_convolution():
+    n_tokens, dim = 17, 6  # steps of 1/8: distances tie exactly
     layer = ConvNNAttention(
-        dim,
-        1,
-        n_neighbors=n_neighbors,
-        metric="euclidean",
-        convolution="standard",
-        coordinates=coordinates,
+        dim, 1, n_neighbors=3, metric="euclidean", convolution="standard", coordinates=True,
         proj_bias=False,
-        **options,
-    ).double()
-    with torch.no_grad():
+    ).double()  # fmt: skip
+    with torch.no_grad():  # similarity sees the coordinates alone, and values have none
         layer.qkv.weight[: 2 * dim] = 0
         layer.qkv.weight[2 * dim :] = torch.eye(dim)
         layer.proj.weight.copy_(torch.eye(dim))
-        layer.conv.weight[:, dim:] = 0  # the coordinates of the values
-    return layer
-
-
-def test_neighbors_by_position_on_a_line_are_a_convolution():
-    n_tokens = 17  # steps of 1/8: distances tie exactly
-    layer = neighbors_by_position("1d", 3)
-    x = tokens(n_tokens=n_tokens, dim=6, dtype=torch.float64)
+        layer.conv.weight[:, dim:] = 0
+    x = tokens(n_tokens=n_tokens, dim=dim, dtype=torch.float64)
     # Itself first, then the two beside it: the lower index before the higher.
     shares = torch.softmax(-torch.tensor([0.0, 1, 1]).double() * 2 / (n_tokens - 1), dim=0)
-    weight = layer.conv.weight[:, :6] * shares
-    kernel = weight[..., [1, 0, 2]]
-    convolved = F.conv1d(x.transpose(1, 2), kernel).transpose(1, 2)
+    weight = layer.conv.weight[:, :dim] * shares
+    convolved = F.conv1d(x.transpose(1, 2), weight[..., [1, 0, 2]]).transpose(1, 2)
     inner = slice(1, -1)  # at the ends the nearest three are others
-    found = layer(x)
-    torch.testing.assert_close(found[:, inner], convolved, **CLOSE)
-
-
-def test_neighbors_by_position_on_a_grid_are_a_convolution():
-    side = 9  # steps of 1/4: distances tie exactly
-    layer = neighbors_by_position("2d", 9)
-    x = tokens(n_tokens=side * side, dim=6, dtype=torch.float64)
-    steps = [(r, c) for r in (-1, 0, 1) for c in (-1, 0, 1)]
-    ranked = sorted(steps, key=lambda s: (s[0] ** 2 + s[1] ** 2, s))
-    lengths = torch.tensor([(r * r + c * c) ** 0.5 for r, c in ranked]).double()
-    shares = torch.softmax(-lengths * 2 / (side - 1), dim=0)
-    weight = layer.conv.weight[:, :6] * shares
-    kernel = torch.stack([weight[..., ranked.index(step)] for step in steps], dim=-1)
-    image = x.transpose(1, 2).unflatten(2, (side, side))
-    convolved = F.conv2d(image, kernel.unflatten(2, (3, 3)))
-    found = layer(x).transpose(1, 2).unflatten(2, (side, side))
-    torch.testing.assert_close(found[..., 1:-1, 1:-1], convolved, **CLOSE)
+    torch.testing.assert_close(layer(x)[:, inner], convolved, **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["all", "random", "line", "grid"])
@@ -180,10 +142,10 @@ def test_random_sampling_compiles_into_one_graph():
 def test_a_token_is_never_its_own_neighbor_twice():
     layer = ConvNNAttention(24, 1, n_neighbors=5, sampling="line", num_samples=6)
     query, key, _ = layer._split(layer.qkv(tokens()))
-    ranked = layer._rank(query, key, Masks())
+    indices, _ = layer._rank(query, key, Masks())
     own = torch.arange(17).expand(2, 1, -1)
-    assert torch.equal(ranked.indices[..., 0].long(), own)
-    assert (ranked.indices[..., 1:] != own[..., None]).all()
+    assert torch.equal(indices[..., 0].long(), own)
+    assert (indices[..., 1:] != own[..., None]).all()
 
 
 def test_the_null_neighbor_takes_weight_where_it_scores_high():
@@ -263,7 +225,6 @@ def test_mistakes_are_named():
     wrong = [
         (lambda: ConvNNAttention(24, 3, metric="l3"), "metric='l3' is not one of"),
         (lambda: ConvNNAttention(24, 3, weighting="mean"), "weighting='mean' is not one of"),
-        (lambda: ConvNNAttention(24, 3, coordinates="3d"), "coordinates='3d' is not one of"),
         (lambda: ConvNNAttention(24, 3, convolution="wide"), "convolution='wide' is not one of"),
         (lambda: ConvNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be an integer"),
         (lambda: KNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be an integer"),

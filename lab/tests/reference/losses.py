@@ -3,8 +3,8 @@
 import math
 
 
-def slow_contrastive(keys, labels, temperature, margin=None):
-    """Supervised contrastive loss, or its margin form floored at 0, pair by pair."""
+def slow_contrastive(keys, labels, temperature):
+    """Supervised contrastive loss, pair by pair."""
     rows = []
     for i in range(len(keys)):
         similarity = {
@@ -17,8 +17,6 @@ def slow_contrastive(keys, labels, temperature, margin=None):
         }
         log_total = math.log(sum(math.exp(s) for s in similarity.values()))
         pairs = [log_total - s for j, s in similarity.items() if labels[j] == labels[i]]
-        if margin is not None:
-            pairs = [max(0.0, pair - margin) for pair in pairs]
         if pairs:
             rows.append(sum(pairs) / len(pairs))
     return sum(rows) / len(rows) if rows else 0.0

@@ -11,10 +11,10 @@ BETWEEN = {
 }
 
 
-def ranked_neighbors(query, key, n_neighbors, similarity, candidates=None, self_score=None):
+def ranked_neighbors(query, key, n_neighbors, similarity, candidates=None):
     """Neighbors of every token of one head, best first: lists of (position, similarity).
 
-    With candidates a token itself comes first, with `self_score` (None: its own similarity).
+    With candidates a token itself comes first, with a similarity or distance of 1.
     """
     between, sign = BETWEEN[similarity], -1 if similarity == "euclidean" else 1
     result = []
@@ -25,8 +25,7 @@ def ranked_neighbors(query, key, n_neighbors, similarity, candidates=None, self_
         if candidates is None:
             result.append(pairs[:n_neighbors])
         else:
-            own = between(query[i], key[i]) if self_score is None else self_score
-            result.append([(i, own), *pairs[: n_neighbors - 1]])
+            result.append([(i, 1.0), *pairs[: n_neighbors - 1]])
     return result
 
 
@@ -49,9 +48,7 @@ def convnn(layer, x, candidates=None):
     for b in range(batch):
         for h in range(layer.num_heads):
             query, key, value = parts[b, :, :, h].unbind(1)
-            all_ranked = ranked_neighbors(
-                query, key, layer.n_neighbors, layer.metric, candidates, layer.self_score
-            )
+            all_ranked = ranked_neighbors(query, key, layer.n_neighbors, layer.metric, candidates)
             for i, ranked in enumerate(all_ranked):
                 factors = slot_factors([s for _, s in ranked], layer.metric, layer.weighting)
                 for slot, (j, _) in enumerate(ranked):

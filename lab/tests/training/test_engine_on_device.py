@@ -9,17 +9,17 @@ import sys
 import torch
 from nearwise_lab.nn import VisionTransformer
 from nearwise_lab.training.runs import RunConfig, RunLoss
-from nearwise_lab.training.augment import FullAugmentation
 from nearwise.training import train_epochs
-from nearwise_lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages
-from nearwise_lab.experiments.vit.image_rows import ImageTensor
+from nearwise_lab.experiments.vit.data import ImageTensor
+from nearwise_lab.experiments.vit.learner import SupervisedImages
+from nearwise_lab.experiments.vit.settings import VitSettings
+from nearwise_lab.nn.pixel_scale import PixelScale
 from tests.reference.strict_device import NAME, strict_device
 
 pixels = torch.randint(256, (48, 3, 8, 8), generator=torch.Generator().manual_seed(0))
 images = ImageTensor(pixels.to(torch.uint8), torch.arange(48) % 4)
-recipe = Recipe(
-    augment=FullAugmentation(crop_padding=1, flip=True, cutout=2, rotation=10, color_jitter=0.1),
-    mixup_alpha=0.4, label_smoothing=0.1,
+settings = VitSettings(
+    augment=True, cutout=2, rotation=10, color_jitter=0.1, mixup=0.4, label_smoothing=0.1
 )
 
 def flow(device, folder):
@@ -28,7 +28,7 @@ def flow(device, folder):
         layer="MultiHeadAttention", random_state=0,
     )
     rows = images.to(torch.device(device))
-    parts = SupervisedImages(model, rows, PixelScale((0.5,) * 3, (0.3,) * 3, 16), 4, recipe)
+    parts = SupervisedImages(model, rows, PixelScale((0.5,) * 3, (0.3,) * 3, 16), 4, settings)
     def go(epochs):
         config = RunConfig(epochs=3, batch_size=20, ema_decay=0.5, schedule="plateau")
         def stop(record):

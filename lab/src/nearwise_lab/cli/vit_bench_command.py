@@ -71,8 +71,12 @@ def bench(
         time_layers,
     )
 
-    lengths, place = _numbers("--tokens", tokens), str(choose_device(device))
-    names, threads = split_list(layers), _positive("--threads", threads)
+    parts, place = split_list(tokens), str(choose_device(device))
+    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"--tokens {tokens!r} must be positive numbers, such as 197,1024.")
+    if threads < 1:
+        raise ValueError(f"--threads {threads} must be at least 1.")
+    lengths, names = dict.fromkeys(map(int, parts)), split_list(layers)
     chosen = {n: pick_layers(layer_choices(n, neighbors), names) for n in lengths}
     if place == "cpu":
         torch.set_num_threads(threads)
@@ -118,16 +122,3 @@ def _table(
             cells += [f"{spread.median_ms:.2f} ± {half:.2f}", f"{ratio:.2f}"]
         table.add_row(name, *cells, *(f"{mib:.1f}" for mib in peaks.get(name, {}).values()))
     return table
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    parts = split_list(text)
-    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"{option} {text!r} must be positive numbers, such as 197,1024.")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def _positive(option: str, number: int) -> int:
-    if number < 1:
-        raise ValueError(f"{option} {number} must be at least 1.")
-    return number

@@ -1,5 +1,6 @@
 """``nearwise vit``: vision transformers whose tokens attend to their nearest tokens."""
 
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -8,6 +9,8 @@ from typer.core import TyperGroup
 from nearwise.cli.console import flowing
 from nearwise_lab.cli.needs import lab_command
 from nearwise_lab.cli.vit_bench_command import bench
+
+_MADE = ("train", "summary")
 
 
 class VitGroup(TyperGroup):
@@ -19,27 +22,16 @@ class VitGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name the commands."""
-        return ["train", "summary", *super().list_commands(ctx)]
+        return [*_MADE, *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; None where there is none of that name."""
-        if cmd_name == "summary":
-            return _summary()
-        return _train() if cmd_name == "train" else super().get_command(ctx, cmd_name)
+        return _made(cmd_name) if cmd_name in _MADE else super().get_command(ctx, cmd_name)
 
 
 @lab_command
-def _summary() -> Any:
-    from nearwise_lab.cli.vit_summary_command import summary_command
-
-    return summary_command()
-
-
-@lab_command
-def _train() -> Any:
-    from nearwise_lab.cli.vit_train_command import train_command
-
-    return train_command()
+def _made(name: str) -> Any:
+    return import_module(f"nearwise_lab.cli.vit_{name}_command").command()
 
 
 vit = typer.Typer(

@@ -1,66 +1,58 @@
 """Options made from settings: one for each, by its name, with underscores or dashes."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperOption
 
 from nearwise.cli.console import reported
+from nearwise.training.settings import plain_message
+from nearwise_lab.experiments.study.settings import read_config
+from nearwise_lab.experiments.vit.settings import NEVER_EXISTED, VitSettings
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+Run = Callable[[dict[str, Any], set[str], bool], None]
 
 
 class SettingsCommand(TyperCommand):
     """A command whose options may be written as scripts for argparse write them.
 
     ``--d_hidden`` is ``--d-hidden``; a switch may be followed by True or False; a name that never
-    existed, in `renamed`, gets an error with the right one.
+    existed gets an error with the right one.
     """
-
-    renamed: Mapping[str, str] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments after writing them the usual way."""
-        try:
-            written = usual_arguments(args, self._switches(), self.renamed)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), ctx=ctx) from None
-        return super().parse_args(ctx, written)
-
-    def _switches(self) -> set[str]:
-        return {
+        switches = {
             name
             for parameter in self.params
             if isinstance(parameter, TyperOption) and parameter.is_flag
             for name in (*parameter.opts, *parameter.secondary_opts)
         }
+        try:
+            written = usual_arguments(args, switches)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), ctx=ctx) from None
+        return super().parse_args(ctx, written)
 
 
-def usual_arguments(
-    arguments: list[str], switches: set[str], renamed: Mapping[str, str]
-) -> list[str]:
-    """Write arguments with dashes, and switches without a value.
-
-    Parameters
-    ----------
-    arguments : list of str
-    switches : set of str
-        Options without a value, such as "--augment" and "--no-augment".
-    renamed : mapping of str to str
-        Names that never existed, and the right ones.
+def usual_arguments(arguments: list[str], switches: set[str]) -> list[str]:
+    """Write arguments with dashes, and `switches`, such as "--augment", without a value.
 
     Raises
     ------
     ValueError
         If a name never existed, or a switch is given a value that is neither true nor false.
     """
-    if unknown := _renamed(arguments, renamed):
-        raise ValueError(" ".join(f"There is no --{x}: it is --{renamed[x]}." for x in unknown))
+    names = (x[2:].partition("=")[0].replace("-", "_") for x in arguments if x[:2] == "--")
+    if unknown := [name for name in dict.fromkeys(names) if name in NEVER_EXISTED]:
+        told = (f"There is no --{name}: it is --{NEVER_EXISTED[name]}." for name in unknown)
+        raise ValueError(" ".join(told))
     written: list[str] = []
     left = list(arguments)
     while left:
@@ -79,75 +71,41 @@ def usual_arguments(
             equals, value = "=", left.pop(0)
         if equals and value.lower() not in _TRUTH:
             raise ValueError(f"{name} is on or off; {value!r} is neither True nor False.")
-        off = bool(equals) and not _TRUTH[value.lower()]
-        written.append(_opposite(name) if off else name)
+        if equals and not _TRUTH[value.lower()]:
+            name = "--" + name[5:] if name.startswith("--no-") else "--no-" + name[2:]
+        written.append(name)
     return written
 
 
-def _renamed(arguments: list[str], renamed: Mapping[str, str]) -> list[str]:
-    """Names among the arguments that never existed, each once."""
-    options = (x[2:].partition("=")[0].replace("-", "_") for x in arguments if x[:2] == "--")
-    return [name for name in dict.fromkeys(options) if name in renamed]
+def checked(values: dict[str, Any], command: str) -> VitSettings:
+    """Make settings; the error of wrong ones names the command's help."""
+    try:
+        return VitSettings(**values)
+    except ValidationError as error:
+        message = plain_message(error).rstrip(".")
+        raise ValueError(f"{message}. See nearwise vit {command} --help.") from None
 
 
-def _opposite(name: str) -> str:
-    return "--" + name[5:] if name.startswith("--no-") else "--no-" + name[2:]
-
-
-Run = Callable[[dict[str, Any], set[str], bool], None]
-
-
-def settings_command(
-    name: str, run: Run, settings: type[BaseModel], *, text: str, wrong: Mapping[str, str]
-) -> Any:
+def settings_command(name: str, run: Run, settings: type[BaseModel], help_text: str) -> Any:
     """Make a command with an option for every setting.
 
     Parameters
     ----------
     name : str
-    run, settings
-        As in `command_of`.
-    text : str
-        Its help.
-    wrong : mapping of str to str
-        Names that never existed, and the right ones.
-    """
-
-    class Command(SettingsCommand):
-        renamed = wrong
-
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.command(name, cls=Command, help=text)(command_of(run, settings))
-    return typer.main.get_command(app)
-
-
-def command_of(run: Run, settings: type[BaseModel]) -> Callable[..., None]:
-    """Make a function for typer with an option for every setting.
-
-    Parameters
-    ----------
     run : callable
         ``run(values, given, quiet)``: settings that were given or read from a file, the names of
         those, and whether to show no progress. Its errors are reported, as those of the file are.
     settings : pydantic model
         Fields have a description and, as extra, their panel of the help.
+    help_text : str
     """
 
     @reported
     def command(ctx: typer.Context, config: Path | None, quiet: bool, **options: Any) -> None:
-        values: dict[str, Any] = {}
-        if config is not None:
-            from nearwise_lab.experiments.study.settings import read_config
-
-            values = read_config(config)
-        for name, value in options.items():
-            if getattr(ctx.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT":
-                values[name] = value
+        values: dict[str, Any] = {} if config is None else read_config(config)
+        for option, value in options.items():
+            if getattr(ctx.get_parameter_source(option), "name", "DEFAULT") != "DEFAULT":
+                values[option] = value
         run(values, set(values), quiet)
 
     config = typer.Option("--config", metavar="FILE.yaml", help="Settings; options override them.")
@@ -160,7 +118,14 @@ def command_of(run: Run, settings: type[BaseModel]) -> Callable[..., None]:
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(name, cls=SettingsCommand, help=help_text)(command)
+    return typer.main.get_command(app)
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -1,27 +1,23 @@
 """``nearwise vit train``: a vision transformer with any attention layer, by the published flags."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich.progress
 import typer
-from pydantic import ValidationError
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 from nearwise.cli.console import INTERRUPTED, say, show, steps
 from nearwise.cli.outputs import check_folder
 from nearwise.progress_bar import ProgressBar
-from nearwise.training.settings import plain_message
 from nearwise_lab.cli.settings_text import paths_among
-from nearwise_lab.cli.vit_flags import settings_command
-from nearwise_lab.experiments.vit.settings import NEVER_EXISTED, VitSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearwise_lab.experiments.vit import VitRun
+from nearwise_lab.cli.vit_flags import checked, settings_command
+from nearwise_lab.experiments.vit.outputs import epoch_line
+from nearwise_lab.experiments.vit.settings import VitSettings
 
 HELP = """Train a vision transformer whose tokens attend by any layer, or evaluate one.
 
@@ -44,49 +40,35 @@ the best one on images kept from training.
   nearwise vit train --test-only --output-dir runs/vit/Attention-cifar10-0 --noise 0.2 \
 --noise-on test
 """
+_COLUMNS = (  # of the table of metrics: name, title, form
+    ("n_test", "test images", "{:,}"),
+    ("top1", "top-1 %", "{:.2f}"),
+    ("top5", "top-5 %", "{:.2f}"),
+    ("nll", "NLL", "{:.3f}"),
+    ("ece", "ECE", "{:.3f}"),
+    ("aurc", "AURC x1000", "{:.2f}"),
+    ("noise", "noise", "{:g}"),
+)
+
+
+def command() -> Any:
+    """Make the command, with an option for every setting."""
+    return settings_command("train", _train, VitSettings, HELP)
 
 
 def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
-    settings = _checked(values)
-    if settings.test_only:
-        _evaluate(settings, given - {"test_only", "output_dir"}, quiet)
-        return
-    check_folder("--output-dir", Path(settings.folder), paths_among(settings.dataset))
-    from nearwise_lab.experiments.vit import train_vit
-
-    with training_bar(settings, quiet) as calls:
-        run = train_vit(
-            settings,
-            progress=(lambda line: None) if quiet else say,
-            **calls,
-        )
-    _report(run, quiet)
-
-
-def train_command() -> Any:
-    """Make the command, with an option for every setting."""
-    return settings_command("train", _train, VitSettings, text=HELP, wrong=NEVER_EXISTED)
-
-
-def _checked(values: dict[str, Any]) -> VitSettings:
-    try:
-        return VitSettings(**values)
-    except ValidationError as error:
-        message = plain_message(error).rstrip(".")
-        raise ValueError(f"{message}. See nearwise vit train --help.") from None
-
-
-def _evaluate(settings: VitSettings, given: set[str], quiet: bool) -> None:
-    from nearwise_lab.experiments.vit import evaluate_vit
-
-    with steps(f"Evaluating {settings.folder}", quiet=quiet):
-        metrics = evaluate_vit(settings, given)
-    _show_metrics(metrics)
-
-
-def _report(run: "VitRun", quiet: bool) -> None:
+    from nearwise_lab.experiments.vit import evaluate_vit, train_vit
     from nearwise_lab.report.runs import draw_vit_curves
 
+    settings = checked(values, "train")
+    if settings.test_only:
+        with steps(f"Evaluating {settings.folder}", quiet=quiet):
+            metrics = evaluate_vit(settings, given - {"test_only", "output_dir"})
+        _show_metrics(metrics)
+        return
+    check_folder("--output-dir", Path(settings.folder), paths_among(settings.dataset))
+    with training_bar(settings, quiet) as calls:
+        run = train_vit(settings, progress=(lambda line: None) if quiet else say, **calls)
     if run.history:
         draw_vit_curves(run.history, run.folder / "curves.png", title=str(run.summary["layer"]))
     _show_metrics(run.summary)
@@ -100,27 +82,19 @@ def _report(run: "VitRun", quiet: bool) -> None:
 
 
 def _show_metrics(metrics: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    titles = {"n_test": "test images", "top1": "top-1 %", "top5": "top-5 %", "nll": "NLL"}
-    titles |= {"ece": "ECE", "aurc": "AURC x1000", "noise": "noise"}
-    for title in titles.values():
+    for _, title, _ in _COLUMNS:
         table.add_column(title, justify="right")
     scaled = {**metrics, "aurc": 1000 * metrics["aurc"]}
-    digits = {"n_test": "{:,}", "nll": "{:.3f}", "ece": "{:.3f}", "noise": "{:g}"}
-    table.add_row(*(digits.get(name, "{:.2f}").format(scaled[name]) for name in titles))
+    table.add_row(*(form.format(scaled[name]) for name, _, form in _COLUMNS))
     show(table)
 
 
 @contextmanager
 def training_bar(
     settings: VitSettings, quiet: bool = False
-) -> "Iterator[dict[str, Callable[[Any], None]]]":
+) -> Iterator[dict[str, Callable[[Any], None]]]:
     """Report each epoch's results, and count steps."""
-    from nearwise_lab.experiments.vit.outputs import epoch_line
-
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     columns = (
         rich.progress.TextColumn("{task.description} {task.completed} of {task.total}"),

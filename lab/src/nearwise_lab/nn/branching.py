@@ -67,9 +67,7 @@ class TokenConvolution(nn.Module):
     def _convolved(self, heads: Tensor) -> Tensor:
         """Convolve (B * H, head_dim, N); torch refuses to where N is 0."""
         n_tokens = heads.shape[2]
-        if n_tokens == 0:
-            heads = F.pad(heads, (0, 1))
-        output: Tensor = self.conv(heads)
+        output: Tensor = self.conv(heads if n_tokens else F.pad(heads, (0, 1)))
         return output[..., :n_tokens]
 
 
@@ -78,23 +76,13 @@ class _Branching(nn.Module, ABC):
 
     _convnn_layer: ClassVar[type[ConvNNAttention]] = ConvNNAttention
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        branch_ratio: float,
-        options: dict[str, Any],
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, branch_ratio: float, options: Any) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
-        self.dim, self.branch_ratio = dim, branch_ratio
-        self.n_convnn = split_width(dim, num_heads, branch_ratio)
-        self.convnn: ConvNNAttention | None = None
-        if self.n_convnn:
-            self.convnn = self._convnn_layer(self.n_convnn, num_heads, **options)
-        factory: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
-        both = 0 < self.n_convnn < dim
-        self.pointwise = nn.Linear(dim, dim, **factory) if both else None
+        self.n_convnn = n = split_width(dim, num_heads, branch_ratio)
+        self.dim, self.n_rest, self.branch_ratio = dim, dim - n, branch_ratio
+        self.convnn = self._convnn_layer(n, num_heads, **options) if n else None
+        self._factory: Any = {name: options.get(name) for name in ("device", "dtype")}
+        self.pointwise = nn.Linear(dim, dim, **self._factory) if 0 < n < dim else None
 
     def forward(
         self,
@@ -112,19 +100,19 @@ class _Branching(nn.Module, ABC):
         check_tokens(x, self.dim)
         check_masks(attn_mask, key_padding_mask)
         masks: dict[str, Any] = {"key_padding_mask": key_padding_mask, "is_causal": is_causal}
+        first, rest = x.split((self.n_convnn, self.n_rest), dim=-1)
         parts = []
         if self.convnn is not None:
-            first = x[..., : self.n_convnn]
             parts.append(self.convnn(first, attn_mask, candidates=candidates, **masks))
-        if self.n_convnn < self.dim:
-            parts.append(self._rest(x[..., self.n_convnn :], attn_mask, **masks))
+        if self.n_rest:
+            parts.append(self._attend_rest(rest, attn_mask, **masks))
         if self.pointwise is None:
             return parts[0]
         output: Tensor = self.pointwise(torch.cat(parts, dim=-1))
         return output
 
     @abstractmethod
-    def _rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
+    def _attend_rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
         """See the channels that are not the ConvNN branch's."""
 
 
@@ -167,21 +155,14 @@ class BranchingConv(_Branching):
         **convnn: Any,
     ) -> None:
         super().__init__(dim, num_heads, branch_ratio, convnn)
-        self.convolution: TokenConvolution | None = None
-        if self.n_convnn < dim:
+        if self.n_rest:
             self.convolution = self._convolution_layer(
-                dim - self.n_convnn,
-                num_heads,
-                kernel_size=kernel_size,
-                device=convnn.get("device"),
-                dtype=convnn.get("dtype"),
+                self.n_rest, num_heads, kernel_size=kernel_size, **self._factory
             )
 
-    def _rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
-        """Convolve; `attn_mask` is for the ConvNN branch alone."""
+    def _attend_rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
         if masks["is_causal"]:
             raise ValueError("A convolution uses later tokens too: is_causal must be False.")
-        assert self.convolution is not None  # there are channels for it
         output: Tensor = self.convolution(x, key_padding_mask=masks["key_padding_mask"])
         return output
 
@@ -191,33 +172,21 @@ class BranchingAttention(_Branching):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
-        Heads of each branch.
-    branch_ratio : float in [0, 1], default=0.5
+    dim, num_heads, branch_ratio
         As for `BranchingConv`.
     **convnn
         Options of `ConvNNAttention`; those of `BlockOptions` hold for both branches.
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int = 8,
-        *,
-        branch_ratio: float = 0.5,
-        **convnn: Any,
+        self, dim: int, num_heads: int = 8, *, branch_ratio: float = 0.5, **convnn: Any
     ) -> None:
         super().__init__(dim, num_heads, branch_ratio, convnn)
-        self.attention: MultiHeadAttention | None = None
-        if self.n_convnn < dim:
+        if self.n_rest:
             block = {name: convnn[name] for name in BlockOptions.__annotations__ if name in convnn}
-            self.attention = MultiHeadAttention(dim - self.n_convnn, num_heads, **block)
+            self.attention = MultiHeadAttention(self.n_rest, num_heads, **block)
 
-    def _rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
-        """Attend to all tokens."""
-        assert self.attention is not None  # there are channels for it
+    def _attend_rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
         output: Tensor = self.attention(x, attn_mask, **masks)
         return output
 
@@ -225,8 +194,10 @@ class BranchingAttention(_Branching):
 def split_width(dim: int, num_heads: int, ratio: float) -> int:
     """Channels of the ConvNN branch: a multiple of the heads.
 
-    Raises ValueError if the ratio is outside [0, 1], or there is only one channel a head to share.
+    Raises ValueError if the heads do not divide the width, the ratio is outside [0, 1], or there
+    is only one channel a head to share.
     """
+    check_heads(dim, num_heads)
     if not 0 <= ratio <= 1:
         raise ValueError(f"branch_ratio={ratio} must lie in [0, 1]: it is a share of channels.")
     if ratio in (0, 1):

@@ -1,11 +1,13 @@
-"""Attention to all tokens, and to those of a fixed pattern."""
+"""Attention by PyTorch's scores: to all tokens, the nearest, and those of a fixed pattern."""
 
+import math
 from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
 
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_name
+from nearwise.nn.tokens.knn import KNNAttention
 
 SparseMode = Literal["all", "local", "strided"]
 
@@ -30,6 +32,38 @@ class MultiHeadAttention(TokenAttention):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         return self._dense(query, key, value, masks)
+
+
+class KvtAttention(KNNAttention):
+    """The k-NN attention of KVT: the k largest dot products of a token, any other left out.
+
+    Parameters
+    ----------
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
+    n_neighbors : int, default=100
+    qk_scale : float, optional
+        Factor of the dot products; default ``head_dim ** -0.5``.
+
+    References
+    ----------
+    Wang et al., "KVT: k-NN Attention for Boosting Vision Transformers", ECCV 2022.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        n_neighbors: int = 100,
+        qk_scale: float | None = None,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__(dim, num_heads, n_neighbors=n_neighbors, **block)
+        if qk_scale is not None:
+            if not 0 < qk_scale < math.inf:
+                raise ValueError(f"qk_scale={qk_scale} must be positive and finite.")
+            self.scale = qk_scale
 
 
 class SparseAttention(TokenAttention):
@@ -61,8 +95,7 @@ class SparseAttention(TokenAttention):
         **block: Unpack[BlockOptions],
     ) -> None:
         super().__init__(dim, num_heads, **block)
-        if mode not in get_args(SparseMode):
-            raise ValueError(f"mode={mode!r} is not one of {', '.join(get_args(SparseMode))}.")
+        check_name("mode", mode, get_args(SparseMode))
         if context < 1:
             raise ValueError(f"context={context} must be positive.")
         self.mode, self.context = mode, context

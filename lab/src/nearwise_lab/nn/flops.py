@@ -1,6 +1,7 @@
 """FLOPs of a module's forward pass: torch's counter, with formulas for this package's operators."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -13,10 +14,6 @@ from nearwise.functional.tokens import attention_implementation
 
 FlopKind = Literal["linear", "attention", "convolution"]
 FLOP_KINDS: tuple[FlopKind, ...] = get_args(FlopKind)
-
-
-def _dense_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
 
 
 def _knn_attention(query: Any, key: Any, value: Any, k: int, *others: Any, **_: Any) -> int:
@@ -36,7 +33,9 @@ _ATEN, _OWN = torch.ops.aten, torch.ops.nearwise
 # For `FlopCounterMode(custom_mapping=FLOP_FORMULAS)`, which has neither our operators nor the
 # dense attention of CPUs.
 FLOP_FORMULAS: dict[Any, Callable[..., int]] = {
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _dense_attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, *_, **__: (
+        sdpa_flop_count(query, key, value)
+    ),
     _OWN.knn_attention: _knn_attention,
     _OWN.knn_attention_backward: _knn_attention_backward,
 }
@@ -145,17 +144,10 @@ def count_flops(
         for part, mode in modes.items():
             part.training = mode
     root = type(module).__name__
-    counts = {
-        name.removeprefix(root).removeprefix("."): _by_kind(operators)
-        for name, operators in counter.get_flop_counts().items()
-        if f"{name}.".startswith(f"{root}.")
-    }
+    counts: dict[str, Counter[str]] = {}
+    for name, operators in counter.get_flop_counts().items():
+        if f"{name}.".startswith(f"{root}."):
+            own = counts[name.removeprefix(root).removeprefix(".")] = Counter()
+            for operator, n in operators.items():
+                own[_KINDS.get(operator, "attention")] += n
     return FlopCount(counts)
-
-
-def _by_kind(operators: Mapping[Any, int]) -> dict[str, int]:
-    kinds: dict[str, int] = {}
-    for operator, n in operators.items():
-        kind = _KINDS.get(operator, "attention")
-        kinds[kind] = kinds.get(kind, 0) + n
-    return kinds

@@ -8,8 +8,7 @@ from nearwise.names import did_you_mean
 from nearwise.nn.tokens.knn import KNNAttention
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
-from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.dense import KvtAttention, MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.local import LocalAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 

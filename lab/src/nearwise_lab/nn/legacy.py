@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.functional.tokens.problem import as_positions, check_positions
+from nearwise.functional.tokens.problem import KeyPositions, as_positions, check_positions
 from nearwise.nn.tokens.base import Masks
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise_lab.nn.convnn import ConvNNAttention
@@ -28,8 +28,67 @@ class LegacyConvNNAttention(ConvNNAttention):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         if not query.shape[2]:
             return super()._attend(query, key, value, masks)
-        output = F.dropout(_convnn(self, query, key, value, masks), self._dropout)
+        if masks.attn_mask is not None or masks.key_padding_mask is not None or masks.is_causal:
+            raise ValueError("A layer with legacy_layout=True supports no masks. Leave them out.")
+        candidates = self._candidates(masks.candidates, key.shape[2], key.device)
+        query, value = self._with_coordinates(query), self._with_coordinates(value)
+        key = self._with_coordinates(key if candidates is None else key[:, :, candidates])
+        output = self.conv(value, *self._ranked(query, key, candidates))
+        output = F.dropout(output, self._dropout)
         return scrambled(output) if self.num_heads > 1 else output
+
+    def _candidates(
+        self, given: KeyPositions | None, n_tokens: int, device: torch.device
+    ) -> Tensor | None:
+        """Candidates that are given, or as that code draws them: rounded, in evaluation too."""
+        sampling = self.sampling
+        if given is not None:
+            candidates = as_positions(given, n_tokens)
+            check_positions(candidates, n_tokens, distinct=False)
+            if candidates.ndim != 1:
+                raise ValueError("With legacy_layout=True the batch shares candidates: shape (C,).")
+            return candidates.to(device)
+        if sampling.kind == "random":
+            return torch.randperm(n_tokens, device=device)[: sampling.num_samples]
+        if sampling.kind == "line" and sampling.num_samples > 0:
+            last = n_tokens - sampling.padding - 1
+            return torch.linspace(
+                sampling.padding, last, sampling.num_samples, device=device
+            ).long()
+        return sampling.draw(n_tokens, device, self.training)
+
+    def _ranked(
+        self, query: Tensor, key: Tensor, candidates: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Neighbors of every token, best first, and factors of their values, (B, H, N, K) each."""
+        scores, n_slots = self._scores(query, key), self.n_neighbors
+        own = torch.arange(scores.shape[2], device=key.device)[:, None]
+        if candidates is not None:
+            away = _MASKED_DISTANCE if self._is_distance else _MASKED_SIMILARITY
+            scores, n_slots = scores.masked_fill(own == candidates, away), n_slots - 1
+        if n_slots > scores.shape[3]:
+            raise ValueError(
+                f"n_neighbors={self.n_neighbors} exceeds the {scores.shape[3]} candidates. Lower "
+                "n_neighbors or take more candidates."
+            )
+        best = scores.detach().sort(dim=-1, descending=not self._is_distance, stable=True).indices
+        at = best[..., :n_slots]
+        scores = scores.gather(-1, at)
+        if candidates is not None:
+            at = torch.cat([own.expand(*scores.shape[:3], 1), candidates[at]], dim=-1)
+            scores = F.pad(scores, (1, 0), value=_OWN_SCORE)
+        if self.weighting == "softmax":
+            return at, torch.softmax(-scores if self._is_distance else scores, dim=-1)
+        return at, self._raw(scores)
+
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """Similarities or distances (B, H, N, C)."""
+        if self.metric == "matmul":
+            return query @ key.mT * self.scale
+        if self.metric == "cosine":
+            return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT
+        squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
+        return (squares - 2 * (query @ key.mT)).sqrt()
 
 
 class LegacyTokenConvolution(TokenConvolution):
@@ -56,73 +115,3 @@ def scrambled(heads: Tensor) -> Tensor:
     """Read each head's (N, D) block as (D, N) and turn it; shape (B, H, N, D) stays."""
     batch, n_heads, n_tokens, width = heads.shape
     return heads.reshape(batch, n_heads, width, n_tokens).transpose(2, 3)
-
-
-def _convnn(
-    layer: ConvNNAttention, query: Tensor, key: Tensor, value: Tensor, masks: Masks
-) -> Tensor:
-    """Attend as the published ConvNN layer, before its heads are merged."""
-    if masks.attn_mask is not None or masks.key_padding_mask is not None or masks.is_causal:
-        raise ValueError("A layer with legacy_layout=True supports no masks. Leave them out.")
-    if masks.candidates is None:
-        candidates = _drawn(layer, key.shape[2], key.device)
-    else:
-        candidates = as_positions(masks.candidates, key.shape[2])
-        check_positions(candidates, key.shape[2], distinct=False)
-        candidates = candidates.to(key.device)
-        if candidates.ndim != 1:
-            raise ValueError("With legacy_layout=True the batch shares candidates: shape (C,).")
-    query, value = layer._with_coordinates(query), layer._with_coordinates(value)
-    columns = layer._with_coordinates(key if candidates is None else key[:, :, candidates])
-    scores = _all_scores(layer, query, columns)
-    n_slots = layer.n_neighbors
-    if candidates is not None:
-        away = _MASKED_DISTANCE if layer.metric == "euclidean" else _MASKED_SIMILARITY
-        itself = torch.arange(scores.shape[2], device=key.device)[:, None] == candidates
-        scores, n_slots = scores.masked_fill(itself, away), n_slots - 1
-    if n_slots > scores.shape[3]:
-        raise ValueError(
-            f"n_neighbors={layer.n_neighbors} exceeds the {scores.shape[3]} candidates. Lower "
-            "n_neighbors or take more candidates."
-        )
-    is_distance = layer.metric == "euclidean"
-    best = scores.detach().sort(dim=-1, descending=not is_distance, stable=True).indices
-    at = best[..., :n_slots]
-    scores = scores.gather(-1, at)
-    if candidates is not None:
-        own = torch.arange(scores.shape[2], device=key.device)[:, None]
-        at = torch.cat([own.expand(*scores.shape[:3], 1), candidates[at]], dim=-1)
-        scores = F.pad(scores, (1, 0), value=_OWN_SCORE)
-    return layer.conv(value, at, _factors(layer, scores))
-
-
-def _drawn(layer: ConvNNAttention, n_tokens: int, device: torch.device) -> Tensor | None:
-    """Candidates as the published code draws them: also in evaluation mode, rounded down."""
-    sampling = layer.sampling
-    if sampling.kind == "random":
-        generator = sampling.generator
-        place = device if generator is None else generator.device
-        drawn = torch.randperm(n_tokens, generator=generator, device=place)
-        return drawn[: sampling.num_samples].to(device)
-    if sampling.kind == "line" and sampling.num_samples > 0:
-        last = n_tokens - sampling.padding - 1
-        return torch.linspace(sampling.padding, last, sampling.num_samples, device=device).long()
-    return sampling.draw(n_tokens, device, layer.training)
-
-
-def _all_scores(layer: ConvNNAttention, query: Tensor, key: Tensor) -> Tensor:
-    """Similarities or distances (B, H, N, C)."""
-    if layer.metric == "matmul":
-        return query @ key.mT * layer.scale
-    if layer.metric == "cosine":
-        return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT
-    squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
-    return (squares - 2 * (query @ key.mT)).sqrt()
-
-
-def _factors(layer: ConvNNAttention, scores: Tensor) -> Tensor:
-    """Factors of the values from their similarities or distances."""
-    is_distance = layer.metric == "euclidean"
-    if layer.weighting == "softmax":
-        return torch.softmax(-scores if is_distance else scores, dim=-1)
-    return layer._raw(scores)

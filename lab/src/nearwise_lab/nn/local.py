@@ -12,55 +12,28 @@ from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_t
 _THETA = 10000.0
 
 
-class RotaryPositions(nn.Module):
-    """Turn queries and keys so that their products depend on the distance of the tokens.
+def turned(
+    x: Tensor, positions: Tensor, middle: int, is_key: bool, xpos_base: float | None
+) -> Tensor:
+    """Turn queries or keys (..., n, head_dim) so that their products depend on their distance.
 
-    `xpos_scale_base` is the number of tokens after which xPos has faded by its first step; None: no
-    xPos. Su et al., "RoFormer", 2021; Sun et al., "A Length-Extrapolatable Transformer", 2022.
+    `xpos_base` is the number of tokens after which xPos has faded by its first step, from the
+    position `middle` on; None: no xPos. Su et al., "RoFormer", 2021; Sun et al., "A
+    Length-Extrapolatable Transformer", 2022.
     """
-
-    inv_freq: Tensor
-    fading: Tensor
-
-    def __init__(
-        self,
-        head_dim: int,
-        xpos_scale_base: float | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__()
-        if head_dim % 2:
-            raise ValueError(f"Rotary positions need an even head_dim; got {head_dim}.")
-        if xpos_scale_base is not None and xpos_scale_base <= 0:
-            raise ValueError(f"xpos_scale_base={xpos_scale_base} must be positive.")
-        self.head_dim, self.xpos_scale_base = head_dim, xpos_scale_base
-        # Positions are not state: they follow from the width, in full precision.
-        self.register_buffer("inv_freq", torch.empty(0, device=device), persistent=False)
-        self.register_buffer("fading", torch.empty(0, device=device), persistent=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Compute the frequencies."""
-        step = torch.arange(0, self.head_dim, 2, device=self.inv_freq.device).float()
-        self.inv_freq = 1.0 / (_THETA ** (step / self.head_dim))
-        self.fading = (step + 0.4 * self.head_dim) / (1.4 * self.head_dim)
-
-    def turn(self, x: Tensor, positions: Tensor, middle: int, is_key: bool) -> Tensor:
-        """Turn queries or keys (..., n, head_dim) at `positions` (n,).
-
-        At the position `middle` xPos neither fades nor swells.
-        """
-        at = positions.to(torch.float32)
-        angles = (at[:, None] * self.inv_freq.float()).repeat(1, 2)
-        scale = torch.ones((), device=x.device)
-        if self.xpos_scale_base is not None:
-            power = (at - middle) / self.xpos_scale_base
-            scale = (self.fading.float() ** power[:, None]).repeat(1, 2)
-            scale = 1 / scale if is_key else scale
-        first, second = x.chunk(2, dim=-1)
-        swapped = torch.cat([-second, first], dim=-1)
-        cos, sin = (angles.cos() * scale).to(x.dtype), (angles.sin() * scale).to(x.dtype)
-        return x * cos + swapped * sin
+    # In single precision, whatever the tokens are in.
+    width, at = x.shape[-1], positions.float()
+    step = torch.arange(0, width, 2, device=x.device).float()
+    angles = (at[:, None] * (1.0 / _THETA ** (step / width))).repeat(1, 2)
+    scale = torch.ones((), device=x.device)
+    if xpos_base is not None:
+        fading = (step + 0.4 * width) / (1.4 * width)
+        scale = (fading ** ((at - middle) / xpos_base)[:, None]).repeat(1, 2)
+        scale = 1 / scale if is_key else scale
+    first, second = x.chunk(2, dim=-1)
+    swapped = torch.cat([-second, first], dim=-1)
+    cos, sin = (angles.cos() * scale).to(x.dtype), (angles.sin() * scale).to(x.dtype)
+    return x * cos + swapped * sin
 
 
 class LocalAttention(TokenAttention):
@@ -133,10 +106,12 @@ class LocalAttention(TokenAttention):
         self.window_size, self.causal, self.exact_window = window_size, causal, exact_window
         self.legacy_layout, self.rotary_offset = legacy_layout, rotary_offset
         self.norm = nn.LayerNorm(dim, **factory) if prenorm else nn.Identity()
-        self.positions: RotaryPositions | None = None
-        if rotary:
-            base = (xpos_scale_base or max(1, window_size // 2)) if use_xpos else None
-            self.positions = RotaryPositions(self.head_dim, base, block.get("device"))
+        if rotary and self.head_dim % 2:
+            raise ValueError(f"Rotary positions need an even head_dim; got {self.head_dim}.")
+        self.rotary, base = rotary, xpos_scale_base or max(1, window_size // 2)
+        if base <= 0:
+            raise ValueError(f"xpos_scale_base={xpos_scale_base} must be positive.")
+        self.xpos_base = base if use_xpos else None
         self.qk_rmsnorm = qk_rmsnorm
         if qk_rmsnorm:
             self.scale = qk_scale
@@ -179,8 +154,8 @@ class LocalAttention(TokenAttention):
         else:
             window = at // self.window_size
             near = (window[:, None] - window).abs() <= 1
-        if self.positions is not None:
+        if self.rotary:
             middle = len(at) // 2
-            query = self.positions.turn(query, at + self.rotary_offset, middle, is_key=False)
-            key = self.positions.turn(key, at, middle, is_key=True)
+            query = turned(query, at + self.rotary_offset, middle, False, self.xpos_base)
+            key = turned(key, at, middle, True, self.xpos_base)
         return self._dense(query, key, value, masks, near)[:, :, :n_tokens]

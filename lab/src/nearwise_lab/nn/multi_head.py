@@ -85,13 +85,32 @@ class MultiHeadNeighborAttention(nn.Module):
         mask : bool Tensor of shape (B, K), optional
             True keeps a neighbor. A row that keeps none raises ValueError.
         """
-        _check_shapes(query, neighbors, distances, mask)
+        if query.ndim != 2 or neighbors.ndim != 3 or neighbors.shape[::2] != query.shape:
+            raise ValueError(
+                "query must have shape (B, D) and neighbors (B, K, D) with K at least 1, got "
+                f"{tuple(query.shape)} and {tuple(neighbors.shape)}."
+            )
+        if neighbors.shape[1] < 1:
+            raise ValueError("neighbors holds no neighbor (K = 0). Pass at least one per query.")
+        for name, given in (("distances", distances), ("mask", mask)):
+            if given is not None and given.shape != neighbors.shape[:2]:
+                raise ValueError(
+                    f"{name} must have shape {tuple(neighbors.shape[:2])}, got "
+                    f"{tuple(given.shape)}."
+                )
         if distances is None:
             distances = (neighbors - query.unsqueeze(1)).square().sum(dim=-1)
         dots = self._dots(self.query_projection(query), neighbors)
         bias = self.distance_bias(distances.unsqueeze(-1)).transpose(1, 2)
         scores = dots / self.temperature[:, None] + bias
         if mask is not None:
+            if mask.dtype != torch.bool:
+                raise ValueError(
+                    f"mask must be boolean, True for neighbors to keep; got {mask.dtype}. Where 1 "
+                    "marks them, pass mask == 1."
+                )
+            if not mask.any(dim=-1).all():
+                raise ValueError("A row of mask keeps no neighbor. Keep at least one in each.")
             scores = scores.masked_fill(~mask.unsqueeze(1), -torch.inf)
         return torch.softmax(scores, dim=-1).mean(dim=1)
 
@@ -104,27 +123,3 @@ class MultiHeadNeighborAttention(nn.Module):
         moved = torch.einsum("bhe,hed->bhd", q, self.key_projection.weight.unflatten(0, heads))
         bias = (q * self.key_projection.bias.unflatten(0, heads)).sum(-1, keepdim=True)
         return (moved @ neighbors.transpose(1, 2) + bias) / math.sqrt(q.shape[-1])
-
-
-def _check_shapes(
-    query: Tensor, neighbors: Tensor, distances: Tensor | None, mask: Tensor | None
-) -> None:
-    if query.ndim != 2 or neighbors.ndim != 3 or neighbors.shape[::2] != query.shape:
-        raise ValueError(
-            "query must have shape (B, D) and neighbors (B, K, D) with K at least 1, got "
-            f"{tuple(query.shape)} and {tuple(neighbors.shape)}."
-        )
-    if neighbors.shape[1] < 1:
-        raise ValueError("neighbors holds no neighbor (K = 0). Pass at least one for each query.")
-    for name, tensor in (("distances", distances), ("mask", mask)):
-        if tensor is not None and tensor.shape != neighbors.shape[:2]:
-            raise ValueError(
-                f"{name} must have shape {tuple(neighbors.shape[:2])}, got {tuple(tensor.shape)}."
-            )
-    if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(
-            f"mask must be boolean, True for neighbors to keep; got {mask.dtype}. Where 1 marks "
-            "them, pass mask == 1."
-        )
-    if mask is not None and not mask.any(dim=-1).all():
-        raise ValueError("A row of mask keeps no neighbor. Keep at least one in every row.")

@@ -1,6 +1,5 @@
 """Attention to a fixed number of tokens around each, on a line or a grid: NATTEN's semantics."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -11,83 +10,10 @@ from nearwise.functional.tokens.problem import check_whole
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.sampling import grid_of
 
-
-class NeighborhoodAttention(TokenAttention):
-    """What the layers for a line and for a grid share: all pairs are scored, under a mask."""
-
-    n_dims: int
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        sizes: dict[str, int | bool | tuple[int, ...] | tuple[bool, ...]],
-        grid_size: tuple[int, ...] | None,
-        num_prefix_tokens: int,
-        block: BlockOptions,
-    ) -> None:
-        super().__init__(dim, num_heads, **block)
-        each: dict[str, tuple[Any, ...]] = {}
-        for name, size in sizes.items():
-            each[name] = tuple(size) if isinstance(size, Sequence) else (size,) * self.n_dims
-            if len(each[name]) != self.n_dims:
-                raise ValueError(
-                    f"{name}={size} must have {self.n_dims} entries, or be one number."
-                )
-        self.kernel_size, self.stride = each["kernel_size"], each["stride"]
-        self.dilation, self.causal = each["dilation"], each["causal"]
-        for kernel, stride, dilation in zip(
-            self.kernel_size, self.stride, self.dilation, strict=True
-        ):
-            sizes_here = {"kernel_size": kernel, "stride": stride, "dilation": dilation}
-            for name, size in sizes_here.items():
-                check_whole(name, size)
-            if stride > kernel:
-                raise ValueError(
-                    f"stride={self.stride} must be at most kernel_size={self.kernel_size}."
-                )
-        check_whole("num_prefix_tokens", num_prefix_tokens, 0)
-        self.grid_size, self.num_prefix_tokens = grid_size, num_prefix_tokens
-
-    def extra_repr(self) -> str:
-        """Return the neighborhood."""
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}, "
-            f"causal={self.causal}"
-        )
-
-    @abstractmethod
-    def _grid(self, n_tokens: int) -> tuple[int, ...]:
-        """Shape of the grid of tokens after the prefix."""
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        if masks.is_causal and self.num_prefix_tokens:
-            raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
-        return self._dense(query, key, value, masks, self._pattern(query.shape[2], query.device))
-
-    def _pattern(self, n_tokens: int, device: torch.device) -> Tensor:
-        """Which tokens may attend to which, (N, N)."""
-        n_prefix = self.num_prefix_tokens
-        near = torch.ones(1, 1, dtype=torch.bool, device=device)
-        for axis, length in enumerate(self._grid(n_tokens - n_prefix) if n_tokens else (0,)):
-            along = neighbors_along(
-                length,
-                self.kernel_size[axis],
-                self.stride[axis],
-                self.dilation[axis],
-                self.causal[axis],
-                device,
-            )
-            # Tokens at the same place of one axis and of the other.
-            both = near[:, None, :, None] & along[:, None]
-            near = both.flatten(2).flatten(0, 1)
-        if n_prefix:  # they attend to all, and all to them
-            near = torch.cat([near.new_ones(len(near), n_prefix), near], dim=1)
-            near = torch.cat([near.new_ones(n_prefix, near.shape[1]), near])
-        return near
+_SIZES = ("kernel_size", "stride", "dilation", "causal")
 
 
-class NeighborhoodAttention1D(NeighborhoodAttention):
+class NeighborhoodAttention1D(TokenAttention):
     """Every token attends to the `kernel_size` tokens around it on a line.
 
     Parameters
@@ -118,47 +44,81 @@ class NeighborhoodAttention1D(NeighborhoodAttention):
     """
 
     n_dims = 1
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    causal: tuple[bool, ...]
 
     def __init__(
         self,
         dim: int,
         num_heads: int = 8,
         *,
-        kernel_size: int = 7,
-        stride: int = 1,
-        dilation: int = 1,
-        causal: bool = False,
+        kernel_size: Any = 7,
+        stride: Any = 1,
+        dilation: Any = 1,
+        causal: Any = False,
         num_prefix_tokens: int = 0,
         **block: Unpack[BlockOptions],
     ) -> None:
-        sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        super().__init__(
-            dim, num_heads, {**sizes, "causal": causal}, None, num_prefix_tokens, block
-        )
+        super().__init__(dim, num_heads, **block)
+        n_dims = self.n_dims
+        sizes = (kernel_size, stride, dilation, causal)
+        for name, size in zip(_SIZES, sizes, strict=True):
+            each = tuple(size) if isinstance(size, Sequence) else (size,) * n_dims
+            if len(each) != n_dims:
+                raise ValueError(f"{name}={size} must have {n_dims} entries, or be one number.")
+            for number in each if name != "causal" else ():
+                check_whole(name, number)
+            setattr(self, name, each)
+        if any(s > k for s, k in zip(self.stride, self.kernel_size, strict=True)):
+            raise ValueError(
+                f"stride={self.stride} must be at most kernel_size={self.kernel_size}."
+            )
+        check_whole("num_prefix_tokens", num_prefix_tokens, 0)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def extra_repr(self) -> str:
+        """Return the neighborhood."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in _SIZES)
 
     def _grid(self, n_tokens: int) -> tuple[int, ...]:
+        """Shape of the grid of tokens after the prefix."""
         return (n_tokens,)
 
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        if masks.is_causal and self.num_prefix_tokens:
+            raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
+        return self._dense(query, key, value, masks, self._pattern(query.shape[2], query.device))
 
-class NeighborhoodAttention2D(NeighborhoodAttention):
+    def _pattern(self, n_tokens: int, device: torch.device) -> Tensor:
+        """Which tokens may attend to which, (N, N): all pairs are scored, under this mask."""
+        n_prefix = self.num_prefix_tokens
+        near = torch.ones(1, 1, dtype=torch.bool, device=device)
+        for axis, length in enumerate(self._grid(n_tokens - n_prefix) if n_tokens else (0,)):
+            sizes = (getattr(self, name)[axis] for name in _SIZES)
+            along = neighbors_along(length, device, *sizes)
+            # Tokens at the same place of one axis and of the other.
+            both = near[:, None, :, None] & along[:, None]
+            near = both.flatten(2).flatten(0, 1)
+        if n_prefix:  # they attend to all, and all to them
+            near = torch.cat([near.new_ones(len(near), n_prefix), near], dim=1)
+            near = torch.cat([near.new_ones(n_prefix, near.shape[1]), near])
+        return near
+
+
+class NeighborhoodAttention2D(NeighborhoodAttention1D):
     """Every token attends to the `kernel_size` x `kernel_size` tokens around it on a grid.
 
     Parameters
     ----------
-    dim, num_heads, **block
-        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
-    kernel_size, stride, dilation : int or tuple of two int, default=7, 1, 1
-        As for `NeighborhoodAttention1D`, along rows and columns.
-    causal : bool or tuple of two bool, default=False
+    dim, num_heads, num_prefix_tokens, **block
+        As for `NeighborhoodAttention1D`.
+    kernel_size, stride, dilation, causal : one, or one each for rows and columns
+        As for `NeighborhoodAttention1D`.
     grid_size : tuple of int, optional
         Rows and columns of the grid; default a square. An input of shape (batch, rows, columns,
         dim) brings its own.
-    num_prefix_tokens
-        As for `NeighborhoodAttention1D`.
-
-    References
-    ----------
-    As for `NeighborhoodAttention1D`.
     """
 
     n_dims = 2
@@ -176,9 +136,9 @@ class NeighborhoodAttention2D(NeighborhoodAttention):
         num_prefix_tokens: int = 0,
         **block: Unpack[BlockOptions],
     ) -> None:
-        sizes: dict[str, Any] = {"kernel_size": kernel_size, "stride": stride}
-        sizes |= {"dilation": dilation, "causal": causal}
-        super().__init__(dim, num_heads, sizes, grid_size, num_prefix_tokens, block)
+        sizes: Any = dict(zip(_SIZES, (kernel_size, stride, dilation, causal), strict=True))
+        super().__init__(dim, num_heads, num_prefix_tokens=num_prefix_tokens, **sizes, **block)
+        self.grid_size = grid_size
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
         """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates.
@@ -196,19 +156,22 @@ class NeighborhoodAttention2D(NeighborhoodAttention):
         return output.view_as(x)
 
     def _grid(self, n_tokens: int) -> tuple[int, ...]:
-        size: Any = self.grid_size
-        return grid_of(n_tokens, size, self.num_prefix_tokens)
+        return grid_of(n_tokens, self.grid_size, self.num_prefix_tokens)
 
 
 def neighbors_along(
-    length: int, kernel: int, stride: int, dilation: int, causal: bool, device: torch.device
+    length: int, device: torch.device, kernel: int, stride: int, dilation: int, causal: bool
 ) -> Tensor:
     """Which tokens attend to which along one axis, (length, length).
 
     Raises ValueError if a window does not fit.
     """
-    if length:
-        check_window(length, kernel, dilation)
+    if length and kernel * dilation > length:
+        raise ValueError(
+            f"A neighborhood of kernel_size={kernel} with dilation={dilation} spans "
+            f"{kernel * dilation} tokens, but there are {length} along this axis. Lower one of "
+            "them."
+        )
     at = torch.arange(length, device=device)
     # Tokens one dilation apart form a group of their own, within which windows are dense.
     group, rank = at % dilation, at // dilation
@@ -222,13 +185,3 @@ def neighbors_along(
     offset = rank - start[:, None]
     near = (group == group[:, None]) & (offset >= 0) & (offset < kernel)
     return near & (rank <= rank[:, None]) if causal else near
-
-
-def check_window(length: int, kernel: int, dilation: int) -> None:
-    """Refuse a window that does not fit an axis."""
-    if kernel * dilation > length:
-        raise ValueError(
-            f"A neighborhood of kernel_size={kernel} with dilation={dilation} spans "
-            f"{kernel * dilation} tokens, but there are {length} along this axis. Lower one of "
-            "them."
-        )

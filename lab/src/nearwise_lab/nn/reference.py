@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nearwise.names import did_you_mean
-from nearwise_lab.nn.reference_layers import REFERENCE_LAYERS, SHORT_NAMES, State
+from nearwise_lab.nn.reference_layers import REFERENCE_LAYERS, SHORT_NAMES, ReferenceLayer, State
 
 
 def load_reference_layer(
@@ -47,14 +47,9 @@ def load_reference_layer(
     --------
     >>> import torch
     >>> weights = {f"W_{x}.weight": torch.eye(8) for x in "qkvo"}
-    >>> load_reference_layer("MultiHeadAttention", {"d_hidden": 8, "num_heads": 2}, weights)
-    MultiHeadAttention(
-      (qkv): Linear(in_features=8, out_features=24, bias=False)
-      (q_norm): Identity()
-      (k_norm): Identity()
-      (proj): Linear(in_features=8, out_features=8, bias=False)
-      (proj_drop): Dropout(p=0.0, inplace=False)
-    )
+    >>> layer = load_reference_layer("MultiHeadAttention", {"d_hidden": 8, "num_heads": 2}, weights)
+    >>> layer(torch.ones(1, 3, 8)).shape
+    torch.Size([1, 3, 8])
     """
     state = {key: torch.as_tensor(value) for key, value in state_dict.items()}
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten: draw for free
@@ -69,28 +64,24 @@ def build_reference_layer(
     name: str, kwargs: Mapping[str, Any], *, legacy_layout: bool = False
 ) -> nn.Module:
     """Build a layer from the class name and arguments of published code, newly initialized."""
-    known = REFERENCE_LAYERS[_known_name(name)]
-    unknown = sorted(set(kwargs) - set(known.arguments))
-    if unknown:
+    known = known_layer(name)
+    if unknown := sorted(set(kwargs) - set(known.arguments)):
         raise ValueError(
             f"{name} has no argument {unknown[0]!r}. It has {', '.join(known.arguments)}."
         )
     missing = [key for key, value in known.arguments.items() if value is ... and key not in kwargs]
     if missing:
         raise ValueError(f"{name} needs the arguments {', '.join(missing)}.")
-    return known.build({**known.arguments, **kwargs}, legacy_layout)
+    return known.build(kwargs, legacy_layout)
 
 
 def reference_state(name: str, state: State) -> State:
     """Rename the weights of a layer of published code to those of ours.
 
-    Raises
-    ------
-    ValueError
-        If one is missing.
+    Raises ValueError if one is missing.
     """
     try:
-        return REFERENCE_LAYERS[_known_name(name)].rename(dict(state))
+        return known_layer(name).rename(dict(state))
     except KeyError as error:
         found = ", ".join(sorted(state)) or "none"
         raise ValueError(
@@ -101,10 +92,11 @@ def reference_state(name: str, state: State) -> State:
 
 def load_weights(module: nn.Module, state: State, name: str) -> None:
     """Load weights and report what is missing or too much in one sentence."""
-    shapes = {key: tuple(value.shape) for key, value in module.state_dict().items()}
-    found = {key: tuple(value.shape) for key, value in state.items()}
-    if shapes != found:
-        wrong = sorted(key for key in shapes.keys() | found if shapes.get(key) != found.get(key))
+    shapes, found = (
+        {key: tuple(value.shape) for key, value in weights.items()}
+        for weights in (module.state_dict(), state)
+    )
+    if wrong := sorted(key for key in shapes.keys() | found if shapes.get(key) != found.get(key)):
         key = wrong[0]
         raise ValueError(
             f"The weights do not fit {name}: {key} should be {shapes.get(key, 'absent')} and is "
@@ -114,12 +106,13 @@ def load_weights(module: nn.Module, state: State, name: str) -> None:
     module.load_state_dict(state)
 
 
-def _known_name(name: str) -> str:
+def known_layer(name: str) -> ReferenceLayer:
+    """Find a layer by its class name or short name; ValueError suggests the nearest."""
     short = name.removeprefix("natten.")
-    short = SHORT_NAMES.get(short, short)
-    if short not in REFERENCE_LAYERS:
+    known = REFERENCE_LAYERS.get(SHORT_NAMES.get(short, short))
+    if known is None:
         hint = did_you_mean(name, [*REFERENCE_LAYERS, *SHORT_NAMES])
         raise ValueError(
             f"Layer {name!r} is not known.{hint} There are {', '.join(REFERENCE_LAYERS)}."
         )
-    return short
+    return known

@@ -5,16 +5,14 @@ NeighborhoodAttention...: github.com/SHI-Labs/NATTEN (MIT).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
-from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.dense import KvtAttention, MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.legacy import (
     LegacyBranchingAttention,
     LegacyBranchingConv,
@@ -26,11 +24,9 @@ from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAt
 
 Arguments = dict[str, Any]
 State = dict[str, Tensor]
-Options = Callable[[Arguments, bool], Arguments]
 
 
-@dataclass(frozen=True)
-class ReferenceLayer:
+class ReferenceLayer(NamedTuple):
     """How to build a layer of published code, and how its weights are named.
 
     Attributes
@@ -39,12 +35,12 @@ class ReferenceLayer:
         Makes ours from its width, its heads and options.
     arguments : dict
         Names and defaults of its arguments, width and heads first; ``...`` for those without one.
-    names : dict of str to str
+    names : mapping of str to str
         Options of ours by the names of its arguments.
     rename : callable
         From its weights to ours.
     options : callable
-        Further options, from arguments and whether to keep the legacy layout.
+        Options that are no argument there, or another value; from arguments and legacy layout.
     legacy : callable, optional
         Makes the layer that computes what that code does, where that is another.
     """
@@ -53,16 +49,25 @@ class ReferenceLayer:
     arguments: Arguments
     names: Mapping[str, str]
     rename: Callable[[State], State] = dict
-    options: Options = field(default=lambda _, __: {"proj_bias": False})
+    options: Callable[[Arguments, bool], Arguments] = lambda _, __: {"proj_bias": False}
     legacy: Callable[..., nn.Module] | None = None
 
-    def build(self, given: Arguments, legacy_layout: bool) -> nn.Module:
+    def build(self, given: Mapping[str, Any], legacy_layout: bool) -> nn.Module:
         """Build the layer from arguments by their names there."""
         a = {**self.arguments, **given}
         width, heads = (a[name] for name in list(a)[:2])
         own = {ours: a[theirs] for theirs, ours in self.names.items()}
         make = self.legacy if legacy_layout and self.legacy is not None else self.layer
-        return make(width, heads, **own, **self.options(a, legacy_layout))
+        return make(width, heads, **{**own, **self.options(a, legacy_layout)})
+
+
+def by_beginning(state: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
+    """Rename the weights whose names begin with one of `names`."""
+    found = {}
+    for key, value in state.items():
+        old = next((name for name in names if key.startswith(name)), "")
+        found[names.get(old, "") + key.removeprefix(old)] = value
+    return found
 
 
 def _joined(*names: str) -> Callable[[State], State]:
@@ -86,7 +91,7 @@ def _convnn_options(a: Arguments, legacy_layout: bool) -> Arguments:
         "sampling": "line" if is_spatial else a["sampling_type"],
         "num_samples": int(a["num_samples"]),
         "sample_padding": int(a["sample_padding"]) if is_spatial else 0,
-        "coordinates": "1d" if a["coordinate_encoding"] else "none",
+        "coordinates": a["coordinate_encoding"],
         "sample_in_eval": legacy_layout,
         "proj_bias": False,
     }
@@ -120,33 +125,27 @@ def _branching_options(a: Arguments, legacy_layout: bool) -> Arguments:
 
 
 def _branching_state(state: State) -> State:
-    parts: dict[str, State] = {"convnn": {}, "conv1d": {}, "attention": {}, "pointwise_linear": {}}
-    for key, value in state.items():
-        branch, _, rest = key.partition(".")
-        parts.setdefault(branch, {})[rest] = value
     renamed: State = {}
     for branch, ours, rename in (
-        ("convnn", "convnn", _convnn_state),
-        ("conv1d", "convolution", _conv1d_state),
-        ("attention", "attention", _attention_state),
-        ("pointwise_linear", "pointwise", dict),
+        ("convnn.", "convnn.", _convnn_state),
+        ("conv1d.", "convolution.", _conv1d_state),
+        ("attention.", "attention.", _attention_state),
     ):
-        if not parts[branch]:
-            continue
+        own = {key.removeprefix(branch): x for key, x in state.items() if key.startswith(branch)}
         try:
-            renamed |= {f"{ours}.{key}": x for key, x in rename(parts[branch]).items()}
+            renamed |= {ours + key: x for key, x in rename(own).items()} if own else {}
         except KeyError as error:
-            raise KeyError(f"{branch}.{error.args[0]}") from None
-    if not (parts["convnn"] and (parts["conv1d"] or parts["attention"])):
-        # With one branch that code makes this layer, but does not use it.
-        renamed = {key: x for key, x in renamed.items() if not key.startswith("pointwise.")}
+            raise KeyError(branch + error.args[0]) from None
+    # With one branch that code makes a layer to join them too, but does not use it.
+    if len({key.partition(".")[0] for key in renamed}) == 2:
+        joint = {key: x for key, x in state.items() if key.startswith("pointwise_linear.")}
+        renamed |= by_beginning(joint, {"pointwise_linear.": "pointwise."})
     return renamed
 
 
 def _local_options(a: Arguments, legacy_layout: bool) -> Arguments:
-    exact = a["exact_windowsize"]
     return {
-        "exact_window": True if exact is None else exact,
+        "exact_window": a["exact_windowsize"] is not False,
         # There queries carry the positions of the last window of keys.
         "rotary_offset": 0 if a["causal"] else a["window_size"],
         "proj_bias": False,
@@ -155,17 +154,11 @@ def _local_options(a: Arguments, legacy_layout: bool) -> Arguments:
 
 
 def _local_state(state: State) -> State:
-    names = {"to_qkv.": "qkv.", "to_out.": "proj.", "to_v_gate.0.": "gate."}
-    renamed = {}
-    for key, value in state.items():
-        if key == "attn_fn.rel_pos.inv_freq":  # follows from the width
-            continue
-        old = next((name for name in names if key.startswith(name)), "")
-        renamed[names.get(old, "") + key.removeprefix(old)] = value
-    return renamed
+    state.pop("attn_fn.rel_pos.inv_freq", None)  # follows from the width
+    return by_beginning(state, {"to_qkv.": "qkv.", "to_out.": "proj.", "to_v_gate.0.": "gate."})
 
 
-def _neighborhood(layer: type[NeighborhoodAttention1D | NeighborhoodAttention2D]) -> Any:
+def _neighborhood(layer: type[NeighborhoodAttention1D]) -> ReferenceLayer:
     def make(dim: int, num_heads: int, *, qk_scale: float | None, **options: Any) -> nn.Module:
         if layer is NeighborhoodAttention1D:
             options = {k: x[0] if isinstance(x, list | tuple) else x for k, x in options.items()}
@@ -174,30 +167,21 @@ def _neighborhood(layer: type[NeighborhoodAttention1D | NeighborhoodAttention2D]
             built.scale = qk_scale
         return built
 
-    return make
+    return ReferenceLayer(make, _NATTEN, _same(_NATTEN, is_causal="causal"), dict, lambda _, __: {})
+
+
+def _same(arguments: Arguments, **others: str) -> dict[str, str]:
+    """Names of arguments, beside width and heads, that are ours as well, and of others."""
+    return {name: others.get(name, name) for name in list(arguments)[2:]}
 
 
 _HEADS: Arguments = {"d_hidden": ..., "num_heads": ...}
-_DROPOUT: Arguments = {"attention_dropout": 0.0}
+_DENSE: Arguments = {**_HEADS, "attention_dropout": 0.0}
 _CONVNN: Arguments = {
-    **_HEADS,
-    **_DROPOUT,
-    "K": ...,
-    "sampling_type": "all",
-    "num_samples": -1,
-    "sample_padding": 0,
-    "magnitude_type": "matmul",
-    "seq_length": 197,
-    "coordinate_encoding": False,
-    "convolution_type": "depthwise",
-    "softmax_topk_val": True,
-}
-_CONVNN_NAMES = {
-    "attention_dropout": "attn_drop",
-    "K": "n_neighbors",
-    "magnitude_type": "metric",
-    "convolution_type": "convolution",
-}
+    **_DENSE, "K": ..., "sampling_type": "all", "num_samples": -1, "sample_padding": 0,
+    "magnitude_type": "matmul", "seq_length": 197, "coordinate_encoding": False,
+    "convolution_type": "depthwise", "softmax_topk_val": True,
+}  # fmt: skip
 _KVT: Arguments = {
     "dim": ..., "num_heads": 8, "qkv_bias": False, "qk_scale": None, "attn_drop": 0.0,
     "proj_drop": 0.0, "topk": 100,
@@ -211,86 +195,47 @@ _NATTEN: Arguments = {
     "embed_dim": ..., "num_heads": ..., "kernel_size": ..., "stride": 1, "dilation": 1,
     "is_causal": False, "qkv_bias": True, "qk_scale": None, "proj_drop": 0.0,
 }  # fmt: skip
+_DROP = {"attention_dropout": "attn_drop"}
+_CONVNN_NAMES = {
+    **_DROP, "K": "n_neighbors", "magnitude_type": "metric", "convolution_type": "convolution",
+}  # fmt: skip
+_KERNEL, _RATIO = {"kernel_size": "kernel_size"}, {"branch_ratio": "branch_ratio"}
+_LOCAL_NAMES = _same(
+    _LOCAL, dim_head="head_dim", dropout="attn_drop", gate_values_per_head="gate_values",
+    exact_windowsize="exact_window",
+)  # fmt: skip
 
-
-def _same(arguments: Arguments, **others: str) -> dict[str, str]:
-    """Names of arguments, beside width and heads, that are ours as well, and of others."""
-    return {name: others.get(name, name) for name in list(arguments)[2:]}
-
-
-_NEIGHBORHOOD: tuple[Arguments, dict[str, str], Any, Options] = (
-    _NATTEN,
-    _same(_NATTEN, is_causal="causal"),
-    dict,
-    lambda _, __: {},
-)
 REFERENCE_LAYERS = {
-    "MultiHeadAttention": ReferenceLayer(
-        MultiHeadAttention,
-        {**_HEADS, **_DROPOUT},
-        {"attention_dropout": "attn_drop"},
-        _attention_state,
-    ),
+    "MultiHeadAttention": ReferenceLayer(MultiHeadAttention, _DENSE, _DROP, _attention_state),
     "MultiHeadConvNNAttention": ReferenceLayer(
-        ConvNNAttention,
-        _CONVNN,
-        _CONVNN_NAMES,
-        _convnn_state,
-        _convnn_options,
+        ConvNNAttention, _CONVNN, _CONVNN_NAMES, _convnn_state, _convnn_options,
         LegacyConvNNAttention,
     ),
     "MultiHeadConv1dAttention": ReferenceLayer(
-        TokenConvolution,
-        {**_HEADS, "kernel_size": ...},
-        {"kernel_size": "kernel_size"},
-        _conv1d_state,
-        lambda _, __: {},
-        LegacyTokenConvolution,
+        TokenConvolution, {**_HEADS, "kernel_size": ...}, _KERNEL, _conv1d_state,
+        lambda _, __: {}, LegacyTokenConvolution,
     ),
     "MultiHeadBranchingConv": ReferenceLayer(
-        BranchingConv,
-        {**_CONVNN, "kernel_size": ..., "branch_ratio": 0.5},
-        {**_CONVNN_NAMES, "kernel_size": "kernel_size", "branch_ratio": "branch_ratio"},
-        _branching_state,
-        _branching_options,
+        BranchingConv, {**_CONVNN, "kernel_size": ..., "branch_ratio": 0.5},
+        {**_CONVNN_NAMES, **_KERNEL, **_RATIO}, _branching_state, _branching_options,
         LegacyBranchingConv,
     ),
     "MultiHeadBranchingAttention": ReferenceLayer(
-        BranchingAttention,
-        {**_CONVNN, "branch_ratio": 0.5},
-        {**_CONVNN_NAMES, "branch_ratio": "branch_ratio"},
-        _branching_state,
-        _branching_options,
-        LegacyBranchingAttention,
+        BranchingAttention, {**_CONVNN, "branch_ratio": 0.5}, {**_CONVNN_NAMES, **_RATIO},
+        _branching_state, _branching_options, LegacyBranchingAttention,
     ),
     "MultiHeadKvtAttention": ReferenceLayer(KvtAttention, _KVT, _same(_KVT, topk="n_neighbors")),
     "MultiHeadLocalAttention": ReferenceLayer(
-        LocalAttention,
-        _LOCAL,
-        {
-            name: ours
-            for name, ours in _same(
-                _LOCAL, dim_head="head_dim", dropout="attn_drop", gate_values_per_head="gate_values"
-            ).items()
-            if name != "exact_windowsize"
-        },
-        _local_state,
-        _local_options,
+        LocalAttention, _LOCAL, _LOCAL_NAMES, _local_state, _local_options
     ),
     "MultiHeadSparseAttention": ReferenceLayer(
-        SparseAttention,
-        {**_HEADS, **_DROPOUT, "attn_mode": "all", "local_attn_ctx": None},
-        {"attention_dropout": "attn_drop", "attn_mode": "mode"},
-        _joined("q_proj", "k_proj", "v_proj", "out_proj"),
+        SparseAttention, {**_DENSE, "attn_mode": "all", "local_attn_ctx": None},
+        {**_DROP, "attn_mode": "mode"}, _joined("q_proj", "k_proj", "v_proj", "out_proj"),
         lambda a, _: {"context": a["local_attn_ctx"] or 1, "proj_bias": False},
     ),
-    "NeighborhoodAttention1D": ReferenceLayer(
-        _neighborhood(NeighborhoodAttention1D), *_NEIGHBORHOOD
-    ),
-    "NeighborhoodAttention2D": ReferenceLayer(
-        _neighborhood(NeighborhoodAttention2D), *_NEIGHBORHOOD
-    ),
-}
+    "NeighborhoodAttention1D": _neighborhood(NeighborhoodAttention1D),
+    "NeighborhoodAttention2D": _neighborhood(NeighborhoodAttention2D),
+}  # fmt: skip
 SHORT_NAMES = {
     "Attention": "MultiHeadAttention",
     "ConvNNAttention": "MultiHeadConvNNAttention",

@@ -6,26 +6,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearwise_lab.nn.reference import build_reference_layer, load_weights, reference_state
+from nearwise_lab.nn.reference import (
+    build_reference_layer,
+    known_layer,
+    load_weights,
+    reference_state,
+)
+from nearwise_lab.nn.reference_layers import by_beginning
 from nearwise_lab.nn.vit import VisionTransformer
 
-# Arguments of its command line that its layers take, by layer.
-_CONVNN = (
-    "K",
-    "sampling_type",
-    "num_samples",
-    "sample_padding",
-    "magnitude_type",
-    "coordinate_encoding",
-    "convolution_type",
-    "softmax_topk_val",
-)
-_PARTS = {
-    "patch_embedding.linear_projection": "patch_embed.proj",
-    "patch_embedding.norm": "patch_embed.norm",
-    "classifier": "head",
+_NEEDED = ("img_size", "patch_size", "num_layers", "num_heads", "d_hidden", "d_mlp", "num_classes")
+# Arguments of the layers that its command line calls otherwise.
+_FLAGS = {
+    **dict.fromkeys(("dim", "embed_dim"), "d_hidden"),
+    **dict.fromkeys(("attn_drop", "dropout"), "attention_dropout"),
+    "heads": "num_heads",
+    "topk": "K",
+    "attn_mode": "sparse_mode",
+    "local_attn_ctx": "sparse_context_window",
 }
-_BLOCK_PARTS = {"norm1": "norm1", "norm2": "norm2", "mlp.0": "mlp.fc1", "mlp.3": "mlp.fc2"}
+_NEIGHBORHOOD_FLAGS = {**_FLAGS, "kernel_size": "K", "proj_drop": "attention_dropout"}
+_PARTS = {
+    "patch_embedding.linear_projection.": "patch_embed.proj.",
+    "patch_embedding.norm.": "patch_embed.norm.",
+    "positional_encoding.cls_tokens": "prefix_tokens",
+    "classifier.": "head.",
+}
+_BLOCK_PARTS = {"mlp.0.": "mlp.fc1.", "mlp.3.": "mlp.fc2."}
 
 
 def load_reference_vit(
@@ -60,20 +67,13 @@ def load_reference_vit(
     ----------
     github.com/mingikang31/Convolutional-Nearest-Neighbor-Attention at 0bb6614 (MIT).
     """
-    a = dict(arguments)
-    missing = [
-        name
-        for name in ("img_size", "patch_size", "num_layers", "num_heads", "d_hidden", "d_mlp")
-        if name not in a
-    ]
-    if missing or "num_classes" not in a:
-        raise ValueError(f"arguments lacks {', '.join(missing) or 'num_classes'}.")
-    layer = a.get("layer", "Attention")
-    channels, height, width = a["img_size"]
+    a = {"layer": "Attention", "attention_dropout": 0.0, "K": 9, "qkv_bias": False, **arguments}
+    if missing := [name for name in _NEEDED if name not in a]:
+        raise ValueError(f"arguments lacks {', '.join(missing)}.")
+    layer, (channels, height, width) = a["layer"], a["img_size"]
 
     def build(dim: int, num_heads: int) -> nn.Module:
-        options = layer_arguments({**a, "d_hidden": dim, "num_heads": num_heads})
-        return build_reference_layer(layer, options, legacy_layout=legacy_layout)
+        return build_reference_layer(layer, layer_arguments(a), legacy_layout=legacy_layout)
 
     with torch.random.fork_rng(devices=[]):
         model = VisionTransformer(
@@ -91,77 +91,33 @@ def load_reference_vit(
             final_norm=False,
             dropout=a.get("dropout", 0.0),
         )
-    state = {_bare(key): torch.as_tensor(value) for key, value in state_dict.items()}
+    state = {
+        key.removeprefix("_orig_mod.").removeprefix("module."): torch.as_tensor(value)
+        for key, value in state_dict.items()
+    }
     load_weights(model, _renamed(state, layer, a["num_layers"]), "this vision transformer")
     return model.eval()
 
 
 def layer_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of one attention layer from those of the whole model."""
-    layer, rate = a.get("layer", "Attention"), a.get("attention_dropout", 0.0)
-    heads = {"d_hidden": a["d_hidden"], "num_heads": a["num_heads"], "attention_dropout": rate}
-    names: tuple[str, ...] = {
-        "ConvNNAttention": _CONVNN,
-        "BranchAttention": (*_CONVNN, "branch_ratio"),
-        "BranchConv": (*_CONVNN, "branch_ratio", "kernel_size"),
-    }.get(layer, ())
-    if layer == "KvtAttention":
-        return {
-            "dim": a["d_hidden"],
-            "num_heads": a["num_heads"],
-            "attn_drop": rate,
-            "topk": a["K"],
-        }
-    if layer == "LocalAttention":
-        return {"dim": a["d_hidden"], "heads": a["num_heads"], "dropout": rate}
-    if layer == "NeighborhoodAttention":
-        return {
-            "embed_dim": a["d_hidden"],
-            "num_heads": a["num_heads"],
-            "kernel_size": a["K"],
-            "proj_drop": rate,
-            "qkv_bias": False,
-        }
-    if layer == "SparseAttention":
-        return {
-            **heads,
-            "attn_mode": a.get("sparse_mode", "all"),
-            "local_attn_ctx": a.get("sparse_context_window"),
-        }
-    return {**heads, **{name: a[name] for name in names if name in a}}
-
-
-def _bare(key: str) -> str:
-    for prefix in ("_orig_mod.", "module."):
-        key = key.removeprefix(prefix)
-    return key
+    flags = _NEIGHBORHOOD_FLAGS if "Neighborhood" in a["layer"] else _FLAGS
+    names = {name: flags.get(name, name) for name in known_layer(a["layer"]).arguments}
+    return {name: a[flag] for name, flag in names.items() if flag in a}
 
 
 def _renamed(state: dict[str, Tensor], layer: str, depth: int) -> dict[str, Tensor]:
     """Rename all weights of a model of the published code to those of ours."""
-    ours: dict[str, Tensor] = {}
-    attention: list[dict[str, Tensor]] = [{} for _ in range(depth)]
-    for key, value in state.items():
-        if key == "positional_encoding.pe":  # follows from the sizes
-            continue
-        if key == "positional_encoding.cls_tokens":
-            ours["prefix_tokens"] = value
-        elif key.startswith("transformer_encoder."):
-            _, number, rest = key.split(".", 2)
-            if rest.startswith("attention.") and int(number) < depth:
-                attention[int(number)][rest.removeprefix("attention.")] = value
-            else:
-                ours[f"blocks.{number}.{_replaced(rest, _BLOCK_PARTS)}"] = value
-        else:
-            ours[_replaced(key, _PARTS)] = value
-    for i, part in enumerate(attention):
+    state.pop("positional_encoding.pe", None)  # follows from the sizes
+    names = {
+        f"transformer_encoder.{i}.{theirs}": f"blocks.{i}.{own}"
+        for i in range(depth)
+        for theirs, own in _BLOCK_PARTS.items()
+    }
+    ours = by_beginning(state, {**_PARTS, **names, "transformer_encoder.": "blocks."})
+    for i in range(depth):
+        inside = f"blocks.{i}.attention."
+        part = {key.removeprefix(inside): ours.pop(key) for key in list(ours) if inside in key}
         renamed = reference_state(layer, part)
         ours |= {f"blocks.{i}.attn.{key}": value for key, value in renamed.items()}
     return ours
-
-
-def _replaced(key: str, names: Mapping[str, str]) -> str:
-    for theirs, ours in names.items():
-        if key.startswith(theirs + "."):
-            return ours + key.removeprefix(theirs)
-    return key

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.nn.dropout import Dropout
+from nearwise.nn.tokens.base import check_name
 from nearwise_lab.nn.layers import LayerFactory, token_layer
 
 Positions = Literal["learned", "sincos", "sincos-2d", "none"]
@@ -41,9 +43,7 @@ class TokenPositions(nn.Module):
         self, kind: Positions, grid_size: tuple[int, int], num_prefix_tokens: int, dim: int
     ) -> None:
         super().__init__()
-        if kind not in get_args(Positions):
-            known = ", ".join(get_args(Positions))
-            raise ValueError(f"positions={kind!r} is not one of {known}.")
+        check_name("positions", kind, get_args(Positions))
         divisor = {"sincos": 2, "sincos-2d": 4}.get(kind, 1)
         if dim % divisor:
             raise ValueError(f"positions={kind!r} need a dim that {divisor} divides; got {dim}.")
@@ -52,15 +52,16 @@ class TokenPositions(nn.Module):
         if kind == "learned":
             self.table = nn.Parameter(torch.empty(1, n_tokens, dim))
             nn.init.trunc_normal_(self.table, std=0.02)
-        elif kind == "sincos":
-            at = torch.arange(n_tokens, dtype=torch.float)
-            self.register_buffer("table", waves(at, dim, interleave=True)[None], persistent=False)
-        elif kind == "sincos-2d":
-            rows, columns = (torch.arange(n, dtype=torch.float) for n in grid_size)
-            where = torch.cartesian_prod(rows, columns)
-            halves = [waves(where[:, axis], dim // 2, interleave=False) for axis in (0, 1)]
-            table = torch.cat([torch.zeros(num_prefix_tokens, dim), torch.cat(halves, dim=1)])
-            self.register_buffer("table", table[None], persistent=False)
+        elif kind != "none":
+            self.register_buffer("table", self._waves(grid_size, n_tokens, dim), persistent=False)
+
+    def _waves(self, grid_size: tuple[int, int], n_tokens: int, dim: int) -> Tensor:
+        """Table (1, N, dim) of sines and cosines."""
+        if self.kind == "sincos":
+            return waves(torch.arange(n_tokens).float(), dim, interleave=True)[None]
+        where = torch.cartesian_prod(*(torch.arange(n).float() for n in grid_size))
+        halves = [waves(at, dim // 2, interleave=False) for at in where.unbind(1)]
+        return F.pad(torch.cat(halves, dim=1), (0, 0, n_tokens - len(where), 0))[None]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Add positions to tokens (B, N, dim)."""
@@ -223,11 +224,16 @@ class VisionTransformer(nn.Module):
         random_state: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value, known in (("pooling", pooling, Pooling), ("init", init, Init)):
-            if value not in get_args(known):
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(get_args(known))}.")
+        check_name("pooling", pooling, get_args(Pooling))
+        check_name("init", init, get_args(Init))
         self.image_size = (image_size, image_size) if isinstance(image_size, int) else image_size
-        self.grid_size = grid_of_patches(self.image_size, patch_size)
+        height, width = self.image_size
+        if patch_size < 1 or height % patch_size or width % patch_size:
+            raise ValueError(
+                f"patch_size={patch_size} does not divide the image of {height} x {width} pixels. "
+                "Change one of them."
+            )
+        self.grid_size = (height // patch_size, width // patch_size)
         self.in_channels, self.pooling = in_channels, pooling
         self.num_prefix_tokens = num_registers + (pooling == "token")
         layers = _one_each(layer, depth, "layer")
@@ -240,18 +246,12 @@ class VisionTransformer(nn.Module):
             if self.num_prefix_tokens:
                 self.prefix_tokens = nn.Parameter(torch.empty(1, self.num_prefix_tokens, dim))
             self.positions = TokenPositions(positions, self.grid_size, self.num_prefix_tokens, dim)
-            self.blocks = nn.Sequential(
-                *(
-                    Block(
-                        self._attention(layers[i], dim, num_heads, attn_drop, options[i]),
-                        dim,
-                        mlp_dim or 4 * dim,
-                        dropout,
-                        drop_path * i / max(1, depth - 1),
-                    )
-                    for i in range(depth)
-                )
-            )
+            blocks = []
+            for i in range(depth):
+                attention = self._attention(layers[i], dim, num_heads, attn_drop, options[i])
+                rate = drop_path * i / max(1, depth - 1)
+                blocks.append(Block(attention, dim, mlp_dim or 4 * dim, dropout, rate))
+            self.blocks = nn.Sequential(*blocks)
             self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
             self.head = nn.Linear(dim, n_classes)
             if init == "truncated-normal":
@@ -260,22 +260,14 @@ class VisionTransformer(nn.Module):
                 nn.init.normal_(self.prefix_tokens)
 
     def _attention(
-        self,
-        layer: LayerChoice,
-        dim: int,
-        num_heads: int,
-        attn_drop: float,
-        options: Mapping[str, Any],
+        self, layer: LayerChoice, dim: int, num_heads: int, attn_drop: float, options: Any
     ) -> nn.Module:
         """Build a layer, with the grid as far as it takes one."""
         make = token_layer(layer)
         known = inspect.signature(make).parameters
         takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values())
-        settings: dict[str, Any] = {
-            "grid_size": self.grid_size,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-        settings = {name: value for name, value in settings.items() if name in known}
+        names = [name for name in ("grid_size", "num_prefix_tokens") if name in known]
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         if attn_drop and (takes_any or "attn_drop" in known):
             settings["attn_drop"] = attn_drop
         return make(dim, num_heads, **{**settings, **options})
@@ -297,8 +289,8 @@ class VisionTransformer(nn.Module):
         ----------
         images : Tensor of shape (B, in_channels, height, width)
         """
-        if tuple(images.shape[1:]) != (self.in_channels, *self.image_size):
-            expected = (self.in_channels, *self.image_size)
+        expected = (self.in_channels, *self.image_size)
+        if tuple(images.shape[1:]) != expected:
             raise ValueError(
                 f"Images must be of shape (batch, {', '.join(map(str, expected))}); got "
                 f"{tuple(images.shape)}. Resize them, or set image_size and in_channels."
@@ -313,26 +305,10 @@ class VisionTransformer(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, n_classes) of images (B, in_channels, height, width)."""
         tokens = self.forward_features(images)
-        if self.pooling == "token":
-            pooled = tokens[:, 0]
-        else:
-            pooled = tokens[:, self.num_prefix_tokens :].mean(1)
+        is_token = self.pooling == "token"
+        pooled = tokens[:, 0] if is_token else tokens[:, self.num_prefix_tokens :].mean(1)
         logits: Tensor = self.head(pooled)
         return logits
-
-
-def grid_of_patches(image_size: tuple[int, int], patch_size: int) -> tuple[int, int]:
-    """Rows and columns of patches of an image.
-
-    Raises ValueError if patches do not fill the image.
-    """
-    height, width = image_size
-    if patch_size < 1 or height % patch_size or width % patch_size:
-        raise ValueError(
-            f"patch_size={patch_size} does not divide the image of {height} x {width} pixels. "
-            "Change one of them."
-        )
-    return height // patch_size, width // patch_size
 
 
 def _one_each(choice: Any, depth: int, name: str) -> list[Any]:

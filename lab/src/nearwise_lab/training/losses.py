@@ -1,4 +1,4 @@
-"""Losses on the keys of a batch and on the weights of its neighbors."""
+"""Losses of the original study: on the keys of a batch, and on its surest rows."""
 
 from typing import Literal
 
@@ -43,49 +43,20 @@ def supervised_contrastive(
     ----------
     Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, eq. 2.
     """
-    similarity, log_total, pairs = _contrast(keys, labels, n_classes, temperature)
-    return _mean_over_positives(log_total - similarity, pairs, over)
-
-
-def margin_contrastive(
-    keys: Tensor,
-    labels: Tensor,
-    n_classes: int,
-    *,
-    margin: float = 0.5,
-    temperature: float = 0.1,
-) -> Tensor:
-    """Margin form of the contrastive loss: ``-log(exp(s_pos + m) / sum exp(s))``, at least 0.
-
-    The sum runs over all other rows of the batch. As written, the margin only shifts the value;
-    floored at 0 a pair whose share of the softmax has reached ``exp(-m)`` is unchanged, which is
-    what a margin is for.
-
-    Parameters
-    ----------
-    keys, labels, n_classes, temperature
-        As in `supervised_contrastive`.
-    margin : float, default=0.5
-        In the unit of the scaled similarity; not negative.
-
-    Returns
-    -------
-    loss : scalar Tensor, not negative.
-    """
-    similarity, log_total, pairs = _contrast(keys, labels, n_classes, temperature)
-    return _mean_over_positives((log_total - similarity - margin).clamp_min(0.0), pairs, "rows")
-
-
-def weight_entropy(scores: Tensor) -> Tensor:
-    """Mean entropy, in nats, of the weights ``softmax(scores)`` over candidates, scalar.
-
-    Parameters
-    ----------
-    scores : Tensor of shape (B, N)
-        Log-weights; minus infinity leaves a candidate out and adds nothing.
-    """
-    log_weights = torch.log_softmax(scores, dim=1)
-    return -(log_weights.exp() * log_weights.clamp_min(-1e4)).sum(dim=1).mean()
+    if temperature <= 0:
+        raise ValueError(f"temperature must be positive, got {temperature}.")
+    unit = F.normalize(keys, dim=1)
+    similarity = unit @ unit.T / temperature
+    self_pair = torch.eye(len(keys), dtype=torch.bool, device=keys.device)
+    log_total = similarity.masked_fill(self_pair, -torch.inf).logsumexp(dim=1, keepdim=True)
+    targets = soft_targets(labels, n_classes)
+    pairs = (targets @ targets.T).masked_fill(self_pair, 0.0)
+    pair_loss, mass = log_total - similarity, pairs.sum(dim=1)
+    has_positive = mass > 0
+    if not has_positive.any():
+        return 0.0 * pair_loss.nan_to_num(0.0, 0.0, 0.0).sum()
+    total, mass = (pairs * pair_loss)[has_positive].sum(dim=1), mass[has_positive]
+    return total.sum() / mass.sum() if over == "pairs" else (total / mass).mean()
 
 
 def selective_risk(losses: Tensor, confidence: Tensor) -> Tensor:
@@ -105,26 +76,3 @@ def selective_risk(losses: Tensor, confidence: Tensor) -> Tensor:
     # The i-th surest row is in every mean of i rows and more.
     shares = (1 / kept).flip(0).cumsum(0).flip(0)
     return (shares * losses[confidence.argsort(descending=True)]).mean()
-
-
-def _contrast(
-    keys: Tensor, labels: Tensor, n_classes: int, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled similarities (B, B), log of their sum over others (B, 1), weights of pairs (B, B)."""
-    if temperature <= 0:
-        raise ValueError(f"temperature must be positive, got {temperature}.")
-    unit = F.normalize(keys, dim=1)
-    similarity = unit @ unit.T / temperature
-    self_pair = torch.eye(len(keys), dtype=torch.bool, device=keys.device)
-    log_total = similarity.masked_fill(self_pair, -torch.inf).logsumexp(dim=1, keepdim=True)
-    targets = soft_targets(labels, n_classes)
-    return similarity, log_total, (targets @ targets.T).masked_fill(self_pair, 0.0)
-
-
-def _mean_over_positives(pair_loss: Tensor, pairs: Tensor, over: str) -> Tensor:
-    mass = pairs.sum(dim=1)
-    has_positive = mass > 0
-    if not has_positive.any():
-        return pair_loss.new_zeros(()) + 0.0 * pair_loss.nan_to_num(0.0, 0.0, 0.0).sum()
-    total, mass = (pairs * pair_loss)[has_positive].sum(dim=1), mass[has_positive]
-    return total.sum() / mass.sum() if over == "pairs" else (total / mass).mean()

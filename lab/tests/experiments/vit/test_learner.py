@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from nearwise_lab.experiments.vit.image_rows import ImageTensor
-from nearwise_lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages, channel_scale
-from nearwise_lab.training.augment import FullAugmentation
+from nearwise_lab.experiments.vit import VitSettings
+from nearwise_lab.experiments.vit.data import ImageTensor, channel_scale
+from nearwise_lab.experiments.vit.learner import SupervisedImages
+from nearwise_lab.nn.pixel_scale import PixelScale
 from torch import nn
 
 N, N_CLASSES = 40, 3
@@ -29,10 +30,15 @@ def rows():
     return ImageTensor(pixels, torch.randint(N_CLASSES, (N,), generator=generator))
 
 
-def make(size=None, **recipe):
+def make(**settings):
     images = rows()
-    scale = PixelScale(*channel_scale(images.pixels), size)
-    return SupervisedImages(Watching(), images, scale, N_CLASSES, Recipe(**recipe))
+    scale = PixelScale(*channel_scale(images.pixels))
+    return SupervisedImages(Watching(), images, scale, N_CLASSES, VitSettings(**settings))
+
+
+def predicted(parts, seed):
+    parts.settings = parts.settings.model_copy(update={"seed": seed})
+    return parts.predict(parts.train)
 
 
 def step(parts, n=N, seed=0):
@@ -68,7 +74,7 @@ def test_noise_falls_where_it_is_asked_for(noise_on, trained, tested):
     clean, noisy = make(), make(noise=0.5, noise_on=noise_on)
     for parts in (clean, noisy):
         step(parts)
-        parts.predict(parts.train, seed=3)
+        parts.predict(parts.train)
     in_training = float((noisy.model.seen[0] - clean.model.seen[0]).std())
     in_test = float((noisy.model.seen[-1] - clean.model.seen[-1]).std())
     assert in_training == pytest.approx(0.5 if trained else 0.0, abs=0.03)
@@ -79,24 +85,24 @@ def test_noise_is_new_in_training_and_the_same_in_every_evaluation():
     parts = make(noise=1.0, noise_on="both")
     step(parts, seed=0), step(parts, seed=1)
     assert not torch.equal(parts.model.seen[0], parts.model.seen[1])
-    assert torch.equal(parts.predict(parts.train, seed=5), parts.predict(parts.train, seed=5))
-    assert not torch.equal(parts.predict(parts.train, seed=5), parts.predict(parts.train, seed=6))
+    assert torch.equal(predicted(parts, 5), predicted(parts, 5))
+    assert not torch.equal(predicted(parts, 5), predicted(parts, 6))
 
 
 def test_candidates_that_layers_draw_in_evaluations_follow_the_seed_alone():
     parts = make()
     parts.model.register_forward_hook(lambda _, __, logits: logits + torch.randn(logits.shape))
     torch.manual_seed(0)
-    first, state = parts.predict(parts.train, seed=5), torch.get_rng_state()
+    first, state = predicted(parts, 5), torch.get_rng_state()
     torch.manual_seed(1)
-    assert torch.equal(parts.predict(parts.train, seed=5), first)
-    assert not torch.equal(parts.predict(parts.train, seed=6), first)
+    assert torch.equal(predicted(parts, 5), first)
+    assert not torch.equal(predicted(parts, 6), first)
     torch.manual_seed(0)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_mixup_blends_images_and_labels_by_the_same_share():
-    parts = make(mixup_alpha=1.0, mixup_probability=1.0)
+    parts = make(mixup=1.0)
     loss = step(parts)["loss"]
     mixed, plain = parts.model.seen[0], parts.scale(parts.train.pixels)
     logits = parts.model(mixed).detach().log_softmax(1)
@@ -118,7 +124,7 @@ def test_mixup_blends_images_and_labels_by_the_same_share():
 
 
 def test_augmentation_changes_training_images_only():
-    parts = make(augment=FullAugmentation(crop_padding=1, flip=True))
+    parts = make(augment=True)
     step(parts)
     plain = parts.scale(parts.train.pixels)
     assert not torch.equal(parts.model.seen[0], plain)
@@ -152,5 +158,3 @@ def test_wrong_rows_and_settings_say_what_is_wrong():
         ImageTensor(torch.zeros(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="2 images have 3 labels"):
         ImageTensor(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="Did you mean 'criterion'"):
-        Recipe(criterium="MSE")

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 from nearwise_lab.experiments.vit import VitSettings, evaluate_vit, load_vit_encoder, train_vit
-from nearwise_lab.experiments.vit.data import augmentation, load_vit_data
-from nearwise_lab.experiments.vit.image_rows import ImageFiles
+from nearwise_lab.experiments.vit.data import ImageFiles, load_vit_data
+from nearwise_lab.experiments.vit.learner import augmentation
 from nearwise_lab.experiments.vit.model import build_vit, idle_settings, layer_options
-from nearwise_lab.experiments.vit.recipe import engine_config
 from nearwise_lab.probing import open_encoder
 from nearwise_lab.training.runs import RunLoss
 
@@ -69,7 +68,7 @@ def test_the_published_recipe_decays_every_parameter_and_gives_way_to_what_is_gi
     model = build_vit(settings(recipe="published", num_heads=1), 8, 1, 10)
 
     def decays(settings):
-        config = engine_config(settings)
+        config = settings.engine()
         optimizer = RunLoss(model, dict, 1, None, config).make_optimizer(config)
         return {group["weight_decay"] for group in optimizer.param_groups}
 
@@ -334,11 +333,11 @@ def test_what_does_not_fit_the_images_says_so_before_training(changes, message):
 def test_parts_are_disjoint_and_digits_are_not_mirrored():
     data = load_vit_data(settings(train_limit=None, test_limit=None, validation=0.1, augment=True))
     sizes = [len(part) for part in (data.train, data.validation, data.test)]
-    assert sizes == [1293, 144, 360] and data.n_classes == 10
+    assert sizes == [1293, 144, 360] and len(data.classes) == 10
     seen = {part.pixels.numpy().tobytes() for part in (data.train, data.test)}
     assert len(seen) == 2
-    assert augmentation(settings(augment=True), data).flip is False
-    assert augmentation(settings(), data) is None
+    assert augmentation(settings(augment=True), 8).flip is False
+    assert augmentation(settings(), 8) is None
 
 
 @pytest.fixture

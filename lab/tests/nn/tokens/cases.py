@@ -2,8 +2,7 @@
 
 from nearwise_lab.nn.branching import BranchingAttention, BranchingConv
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
-from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.dense import KvtAttention, MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.local import LocalAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 
@@ -40,11 +39,10 @@ CASES = [
             "n_neighbors": 3,
             "sampling": "line",
             "num_samples": 8,
-            "coordinates": "1d",
+            "coordinates": True,
             "convolution": "standard",
             "weighting": "raw",
             "metric": "euclidean",
-            "self_score": 2.0,
         },
         causal=False,
     ),
@@ -56,8 +54,7 @@ CASES = [
             "sampling": "grid",
             "num_samples": 3,
             "num_prefix_tokens": 1,
-            "coordinates": "2d",
-            "self_score": None,
+            "coordinates": True,
         },
         causal=False,
     ),

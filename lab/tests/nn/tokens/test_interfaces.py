@@ -3,7 +3,7 @@
 import pytest
 import torch
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.dense import KvtAttention
 from nearwise_lab.nn.layers import TOKEN_LAYERS, token_layer
 from nearwise_lab.nn.local import LocalAttention
 from nearwise_lab.nn.vit import VisionTransformer

@@ -4,8 +4,7 @@ import math
 
 import pytest
 from nearwise_lab.nn.convnn import ConvNNAttention
-from nearwise_lab.nn.dense import MultiHeadAttention, SparseAttention
-from nearwise_lab.nn.kvt import KvtAttention
+from nearwise_lab.nn.dense import KvtAttention, MultiHeadAttention, SparseAttention
 from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 
 from tests.nn.tokens.test_mask_contract import (

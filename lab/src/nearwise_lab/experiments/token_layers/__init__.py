@@ -7,23 +7,14 @@ from nearwise_lab.experiments.token_layers.choices import (
     layer_choices,
     pick_layers,
 )
-from nearwise_lab.experiments.token_layers.memory import (
-    MemoryPoint,
-    growth,
-    memory_curve,
-    peak_memory,
-)
-from nearwise_lab.experiments.token_layers.timing import LayerTime, time_layers
+from nearwise_lab.experiments.token_layers.measuring import LayerTime, peak_memory, time_layers
 
 __all__ = [
     "BASELINE",
     "LayerChoice",
     "LayerShape",
     "LayerTime",
-    "MemoryPoint",
-    "growth",
     "layer_choices",
-    "memory_curve",
     "peak_memory",
     "pick_layers",
     "time_layers",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -76,10 +76,6 @@ class LayerChoice:
         """Context in which it is to run."""
         return attention_implementation("plain") if self.plain else nullcontext()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Its attributes as JSON can hold them."""
-        return asdict(self)
-
 
 def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
     """Every layer of library and lab once, and the settings of ConvNN that differ in cost.
@@ -108,30 +104,31 @@ def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
         )
     nearest = {"n_neighbors": k}
     sampled = {**nearest, "sampling": "random", "num_samples": min(n_tokens, max(32, 2 * k))}
-    choices = [
-        LayerChoice(BASELINE, BASELINE),
-        LayerChoice("KNNAttention", "KNNAttention", nearest),
-        LayerChoice("KNNAttention plain", "KNNAttention", nearest, plain=True),
-        LayerChoice("KvtAttention", "KvtAttention", nearest),
-        LayerChoice("ConvNNAttention", "ConvNNAttention", nearest),
-        LayerChoice(
-            "ConvNNAttention standard", "ConvNNAttention", {**nearest, "convolution": "standard"}
-        ),
-        LayerChoice("ConvNNAttention random", "ConvNNAttention", sampled),
-        LayerChoice("LocalAttention", "LocalAttention"),
-        LayerChoice("NeighborhoodAttention1D", "NeighborhoodAttention1D", {"kernel_size": k}),
+    rows: list[tuple[str, dict[str, Any]]] = [  # a layer, its variant, and options
+        (BASELINE, {}),
+        ("KNNAttention", nearest),
+        ("KNNAttention plain", nearest),
+        ("KvtAttention", nearest),
+        ("ConvNNAttention", nearest),
+        ("ConvNNAttention standard", {**nearest, "convolution": "standard"}),
+        ("ConvNNAttention random", sampled),
+        ("LocalAttention", {}),
+        ("NeighborhoodAttention1D", {"kernel_size": k}),
     ]
     prefix = next((p for p in (0, 1) if math.isqrt(n_tokens - p) ** 2 == n_tokens - p), None)
     if prefix is not None:
         side = min(max(1, round(math.sqrt(k))), math.isqrt(n_tokens - prefix))
-        options = {"kernel_size": side, "num_prefix_tokens": prefix}
-        choices.append(LayerChoice("NeighborhoodAttention2D", "NeighborhoodAttention2D", options))
+        square = {"kernel_size": side, "num_prefix_tokens": prefix}
+        rows.append(("NeighborhoodAttention2D", square))
+    rows += [
+        ("SparseAttention", {}),
+        ("BranchingAttention", nearest),
+        ("BranchingConv", {**nearest, "kernel_size": k}),
+        ("TokenConvolution", {"kernel_size": k}),
+    ]
     return [
-        *choices,
-        LayerChoice("SparseAttention", "SparseAttention"),
-        LayerChoice("BranchingAttention", "BranchingAttention", nearest),
-        LayerChoice("BranchingConv", "BranchingConv", {**nearest, "kernel_size": k}),
-        LayerChoice("TokenConvolution", "TokenConvolution", {"kernel_size": k}),
+        LayerChoice(name, name.partition(" ")[0], options, plain=name.endswith(" plain"))
+        for name, options in rows
     ]
 
 

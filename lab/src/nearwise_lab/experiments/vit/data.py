@@ -1,30 +1,115 @@
 """Images of a vision transformer's run: training, validation and test part, and their scale."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.data import split_dataset
 from nearwise.data.dataset import hold_out
+from nearwise.data.images.decode import Encoded, decode_images
 from nearwise.data.images.folder import list_folder
 from nearwise_lab.data import load_images
-from nearwise_lab.experiments.vit.image_rows import ImageFiles, ImageTensor
-from nearwise_lab.experiments.vit.learner import PixelScale, channel_scale
 from nearwise_lab.experiments.vit.settings import VitSettings
-from nearwise_lab.training.augment import FullAugmentation
+from nearwise_lab.nn.pixel_scale import PixelScale
 
 SETS = {"cifar10": "cifar10", "cifar100": "cifar100", "mnist": "mnist", "digits": "digits-images"}
-UPRIGHT = ("mnist", "digits")  # a mirrored digit is another sign
 SPLIT_SEED = 0  # of sets without an official test part: one test part for all seeds
 _IN_MEMORY = 2**32  # bytes of decoded images from folders; more is decoded batch by batch
 # Mean and deviation of ImageNet's training images, as torchvision's models take them.
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class ImageTensor:
+    """Images in one tensor.
+
+    Parameters
+    ----------
+    pixels : uint8 Tensor of shape (n, channels, height, width)
+    labels : int64 Tensor of shape (n,)
+        Class numbers.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
+            raise ValueError(
+                "pixels must be uint8 of shape (n, channels, height, width); got "
+                f"{self.pixels.dtype} of shape {tuple(self.pixels.shape)}."
+            )
+        if len(self.pixels) != len(self.labels):
+            raise ValueError(f"{len(self.pixels)} images have {len(self.labels)} labels.")
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.labels)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return int(self.pixels.shape[2]), int(self.pixels.shape[3])
+
+    def images(self, rows: Tensor) -> Tensor:
+        """Return uint8 images (B, channels, height, width) of some rows (B,)."""
+        return self.pixels[rows.to(self.pixels.device)]
+
+    def to(self, device: torch.device) -> "ImageTensor":
+        """Return the same rows on `device`."""
+        return ImageTensor(self.pixels.to(device), self.labels.to(device))
+
+    def take(self, rows: Any) -> "ImageTensor":
+        """Return the rows at some positions, an array or tensor."""
+        chosen = torch.as_tensor(rows)
+        return ImageTensor(self.pixels[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images that are decoded on request, on several threads, and brought to one size.
+
+    Methods are those of `ImageTensor`; images come on the device of the labels.
+
+    Parameters
+    ----------
+    files : sequence of Path
+    labels : int64 Tensor of shape (n,)
+    size : (int, int)
+        Height and width in pixels, which are the same; the aspect is not kept.
+    """
+
+    files: Sequence[Path]
+    labels: Tensor
+    size: tuple[int, int]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.labels)
+
+    def images(self, rows: Tensor) -> Tensor:
+        """Decode some rows."""
+        chosen = [self.files[row] for row in rows.tolist()]
+        encoded = (Encoded(str(file), file) for file in chosen)
+        pixels = decode_images(encoded, len(chosen), image_size=self.size[0], color="rgb")
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(self.labels.device)
+
+    def to(self, device: torch.device) -> "ImageFiles":
+        """Let images and labels come on `device`."""
+        return replace(self, labels=self.labels.to(device))
+
+    def take(self, rows: Any) -> "ImageFiles":
+        """Return some rows."""
+        chosen = torch.as_tensor(rows)
+        files = [self.files[row] for row in chosen.tolist()]
+        return ImageFiles(files, self.labels[chosen.to(self.labels.device)], self.size)
+
 
 Rows = ImageTensor | ImageFiles
 
@@ -33,21 +118,9 @@ Rows = ImageTensor | ImageFiles
 class VitData:
     """The parts of a data set, on the CPU.
 
-    Attributes
-    ----------
-    name : str
-    train, test : ImageTensor or ImageFiles
-    validation : the same, or None
-    classes : list of str
-    scale : PixelScale
-    image_size : int
-        Side of the model's input in pixels.
-    channels : int
-    native_size : int
-        Side of images as they are augmented.
+    `image_size` is the side of the model's input in pixels.
     """
 
-    name: str
     train: Rows
     validation: Rows | None
     test: Rows
@@ -55,12 +128,6 @@ class VitData:
     scale: PixelScale
     image_size: int
     channels: int
-    native_size: int
-
-    @property
-    def n_classes(self) -> int:
-        """How many classes there are."""
-        return len(self.classes)
 
     def fingerprint(self) -> str:
         """Hash of labels and of pixels (of files: of their names)."""
@@ -79,10 +146,6 @@ class VitData:
 def load_vit_data(settings: VitSettings) -> VitData:
     """Load the images of a run.
 
-    Parameters
-    ----------
-    settings : VitSettings
-
     Raises
     ------
     ValueError
@@ -90,11 +153,9 @@ def load_vit_data(settings: VitSettings) -> VitData:
     FileNotFoundError
         If there are no files; the message names the paths that were tried.
     """
-    train: Rows
-    test: Rows
     train, test, classes = (_registered if settings.dataset in SETS else _folder)(settings)
     train, test = _first(train, settings.train_limit), _first(test, settings.test_limit)
-    height, width = _size(train)
+    height, width = train.size
     if height != width and not settings.resize:
         raise ValueError(
             f"Images of {settings.dataset} are {height} x {width} pixels; the model takes squares. "
@@ -105,9 +166,8 @@ def load_vit_data(settings: VitSettings) -> VitData:
     validation: Rows | None = None
     if settings.validation_share:
         kept, held = hold_out(train.labels.numpy(), settings.validation_share, settings.seed)
-        train, validation = _take(train, kept), _take(train, held)
+        train, validation = train.take(kept), train.take(held)
     return VitData(
-        name=settings.dataset,
         train=train,
         validation=validation,
         test=test,
@@ -115,23 +175,25 @@ def load_vit_data(settings: VitSettings) -> VitData:
         scale=PixelScale(mean, std, None if size == height == width else size),
         image_size=size,
         channels=train.pixels.shape[1] if isinstance(train, ImageTensor) else 3,
-        native_size=min(height, width),
     )
 
 
-def augmentation(settings: VitSettings, data: VitData) -> FullAugmentation | None:
-    """Random changes of the training images; None where there are none.
+def channel_scale(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 images, in [0, 1].
 
-    `augment` pads an eighth of the side before the crop: 4 pixels of 32, as is usual for CIFAR.
+    A channel that never changes gets deviation 1.
     """
-    changes: dict[str, Any] = {}
-    if settings.augment:
-        changes |= {"crop_padding": max(1, data.native_size // 8)}
-        changes |= {"flip": settings.dataset not in UPRIGHT}
-    for name in ("color_jitter", "rotation", "cutout"):
-        if getattr(settings, name):
-            changes[name] = getattr(settings, name)
-    return FullAugmentation(**changes) if changes else None
+    n_channels = images.shape[1]
+    count = images.numel() // n_channels
+    total, squares = torch.zeros(2, n_channels, dtype=torch.float64)
+    for part in images.split(4096):
+        pixels = part.double() / 255
+        total += pixels.sum(dim=(0, 2, 3)).cpu()
+        squares += pixels.square().sum(dim=(0, 2, 3)).cpu()
+    mean = total / count
+    std = (squares / count - mean.square()).clamp_min(0).sqrt()
+    std = torch.where(std > 0, std, 1.0)
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _registered(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
@@ -154,9 +216,9 @@ def _registered(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
         )
     names, codes = np.unique(data.y, return_inverse=True)
     pixels = torch.from_numpy(np.ascontiguousarray(np.moveaxis(np.asarray(data.X), -1, 1)))
-    train, test = split_dataset(data, SPLIT_SEED)
     whole = ImageTensor(pixels, torch.from_numpy(codes.astype(np.int64)))
-    return whole.take(_rows(train)), whole.take(_rows(test)), [str(name) for name in names]
+    train, test = split_dataset(data, SPLIT_SEED)
+    return whole.take(train), whole.take(test), [str(name) for name in names]
 
 
 def _folder(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
@@ -176,39 +238,16 @@ def _folder(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
         raise ValueError(
             f"{found} has no folders train and test (or val), so there is nothing to test on."
         )
-    size = settings.resize or 224
-    # Files come class by class; in a fixed order of no meaning the first of them are a sample.
-    made: dict[str, Any] = {
-        part: _take(
-            ImageFiles(files, torch.tensor(codes), size),
-            np.random.default_rng(SPLIT_SEED).permutation(len(files)),
-        )
-        for part, (files, codes) in parts.items()
-    }
-    limits = {"train": settings.train_limit, "test": settings.test_limit}
-    made = {part: _first(rows, limits[part]) for part, rows in made.items()}
-    if sum(len(rows) for rows in made.values()) * 3 * size**2 > _IN_MEMORY:
-        return made["train"], made["test"], classes
-    held = {
-        part: ImageTensor(rows.images(torch.arange(len(rows))), rows.labels)
-        for part, rows in made.items()
-    }
-    return held["train"], held["test"], classes
+    side, made = settings.resize or 224, []
+    for part, limit in (("train", settings.train_limit), ("test", settings.test_limit)):
+        files, codes = parts[part]
+        # Files come class by class; in a fixed order of no meaning the first are a sample.
+        order = np.random.default_rng(SPLIT_SEED).permutation(len(files))
+        made.append(_first(ImageFiles(files, torch.tensor(codes), (side, side)).take(order), limit))
+    if sum(map(len, made)) * 3 * side**2 <= _IN_MEMORY:
+        made = [ImageTensor(rows.images(torch.arange(len(rows))), rows.labels) for rows in made]
+    return made[0], made[1], classes
 
 
-def _size(rows: Rows) -> tuple[int, int]:
-    if isinstance(rows, ImageFiles):
-        return rows.size, rows.size
-    return int(rows.pixels.shape[2]), int(rows.pixels.shape[3])
-
-
-def _first(rows: Rows, limit: int | None) -> Rows:
-    return rows if limit is None else _take(rows, np.arange(min(limit, len(rows))))
-
-
-def _take(rows: Rows, index: NDArray[np.int64]) -> Rows:
-    return rows.take(_rows(index))
-
-
-def _rows(index: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(np.asarray(index, dtype=np.int64))
+def _first(rows: Any, limit: int | None) -> Any:
+    return rows if limit is None else rows.take(torch.arange(min(limit, len(rows))))

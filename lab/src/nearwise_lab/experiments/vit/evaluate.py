@@ -1,22 +1,17 @@
-"""Evaluate a trained vision transformer on its test images."""
+"""What the trained model of a folder is used for: evaluated on test images, and as an encoder."""
 
-import time
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-
 from nearwise.functional.devices import choose_device
-from nearwise.metrics import evaluate_probabilities
-from nearwise_lab.experiments.vit.data import VitData, load_vit_data
-from nearwise_lab.experiments.vit.image_rows import ImageRows
+from nearwise_lab.experiments.vit.data import load_vit_data
 from nearwise_lab.experiments.vit.learner import SupervisedImages
 from nearwise_lab.experiments.vit.model import rebuilt
 from nearwise_lab.experiments.vit.outputs import load_model
-from nearwise_lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise_lab.experiments.vit.settings import HOW, OF_DATA, VitSettings
+from nearwise_lab.probing import VisionTransformerEncoder
 
 # What a trained model may be evaluated with in another way than it was trained.
 AT_TEST = (*OF_DATA, *HOW, "noise", "noise_on", "batch_size", "sample_in_eval", "use_amp")
@@ -61,37 +56,28 @@ def evaluate_vit(settings: VitSettings, given: Iterable[str] = ()) -> dict[str, 
             "model was trained on."
         )
     model, scale = rebuilt(merged, state, meta)
-    model.to(device)
-    parts = SupervisedImages(
-        model,
-        data.test.to(device),
-        scale,
-        data.n_classes,
-        make_recipe(merged, data),
-        engine_config(merged).precision,
-    )
-    return measure_test(parts, data, data.test.to(device), merged)
+    test = data.test.to(device)
+    return SupervisedImages(model.to(device), test, scale, len(data.classes), merged).measure(test)
 
 
-def measure_test(
-    parts: SupervisedImages, data: VitData, rows: ImageRows, settings: VitSettings
-) -> dict[str, Any]:
-    """All metrics of a model on test images."""
-    started = time.perf_counter()
-    logits = parts.predict(rows, seed=settings.seed).cpu()  # no float64 on some devices
-    seconds = time.perf_counter() - started
-    if not bool(torch.isfinite(logits).all()):
-        raise ValueError("The model's logits are not all finite; it cannot be evaluated.")
-    labels = rows.labels.cpu()
-    proba = F.softmax(logits.double(), dim=1).numpy()
-    five = logits.topk(min(5, data.n_classes), dim=1).indices == labels[:, None]
-    metrics = evaluate_probabilities(labels.numpy(), proba)
-    return {
-        "dataset": data.name,
-        "n_test": len(labels),
-        "noise": parts.recipe.noise_in(training=False),
-        "top1": 100 * metrics["accuracy"],
-        "top5": 100 * float(five.any(1).float().mean()),
-        **metrics,
-        "test_seconds": seconds,
-    }
+def load_vit_encoder(folder: str | os.PathLike[str]) -> VisionTransformerEncoder:
+    """Load the encoder that a run of `train_vit` left.
+
+    Random candidates are drawn in no evaluation (`sample_in_eval` is off): what an image gives
+    depends on the image alone.
+
+    Parameters
+    ----------
+    folder : path
+        The run's `output_dir`.
+
+    Raises
+    ------
+    ValueError
+        If there is no model, or it is damaged or newer than this version.
+    """
+    state, meta = load_model(Path(folder))
+    settings = VitSettings(**{**meta["settings"], "sample_in_eval": False})
+    model, scale = rebuilt(settings, state, meta)
+    config = settings.model_dump(mode="json", exclude={*HOW, *OF_DATA})
+    return VisionTransformerEncoder(model, scale, config)

@@ -1,75 +1,35 @@
 """Supervised training of image classifiers: what a step minimises, and how they are evaluated."""
 
-from typing import Literal
+import time
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
+from nearwise.metrics import evaluate_probabilities
 from nearwise.nn import soft_cross_entropy, soft_targets
 from nearwise.training.augment import draw_batch_mix, mix_labels
 from nearwise.training.encoding import autocast
-from nearwise.training.settings import Precision, StrictSettings
-from nearwise_lab.experiments.vit.image_rows import ImageRows
+from nearwise_lab.experiments.vit.data import Rows
+from nearwise_lab.experiments.vit.settings import VitSettings
 from nearwise_lab.nn.pixel_scale import PixelScale
 from nearwise_lab.training.augment import FullAugmentation, augment_fully
 
 _EVALUATED_PIXELS = {"cpu": 2**21, "cuda": 2**25}  # pixels per batch of an evaluation
+_UPRIGHT = ("mnist", "digits")  # a mirrored digit is another sign
 
 
-class Recipe(StrictSettings):
-    """How images and labels are changed before a step, and what is minimised.
+def augmentation(settings: VitSettings, side: int) -> FullAugmentation | None:
+    """Random changes of training images of some side in pixels; None where there are none.
 
-    Parameters
-    ----------
-    criterion : {"CrossEntropy", "MSE"}, default="CrossEntropy"
-        "MSE" is the mean squared difference between logits and one-hot labels.
-    label_smoothing : float, default=0.0
-        In [0, 1).
-    mixup_alpha : float, default=0.0
-        Parameter of MixUp's Beta distribution; 0 switches it off.
-    mixup_probability : float, default=1.0
-        Share of the batches that are mixed.
-    augment : FullAugmentation, optional
-        Random changes of training images.
-    noise : float, default=0.0
-        Standard deviation of Gaussian noise, in units of that of the pixels of a channel.
-    noise_on : {"train", "test", "both"}, default="train"
-        Which images get it: again in every step in training; in evaluations the same each time.
+    `augment` pads an eighth of the side before the crop: 4 pixels of 32, as is usual for CIFAR.
     """
-
-    settings_of = "recipe"
-
-    criterion: Literal["CrossEntropy", "MSE"] = "CrossEntropy"
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    mixup_alpha: float = Field(0.0, ge=0)
-    mixup_probability: float = Field(1.0, ge=0, le=1)
-    augment: FullAugmentation | None = None
-    noise: float = Field(0.0, ge=0)
-    noise_on: Literal["train", "test", "both"] = "train"
-
-    def noise_in(self, training: bool) -> float:
-        """Return the noise of training, or of evaluations."""
-        return self.noise if self.noise_on in ("both", "train" if training else "test") else 0.0
-
-
-def channel_scale(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of uint8 images, in [0, 1].
-
-    A channel that never changes gets deviation 1.
-    """
-    n_channels = images.shape[1]
-    count = images.numel() // n_channels
-    total, squares = torch.zeros(2, n_channels, dtype=torch.float64)
-    for part in images.split(4096):
-        pixels = part.double() / 255
-        total += pixels.sum(dim=(0, 2, 3)).cpu()
-        squares += pixels.square().sum(dim=(0, 2, 3)).cpu()
-    mean = total / count
-    std = (squares / count - mean.square()).clamp_min(0).sqrt()
-    std = torch.where(std > 0, std, 1.0)
-    return tuple(mean.tolist()), tuple(std.tolist())
+    names = ("color_jitter", "rotation", "cutout")
+    changes: dict[str, Any] = {n: getattr(settings, n) for n in names if getattr(settings, n)}
+    if settings.augment:
+        changes |= {"crop_padding": max(1, side // 8), "flip": settings.dataset not in _UPRIGHT}
+    return FullAugmentation(**changes) if changes else None
 
 
 class SupervisedImages:
@@ -79,38 +39,34 @@ class SupervisedImages:
     ----------
     model : nn.Module
         From float images (B, channels, height, width) to logits (B, n_classes).
-    train : ImageRows
+    train : ImageTensor or ImageFiles
         On the model's device.
     scale : PixelScale
     n_classes : int
-    recipe : Recipe
-    precision : {"float32", "bfloat16", "float16"}, default="float32"
-        Of evaluations; training's is the engine's.
+    settings : VitSettings
+        How images and labels are changed before a step, and what is minimised.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        train: ImageRows,
+        train: Rows,
         scale: PixelScale,
         n_classes: int,
-        recipe: Recipe,
-        precision: Precision = "float32",
+        settings: VitSettings,
     ) -> None:
         self.model, self.train, self.scale = model, train, scale
-        self.n_classes, self.recipe, self.precision = n_classes, recipe, precision
+        self.n_classes, self.settings = n_classes, settings
+        self.changes = augmentation(settings, min(train.size))
 
     def batch_loss(self, rows: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Return the loss of a step, and top1 and top5 of its images in percent."""
-        recipe, images = self.recipe, self.train.images(rows)
+        s, images = self.settings, self.train.images(rows)
         labels = self.train.labels[rows.to(self.train.labels.device)]
-        if recipe.augment is not None:
-            images = augment_fully(images, recipe.augment, generator)
-        x = add_noise(self.scale(images), recipe.noise_in(training=True), generator)
-        mix = draw_batch_mix(
-            recipe.mixup_alpha, recipe.mixup_probability, len(rows), generator, x.device
-        )
-        targets = labels
+        if self.changes is not None:
+            images = augment_fully(images, self.changes, generator)
+        x, targets = add_noise(self.scale(images), s.noise_in(training=True), generator), labels
+        mix = draw_batch_mix(s.mixup, 1.0, len(rows), generator, x.device)
         if mix is not None:
             share = mix.share.view(-1, 1, 1, 1)
             x = share * x + (1 - share) * x[mix.partner]
@@ -118,54 +74,60 @@ class SupervisedImages:
         logits = self.model(x).float()
         with torch.no_grad():
             hits = top_hits(logits, labels)
-        return {"loss": self._criterion(logits, targets), **hits}
+        return {"loss": self._criterion(logits, targets, s.label_smoothing), **hits}
 
-    def _criterion(self, logits: Tensor, targets: Tensor) -> Tensor:
-        smoothing = self.recipe.label_smoothing
-        if self.recipe.criterion == "MSE":
+    def _criterion(self, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        if self.settings.criterion == "MSE":
             return F.mse_loss(logits, soft_targets(targets, self.n_classes, smoothing))
         return soft_cross_entropy(logits, targets, smoothing=smoothing)
 
-    def evaluate(self, rows: ImageRows, *, seed: int = 0) -> dict[str, float]:
+    def evaluate(self, rows: Rows) -> dict[str, float]:
         """Loss (without smoothing), top1 and top5 in percent of images that are not trained on."""
-        logits = self.predict(rows, seed=seed)
-        if self.recipe.criterion == "MSE":
-            loss = F.mse_loss(logits, soft_targets(rows.labels, self.n_classes))
-        else:
-            loss = F.cross_entropy(logits, rows.labels)
+        logits = self.predict(rows)
+        loss = self._criterion(logits, rows.labels, 0.0)
         hits = top_hits(logits, rows.labels)
         return {"loss": float(loss), **{name: float(value) for name, value in hits.items()}}
 
-    @torch.no_grad()
-    def predict(self, rows: ImageRows, *, seed: int = 0) -> Tensor:
-        """Logits (n, n_classes) of images, with noise where the recipe has it for the test.
+    def measure(self, rows: Rows) -> dict[str, Any]:
+        """All metrics of `evaluate_probabilities` on test images, and their conditions."""
+        started = time.perf_counter()
+        logits = self.predict(rows).cpu()  # no float64 on some devices
+        seconds = time.perf_counter() - started
+        if not bool(torch.isfinite(logits).all()):
+            raise ValueError("The model's logits are not all finite; it cannot be evaluated.")
+        labels = rows.labels.cpu()
+        metrics = evaluate_probabilities(labels.numpy(), F.softmax(logits.double(), 1).numpy())
+        return {
+            "dataset": self.settings.dataset,
+            "n_test": len(labels),
+            "noise": self.settings.noise_in(training=False),
+            "top1": 100 * metrics["accuracy"],
+            "top5": float(top_hits(logits, labels)["top5"]),
+            **metrics,
+            "test_seconds": seconds,
+        }
 
-        Parameters
-        ----------
-        rows : ImageRows
-            On the model's device.
-        seed : int, default=0
-            Decides the noise, and candidates that layers draw; both are the same in every call.
+    @torch.no_grad()
+    def predict(self, rows: Rows) -> Tensor:
+        """Logits (n, n_classes) of images on the model's device, with noise where it is asked for.
+
+        The seed of the settings decides the noise, and candidates that layers draw; both are the
+        same in every call.
         """
-        device = rows.labels.device
+        device, seed = rows.labels.device, self.settings.seed
+        generator, noise = torch.Generator().manual_seed(seed), self.settings.noise_in(False)
+        was_training, logits = self.model.training, []
+        self.model.eval()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            return self._predict(rows, seed)
-
-    def _predict(self, rows: ImageRows, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        noise = self.recipe.noise_in(training=False)
-        was_training = self.model.training
-        self.model.eval()
-        logits = []
-        for part in torch.arange(len(rows)).split(self._chunk(rows)):
-            x = add_noise(self.scale(rows.images(part)), noise, generator)
-            with autocast(x.device, self.precision):
-                logits.append(self.model(x).float())
+            for part in torch.arange(len(rows)).split(self._chunk(rows)):
+                x = add_noise(self.scale(rows.images(part)), noise, generator)
+                with autocast(x.device, self.settings.precision):
+                    logits.append(self.model(x).float())
         self.model.train(was_training)
         return torch.cat(logits)
 
-    def _chunk(self, rows: ImageRows) -> int:
+    def _chunk(self, rows: Rows) -> int:
         """Images a batch, by their size and the device."""
         first = self.scale(rows.images(torch.arange(1)))
         pixels = _EVALUATED_PIXELS["cpu" if first.device.type == "cpu" else "cuda"]

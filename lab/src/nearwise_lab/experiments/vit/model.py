@@ -1,17 +1,50 @@
 """The model that settings describe, and what it costs."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearwise.nn import Sampling
-from nearwise_lab.experiments.vit.learner import PixelScale
 from nearwise_lab.experiments.vit.settings import RECIPES, VitSettings
-from nearwise_lab.nn import count_flops
 from nearwise_lab.nn.layers import token_layer
+from nearwise_lab.nn.pixel_scale import PixelScale
 from nearwise_lab.nn.vit import VisionTransformer
+from nearwise_lab.nn.vit_summary import summarize
+
+# The settings that are options of each layer, by its own names; the others count for none.
+_SAMPLING = {
+    "sampling": "sampling_type",
+    "num_samples": "num_samples",
+    "sample_padding": "sample_padding",
+    "sample_in_eval": "sample_in_eval",
+}
+_KNN = {"n_neighbors": "K", "metric": "magnitude_type", **_SAMPLING}
+_CONVNN = {
+    **_KNN,
+    "convolution": "convolution_type",
+    "weighting": "softmax_topk_val",
+    "coordinates": "coordinate_encoding",
+}
+_KNN_ALONE = ("include_self", "learned_temperature", "null_neighbor")
+_BRANCHES = {**_CONVNN, "branch_ratio": "branch_ratio"}
+LAYER_SETTINGS: dict[str, dict[str, str]] = {
+    "MultiHeadAttention": {},
+    "KNNAttention": {**_KNN, **{name: name for name in _KNN_ALONE}},
+    "ConvNNAttention": _CONVNN,
+    "BranchingAttention": _BRANCHES,
+    "BranchingConv": {**_BRANCHES, "kernel_size": "kernel_size"},
+    "KvtAttention": {"n_neighbors": "K"},
+    "LocalAttention": {"window_size": "window_size"},
+    "NeighborhoodAttention1D": {"kernel_size": "K"},
+    "NeighborhoodAttention2D": {"kernel_size": "K"},
+    "SparseAttention": {"mode": "sparse_mode", "context": "sparse_context_window"},
+    "TokenConvolution": {"kernel_size": "kernel_size"},
+}
+_OF_MODEL = {
+    "pooling", "num_registers", "positions", "patch_norm", "final_norm", "init", "drop_path",
+}  # fmt: skip
 
 
 def build_vit(
@@ -32,46 +65,32 @@ def build_vit(
         If patches do not fill the image, heads do not divide the width, or the layer needs
         a wider neighborhood or more samples than there are tokens.
     """
+    s = settings
     try:
-        return _tried_model(settings, image_size, channels, n_classes)
+        model = VisionTransformer(
+            image_size=image_size,
+            patch_size=s.patch_size,
+            in_channels=channels,
+            n_classes=n_classes,
+            dim=s.d_hidden,
+            depth=s.num_layers,
+            num_heads=s.num_heads,
+            mlp_dim=s.d_mlp,
+            layer=token_layer(s.layer),
+            layer_options=layer_options(s, image_size),
+            dropout=s.dropout,
+            attn_drop=s.attention_dropout,
+            random_state=s.seed,
+            **s.model_dump(include=_OF_MODEL),
+        )
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            # In train mode samples are drawn: too few tokens show here, not amid training.
+            model(torch.zeros(1, channels, image_size, image_size))
     except ValueError as error:
-        is_k = "Neighborhood" in settings.layer_name  # other layers have a kernel size of their own
-        hints = [
-            f" The setting for {own} is {name}."
-            for own, name in (("kernel_size", "K"),) * is_k + (("dim", "d_hidden"),)
-            if f"{own}=" in str(error)
-        ]
+        is_k = "Neighborhood" in s.layer_name  # other layers have a kernel size of their own
+        names = {"dim": "d_hidden"} | ({"kernel_size": "K"} if is_k else {})
+        hints = [f" The setting for {x} is {names[x]}." for x in names if f"{x}=" in str(error)]
         raise ValueError(f"{error}{''.join(hints)}") from error
-
-
-def _tried_model(
-    settings: VitSettings, image_size: int, channels: int, n_classes: int
-) -> VisionTransformer:
-    model = VisionTransformer(
-        image_size=image_size,
-        patch_size=settings.patch_size,
-        in_channels=channels,
-        n_classes=n_classes,
-        dim=settings.d_hidden,
-        depth=settings.num_layers,
-        num_heads=settings.num_heads,
-        mlp_dim=settings.d_mlp,
-        layer=token_layer(settings.layer),
-        layer_options=layer_options(settings, image_size),
-        pooling=settings.pooling,
-        num_registers=settings.num_registers,
-        positions=settings.positions,
-        patch_norm=settings.patch_norm,
-        final_norm=settings.final_norm,
-        init=settings.init,
-        dropout=settings.dropout,
-        attn_drop=settings.attention_dropout,
-        drop_path=settings.drop_path,
-        random_state=settings.seed,
-    )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        # In train mode samples are drawn: too few tokens show here, not in the middle of training.
-        model(torch.zeros(1, channels, image_size, image_size))
     return model
 
 
@@ -80,11 +99,7 @@ def rebuilt(
 ) -> tuple[VisionTransformer, PixelScale]:
     """Build a trained model again, in eval mode, and what its images are scaled by.
 
-    Parameters
-    ----------
-    settings : VitSettings
-    state, meta : mapping
-        As `load_model` gives them.
+    `state` and `meta` are as `load_model` gives them.
     """
     model = build_vit(settings, meta["image_size"], meta["channels"], len(meta["classes"]))
     model.load_state_dict(dict(state))
@@ -94,65 +109,29 @@ def rebuilt(
 
 def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
     """Options of the attention layer, by its own names, from the published ones."""
-    options = _options_by_layer(settings, image_size)
-    if settings.layer_name != "TokenConvolution":  # its projections have biases in any case
-        options["proj_bias"] = settings.proj_bias
-    return options
-
-
-def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
-    name, s = settings.layer_name, settings
-    is_local = s.class_token == "local" and _has_prefix(s)
-    no_prefix = {"num_prefix_tokens": 0} if is_local else {}
-    width = {"head_dim": 64} if s.recipe == "published" else {}  # of any token, as there
-    sampling = {
-        "sampling": s.sampling_type,
-        "num_samples": s.num_samples,
-        "sample_padding": s.sample_padding,
-        "sample_in_eval": s.sample_in_eval,
-    }
-    convnn = {
-        "n_neighbors": s.K,
-        "metric": s.magnitude_type,
-        "convolution": s.convolution_type,
-        "weighting": "softmax" if s.softmax_topk_val else "raw",
-        "coordinates": "1d" if s.coordinate_encoding else "none",
-        **sampling,
-    }
+    s, name = settings, settings.layer_name
+    given = {ours: getattr(s, theirs) for ours, theirs in LAYER_SETTINGS.get(name, {}).items()}
+    if "weighting" in given:
+        given["weighting"] = "softmax" if s.softmax_topk_val else "raw"
+    if name == "TokenConvolution":  # its projections have biases in any case
+        return {**given, "proj_drop": s.attention_dropout}
+    given["proj_bias"] = s.proj_bias
+    if name == "LocalAttention" and s.recipe == "published":
+        given["head_dim"] = 64  # of any token, as there
+    n_prefix = 0 if _is_local(s) else _prefix(s)
     if name == "KNNAttention":
-        rule: Any = {
-            "kind": s.sampling_type,
-            "num_samples": s.num_samples,
-            "padding": s.sample_padding,
-            "sample_in_eval": s.sample_in_eval,
-            "num_prefix_tokens": s.num_registers + (s.pooling == "token"),
-            **no_prefix,
-            "grid_size": (image_size // s.patch_size,) * 2,
-        }
-        return {
-            "n_neighbors": s.K,
-            "metric": s.magnitude_type,
-            "include_self": s.include_self,
-            "learned_temperature": s.learned_temperature,
-            "null_neighbor": s.null_neighbor,
-            "sampling": None if s.sampling_type == "all" else Sampling(**rule),
-        }
-    by_name: dict[str, dict[str, Any]] = {
-        "ConvNNAttention": {**convnn, **no_prefix},
-        "BranchingAttention": {**convnn, "branch_ratio": s.branch_ratio},
-        "BranchingConv": {
-            **convnn,
-            "branch_ratio": s.branch_ratio,
-            "kernel_size": s.kernel_size,
-        },
-        "KvtAttention": {"n_neighbors": s.K},
-        "LocalAttention": {"window_size": s.window_size, **width},
-        "NeighborhoodAttention1D": {"kernel_size": s.K, **no_prefix},
-        "NeighborhoodAttention2D": {"kernel_size": s.K},
-        "SparseAttention": {"mode": s.sparse_mode, "context": s.sparse_context_window},
-        "TokenConvolution": {"kernel_size": s.kernel_size, "proj_drop": s.attention_dropout},
-    }
-    return by_name.get(name, {})
+        kind, n_samples, padding, in_eval = (given.pop(option) for option in _SAMPLING)
+        grid = (image_size // s.patch_size,) * 2
+        rule = Sampling(kind, n_samples, padding, n_prefix, grid, in_eval)
+        given["sampling"] = None if kind == "all" else rule
+    elif _is_local(s):
+        given["num_prefix_tokens"] = n_prefix
+    return given
+
+
+def _prefix(settings: VitSettings) -> int:
+    """Count the tokens before the patches."""
+    return settings.num_registers + (settings.pooling == "token")
 
 
 def _has_prefix(settings: VitSettings) -> bool:
@@ -160,59 +139,33 @@ def _has_prefix(settings: VitSettings) -> bool:
 
     A grid has no place for them as tokens of the line.
     """
-    at_front = settings.num_registers + (settings.pooling == "token") > 0
     samples = settings.layer_name in ("KNNAttention", "ConvNNAttention")
     treats = samples and settings.sampling_type in ("random", "line")
-    return at_front and (treats or settings.layer_name == "NeighborhoodAttention1D")
+    return _prefix(settings) > 0 and (treats or settings.layer_name == "NeighborhoodAttention1D")
 
 
-_SAMPLING = {"sampling_type", "num_samples", "sample_padding", "sample_in_eval"}
-_KNN = {"K", "magnitude_type", *_SAMPLING}
-_CONVNN = {*_KNN, "convolution_type", "softmax_topk_val", "coordinate_encoding"}
-# Settings of the attention that count for a layer; the others count for none.
-_OF_LAYER: dict[str, set[str]] = {
-    "KNNAttention": {*_KNN, "include_self", "learned_temperature", "null_neighbor"},
-    "ConvNNAttention": _CONVNN,
-    "BranchingAttention": {*_CONVNN, "branch_ratio"},
-    "BranchingConv": {*_CONVNN, "branch_ratio", "kernel_size"},
-    "KvtAttention": {"K"},
-    "LocalAttention": {"window_size"},
-    "NeighborhoodAttention1D": {"K"},
-    "NeighborhoodAttention2D": {"K"},
-    "SparseAttention": {"sparse_mode", "sparse_context_window"},
-    "TokenConvolution": {"kernel_size"},
-}
+def _is_local(settings: VitSettings) -> bool:
+    return settings.class_token == "local" and _has_prefix(settings)
 
 
 def idle_settings(settings: VitSettings) -> list[str]:
     """Name the settings that were given and change nothing, with this layer and sampling_type."""
-    counting = set(_OF_LAYER.get(settings.layer_name, ()))
+    counting = set(LAYER_SETTINGS.get(settings.layer_name, {}).values())
     if settings.sampling_type == "all":
-        counting -= _SAMPLING - {"sampling_type"}
+        counting -= {*_SAMPLING.values()} - {"sampling_type"}
     if _has_prefix(settings):
         counting.add("class_token")
-    known = set().union(*_OF_LAYER.values(), {"class_token"})
+    known = {"class_token"}.union(*(names.values() for names in LAYER_SETTINGS.values()))
     given = settings.model_fields_set - set(RECIPES[settings.recipe])
     return sorted((given & known) - counting)
 
 
-class Cost(NamedTuple):
-    """Size of a model, and FLOPs of a forward pass of one image in 1e9 (a multiply-add is two)."""
-
-    parameters: int
-    trainable: int
-    tokens: int
-    gflops: float
-
-
-def cost_of(model: VisionTransformer) -> Cost:
-    """Count parameters, tokens and FLOPs of a model on the CPU."""
-    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    tokens = model.num_prefix_tokens + model.grid_size[0] * model.grid_size[1]
-    counted = count_flops(model, torch.zeros(1, model.in_channels, *model.image_size))
-    return Cost(
-        sum(n for n, _ in sizes),
-        sum(n for n, learns in sizes if learns),
-        tokens,
-        counted.total / 1e9,
-    )
+def cost_of(model: VisionTransformer) -> dict[str, Any]:
+    """Count parameters, those that learn, tokens, and GFLOPs of a forward pass of one image."""
+    summary = summarize(model)
+    return {
+        "parameters": summary.whole.parameters,
+        "trainable": summary.trainable,
+        "tokens": summary.n_tokens,
+        "gflops": summary.whole.total / 1e9,
+    }

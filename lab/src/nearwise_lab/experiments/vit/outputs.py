@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from nearwise.memory.store import read_folder, write_folder
 from nearwise.safe_files import write_whole
-from nearwise_lab.experiments.vit.model import Cost
 from nearwise_lab.experiments.vit.settings import VitSettings
 from nearwise_lab.vit_files import ARGS, MODEL
 
@@ -20,41 +19,35 @@ CHECKPOINT = "checkpoint"
 MODEL_TEXT, RESULTS = "model.txt", "train_eval_results.txt"
 EPOCHS, SUMMARY, SETTINGS = "epochs.jsonl", "summary.json", "settings.json"
 OWN_FILES = (ARGS, MODEL_TEXT, RESULTS, EPOCHS, SUMMARY)
+Cost = Mapping[str, Any]  # as `cost_of` counts it
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file aside and move it into place, so that a reader never sees half of it."""
-    write_whole(path, text.encode("utf-8"))
-
-
-def write_args(folder: Path, settings: VitSettings, facts: Mapping[str, Any]) -> None:
-    """Write every argument, ``name: value`` per line, and what follows from the data."""
+def write_beginning(
+    folder: Path, settings: VitSettings, facts: Mapping[str, Any], model: nn.Module, cost: Cost
+) -> None:
+    """Write what is known before training: settings, what follows from the data, the model."""
     given = settings.model_dump()
-    lines = [f"{name}: {value}" for name, value in {**given, **facts}.items()]
-    write_text(folder / ARGS, "\n".join(lines) + "\n")
-
-
-def write_model_text(folder: Path, model: nn.Module, cost: Cost) -> None:
-    """Write the architecture, and the parameters of each part."""
+    write_lines(folder / SETTINGS, [json.dumps(given, indent=1)])
+    write_lines(folder / ARGS, [f"{name}: {value}" for name, value in {**given, **facts}.items()])
     lines = [repr(model), "", "Parameters"]
     for name, part in model.named_children():
         lines.append(f"{name:<16} {sum(p.numel() for p in part.parameters()):>14,}")
     own = sum(p.numel() for p in model.parameters(recurse=False))
     lines += [f"{'tokens':<16} {own:>14,}"] if own else []
     lines += [
-        f"{'total':<16} {cost.parameters:>14,}",
-        f"{'trainable':<16} {cost.trainable:>14,}",
-        f"Tokens of an image: {cost.tokens}",
-        f"GFLOPs of a forward pass of one image: {cost.gflops:.4f} (a multiply-add is two)",
+        f"{'total':<16} {cost['parameters']:>14,}",
+        f"{'trainable':<16} {cost['trainable']:>14,}",
+        f"Tokens of an image: {cost['tokens']}",
+        f"GFLOPs of a forward pass of one image: {cost['gflops']:.4f} (a multiply-add is two)",
     ]
-    write_text(folder / MODEL_TEXT, "\n".join(lines) + "\n")
+    write_lines(folder / MODEL_TEXT, lines)
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, Any]], cost: Cost) -> None:
     """Write the results of all epochs so far, as text and as JSON lines."""
     lines = [
-        f"Model Complexity: GFLOPs: {cost.gflops:.4f}, Trainable Parameters: "
-        f"{cost.trainable / 1e6:.4f} M"
+        f"Model Complexity: GFLOPs: {cost['gflops']:.4f}, Trainable Parameters: "
+        f"{cost['trainable'] / 1e6:.4f} M"
     ]
     lines += [epoch_line(record) for record in history]
     tested = [r for r in history if "test_top1" in r["evaluation"]]
@@ -65,24 +58,21 @@ def write_history(folder: Path, history: Sequence[Mapping[str, Any]], cost: Cost
         best = max(tested, key=lambda record: record["evaluation"]["test_top1"])
         accuracy = best["evaluation"]["test_top1"]
         lines.append(f"Max Accuracy: {accuracy:.4f}% at Epoch {best['epoch']}")
-    write_text(folder / RESULTS, "\n".join(lines) + "\n")
-    write_text(folder / EPOCHS, "".join(json.dumps(record) + "\n" for record in history))
+    write_lines(folder / RESULTS, lines)
+    write_lines(folder / EPOCHS, [json.dumps(record) for record in history])
 
 
 def epoch_line(record: Mapping[str, Any]) -> str:
     """One epoch in the form of the published code, and validation where there is some."""
+    values = record["evaluation"] | {f"train_{k}": v for k, v in record["train"].items()}
     parts = [f"[Epoch {record['epoch']:03d}] Time: {record['train_seconds']:.4f}s"]
-    parts.append("[Train] " + _numbers(record["train"], ""))
-    values = record["evaluation"]
-    for title, prefix in (("Validation", "validation_"), ("Test", "test_")):
-        if f"{prefix}loss" in values:
-            parts.append(f"[{title}] " + _numbers(values, prefix))
+    for part in ("train", "validation", "test"):
+        if f"{part}_loss" in values:
+            loss, top1, top5 = (values[f"{part}_{name}"] for name in ("loss", "top1", "top5"))
+            parts.append(
+                f"[{part.title()}] Loss: {loss:.8f} Accuracy: Top1: {top1:.4f}%, Top5: {top5:.4f}%"
+            )
     return " | ".join(parts)
-
-
-def _numbers(values: Mapping[str, float], prefix: str) -> str:
-    loss, top1, top5 = (values[prefix + name] for name in ("loss", "top1", "top5"))
-    return f"Loss: {loss:.8f} Accuracy: Top1: {top1:.4f}%, Top5: {top5:.4f}%"
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
@@ -91,13 +81,12 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in summary.items()
     }
-    write_text(folder / SUMMARY, json.dumps(plain, indent=1) + "\n")
+    write_lines(folder / SUMMARY, [json.dumps(plain, indent=1)])
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Read what `write_summary` wrote."""
-    found: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    return found
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write a file aside and move it into place, so that a reader never sees half of it."""
+    write_whole(path, "".join(f"{line}\n" for line in lines).encode("utf-8"))
 
 
 def save_model(folder: Path, model: nn.Module, meta: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Train a vision transformer by settings."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,19 @@ from nearwise.training import TrainingResult, train_epochs
 from nearwise.warn import warn_user
 from nearwise_lab.data.trained_on import keep_digests
 from nearwise_lab.experiments.measure import MIB, PeakMemory
-from nearwise_lab.experiments.vit.data import VitData, load_vit_data
-from nearwise_lab.experiments.vit.evaluate import measure_test
-from nearwise_lab.experiments.vit.image_rows import ImageTensor
+from nearwise_lab.experiments.vit.data import ImageTensor, load_vit_data
 from nearwise_lab.experiments.vit.learner import SupervisedImages
-from nearwise_lab.experiments.vit.model import Cost, build_vit, cost_of, idle_settings
+from nearwise_lab.experiments.vit.model import build_vit, cost_of, idle_settings
 from nearwise_lab.experiments.vit.outputs import (
     CHECKPOINT,
     OWN_FILES,
     SETTINGS,
     SUMMARY,
-    read_summary,
     save_model,
-    write_args,
+    write_beginning,
     write_history,
-    write_model_text,
     write_summary,
-    write_text,
 )
-from nearwise_lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise_lab.experiments.vit.settings import HOW, VitSettings
 from nearwise_lab.nn.vit import VisionTransformer
 from nearwise_lab.training.runs import RunLoss, compiled
@@ -113,25 +108,26 @@ def train_vit(
         already = len(known)
         history.extend(known)
         on_resume(already)
-        progress(f"Going on after epoch {len(history)} of {settings.num_epochs}")
+        progress(f"Going on after epoch {already} of {settings.num_epochs}")
 
-    with _Peak(job.device) as peak, compiled(job.model, job.config):
+    config = settings.engine()
+    with _peak_mib(job.device) as peak_mib, compiled(job.model, config):
         result = train_epochs(
-            RunLoss(job.model, batch_loss, len(job.data.train), job.evaluate, job.config),
-            job.config,
+            RunLoss(job.model, batch_loss, len(job.data.train), job.evaluate, config),
+            config,
             seed=settings.seed,
             device=job.device,
             monitor=None if job.data.validation is None else "validation_loss",
             checkpoint=job.folder / CHECKPOINT,
-            fingerprint=_fingerprint(settings, job.data),
+            fingerprint=job.fingerprint(),
             progress=finished,
             resumed=resumed,
         )
     if already == settings.num_epochs and (job.folder / SUMMARY).exists():
-        summary = read_summary(job.folder)
+        summary = json.loads((job.folder / SUMMARY).read_text(encoding="utf-8"))
         if summary["epochs"] == already:  # and not what an interrupted part of the run left
             return VitRun(job.folder, result.history, summary)
-    return job.finish(result, peak.mib)
+    return job.finish(result, peak_mib[0])
 
 
 class _Job:
@@ -146,64 +142,75 @@ class _Job:
             warn_user(f"{name} changes nothing with layer={settings.layer!r} and {sampled}.")
         progress(f"Loading {settings.dataset}")
         self.data = data = load_vit_data(settings)
-        self.model = build_vit(settings, data.image_size, data.channels, data.n_classes)
-        self.cost, self.config = cost_of(self.model), engine_config(settings)
+        size, n_classes = data.image_size, len(data.classes)
+        self.model = build_vit(settings, size, data.channels, n_classes)
+        self.cost = cost_of(self.model)
         if self.device.type == "cpu":
             _load_code(self.model)
-        self.parts = SupervisedImages(
-            self.model,
-            data.train.to(self.device),
-            data.scale,
-            data.n_classes,
-            make_recipe(settings, data),
-            self.config.precision,
-        )
-        self.held = {"test": data.test.to(self.device)}
+        train, test = data.train.to(self.device), data.test.to(self.device)
+        self.parts = SupervisedImages(self.model, train, data.scale, n_classes, settings)
+        self.held = {"test": test}
         if data.validation is not None:
             self.held = {"validation": data.validation.to(self.device), **self.held}
-        self._write_beginning()
-        progress(
-            f"Training {settings.layer} on {len(data.train):,} images of {data.image_size} x "
-            f"{data.image_size} pixels ({self.cost.tokens} tokens), "
-            f"{self.cost.trainable:,} parameters, on {self.device}"
-        )
-
-    def _write_beginning(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        foreign = [name for name in OWN_FILES if (self.folder / name).exists()]
-        if foreign and not (self.folder / SETTINGS).exists():
-            raise ValueError(
-                f"{self.folder} has a {foreign[0]} but no {SETTINGS}: it was not made by 'nearwise "
-                "vit train', which would replace it. Choose another output_dir."
-            )
         facts = {
-            "num_classes": self.data.n_classes,
-            "img_size": (self.data.channels, self.data.image_size, self.data.image_size),
+            "num_classes": n_classes,
+            "img_size": (data.channels, size, size),
             "model": "ViT",
-            "total_params": self.cost.parameters,
-            "trainable_params": self.cost.trainable,
+            "total_params": self.cost["parameters"],
+            "trainable_params": self.cost["trainable"],
         }
-        write_args(self.folder, self.settings, facts)
-        content = json.dumps(self.settings.model_dump(), indent=1)
-        write_text(self.folder / SETTINGS, content + "\n")
-        write_model_text(self.folder, self.model, self.cost)
+        write_beginning(self.folder, settings, facts, self.model, self.cost)
+        progress(
+            f"Training {settings.layer} on {len(data.train):,} images of {size} x {size} pixels "
+            f"({self.cost['tokens']} tokens), {self.cost['trainable']:,} parameters, on "
+            f"{self.device}"
+        )
 
     def evaluate(self, epoch: int) -> dict[str, float]:
         """Evaluate validation and test images."""
-        seed = self.settings.seed
-        values = {part: self.parts.evaluate(rows, seed=seed) for part, rows in self.held.items()}
+        values = {part: self.parts.evaluate(rows) for part, rows in self.held.items()}
         return {f"{part}_{name}": v for part, own in values.items() for name, v in own.items()}
+
+    def fingerprint(self) -> str:
+        """Text of all that decides the result."""
+        idle = {*HOW, *_no_matter(self.settings.use_compiled)}
+        decides = self.settings.model_dump(exclude=idle)
+        return json.dumps([decides, self.data.fingerprint()], sort_keys=True)
 
     def finish(self, result: TrainingResult, peak_mib: float) -> VitRun:
         """Write history, model and summary."""
+        settings, data = self.settings, self.data
         write_history(self.folder, result.history, self.cost)
-        save_model(self.folder, self.model, _meta(self.settings, self.data))
-        if isinstance(self.data.train, ImageTensor):
-            keep_digests(self.folder, self.data.train.pixels)
-        test = measure_test(self.parts, self.data, self.held["test"], self.settings)
-        facts = _run_facts(self.settings, self.data, self.cost, result, peak_mib)
-        write_summary(self.folder, {**test, **facts})
-        return VitRun(self.folder, result.history, {**test, **facts})
+        meta = {
+            "settings": settings.model_dump(exclude={"test_only", "output_dir", "device"}),
+            "classes": data.classes,
+            "mean": list(data.scale.mean),
+            "std": list(data.scale.std),
+            "image_size": data.image_size,
+            "channels": data.channels,
+        }
+        save_model(self.folder, self.model, meta)
+        if isinstance(data.train, ImageTensor):
+            keep_digests(self.folder, data.train.pixels)
+        seconds = [record["train_seconds"] for record in result.history]
+        summary = {
+            **self.parts.measure(self.held["test"]),
+            "layer": settings.layer,
+            "seed": settings.seed,
+            "n_train": len(data.train),
+            "epochs": len(result.history),
+            "best_epoch": result.best_epoch,
+            "interrupted": result.interrupted,
+            **self.cost,
+            "epoch_seconds": sum(seconds) / max(1, len(seconds)),
+            "peak_memory_mib": peak_mib,
+            "command": command_line(),
+            "versions": versions(),
+            "hardware": hardware(),
+        }
+        write_summary(self.folder, summary)
+        return VitRun(self.folder, result.history, summary)
 
 
 def _load_code(model: VisionTransformer) -> None:
@@ -214,83 +221,42 @@ def _load_code(model: VisionTransformer) -> None:
     model.zero_grad(set_to_none=True)
 
 
-class _Peak:
-    """Peak memory of a block in MiB: of the process, or of the CUDA device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.mib = device, 0.0
-        self.own = PeakMemory()
-
-    def __enter__(self) -> "_Peak":
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        self.own.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.own.__exit__(*error)
-        self.mib = self.own.mib
-        if self.device.type == "cuda":
-            self.mib = torch.cuda.max_memory_allocated(self.device) / MIB
+@contextmanager
+def _peak_mib(device: torch.device) -> Iterator[list[float]]:
+    """Peak memory of the block, of the process or the CUDA device, in the list that it gives."""
+    found: list[float] = []
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        yield found
+        found.append(torch.cuda.max_memory_allocated(device) / MIB)
+    else:
+        with PeakMemory() as own:
+            yield found
+        found.append(own.mib)
 
 
-def _fingerprint(settings: VitSettings, data: VitData) -> str:
-    decides = settings.decides()
-    for name in _no_matter(settings):
-        decides.pop(name)
-    return json.dumps([decides, data.fingerprint()], sort_keys=True)
-
-
-def _no_matter(settings: VitSettings) -> tuple[str, ...]:
+def _no_matter(use_compiled: bool) -> tuple[str, ...]:
     """Name the settings that do not change the result; compiled models draw dropout otherwise."""
-    return (
-        ("data_path",) if settings.use_compiled else ("data_path", "use_compiled", "compile_mode")
-    )
+    return ("data_path",) if use_compiled else ("data_path", "use_compiled", "compile_mode")
 
 
 def _refuse_other(folder: Path, settings: VitSettings) -> None:
-    """Refuse a file, and a folder of a run with other settings: the first that differs is named."""
+    """Refuse a file, files of others, and a run with other settings: the first that differs."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file. Give a folder as --output-dir.")
-    path = folder / SETTINGS
-    if not path.exists():
-        return
-    before, now = json.loads(path.read_text(encoding="utf-8")), settings.model_dump()
-    same = _no_matter(settings) if not before.get("use_compiled") else ("data_path",)
-    for name in now:
-        if name not in (*HOW, *same) and before.get(name) != now[name]:
+    if not (folder / SETTINGS).exists():
+        if foreign := [name for name in OWN_FILES if (folder / name).exists()]:
             raise ValueError(
-                f"{folder} holds a run with {name}={before.get(name)!r}, not {now[name]!r}. Give "
+                f"{folder} has a {foreign[0]} but no {SETTINGS}: it was not made by 'nearwise "
+                "vit train', which would replace it. Choose another output_dir."
+            )
+        return
+    before = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    either_compiled = settings.use_compiled or bool(before.get("use_compiled"))
+    now = settings.model_dump(exclude={*HOW, *_no_matter(either_compiled)})
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise ValueError(
+                f"{folder} holds a run with {name}={before.get(name)!r}, not {value!r}. Give "
                 "another --output-dir, or remove that folder."
             )
-
-
-def _meta(settings: VitSettings, data: VitData) -> dict[str, Any]:
-    return {
-        "settings": settings.model_dump(exclude={"test_only", "output_dir", "device"}),
-        "classes": data.classes,
-        "mean": list(data.scale.mean),
-        "std": list(data.scale.std),
-        "image_size": data.image_size,
-        "channels": data.channels,
-    }
-
-
-def _run_facts(
-    settings: VitSettings, data: VitData, cost: Cost, result: TrainingResult, peak_mib: float
-) -> dict[str, Any]:
-    seconds = [record["train_seconds"] for record in result.history]
-    return {
-        "layer": settings.layer,
-        "seed": settings.seed,
-        "n_train": len(data.train),
-        "epochs": len(result.history),
-        "best_epoch": result.best_epoch,
-        "interrupted": result.interrupted,
-        **cost._asdict(),
-        "epoch_seconds": sum(seconds) / max(1, len(seconds)),
-        "peak_memory_mib": peak_mib,
-        "command": command_line(),
-        "versions": versions(),
-        "hardware": hardware(),
-    }

@@ -1,11 +1,13 @@
 """Settings of a vision transformer's run, by the names of the published command line."""
 
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nearwise.training.settings import refuse_unknown
+from nearwise.training.settings import Precision, refuse_unknown
 from nearwise_lab.nn.layers import token_layer
+from nearwise_lab.training.runs import RunConfig
 
 MODEL, ATTENTION, DATA, TRAINING, OUTPUT = (
     "Model",
@@ -44,8 +46,13 @@ OF_DATA = ("dataset", "data_path", "train_limit", "test_limit")
 HOW = ("device", "output_dir", "test_only", "checkpoint_every")
 
 
-def _flag(default: Any, panel: str, description: str, **bounds: Any) -> Any:
+def _flag(panel: str, default: Any, description: str, **bounds: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"panel": panel}, **bounds)
+
+
+_model, _attention, _data, _training, _output = (
+    partial(_flag, panel) for panel in (MODEL, ATTENTION, DATA, TRAINING, OUTPUT)
+)
 
 
 class VitSettings(BaseModel):
@@ -58,167 +65,138 @@ class VitSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    recipe: Literal["default", "published"] = _flag(
+    recipe: Literal["default", "published"] = _model(
         "default",
-        MODEL,
-        "Where settings that are not given come from: published is the model and the training of "
-        "the published tables.",
+        "What settings are where they are not given: published is as in the published tables.",
     )
-    patch_size: int = _flag(16, MODEL, "Side of a patch in pixels.", ge=1)
-    num_layers: int = _flag(12, MODEL, "Layers of the encoder.", ge=1)
-    num_heads: int = _flag(3, MODEL, "Attention heads; must divide d_hidden.", ge=1)
-    d_hidden: int = _flag(192, MODEL, "Width of a token.", ge=1)
-    d_mlp: int = _flag(768, MODEL, "Width between the linear layers of the MLP.", ge=1)
-    dropout: float = _flag(0.1, MODEL, "Dropout of linear layers.", ge=0, lt=1)
-    attention_dropout: float = _flag(0.1, MODEL, "Dropout of attention.", ge=0, lt=1)
-    drop_path: float = _flag(
-        0.0, MODEL, "Stochastic depth of the last layer; rises to it from 0.", ge=0, lt=1
+    patch_size: int = _model(16, "Side of a patch in pixels.", ge=1)
+    num_layers: int = _model(12, "Layers of the encoder.", ge=1)
+    num_heads: int = _model(3, "Attention heads; must divide d_hidden.", ge=1)
+    d_hidden: int = _model(192, "Width of a token.", ge=1)
+    d_mlp: int = _model(768, "Width between the linear layers of the MLP.", ge=1)
+    dropout: float = _model(0.1, "Dropout of linear layers.", ge=0, lt=1)
+    attention_dropout: float = _model(0.1, "Dropout of attention.", ge=0, lt=1)
+    drop_path: float = _model(
+        0.0, "Stochastic depth of the last layer, from 0 at the first.", ge=0, lt=1
     )
-    pooling: Literal["token", "mean"] = _flag(
-        "token", MODEL, "What is classified: the class token, or the mean of the patches."
+    pooling: Literal["token", "mean"] = _model(
+        "token", "What is classified: the class token, or the mean of the patches."
     )
-    class_token: Literal["global", "local"] = _flag(
+    class_token: Literal["global", "local"] = _model(
         "global",
-        MODEL,
         "KNNAttention, ConvNNAttention, NeighborhoodAttention: whether class token and registers "
-        "are neighbors of every token and candidates in every draw, or the first tokens of the "
-        "line and no more.",
+        "are in reach of every token and in every draw, or the first tokens of the line.",
     )
-    positions: Literal["learned", "sincos", "sincos-2d", "none"] = _flag(
-        "learned", MODEL, "How positions of tokens are encoded."
+    positions: Literal["learned", "sincos", "sincos-2d", "none"] = _model(
+        "learned", "How positions of tokens are encoded."
     )
-    num_registers: int = _flag(0, MODEL, "Learned tokens beside the class token.", ge=0)
-    patch_norm: bool = _flag(False, MODEL, "LayerNorm where patches become tokens.")
-    final_norm: bool = _flag(True, MODEL, "LayerNorm before the tokens are pooled.")
-    init: Literal["truncated-normal", "torch"] = _flag(
-        "truncated-normal", MODEL, "First weights: of deviation 0.02, or torch's own."
+    num_registers: int = _model(0, "Learned tokens beside the class token.", ge=0)
+    patch_norm: bool = _model(False, "LayerNorm where patches become tokens.")
+    final_norm: bool = _model(True, "LayerNorm before the tokens are pooled.")
+    init: Literal["truncated-normal", "torch"] = _model(
+        "truncated-normal", "First weights: of deviation 0.02, or torch's own."
     )
 
-    layer: str = _flag(
+    layer: str = _attention(
         "Attention",
-        ATTENTION,
         "Attention, ConvNNAttention, KvtAttention, LocalAttention, NeighborhoodAttention, "
         "BranchConv, BranchAttention, KNNAttention, NeighborhoodAttention2D, SparseAttention or "
         "TokenConvolution.",
     )
-    convolution_type: Literal["standard", "depthwise", "depthwise-separable"] = _flag(
-        "depthwise", ATTENTION, "ConvNN: how the ranks of neighbors are mixed."
+    convolution_type: Literal["standard", "depthwise", "depthwise-separable"] = _attention(
+        "depthwise", "ConvNN: how the ranks of neighbors are mixed."
     )
-    softmax_topk_val: bool = _flag(True, ATTENTION, "ConvNN: softmax over the top-K scores.")
-    K: int = _flag(9, ATTENTION, "Neighbors, or the kernel size of NeighborhoodAttention.", ge=1)
-    sampling_type: Literal["all", "random", "line", "grid", "spatial"] = _flag(
+    softmax_topk_val: bool = _attention(True, "ConvNN: softmax over the top-K scores.")
+    K: int = _attention(9, "Neighbors, or the kernel size of NeighborhoodAttention.", ge=1)
+    sampling_type: Literal["all", "random", "line", "grid", "spatial"] = _attention(
         "all",
-        ATTENTION,
         "Which tokens may be neighbors: all, some at random, evenly along the sequence, or an even "
         "grid of them; spatial is the published name of grid.",
     )
-    num_samples: int = _flag(
-        -1, ATTENTION, "Candidates (random, line) or side of the grid; -1 = all."
+    num_samples: int = _attention(-1, "Candidates (random, line) or side of the grid; -1 = all.")
+    sample_padding: int = _attention(0, "Tokens left out at each edge; line, grid.", ge=0)
+    magnitude_type: Literal["matmul", "cosine", "euclidean"] = _attention(
+        "matmul", "How near two tokens are."
     )
-    sample_padding: int = _flag(0, ATTENTION, "Tokens left out at each edge; line, grid.", ge=0)
-    magnitude_type: Literal["matmul", "cosine", "euclidean"] = _flag(
-        "matmul", ATTENTION, "How near two tokens are."
+    coordinate_encoding: bool = _attention(False, "ConvNN: positions count for neighbors.")
+    kernel_size: int = _attention(9, "BranchConv: kernel of the convolution along tokens.", ge=1)
+    branch_ratio: float = _attention(
+        0.5, "BranchConv, BranchAttention: ConvNN's channels.", ge=0, le=1
     )
-    coordinate_encoding: bool = _flag(
-        False, ATTENTION, "ConvNN: use positions of tokens when neighbors are chosen."
+    sample_in_eval: bool = _attention(
+        False, "Draw random candidates in evaluations too, as published."
     )
-    kernel_size: int = _flag(
-        9, ATTENTION, "BranchConv: kernel size of the convolution along tokens.", ge=1
+    proj_bias: bool = _attention(True, "Bias of the layer's output projection.")
+    window_size: int = _attention(128, "LocalAttention: tokens to each side.", ge=1)
+    sparse_mode: Literal["all", "local", "strided"] = _attention(
+        "local", "SparseAttention: its pattern."
     )
-    branch_ratio: float = _flag(
-        0.5, ATTENTION, "BranchConv, BranchAttention: share of channels for ConvNN.", ge=0, le=1
+    sparse_context_window: int = _attention(32, "SparseAttention: its width.", ge=1)
+    include_self: Literal["candidate", "always", "never"] = _attention(
+        "candidate", "KNNAttention: whether a token is its own neighbor."
     )
-    sample_in_eval: bool = _flag(
-        False, ATTENTION, "Draw random candidates in evaluations too, as the published code did."
-    )
-    proj_bias: bool = _flag(True, ATTENTION, "Bias of the layer's output projection.")
-    window_size: int = _flag(128, ATTENTION, "LocalAttention: tokens to each side.", ge=1)
-    sparse_mode: Literal["all", "local", "strided"] = _flag(
-        "local", ATTENTION, "SparseAttention: its pattern."
-    )
-    sparse_context_window: int = _flag(32, ATTENTION, "SparseAttention: its width.", ge=1)
-    include_self: Literal["candidate", "always", "never"] = _flag(
-        "candidate", ATTENTION, "KNNAttention: whether a token is its own neighbor."
-    )
-    learned_temperature: bool = _flag(
-        False, ATTENTION, "KNNAttention: learn a temperature for each head."
-    )
-    null_neighbor: bool = _flag(
-        False, ATTENTION, "KNNAttention: a neighbor that is always there and carries nothing."
-    )
+    learned_temperature: bool = _attention(False, "KNNAttention: a temperature per head.")
+    null_neighbor: bool = _attention(False, "KNNAttention: a neighbor that carries nothing.")
 
-    dataset: str = _flag(
-        "cifar10", DATA, "cifar10, cifar100, imagenet, mnist, digits, or a folder of class folders."
+    dataset: str = _data(
+        "cifar10", "cifar10, cifar100, imagenet, mnist, digits, or a folder of class folders."
     )
-    data_path: str = _flag(
-        "./Data",
-        DATA,
-        "Folder of the data sets. Where it is not there: NEARWISE_DATA, the cache, a download.",
+    data_path: str = _data(
+        "./Data", "Folder of the data sets; without it NEARWISE_DATA, cache, download."
     )
-    resize: int = _flag(224, DATA, "Side that images are resized to; 0 keeps their size.", ge=0)
-    augment: bool = _flag(False, DATA, "Random crops and, except for digits, mirroring.")
-    noise: float = _flag(0.0, DATA, "Standard deviation of Gaussian noise on the data.", ge=0)
-    noise_on: Literal["train", "test", "both"] = _flag("train", DATA, "Which images get noise.")
-    color_jitter: float = _flag(
-        0.0, DATA, "Largest change of brightness, contrast and saturation.", ge=0, le=1
+    resize: int = _data(224, "Side that images are resized to; 0 keeps their size.", ge=0)
+    augment: bool = _data(False, "Random crops and, except for digits, mirroring.")
+    noise: float = _data(0.0, "Standard deviation of Gaussian noise on the data.", ge=0)
+    noise_on: Literal["train", "test", "both"] = _data("train", "Which images get noise.")
+    color_jitter: float = _data(
+        0.0, "Largest change of brightness, contrast, saturation.", ge=0, le=1
     )
-    rotation: float = _flag(0.0, DATA, "Largest rotation in degrees.", ge=0, le=180)
-    cutout: int = _flag(0, DATA, "Side of a square that is blotted out, in pixels.", ge=0)
-    mixup: float = _flag(0.0, DATA, "MixUp's alpha; 0 switches it off.", ge=0)
-    validation: float | None = _flag(
+    rotation: float = _data(0.0, "Largest rotation in degrees.", ge=0, le=180)
+    cutout: int = _data(0, "Side of a square that is blotted out, in pixels.", ge=0)
+    mixup: float = _data(0.0, "MixUp's alpha; 0 switches it off.", ge=0)
+    validation: float | None = _data(
         None,
-        DATA,
         "Share of the training images kept for choosing the epoch and the plateau; default 0.1 "
         "with scheduler plateau, else 0: the last epoch counts.",
         ge=0,
         lt=1,
     )
-    train_limit: int | None = _flag(None, DATA, "Only the first training images.", ge=2)
-    test_limit: int | None = _flag(None, DATA, "Only the first test images.", ge=1)
+    train_limit: int | None = _data(None, "Only the first training images.", ge=2)
+    test_limit: int | None = _data(None, "Only the first test images.", ge=1)
 
-    batch_size: int = _flag(256, TRAINING, "Images per step.", ge=1)
-    num_epochs: int = _flag(150, TRAINING, "Passes over the training images.", ge=1)
-    use_amp: bool = _flag(False, TRAINING, "Mixed precision.")
-    amp_type: Literal["bfloat16", "float16"] = _flag(
-        "bfloat16", TRAINING, "Number type of use_amp."
+    batch_size: int = _training(256, "Images per step.", ge=1)
+    num_epochs: int = _training(150, "Passes over the training images.", ge=1)
+    use_amp: bool = _training(False, "Mixed precision.")
+    amp_type: Literal["bfloat16", "float16"] = _training("bfloat16", "Number type of use_amp.")
+    use_compiled: bool = _training(False, "Compile the model with torch.compile.")
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = _training(
+        "default", "Mode of torch.compile."
     )
-    use_compiled: bool = _flag(False, TRAINING, "Compile the model with torch.compile.")
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = _flag(
-        "default", TRAINING, "Mode of torch.compile."
+    clip_grad_norm: float = _training(1.0, "Largest norm of the gradient; 0: any.", ge=0)
+    criterion: Literal["CrossEntropy", "MSE"] = _training("CrossEntropy", "The loss.")
+    label_smoothing: float = _training(0.0, "Share spread over classes.", ge=0, lt=1)
+    optimizer: Literal["adam", "sgd", "adamw"] = _training("adamw", "The optimizer.")
+    lr: float = _training(1e-3, "Learning rate.", gt=0)
+    weight_decay: float = _training(1e-6, "Weight decay of matrices; see decay_all.", ge=0)
+    decay_all: bool = _training(False, "Decay biases and norms too.")
+    momentum: float = _training(0.9, "Momentum of sgd.", ge=0, lt=1)
+    scheduler: Literal["step", "cosine", "plateau", "none"] = _training(
+        "none", "How the learning rate falls."
     )
-    clip_grad_norm: float = _flag(
-        1.0, TRAINING, "Largest norm of the gradient; 0 does not limit it.", ge=0
-    )
-    criterion: Literal["CrossEntropy", "MSE"] = _flag("CrossEntropy", TRAINING, "The loss.")
-    label_smoothing: float = _flag(0.0, TRAINING, "Share spread over classes.", ge=0, lt=1)
-    optimizer: Literal["adam", "sgd", "adamw"] = _flag("adamw", TRAINING, "The optimizer.")
-    lr: float = _flag(1e-3, TRAINING, "Learning rate.", gt=0)
-    weight_decay: float = _flag(1e-6, TRAINING, "Weight decay of matrices; see decay_all.", ge=0)
-    decay_all: bool = _flag(False, TRAINING, "Decay biases and norms too.")
-    momentum: float = _flag(0.9, TRAINING, "Momentum of sgd.", ge=0, lt=1)
-    scheduler: Literal["step", "cosine", "plateau", "none"] = _flag(
-        "none", TRAINING, "How the learning rate falls."
-    )
-    lr_step: int = _flag(20, TRAINING, "Epochs between steps of scheduler step.", ge=1)
-    lr_gamma: float = _flag(0.1, TRAINING, "Factor of scheduler step and plateau.", gt=0, le=1)
-    plateau_patience: int = _flag(
-        10, TRAINING, "Epochs without progress before plateau lowers the rate.", ge=0
-    )
-    warmup_epochs: float = _flag(0.0, TRAINING, "Epochs of linear warm-up.", ge=0)
-    ema: float = _flag(
-        0.0, TRAINING, "Decay of a moving average of the weights; 0: none.", ge=0, lt=1
-    )
-    evaluate_every: int = _flag(1, TRAINING, "Epochs between evaluations.", ge=1)
+    lr_step: int = _training(20, "Epochs between steps of scheduler step.", ge=1)
+    lr_gamma: float = _training(0.1, "Factor of scheduler step and plateau.", gt=0, le=1)
+    plateau_patience: int = _training(10, "Epochs that plateau waits for progress.", ge=0)
+    warmup_epochs: float = _training(0.0, "Epochs of linear warm-up.", ge=0)
+    ema: float = _training(0.0, "Decay of a moving average of the weights; 0: none.", ge=0, lt=1)
+    evaluate_every: int = _training(1, "Epochs between evaluations.", ge=1)
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = _flag(
-        "auto", OUTPUT, "auto: a GPU if there is one."
+    device: Literal["auto", "cpu", "cuda", "mps"] = _output("auto", "auto: a GPU if there is one.")
+    seed: int = _output(0, "Decides weights, batches, augmentation and dropout.", ge=0)
+    output_dir: str | None = _output(
+        None, "Folder for everything written; default runs/vit/LAYER-DATASET-SEED."
     )
-    seed: int = _flag(0, OUTPUT, "Decides weights, batches, augmentation and dropout.", ge=0)
-    output_dir: str | None = _flag(
-        None, OUTPUT, "Folder for everything written; default runs/vit/LAYER-DATASET-SEED."
-    )
-    test_only: bool = _flag(False, OUTPUT, "Only evaluate the model in output_dir.")
-    checkpoint_every: int = _flag(1, OUTPUT, "Epochs between checkpoints.", ge=1)
+    test_only: bool = _output(False, "Only evaluate the model in output_dir.")
+    checkpoint_every: int = _output(1, "Epochs between checkpoints.", ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -263,6 +241,24 @@ class VitSettings(BaseModel):
         name = self.dataset.replace("/", "-").replace("\\", "-").strip("-.")
         return self.output_dir or f"runs/vit/{self.layer}-{name}-{self.seed}"
 
-    def decides(self) -> dict[str, Any]:
-        """Give the settings on which the result depends."""
-        return self.model_dump(exclude=set(HOW))
+    @property
+    def precision(self) -> Precision:
+        """Number type of steps and evaluations."""
+        return self.amp_type if self.use_amp else "float32"
+
+    def noise_in(self, training: bool) -> float:
+        """Noise of training images, or of those of evaluations."""
+        return self.noise if self.noise_on in ("both", "train" if training else "test") else 0.0
+
+    def engine(self) -> RunConfig:
+        """Give the settings of the training loop; some have the same names there."""
+        same = self.model_dump(include=set(RunConfig.model_fields))
+        return RunConfig(
+            **same,
+            epochs=self.num_epochs,
+            schedule="constant" if self.scheduler == "none" else self.scheduler,
+            gradient_clip=self.clip_grad_norm or None,
+            precision=self.precision,
+            compile=self.use_compiled,
+            ema_decay=self.ema or None,
+        )

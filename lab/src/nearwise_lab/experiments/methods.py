@@ -138,8 +138,8 @@ def _logistic(c: MethodContext) -> TunedLogistic:
     return TunedLogistic(*sizes, random_state=c.seed)
 
 
-def _rate(c: MethodContext) -> float:
-    return 0.05 if c.n_classes == 2 else 0.1
+def _boosting(kind: type[StoppedBoosting], library: Library) -> Callable[[MethodContext], Any]:
+    return lambda c: kind(library, 0.05 if c.n_classes == 2 else 0.1, **c.of_fit)
 
 
 def _mlp(c: MethodContext) -> TemperedBag:
@@ -236,10 +236,7 @@ _ALL = (
     ),
     *(
         Method(
-            name,
-            lambda c, library=library: StoppedBoosting(library, _rate(c), **c.of_fit),
-            "boosting",
-            f"{title}, {_STOPPED}",
+            name, _boosting(StoppedBoosting, library), "boosting", f"{title}, {_STOPPED}",
             *(() if library == "sklearn" else (library, "peers")),
         )
         for name, library, title in _LIBRARIES
@@ -261,9 +258,8 @@ _ALL = (
     ),
     *(
         Method(
-            f"{name}-tuned",
-            lambda c, library=library: SearchedBoosting(library, _rate(c), **c.of_fit),
-            "boosting", f"{title}, {_SEARCHED}", library, "peers", higher=True,
+            f"{name}-tuned", _boosting(SearchedBoosting, library), "boosting",
+            f"{title}, {_SEARCHED}", library, "peers", higher=True,
         )
         for name, library, title in _LIBRARIES[1:]
     ),

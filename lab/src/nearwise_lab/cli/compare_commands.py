@@ -129,7 +129,10 @@ def demo(
     check_folder("--out", out)
     from nearwise_lab.report import run_demo
 
-    run_demo(out, seed=seed, progress=not quiet)
+    page = run_demo(out, seed=seed, progress=not quiet)
+    if not quiet:
+        show((out / "results.md").read_text(encoding="utf-8"))
+        say(f"Wrong and unsure digits with their neighbors, reliability, training curves: {page}")
 
 
 def _present_methods(wanted: list[str], weights: Collection[str]) -> list[str]:

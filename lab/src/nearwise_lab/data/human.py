@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.data.tables.npz import read_arrays
-from nearwise_lab.data.files import DataFile, locate, warn_of_other_content
+from nearwise_lab.data.files import DataFile, locate, warn_of_other
 from nearwise_lab.data.sets import CIFAR10_CLASSES
 
 HumanLabels = Literal["worse", "aggregate"]
@@ -89,5 +89,6 @@ def load_human_labels(
             f"{len(CIFAR10_CLASSES) - 1}. Replace the file."
         )
     if hashlib.sha256(codes.astype(np.uint8).data).hexdigest() != sha256:
-        warn_of_other_content("CIFAR-10N", f"{kind} labels", (path,))
+        what = f"has {kind} labels that differ from the official ones (sha256)"
+        warn_of_other("CIFAR-10N", what, (path,))
     return np.array(CIFAR10_CLASSES)[codes.astype(np.int64)]

@@ -57,12 +57,12 @@ class MethodContext:
         return self.n_train > 20_000
 
     @property
-    def of_fit(self) -> dict[str, int]:
+    def of_fit(self) -> dict[str, Any]:
         """Settings that most estimators of this package take."""
         return {"n_threads": self.n_threads, "random_state": self.seed}
 
     @property
-    def forest(self) -> dict[str, int]:
+    def forest(self) -> dict[str, Any]:
         """Settings of a forest of scikit-learn."""
         return {"n_estimators": 300, "n_jobs": self.n_threads, "random_state": self.seed}
 

@@ -206,10 +206,7 @@ def timings(head: PretrainedNeighborHead) -> dict[str, float]:
     ]
     found = topk_neighbors(query, keys, 32)
     one = Neighbors(found.distances[:1], found.indices[:1])
-    given = {
-        "batch_us_per_row": (found, new, 1e6 / 2000),
-        "one_row_ms": (one, new[:1], 1e3),
-    }
+    given = {"batch_us_per_row": (found, new, 1e6 / 2000), "one_row_ms": (one, new[:1], 1e3)}
     measured = {}
     for name, (near, base, factor) in given.items():
         for part in ("describe", "predict"):

@@ -60,9 +60,7 @@ class Target:
     def killed_service(self, chance: random.Random, number: int) -> None:
         """Kill a service while a client changes the model."""
         service = subprocess.Popen(
-            [*COMMAND, "serve", str(self.folder), "--port", "0"],
-            stderr=subprocess.PIPE,
-            text=True,
+            [*COMMAND, "serve", str(self.folder), "--port", "0"], stderr=subprocess.PIPE, text=True
         )
         assert service.stderr is not None  # a pipe was asked for
         address = None

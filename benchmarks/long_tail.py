@@ -62,9 +62,7 @@ def make_classifier(method: str, seed: int, counts: np.ndarray) -> AttnKNNClassi
     if "cap" in parts:
         settings["max_per_class"] = max(2, int(np.median(counts)))
     return AttnKNNClassifier(
-        class_prior="uniform" if "prior" in parts else "train",
-        settings=settings,
-        random_state=seed,
+        class_prior="uniform" if "prior" in parts else "train", settings=settings, random_state=seed
     )
 
 

@@ -9,6 +9,8 @@ from fakes import attention, bayes, blobs
 from nearwise_lab.experiments import Record, compare
 from nearwise_lab.report.summary import Results
 
+from nearwise.safe_files import plain
+
 
 @pytest.fixture
 def quality(load_benchmark):

@@ -8,11 +8,7 @@ import pytest
 from nearwise_lab.experiments import Record, RecordsError, read_records
 from nearwise_lab.records import METRICS
 from nearwise_lab.report import FORMATS, render_report
-from nearwise_lab.report.compare import (
-    comparison_document,
-    halves_table,
-    ranks_table,
-)
+from nearwise_lab.report.compare import comparison_document, halves_table, ranks_table
 from nearwise_lab.report.summary import Results
 
 from lab.tests.report.pages import check_page

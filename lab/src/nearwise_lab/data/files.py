@@ -68,25 +68,12 @@ def cache_dir() -> Path:
 def locate(
     file: DataFile, *, data_root: str | os.PathLike[str] | None = None, download: bool = True
 ) -> Path:
-    """Return an existing path of `file`, downloading it into the cache if need be.
+    """Return an existing path of `file`, downloading it into the cache if need be and allowed.
 
-    Parameters
-    ----------
-    file : DataFile
-        What to look for.
-    data_root : path, optional
-        Folder searched first; default: the environment variable NEARWISE_DATA.
-    download : bool, default=True
-        Whether to fetch the file from its official address when no local copy is found.
-
-    Raises
-    ------
-    NotADirectoryError
-        If `data_root` is given and is no folder.
-    FileNotFoundError
-        If the file is in none of the three places; the message names each and what to do.
-    ChecksumError
-        If the download differs from the published file.
+    `data_root` is searched first (default: the environment variable NEARWISE_DATA). Raises
+    NotADirectoryError if it is given and is no folder, FileNotFoundError if the file is in none of
+    the three places (the message names each and what to do), ChecksumError if the download differs
+    from the published file.
     """
     tried = []
     root, where = find_root(data_root)

@@ -4,7 +4,7 @@ import gzip
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ _UNSIGNED_BYTES = 0x08
 class IdxFiles:
     """The names of the images and the labels file of each part; without .gz they do as well."""
 
-    files: dict[str, tuple[str, str]]
+    files: Mapping[str, Iterable[str]]
 
     def find(self, folder: Path, part: str) -> tuple[Path, ...]:
         """Return the images and the labels file; empty where there is neither.

@@ -122,7 +122,7 @@ MNIST = ImageSet(
             10000, 10000, "c3f9adf9c66efb572b1f9326c3a511b45910c7173b97be66ceceeeeaef6b802b"
         ),
     },
-    IdxFiles({part: tuple(files) for part, files in _MNIST.items()}),
+    IdxFiles(_MNIST),
     {
         part: tuple(
             DataFile(f"mnist/{name}", f"{_MNIST_MIRROR}/{name}", (sha256,))

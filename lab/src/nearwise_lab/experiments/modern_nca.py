@@ -59,25 +59,10 @@ class ModernNCAClassifier(Peer):
     with a random half of the rows (at most `MAX_CANDIDATES`); prediction uses all of them, the
     rows held out for stopping included.
 
-    Parameters
-    ----------
-    learning_rates : tuple of float, default=(0.01,)
-        Of AdamW, constant; of several, the one with the lowest held-out NLL is kept.
-    max_epochs, patience : int, default=200, 20
-        Most passes over the rows, and those without a better held-out NLL before stopping.
-    scale : {"columns", "overall"}, default="columns"
-        Units of the numeric columns, see `FeatureEncoder`.
-    random_state : int, default=0
-        Seed of the split, the start and the batches.
-
-    Attributes
-    ----------
-    n_epochs_ : int
-        Passes until the weights kept.
-    choice_ : dict
-        The learning rate and its held-out NLL.
-    history_ : list of dict
-        epoch, train_loss and held_out_nll (nats per row) of each pass.
+    AdamW's rate is constant; of several `learning_rates` the one with the lowest held-out NLL is
+    kept, with the weights of the best pass, after which at most `patience` follow. `scale` is that
+    of `FeatureEncoder`. `n_epochs_` counts the passes until the weights kept, `choice_` has the
+    rate and its held-out NLL, `history_` epoch, train_loss and held_out_nll (nats per row).
 
     References
     ----------

@@ -63,21 +63,11 @@ class OverallScaler(TransformerMixin, BaseEstimator):
 class FeatureEncoder(TransformerMixin, BaseEstimator):
     """Standardise and impute numbers, one-hot encode categories; works on tables and arrays.
 
-    Parameters
-    ----------
-    scale : {"columns", "overall", "none"}, default="columns"
-        "columns" centres numeric columns and divides each by its standard deviation in the
-        training part. "overall" divides all of them by one number: embeddings share one unit,
-        and blowing up their small components blows up noise. "none" leaves units alone (trees).
-
-    Attributes
-    ----------
-    encoder_ : fitted ColumnTransformer or Pipeline
-        Median imputation with an indicator column, optional standardisation; categories seen
-        in training as one-hot columns (the 64 most frequent per column, the rest pooled).
-    n_numeric_ : int
-        This many features, the first, are the numeric columns; the rest are indicators of missing
-        values and categories.
+    Medians with an indicator column for gaps; categories seen in training as one-hot columns (the
+    64 most frequent per column, the rest pooled). "columns" centres numeric columns and divides
+    each by its standard deviation in the training part. "overall" divides all of them by one
+    number: embeddings share one unit, and blowing up their small components blows up noise. "none"
+    leaves units alone (trees). `n_numeric_` features, the first, are the numeric columns.
     """
 
     def __init__(self, scale: Literal["columns", "overall", "none"] = "columns") -> None:

@@ -86,20 +86,8 @@ def run_trial(
 ) -> list[Record]:
     """Fit and measure one method; its row comes last, before it those of the halves of attention.
 
-    Parameters
-    ----------
-    method : Method
-        What to build and fit.
-    split : Split
-        Training and test rows.
-    blank : Record
-        With its final key, and the facts that it states.
-    out : Path
-        Results folder, for artifacts.
-    gallery : bool, default=True
-        Keep a gallery, where the method explains its answers.
-    weights : Checkpoint, optional
-        Of a foundation model.
+    `blank` has its final key and the facts that it states; artifacts go to the results folder
+    `out`, with a gallery where the method explains its answers. `weights`: of a foundation model.
     """
     sizes = len(split.y_train), len(split.y_test), len(split.classes)
     blank = replace(blank, n_train=sizes[0], n_test=sizes[1], n_classes=sizes[2])

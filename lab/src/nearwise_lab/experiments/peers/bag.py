@@ -23,30 +23,16 @@ class TemperedBag(Peer):
     Probabilities are the mean of the members', each divided by the temperature that has the lowest
     NLL on rows that a member was not fitted to.
 
-    Parameters
-    ----------
-    member : classifier
-        Unfitted; takes the rows and class positions. Its `random_state`, where it has one, is the
-        seed of its fold.
-    opinions : {"folds", "folds, refitted", "out-of-bag"}, default="folds"
-        Where predictions for the temperature come from, and what predicts. "folds": the members of
-        the folds. "folds, refitted": they give the temperature, one member that is fitted to all
-        rows predicts. "out-of-bag": one member with `oob_decision_function_` does both.
-    stops : bool, default=True
-        Whether `member.fit` takes the rows of the fold, ``X_val`` and ``y_val``, to stop on.
-    n_folds : int, default=5
-        Plain folds where the rarest class has fewer rows, stratified ones otherwise.
-    random_state : int, default=0
-        Seed of the folds and the members.
+    `member` is unfitted and takes rows and class positions; its `random_state`, where it has one,
+    is the seed of its fold. `opinions` says where predictions for the temperature come from, and
+    what predicts. "folds": the members of the folds. "folds, refitted": they give the temperature,
+    one member that is fitted to all rows predicts. "out-of-bag": one member with
+    `oob_decision_function_` does both. Where `stops`, `member.fit` takes the rows of the fold,
+    ``X_val`` and ``y_val``, to stop on. Folds are plain where the rarest class has fewer rows than
+    there are folds, stratified otherwise.
 
-    Attributes
-    ----------
-    temperature_ : float
-        In [1/20, 20].
-    oof_nll_ : float
-        NLL of the predictions for rows left out, at the temperature, in nats per row.
-    choice_ : dict
-        What each member chose, and the temperature.
+    `temperature_` is in [1/20, 20], `oof_nll_` the NLL of the predictions for rows left out at that
+    temperature, in nats per row; `choice_` has what each member chose, and the temperature.
     """
 
     member: Any

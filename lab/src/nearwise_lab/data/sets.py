@@ -75,7 +75,7 @@ def _hub_parquet(name: str, config: str) -> dict[Part, tuple[DataFile, ...]]:
 
 
 _CIFAR_SOURCE = "Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images"
-_MNIST: dict[Part, dict[str, str]] = {  # names of the files, with their sha256
+_MNIST: dict[str, dict[str, str]] = {  # names of the files, with their sha256
     "train": {
         "train-images-idx3-ubyte.gz":
             "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -126,9 +126,9 @@ MNIST = ImageSet(
     {
         part: tuple(
             DataFile(f"mnist/{name}", f"{_MNIST_MIRROR}/{name}", (sha256,))
-            for name, sha256 in files.items()
+            for name, sha256 in _MNIST[part].items()
         )
-        for part, files in _MNIST.items()
+        for part in PARTS
     },
 )  # fmt: skip
 IMAGE_SETS = {one.name: one for one in (CIFAR10, CIFAR100, MNIST)}

@@ -7,14 +7,13 @@ Adult (39,000 rows) stays under 60 s with ``preset="instant"`` and under 5 minut
     python benchmarks/classifier_speed.py --data-root DATA
 """
 
-import argparse
 import json
 import resource
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
+from keeping import RESULTS, conditions, keep, options_of
 from nearwise_lab.data import load_dataset
 from search_speed import circumstances, paired
 from sklearn.neighbors import KNeighborsClassifier
@@ -71,22 +70,11 @@ def adult_fits(data_root: str | None) -> list[dict]:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--data-root", default=None)
-    parser.add_argument(
-        "--out", type=Path, default=Path("benchmarks/results/classifier_speed.json")
-    )
-    arguments = parser.parse_args()
-    record = {
-        "command": "python benchmarks/classifier_speed.py --data-root DATA",
-        "seed": SEED,
-        **circumstances(),
-        "results": [predictions(arguments.repeats), *adult_fits(arguments.data_root)],
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps(record["results"], indent=1))
+    out = RESULTS / "classifier_speed.json"
+    options = options_of(__doc__, repeats=5, data_root=None, out=out).parse_args()
+    results = [predictions(options.repeats), *adult_fits(options.data_root)]
+    keep(conditions() | circumstances() | {"seed": SEED, "results": results}, options.out)
+    print(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -21,19 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from keeping import HERE, RESULTS, conditions, keep, milliseconds, options_of
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier import LiveModel, move_memory
-from nearwise.conditions import hardware, versions
 
-HERE = Path(__file__).parent
 N_FEATURES, N_CLUSTERS, SPREAD = 128, 2_000, 0.7
 BATCH = 50_000
 BARS = {"open_s": 5.0, "memory_mb": 1_000.0, "after_add_ms": 100.0}
@@ -80,13 +78,6 @@ def memory_mb() -> dict[str, float]:
     return {name: int(sizes[line].split()[0]) / 1024 for name, line in named.items()}
 
 
-def milliseconds(work: Callable[[], Any]) -> float:
-    """Time of one call."""
-    begin = time.perf_counter()
-    work()
-    return 1000 * (time.perf_counter() - begin)
-
-
 def asked(folder: Path, repeats: int) -> dict[str, Any]:
     """Open the model, ask and change it; in a process that has done nothing before."""
     X, y = rows(4 * repeats + 1_000, 10_000)
@@ -121,10 +112,7 @@ def asked(folder: Path, repeats: int) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Make the model, measure it in a fresh process, and write the results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--fitted", type=int, default=50_000, help="rows that the fit has")
-    parser.add_argument("--repeats", type=int, default=50)
+    parser = options_of(__doc__, rows=1_000_000, fitted=50_000, repeats=50)
     parser.add_argument("--keep", type=Path, help="make the model here, or measure the one there")
     parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)  # the fresh process
     options = parser.parse_args(arguments)
@@ -143,19 +131,14 @@ def main(arguments: list[str]) -> None:
         measured = json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
     kept = None if options.keep is None else str(options.keep)  # says nothing to others
     without_path = ["FOLDER" if word == kept else word for word in arguments]
-    result = {
-        "command": shlex.join(["python", "benchmarks/disk_store.py", *without_path]),
-        "hardware": hardware(),
-        "versions": versions(),
-        "results": [
-            {"": "measured", **measured, "disk_mb": size / 2**20, **made},
-            {"": "at most", **BARS},
-        ],
-    }
-    path = HERE / "results" / "disk_store.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["results"], indent=1))
-    print(write_page(path.parent, HERE / "RESULTS.md"))
+    results = [
+        {"": "measured", **measured, "disk_mb": size / 2**20, **made},
+        {"": "at most", **BARS},
+    ]
+    told = shlex.join(["python", "benchmarks/disk_store.py", *without_path])
+    keep(conditions(told) | {"results": results}, RESULTS / "disk_store.json")
+    print(json.dumps(results, indent=1))
+    print(write_page(RESULTS, HERE / "RESULTS.md"))
 
 
 if __name__ == "__main__":

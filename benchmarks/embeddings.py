@@ -11,16 +11,16 @@ rows. Choices were made on seeds 101 to 103; the record has 0 to 2.
 CPU seconds of this process, one thread; rows of the record that are there are not measured again.
 """
 
-import argparse
-import json
 import os
 import time
 import warnings
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from keeping import RESULTS, conditions, keep, listed, options_of, read
 from scipy.optimize import minimize_scalar
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -30,10 +30,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from nearwise import AttnKNNClassifier
-from nearwise.conditions import hardware, versions
 from nearwise.metrics import ece, nll
 
-OUT = Path(__file__).parent / "results" / "embeddings.json"
 Task = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Fitted = Callable[[np.ndarray], np.ndarray]
 
@@ -147,30 +145,25 @@ def summary(results: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure what the record lacks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-root", type=Path, default=Path("data"))
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--methods", default=";".join(METHODS), help="separated by ;")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser = options_of(
+        __doc__, data_root=Path("data"), tasks=",".join(TASKS), methods=";".join(METHODS),
+        seeds="0,1,2", out=RESULTS / "embeddings.json",
+    )  # fmt: skip
     chosen = parser.parse_args()
-    record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"results": {}}
+    record = read(chosen.out) or {"results": {}}
     warnings.simplefilter("ignore")
-    for seed in map(int, chosen.seeds.split(",")):
-        for name in chosen.tasks.split(","):
-            task = TASKS[name](chosen.data_root, seed)
-            for method in chosen.methods.split(";"):
-                key = f"{name}/{method}/{seed}"
-                if key in record["results"]:
-                    continue
-                ours("instant")(task[0][:300], task[1][:300], 0)(task[2][:9])  # compiles the loops
-                record["results"][key] = measure(method, task, seed)
-                print(key, record["results"][key], flush=True)
-                record |= {"summary": summary(record["results"])} | {
-                    "hardware": hardware() | {"load": round(os.getloadavg()[0], 1)}
-                }
-                record["versions"] = versions()
-                chosen.out.write_text(json.dumps(record, indent=1) + "\n")
+    for seed, name in product(listed(chosen.seeds, int), listed(chosen.tasks)):
+        task = TASKS[name](chosen.data_root, seed)
+        for method in chosen.methods.split(";"):
+            key = f"{name}/{method}/{seed}"
+            if key in record["results"]:
+                continue
+            ours("instant")(task[0][:300], task[1][:300], 0)(task[2][:9])  # compiles the loops
+            record["results"][key] = measure(method, task, seed)
+            print(key, record["results"][key], flush=True)
+            record |= conditions() | {"summary": summary(record["results"])}
+            record["hardware"]["load"] = round(os.getloadavg()[0], 1)
+            keep(record, chosen.out)
 
 
 if __name__ == "__main__":

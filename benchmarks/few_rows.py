@@ -13,7 +13,6 @@ per draw in runs/few-rows/NAME-PART.jsonl, where a run goes on; `--write` puts t
 benchmarks/results/few_rows.json.
 """
 
-import argparse
 import json
 import time
 import warnings
@@ -23,14 +22,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from keeping import HERE, RESULTS, add_line, conditions, keep, kept_lines, listed, options_of, read
 from pretrain_tasks import family_split, read_table
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 from nearwise import AttnKNNClassifier
-from nearwise.conditions import hardware, versions
 
-HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "few-rows"
 PRESETS = "instant,default"
 _MOST = 500  # rows of a table
@@ -110,24 +108,17 @@ def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure the draws that are not there yet, and sum up."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", type=Path, default=Path("data/tables"))
-    parser.add_argument("--part", choices=("choose", "report"), default="choose")
-    parser.add_argument("--names", help="some tables, whatever their part and size")
-    parser.add_argument("--seeds", default="101,102,103,104,105")
-    parser.add_argument("--presets", default=PRESETS, help='"instant" first')
-    parser.add_argument("--name", default="now", help="of the code that is measured")
-    parser.add_argument("--only-sum", action="store_true", help="fit nothing")
-    parser.add_argument("--write", metavar="TITLE", help="keep the summary under this title")
+    parser = options_of(
+        __doc__, tables=Path("data/tables"), part="choose", names="", seeds="101,102,103,104,105",
+        presets=PRESETS, name="now", only_sum=False, write="",
+    )  # fmt: skip
     options = parser.parse_args()
-    presets = options.presets.split(",")
+    presets = listed(options.presets)
     path = RUNS / f"{options.name}-{options.part}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text().splitlines() if path.exists() else []
-    done = {(one["table"], one["seed"]): one for one in map(json.loads, lines)}
+    done = kept_lines(path, "table", "seed")
     names = tables_of(options.tables, options.part)
-    names = options.names.split(",") if options.names else names
-    wanted = [(name, seed) for seed in map(int, options.seeds.split(",")) for name in names]
+    names = listed(options.names) if options.names else names
+    wanted = [(name, seed) for seed in listed(options.seeds, int) for name in names]
     for name, seed in wanted if not options.only_sum else ():
         if (name, seed) in done:
             continue
@@ -137,18 +128,15 @@ def main() -> None:
             found = {preset: measured(rows, preset, seed) for preset in presets}
         one = {"table": name, "seed": seed, "rows": len(rows[1]), "tested": len(rows[3])} | found
         done[name, seed] = one
-        with path.open("a") as file:
-            file.write(json.dumps(one) + "\n")
+        add_line(one, path)
         print(name, seed, len(rows[1]), *(found[preset]["nll"] for preset in presets), flush=True)
     draws = [done[key] for key in wanted if key in done]
     about = {"part": options.part, "seeds": options.seeds, "summary": summary(draws)}
     print(json.dumps(about, indent=1))
     if options.write:
-        target = HERE / "results" / "few_rows.json"
-        everything = json.loads(target.read_text()) if target.exists() else {}
-        about |= {"versions": versions(), "hardware": hardware(), "draws": draws}
-        everything[options.write] = about
-        target.write_text(json.dumps(everything, indent=1) + "\n")
+        target = RESULTS / "few_rows.json"
+        about |= conditions() | {"draws": draws}
+        keep(read(target) | {options.write: about}, target)
 
 
 if __name__ == "__main__":

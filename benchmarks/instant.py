@@ -12,7 +12,6 @@ Resumable: what is measured is kept in runs/instant-PART.json. Of the part "judg
 benchmarks/results/instant.json.
 """
 
-import argparse
 import json
 import os
 import time
@@ -26,6 +25,7 @@ import numpy as np
 import pandas as pd
 import torch
 from judge_head import MOST_QUERIES, SIZES, compared, sklearn_tables, splits
+from keeping import RESULTS, conditions, keep, listed, options_of, read
 from nearwise_lab.experiments.boosting import StoppedBoosting
 from nearwise_lab.experiments.linear import TunedLogistic
 from nearwise_lab.experiments.neighbors import TunedKNN
@@ -37,9 +37,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 
 from nearwise import AttnKNNClassifier
-from nearwise.conditions import hardware, versions
 from nearwise.data import hold_out
-from nearwise.safe_files import plain
 
 RIDGE = 2.0  # pull of every temperature towards 1, in rows
 Fitted = Callable[[pd.DataFrame], np.ndarray]
@@ -215,25 +213,19 @@ def summary(results: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--data-root", type=Path, default=os.environ.get("NEARWISE_DATA"))
-    parser.add_argument("--part", choices=["judge", "dev"], default="judge")
-    parser.add_argument("--methods", type=lambda text: text.split(","), default=USUAL)
-    parser.add_argument("--settings", default="folds,few", help="folds, few (at most 48 rows)")
-    parser.add_argument("--tables", type=lambda text: text.split(","), help="some of them")
-    parser.add_argument("--repeats", type=int, default=2, help="folds or shuffles per table")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kept", type=Path, help="file of what was measured")
+    parser = options_of(
+        __doc__, data_root=Path(os.environ.get("NEARWISE_DATA", "data")), part="judge",
+        methods=",".join(USUAL), settings="folds,few", repeats=2, seed=0,
+    )  # fmt: skip
     args = parser.parse_args()
+    args.methods = listed(args.methods)
     torch.set_num_threads(1)
-    kept = args.kept or Path(f"runs/instant-{args.part}.json")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    kept = Path(f"runs/instant-{args.part}.json")
+    results: dict[str, Any] = read(kept)
     folder = args.data_root / "tables"
     tables = [read_table(folder, name) for name in family_split(folder)[args.part]]
     if args.part == "judge":
         tables += sklearn_tables()
-    tables = [one for one in tables if args.tables is None or one.source in args.tables]
     sizes = [None] * ("folds" in args.settings) + list(SIZES) * ("few" in args.settings)
     for size in sizes:
         setting = "folds" if size is None else f"{size} rows"
@@ -255,16 +247,13 @@ def main() -> None:
                 done[name]["splits"] = len(rows["nll"])
                 shown[name] = round(done[name]["nll"], 4)
             if shown:
-                kept.write_text(json.dumps(results, indent=1) + "\n")
+                keep(results, kept)
                 print(setting, table.source, json.dumps(shown), flush=True)
     results = {setting: {t: one for t, one in of.items() if one} for setting, of in results.items()}
     found = summary(results, args.methods)
-    record = {"command": "benchmarks/instant.py", "versions": versions(), "hardware": hardware()}
-    record |= {"part": args.part, "seed": args.seed}
-    record |= {"summary": found, "tables": results}
+    record = conditions() | {"part": args.part, "seed": args.seed}
     if args.part == "judge":
-        path = Path(__file__).parent / "results" / "instant.json"
-        path.write_text(json.dumps(plain(record), indent=1) + "\n")
+        keep(record | {"summary": found, "tables": results}, RESULTS / "instant.json")
     print(json.dumps(found, indent=1))
 
 

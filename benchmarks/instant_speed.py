@@ -11,7 +11,6 @@ of 200,000 rows of 20 numbers peaks under 2 GB.
 Wall time of this process with torch's threads; the least and the median of the repeats.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from keeping import RESULTS, conditions, keep, listed, options_of, read
 from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments.measure import PeakMemory
 from search_speed import circumstances
@@ -32,7 +32,7 @@ from nearwise import AttnKNNClassifier
 from nearwise.metrics import nll
 
 SEED, BATCH = 0, 2_000
-OUT = Path(__file__).parent / "results" / "instant_speed.json"
+OUT = RESULTS / "instant_speed.json"
 
 
 def seconds(call: Callable[[], Any], repeats: int) -> dict[str, float]:
@@ -143,18 +143,15 @@ PARTS = {"digits": digits, "mixed": mixed, "embeddings": embeddings, "memory": m
 
 def main() -> None:
     """Measure, print and write; parts that are not asked for keep what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--data-root", default=os.environ.get("NEARWISE_DATA"))
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
-    record = json.loads(args.out.read_text()) if args.out.exists() else {"results": {}}
-    for part in args.parts:
+    root = os.environ.get("NEARWISE_DATA")
+    args = options_of(
+        __doc__, parts=",".join(PARTS), repeats=5, data_root=root, out=OUT
+    ).parse_args()
+    record = read(args.out) or {"results": {}}
+    for part in listed(args.parts):
         record["results"][part] = PARTS[part](args.repeats, args.data_root)
         print(part, json.dumps(record["results"][part], indent=1), flush=True)
-    record |= {"command": "benchmarks/instant_speed.py", "seed": SEED, **circumstances()}
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    keep(record | conditions() | circumstances() | {"seed": SEED}, args.out)
 
 
 if __name__ == "__main__":

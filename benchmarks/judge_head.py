@@ -11,7 +11,6 @@ tables of under 50 rows no worse than the class shares or a ridge logistic regre
 Writes benchmarks/results/pretrained_head.json (`--out` elsewhere).
 """
 
-import argparse
 import json
 import os
 import time
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from keeping import RESULTS, conditions, keep, options_of, read
 from pretrain_tasks import BaseOf, Table, family_split, read_table
 from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
@@ -35,7 +35,6 @@ from torch import Tensor
 from nearwise.classifier.fit.feature_space import choose_feature_space
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.row_models import supervised_keys
-from nearwise.conditions import hardware, versions
 from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.nn import PretrainedNeighborHead, RememberedSpace
 
@@ -207,10 +206,7 @@ def timings(head: PretrainedNeighborHead) -> dict[str, float]:
     ]
     found = topk_neighbors(query, keys, 32)
     one = Neighbors(found.distances[:1], found.indices[:1])
-    given = {
-        "batch_us_per_row": (found, new, 1e6 / 2000),
-        "one_row_ms": (one, new[:1], 1e3),
-    }
+    given = {"batch_us_per_row": (found, new, 1e6 / 2000), "one_row_ms": (one, new[:1], 1e3)}
     measured = {}
     for name, (near, base, factor) in given.items():
         for part in ("describe", "predict"):
@@ -227,22 +223,18 @@ def timings(head: PretrainedNeighborHead) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--data-root", type=Path, default=os.environ.get("NEARWISE_DATA"))
-    parser.add_argument("--part", choices=["judge", "dev"], default="judge")
+    parser = options_of(
+        __doc__, data_root=Path(os.environ.get("NEARWISE_DATA", "data")), part="judge",
+        no_sizes=False, repeats=2, seed=0, out=RESULTS / "pretrained_head.json",
+        only_timings=False,
+    )  # fmt: skip
     parser.add_argument("--weights", type=Path, help="default: those of the package")
-    parser.add_argument("--no-sizes", action="store_true", help="leave the small memories out")
-    parser.add_argument("--repeats", type=int, default=2, help="folds or shuffles per table")
-    parser.add_argument("--seed", type=int, default=0)
-    default = Path(__file__).parent / "results" / "pretrained_head.json"
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--only-timings", action="store_true", help="measure these anew")
     args = parser.parse_args()
     torch.set_num_threads(1)
     head = PretrainedNeighborHead.load(args.weights)
     if args.only_timings:
-        record = json.loads(args.out.read_text()) | {"timings": timings(head)}
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        record = read(args.out) | {"timings": timings(head)}
+        keep(record, args.out)
         print(record["timings"])
         return
     folder = args.data_root / "tables"
@@ -264,10 +256,9 @@ def main() -> None:
         took = time.perf_counter() - start
         print(f"{table.source} ({took:.0f} s)", json.dumps(shown), flush=True)
     found = {setting: summary(by_table) for setting, by_table in results.items()}
-    record = {"command": "benchmarks/judge_head.py", "versions": versions(), "hardware": hardware()}
-    record |= {"part": args.part, "seed": args.seed, "repeats": args.repeats}
+    record = conditions() | {"part": args.part, "seed": args.seed, "repeats": args.repeats}
     record |= {"timings": timings(head), "summary": found, "tables": results}
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    keep(record, args.out)
     print(json.dumps(found["folds"], indent=1))
 
 

@@ -12,7 +12,6 @@ half `nearwise add`, whose command is then sent again under its key. Writes
 benchmarks/results/kills.json and RESULTS.md.
 """
 
-import argparse
 import contextlib
 import json
 import random
@@ -30,13 +29,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pandas as pd
+from keeping import HERE, RESULTS, conditions, keep, options_of
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier import LiveModel, move_memory
-from nearwise.conditions import hardware, versions
 
-HERE = Path(__file__).parent
 COLUMNS = list("abcd")
 LONGEST = 1.5  # seconds of writes before a service is killed
 COMMAND = [sys.executable, "-m", "nearwise.cli"]
@@ -62,9 +60,7 @@ class Target:
     def killed_service(self, chance: random.Random, number: int) -> None:
         """Kill a service while a client changes the model."""
         service = subprocess.Popen(
-            [*COMMAND, "serve", str(self.folder), "--port", "0"],
-            stderr=subprocess.PIPE,
-            text=True,
+            [*COMMAND, "serve", str(self.folder), "--port", "0"], stderr=subprocess.PIPE, text=True
         )
         assert service.stderr is not None  # a pipe was asked for
         address = None
@@ -167,9 +163,7 @@ class Target:
 
 def main(arguments: list[str]) -> None:
     """Kill, check and write the results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=101)
+    parser = options_of(__doc__, kills=500, seed=101)
     options = parser.parse_args(arguments)
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
@@ -199,16 +193,10 @@ def main(arguments: list[str]) -> None:
             "in the process": held.checked(root / "original"),
             "on disk": moved.checked(root / "moved original"),
         }
-    result = {
-        "command": shlex.join(["python", "benchmarks/kills.py", *arguments]),
-        "hardware": hardware(),
-        "versions": versions(),
-        "results": [{"memory": name, **one} for name, one in found.items()],
-    }
-    path = HERE / "results" / "kills.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    results = [{"memory": name, **one} for name, one in found.items()]
+    keep(conditions() | {"results": results}, RESULTS / "kills.json")
     print(json.dumps(found, indent=1))
-    print(write_page(path.parent, HERE / "RESULTS.md"))
+    print(write_page(RESULTS, HERE / "RESULTS.md"))
 
 
 if __name__ == "__main__":

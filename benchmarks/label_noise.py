@@ -29,10 +29,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from keeping import RESULTS, conditions, interval, keep, listed, options_of, read, take
 from nearwise_lab.corrupt import label_noise
 from nearwise_lab.data import load_dataset, load_human_labels
+from nearwise_lab.data.sets import CIFAR10_CLASSES  # the order of the features' class numbers
 from nearwise_lab.experiments import get_method
-from nearwise_lab.results.measures import mean_with_interval
 from sklearn.metrics import average_precision_score
 
 from nearwise import review
@@ -41,24 +42,10 @@ from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.log_linear_pool import fit_temperature
 from nearwise.classifier.noise.noisy_labels import ForwardCorrection
 from nearwise.classifier.noise.transition import estimate_transition
-from nearwise.conditions import command_line, hardware, versions
+from nearwise.conditions import command_line
 from nearwise.data import hold_out, split_dataset
 from nearwise.metrics import evaluate_probabilities
-from nearwise.safe_files import plain, write_aside
 
-HERE = Path(__file__).parent
-CIFAR10_ORDER = [
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-]  # the order of the features' class numbers
 PEERS = ("mlp", "lightgbm", "knn-uniform", "knn-tuned")
 METHODS = ("attention", "attention-plain", "attention-audited", *PEERS)
 CHECKED = 400  # rows, drawn at random, whose true labels "attention-audited" is told
@@ -101,11 +88,6 @@ class Noisy:
     views: tuple[list[Any], list[Any]] | None
 
 
-def take(X: Any, rows: np.ndarray) -> Any:
-    """Give some rows of a table or an array."""
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
-
-
 def load(task: Task, seed: int, options: argparse.Namespace, rate: float = 0.3) -> Noisy:
     """Split by seed, as all comparisons do, and put the noise into the training labels."""
     dataset = load_dataset(task.dataset, data_root=options.data_root, views=task.views)
@@ -115,7 +97,7 @@ def load(task: Task, seed: int, options: argparse.Namespace, rate: float = 0.3) 
     codes = np.searchsorted(dataset.classes, y)
     if task.noise == "worse":
         named = load_human_labels("worse", data_root=options.data_root)
-        given = np.array([CIFAR10_ORDER.index(name) for name in named])[train]
+        given = np.array([CIFAR10_CLASSES.index(name) for name in named])[train]
     else:
         given = label_noise(codes, rate, seed=seed, classes=np.arange(len(dataset.classes)))
     every = dataset.views.values() if task.views else ()
@@ -226,7 +208,7 @@ def methods_of(task: str, options: argparse.Namespace) -> list[str]:
     return [m for m in options.methods if not (TASKS[task].views and m in PEERS)]
 
 
-def summarize(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Means with intervals, and each bar with what is missing to it."""
     tasks: dict[str, Any] = {}
     for task in [t for t in (*TASKS, *ISSUES) if any(r["task"] == t for r in rows)]:
@@ -238,13 +220,11 @@ def summarize(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
             for key in (*KEYS, "average_precision", "seconds"):
                 values = [row[key] for row in own if key in row]
                 if values:
-                    mean = mean_with_interval(values)
-                    found[key] = {"mean": mean.mean, "low": mean.low, "high": mean.high}
+                    found[key] = interval(values)
             means[method] = found | {"seeds": sorted(row["seed"] for row in own)}
         whole = all(row["rows"] is None for row in mine)  # the bars are not for a cut
         tasks[task] = {"means": means, "bars": judge(task, means) if whole else {}}
-    conditions = {"command": command, "versions": versions(), "hardware": hardware()}
-    return conditions | {"tasks": tasks, "rows": rows}
+    return conditions() | {"tasks": tasks, "rows": rows}
 
 
 def judge(task: str, means: dict[str, Any]) -> dict[str, Any]:
@@ -269,21 +249,15 @@ def judge(task: str, means: dict[str, Any]) -> dict[str, Any]:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
     every = [*TASKS, *ISSUES]
-    parser.add_argument("--tasks", default=",".join(every), help="comma-separated")
-    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
-    parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
+    parser = options_of(
+        __doc__, tasks=",".join(every), methods=",".join(METHODS), seeds="0,1,2", data_root=None,
+        out=Path("runs/label_noise"), results=RESULTS, judge_only=False,
+    )  # fmt: skip
     parser.add_argument("--rows", type=int, help="at most so many training rows, for a first look")
-    parser.add_argument("--data-root", help="default: NEARWISE_DATA")
-    parser.add_argument("--out", type=Path, default=Path("runs/label_noise"), help="rows, one each")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for JSON")
-    parser.add_argument("--judge-only", action="store_true", help="judge the rows there are")
     options = parser.parse_args(arguments)
-    options.tasks, options.methods = options.tasks.split(","), options.methods.split(",")
-    options.seeds = [int(seed) for seed in options.seeds.split(",")]
+    options.tasks, options.methods = listed(options.tasks), listed(options.methods)
+    options.seeds = listed(options.seeds, int)
     if unknown := [t for t in options.tasks if t not in every]:
         parser.error(f"unknown task {', '.join(unknown)}; known: {', '.join(every)}")
     if unknown := [m for m in options.methods if m not in METHODS]:
@@ -294,7 +268,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     """Run what is missing, judge, write."""
     options = parse(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
     for task in [] if options.judge_only else options.tasks:
         for seed in options.seeds:
             for method in methods_of(task, options):
@@ -305,14 +278,14 @@ def main(arguments: list[str]) -> None:
                 work = run_issues if task in ISSUES else run
                 row = {"task": task, "method": method, "seed": seed, "rows": options.rows}
                 row |= work(task, method, seed, options) | {"command": command_line()}
-                write_aside(path, json.dumps(plain(row), indent=1).encode())
+                keep(row, path)
                 shown = {k: round(row[k], 4) for k in (*KEYS, "average_precision") if k in row}
                 print(task, method, seed, shown, f"{row['seconds']:.0f} s", flush=True)
-    rows = [json.loads(path.read_text()) for path in sorted(options.out.glob("*.json"))]
+    rows = [read(path) for path in sorted(options.out.glob("*.json"))]
     rows = [row for row in rows if row["rows"] == options.rows]
-    summary = plain(summarize(rows, command_line()))
+    summary = summarize(rows)
     name = "_".join(str(part) for part in ("label_noise", options.rows) if part)
-    write_aside(options.results / f"{name}.json", (json.dumps(summary, indent=1) + "\n").encode())
+    keep(summary, options.results / f"{name}.json")
     for task, found in summary["tasks"].items():
         print(task, json.dumps(found["bars"]))
 

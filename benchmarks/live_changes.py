@@ -9,33 +9,19 @@ whole model instead, opening the model, and how much longer that takes per added
 benchmarks/results/live_changes.json and RESULTS.md.
 """
 
-import argparse
 import json
-import shlex
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from keeping import HERE, RESULTS, conditions, keep, listed, milliseconds, options_of
 from nearwise_lab.data import load_dataset
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier, LiveModel
-from nearwise.conditions import hardware, versions
 from nearwise.memory import Journal
-
-HERE = Path(__file__).parent
-
-
-def milliseconds(work: Callable[[], Any]) -> float:
-    """Time of one call."""
-    begin = time.perf_counter()
-    work()
-    return 1000 * (time.perf_counter() - begin)
 
 
 def measured(n_rows: int, repeats: int, data_root: str | None) -> dict[str, Any]:
@@ -74,24 +60,14 @@ def measured(n_rows: int, repeats: int, data_root: str | None) -> dict[str, Any]
 
 def main(arguments: list[str]) -> None:
     """Measure at every size and write results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rows", default="1000,10000,45000", help="sizes of the memory")
-    parser.add_argument("--repeats", type=int, default=50, help="rows that are added, one by one")
-    parser.add_argument("--data-root", help="default: NEARWISE_DATA")
+    parser = options_of(__doc__, rows="1000,10000,45000", repeats=50, data_root=None)
     options = parser.parse_args(arguments)
     results = []
-    for n_rows in map(int, options.rows.split(",")):
+    for n_rows in listed(options.rows, int):
         results.append(measured(n_rows, options.repeats, options.data_root))
         print(json.dumps(results[-1]), flush=True)
-    content = {
-        "command": shlex.join(["python", "benchmarks/live_changes.py", *arguments]),
-        "hardware": hardware(),
-        "versions": versions(),
-        "results": results,
-    }
-    path = HERE / "results" / "live_changes.json"
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    print(write_page(path.parent, HERE / "RESULTS.md"))
+    keep(conditions() | {"results": results}, RESULTS / "live_changes.json")
+    print(write_page(RESULTS, HERE / "RESULTS.md"))
 
 
 if __name__ == "__main__":

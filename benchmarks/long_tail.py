@@ -14,27 +14,23 @@ calibration), "+prior+cap" (at most as many remembered rows of a class as of the
 Rows that the JSON file holds already are kept.
 """
 
-import argparse
-import json
-import shlex
 import time
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
+from keeping import RESULTS, conditions, keep, listed, options_of, read, take
 from nearwise_lab.corrupt import long_tail
 from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments import get_method
 from nearwise_lab.results.measures import mean_with_interval
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.conditions import hardware, versions
 from nearwise.data import split_dataset
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown
-from nearwise.safe_files import plain, write_aside
+from nearwise.safe_files import plain
 
-HERE = Path(__file__).parent
 RATIO = 0.01
 BASELINES = ("knn-uniform", "logistic", "mlp")
 DEFAULT = "knn-uniform,logistic,mlp,attention,attention+prior"
@@ -57,11 +53,6 @@ def rows_of(dataset: Any, seed: int) -> dict[str, Any]:
     }
 
 
-def take(X: Any, rows: np.ndarray) -> Any:
-    """Give some rows of an array or a table."""
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
-
-
 def make_classifier(method: str, seed: int, counts: np.ndarray) -> AttnKNNClassifier:
     """The attention classifier with the parts that a method's name lists."""
     parts = method.split("+")[1:]
@@ -71,9 +62,7 @@ def make_classifier(method: str, seed: int, counts: np.ndarray) -> AttnKNNClassi
     if "cap" in parts:
         settings["max_per_class"] = max(2, int(np.median(counts)))
     return AttnKNNClassifier(
-        class_prior="uniform" if "prior" in parts else "train",
-        settings=settings,
-        random_state=seed,
+        class_prior="uniform" if "prior" in parts else "train", settings=settings, random_state=seed
     )
 
 
@@ -150,46 +139,27 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run what is missing and keep every row."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--dataset", default="digits,cifar10-features", help="comma-separated")
-    parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
-    parser.add_argument("--methods", default=DEFAULT, help="comma-separated")
-    parser.add_argument("--data-root", default=None)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "long_tail.json")
+    parser = options_of(
+        __doc__, dataset="digits,cifar10-features", seeds="0,1,2", methods=DEFAULT, data_root=None,
+        out=RESULTS / "long_tail.json",
+    )  # fmt: skip
     options = parser.parse_args()
-    command = ["python", "benchmarks/long_tail.py"]
-    for name in ("dataset", "seeds", "methods"):
-        value = getattr(options, name)
-        if value != parser.get_default(name):
-            command += [f"--{name}", value]
-    content = json.loads(options.out.read_text()) if options.out.exists() else {"runs": []}
-    runs = content["runs"]
-    commands = content.get("commands", [])
-    for name in options.dataset.split(","):
+    content = read(options.out)
+    runs, commands = content.get("runs", []), content.get("commands", [])
+    for name, method, seed in product(
+        listed(options.dataset), listed(options.methods), listed(options.seeds, int)
+    ):
         dataset = load_dataset(name, data_root=options.data_root)
-        for method in options.methods.split(","):
-            for seed in map(int, options.seeds.split(",")):
-                if (dataset.name, method, seed) in {
-                    (r["dataset"], r["run"], r["seed"]) for r in runs
-                }:
-                    continue
-                rows = run(dataset, seed, method)
-                runs += rows
-                shown = {k: v if (v := rows[-1][k]) is None else round(v, 4) for k in SHOWN}
-                print(dataset.name, method, seed, shown, flush=True)
-                if shlex.join(command) not in commands:
-                    commands.append(shlex.join(command))
-                content = {
-                    "commands": commands,
-                    "ratio": RATIO,
-                    "hardware": hardware(),
-                    "versions": versions(),
-                    "results": summary(runs),
-                    "runs": runs,
-                }
-                write_aside(options.out, (json.dumps(plain(content), indent=1) + "\n").encode())
+        if (dataset.name, method, seed) in {(r["dataset"], r["run"], r["seed"]) for r in runs}:
+            continue
+        rows = run(dataset, seed, method)
+        runs += rows
+        shown = {k: v if (v := rows[-1][k]) is None else round(v, 4) for k in SHOWN}
+        print(dataset.name, method, seed, shown, flush=True)
+        made = conditions()
+        commands = list(dict.fromkeys([*commands, made.pop("command")]))
+        found = {"ratio": RATIO, **made, "results": summary(runs), "runs": runs}
+        keep({"commands": commands, **found}, options.out)
 
 
 if __name__ == "__main__":

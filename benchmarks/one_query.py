@@ -11,23 +11,18 @@ preset), 1 and 300 new rows, one thread; the three kinds of query take turns, an
 reported with the smallest and largest time. Writes benchmarks/results/one_query.json.
 """
 
-import argparse
-import json
-import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from keeping import RESULTS, conditions, keep, options_of
 from sklearn.datasets import load_digits
 
 from nearwise import AttnKNNClassifier
-from nearwise.conditions import hardware, versions
 
-HERE = Path(__file__).parent
 AT_MOST = 1.3
 
 
@@ -75,11 +70,8 @@ def timed(model: AttnKNNClassifier, rows: Any, repeats: int) -> dict[str, dict[s
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    options = parser.parse_args()
+def main() -> None:
+    options = options_of(__doc__, repeats=9).parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
@@ -97,20 +89,10 @@ def main() -> int:
                 times = of_kind["times_predict_proba"]
                 print(f"{name:22} {n_rows:4} rows {kind:27} {of_kind['ms']:8.1f} ms {times:6.2f}")
     worst = max(one["all but explanations"]["times_predict_proba"] for one in found.values())
-    kept = {
-        "command": "benchmarks/one_query.py",
-        "versions": versions(),
-        "hardware": hardware(),
-        "repeats": options.repeats,
-        "at_most": AT_MOST,
-        "worst": worst,
-        "rows": found,
-    }
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "one_query.json").write_text(json.dumps(kept, indent=1) + "\n")
+    kept = {"repeats": options.repeats, "at_most": AT_MOST, "worst": worst, "rows": found}
+    keep(conditions() | kept, RESULTS / "one_query.json")
     print(f"worst {worst:.2f} of at most {AT_MOST}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

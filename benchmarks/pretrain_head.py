@@ -4,12 +4,9 @@
     python benchmarks/pretrain_head.py tasks --data-root DATA --part dev --until 300
     python benchmarks/pretrain_head.py train --run long --steps 20000          # resumable
     python benchmarks/pretrain_head.py ship --run long
-    python benchmarks/pretrain_head.py ablate --steps 1500                     # resumable
 
 Tasks and checkpoints are kept in runs/pretrain; `ship` writes the weights of the package. Families
-kept aside judge them: `benchmarks/judge_head.py`. `ablate` trains once with everything and once
-without each of some inputs and kinds of tasks, and writes the NLL of the development tasks to
-benchmarks/results/pretrain_ablation.json.
+kept aside judge them: `benchmarks/judge_head.py`.
 """
 
 import argparse
@@ -29,26 +26,12 @@ from pretrain_tasks import Table, Task, draw_task, family_split, read_mnist, rea
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nearwise.conditions import hardware, versions
 from nearwise.nn import NeighborSet, PretrainedNeighborHead
 from nearwise.nn.pretrained_head import VERSION, WEIGHTS
 
 RUNS = Path("runs/pretrain")
 _SHARD = 40  # tasks per file
 LR = 3e-3
-# What `ablate` leaves out: facts of a neighbor, and numbers of the summary, by their positions.
-INPUTS = {
-    "distance to the neighbor's own neighbors": ([1], []),
-    "reliability": ([2], []),
-    "opinions of the base": ([3, 4, 5], [11, 12, 13]),
-    "how well votes predict the memory": ([], [4, 5, 6, 7, 8, 9]),
-    "sizes and class shares of the table": ([], [0, 1, 2, 3]),
-}
-SOURCES = {
-    "synthetic tables": lambda source: source.startswith("synthetic"),
-    "real rows with labels of random functions": lambda source: source.endswith("relabelled"),
-    "real tables": lambda source: not source.startswith("synthetic") and "," not in source,
-}
 _FACTS = 7  # float facts of a neighbor: all of a NeighborSet's but its labels
 
 
@@ -103,11 +86,9 @@ def packed(task: Task) -> dict[str, np.ndarray]:
 class Corpus:
     """Tasks as they were written, grouped so that batches need little padding."""
 
-    def __init__(self, folder: Path, without: str | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.tasks, self.read = folder, list[dict[str, Tensor]](), set[str]()
         self.groups: dict[tuple[bool, int, bool], list[int]] = defaultdict(list)
-        self._unused = INPUTS.get(without or "", ([], []))
-        self._skipped = SOURCES.get(without or "", lambda source: False)
         self.refresh()
 
     def refresh(self) -> None:
@@ -123,14 +104,8 @@ class Corpus:
                     named[int(at)][name] = arrays[key]
             for one in named.values():
                 source = str(one.pop("source"))
-                if self._skipped(source):
-                    continue
                 task: dict[str, Any] = {name: torch.from_numpy(v) for name, v in one.items()}
                 task["source"] = source
-                for at in range(2):
-                    for name, unused in zip(("facts", "summary"), self._unused, strict=True):
-                        if f"{name}{at}" in task:
-                            task[f"{name}{at}"][:, unused] = 0.0
                 width = len(task["log_prior"])
                 group = ("base" in task, sum(width > edge for edge in (2, 4, 8, 16)))
                 self.groups[(*group, task["facts0"].shape[2] > 32)].append(len(self.tasks))
@@ -177,20 +152,8 @@ def batch_of(
         if not base:
             facts[:, 3:6], summary[:, 10:14] = 0.0, 0.0
         distances, own, reliable, opinion, own_opinion, like, log_weight = facts.unbind(1)
-        spaces.append(
-            NeighborSet(
-                distances,
-                voters,
-                own,
-                reliable,
-                opinion,
-                own_opinion,
-                like,
-                log_weight,
-                summary,
-                log_prior,
-            )
-        )
+        rest = own, reliable, opinion, own_opinion, like, log_weight, summary, log_prior
+        spaces.append(NeighborSet(distances, voters, *rest))
     log_proba = None
     if base:
         log_proba = torch.cat([wide(t["base"][at].float(), n_classes, -30.0) for t, at in some])
@@ -216,17 +179,11 @@ def development_nll(head: PretrainedNeighborHead, dev: Corpus) -> dict[str, floa
     return found
 
 
-def train(
-    name: str, steps: int, seed: int, config: dict[str, int], without: str | None = None
-) -> dict[str, float]:
-    """Train, or go on from the checkpoint; the mean of the weights over time is kept.
-
-    Gives the NLL of the development tasks at the end.
-    """
+def train(name: str, steps: int, seed: int, config: dict[str, int]) -> None:
+    """Train, or go on from the checkpoint; the mean of the weights over time is kept."""
     folder = RUNS / name
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = Corpus(RUNS / "train", without)
-    dev = Corpus(RUNS / "dev", without if without in INPUTS else None)
+    corpus, dev = Corpus(RUNS / "train"), Corpus(RUNS / "dev")
     torch.manual_seed(seed)
     head = PretrainedNeighborHead(**config)
     mean = copy.deepcopy(head)
@@ -266,31 +223,14 @@ def train(
             record |= {"loss": float(np.mean(losses)), "dev": development_nll(mean, dev)}
             history.append(record)
             state = {"head": head.state_dict(), "mean": mean.state_dict(), "step": step}
-            state |= {
-                "config": head.config,
-                "optimizer": optimizer.state_dict(),
-                "seconds": seconds,
-                "history": history,
-            }
+            state |= {"config": head.config, "optimizer": optimizer.state_dict()}
+            state |= {"seconds": seconds, "history": history}
             torch.save(state, checkpoint.with_suffix(".tmp"))
             os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
             (folder / "history.json").write_text(json.dumps(history, indent=1))
             print(json.dumps(record), flush=True)
             corpus.refresh()
             losses, start = [], time.perf_counter()
-    found: dict[str, float] = history[-1]["dev"]
-    return found
-
-
-def ablate(steps: int, seed: int, path: Path) -> None:
-    """Train with everything, and without one thing after the other."""
-    found: dict[str, Any] = {"command": f"benchmarks/pretrain_head.py ablate --steps {steps}"}
-    found |= {"seed": seed, "steps": steps, "versions": versions(), "hardware": hardware()}
-    found["without"] = {}
-    for without in (None, *INPUTS, *SOURCES):
-        name = "ablation-" + (without or "nothing").replace(" ", "-").replace("'", "")
-        found["without"][without or "nothing"] = train(name, steps, seed, {}, without)
-        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def ship(name: str, path: Path) -> None:
@@ -306,7 +246,7 @@ def ship(name: str, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("step", choices=["tasks", "train", "ship", "ablate"])
+    parser.add_argument("step", choices=["tasks", "train", "ship"])
     parser.add_argument("--data-root", type=Path, default=os.environ.get("NEARWISE_DATA"))
     parser.add_argument("--part", choices=["train", "dev"], default="train")
     parser.add_argument("--until", type=int, default=4000)
@@ -323,9 +263,6 @@ def main() -> None:
         train(args.run, args.steps, args.seed, json.loads(args.config))
     elif args.step == "ship":
         ship(args.run, args.out)
-    elif args.step == "ablate":
-        results = Path(__file__).parent / "results"
-        ablate(args.steps, args.seed, results / "pretrain_ablation.json")
 
 
 if __name__ == "__main__":

@@ -19,11 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from nearwise.classifier.fit.base import floored_log
-from nearwise.classifier.fit.feature_space import (
-    FEATURE_MAPS,
-    FeatureSpace,
-    choose_feature_space,
-)
+from nearwise.classifier.fit.feature_space import FEATURE_MAPS, FeatureSpace, choose_feature_space
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.row_models import supervised_keys
 from nearwise.functional import topk_neighbors

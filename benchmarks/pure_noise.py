@@ -12,20 +12,19 @@ One row for each draw is kept in runs/pure_noise as it finishes; run again, it g
 benchmarks/results/pure_noise.json.
 """
 
-import argparse
 import json
 import sys
 import warnings
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from keeping import RESULTS, conditions, keep, listed, options_of, read
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.conditions import command_line, hardware, versions
-from nearwise.safe_files import plain, write_aside
+from nearwise.safe_files import plain
 
-HERE = Path(__file__).parent
 N_TRAIN, N_FRESH, WIDTH = 300, 2000, 6
 
 
@@ -84,33 +83,22 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main(arguments: list[str]) -> list[dict[str, Any]]:
     """Run what is missing, summarize, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--classes", default="2,3,10", help="comma-separated")
-    parser.add_argument("--bases", default="none,auto", help="comma-separated")
-    parser.add_argument("--noise", default="auto", help="auto, none or a rate")
-    parser.add_argument("--seeds", default=",".join(map(str, range(20))), help="comma-separated")
-    parser.add_argument("--out", type=Path, default=Path("runs/pure_noise"), help="rows, one each")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for JSON")
+    parser = options_of(
+        __doc__, classes="2,3,10", bases="none,auto", noise="auto",
+        seeds=",".join(map(str, range(20))), out=Path("runs/pure_noise"), results=RESULTS,
+    )  # fmt: skip
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
     named: dict[str, Any] = {"auto": "auto", "none": None}
     noise = named[options.noise] if options.noise in named else float(options.noise)
-    for seed in map(int, options.seeds.split(",")):
-        for base in options.bases.split(","):
-            for classes in map(int, options.classes.split(",")):
-                path = options.out / f"{options.noise}-{classes}-{base}-{seed}.json"
-                if path.exists():
-                    continue
-                row = {"classes": classes, "base": base, "noise": options.noise, "seed": seed}
-                row |= draw(classes, None if base == "none" else base, seed, noise)
-                write_aside(path, json.dumps(plain(row), indent=1).encode())
-    rows = [json.loads(path.read_text()) for path in sorted(options.out.glob("*.json"))]
+    wanted = (listed(options.seeds, int), listed(options.bases), listed(options.classes, int))
+    for seed, base, classes in product(*wanted):
+        path = options.out / f"{options.noise}-{classes}-{base}-{seed}.json"
+        if not path.exists():
+            row = {"classes": classes, "base": base, "noise": options.noise, "seed": seed}
+            keep(row | draw(classes, None if base == "none" else base, seed, noise), path)
+    rows = [read(path) for path in sorted(options.out.glob("*.json"))]
     summary = summarize(rows)
-    conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    whole = plain(conditions | {"summary": summary, "rows": rows})
-    write_aside(options.results / "pure_noise.json", (json.dumps(whole, indent=1) + "\n").encode())
+    keep(conditions() | {"summary": summary, "rows": rows}, options.results / "pure_noise.json")
     for one in summary:
         print(json.dumps(plain(one)))
     return summary

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from keeping import HERE, RESULTS, keep, listed, options_of, read
 from nearwise_lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
 from nearwise_lab.experiments.methods import FOUNDATION_MODELS, get_methods
 from nearwise_lab.experiments.peers.foundation import find_checkpoints
@@ -30,9 +31,6 @@ from nearwise_lab.report.summary import Results
 from nearwise_lab.results.measures import Mean, mean_with_interval
 from results_page import write_page, write_summary
 
-from nearwise.safe_files import plain, write_aside
-
-HERE = Path(__file__).parent
 OURS = "attention"
 VIEWS = "attention-views"
 
@@ -266,31 +264,15 @@ def _distinct(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", default=",".join(BARS), help="comma-separated")
-    parser.add_argument(
-        "--methods",
-        default=f"{OURS},peers",
-        help='comma-separated; "peers" and "higher-peers" stand for many (default: %(default)s)',
-    )
-    parser.add_argument(
-        "--peer-weights",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="checkpoints of foundation models, as in `nearwise compare`",
-    )
-    parser.add_argument("--seeds", help="comma-separated; default: 0..4, adult 0..2")
-    parser.add_argument("--data-root", help="default: NEARWISE_DATA")
-    parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="folder for rows")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for JSON")
-    parser.add_argument("--judge-only", action="store_true", help="judge the rows there are")
-    parser.add_argument("--keep", action="store_true", help="keep other rows of quality.json")
-    parser.add_argument("--quiet", action="store_true")
+    parser = options_of(
+        __doc__, datasets=",".join(BARS), methods=f"{OURS},peers", seeds=None, data_root=None,
+        out=Path("runs/quality"), results=RESULTS, judge_only=False, keep=False, quiet=False,
+    )  # fmt: skip
+    parser.add_argument("--peer-weights", action="append", default=[], metavar="PATH")
     options = parser.parse_args(arguments)
-    options.datasets = options.datasets.split(",")
+    options.datasets = listed(options.datasets)
     options.weights = find_checkpoints(options.peer_weights)
-    asked = [m.name for m in get_methods(options.methods.split(","))]
+    asked = [m.name for m in get_methods(listed(options.methods))]
     options.methods = [m for m in asked if m not in FOUNDATION_MODELS or m in options.weights]
     if left_out := [m for m in asked if m not in options.methods]:
         print(f"left out without --peer-weights: {', '.join(left_out)}", file=sys.stderr)
@@ -319,9 +301,8 @@ def main(arguments: list[str]) -> None:
     options = parse(arguments)
     command = own_command(options)
     for dataset in [] if options.judge_only else options.datasets:
-        given = options.seeds
         bar = BARS[dataset]
-        seeds = [int(s) for s in given.split(",")] if given else bar.seeds
+        seeds = listed(options.seeds, int) if options.seeds else bar.seeds
         compare(
             [bar.dataset or dataset],
             [bar.method if m == OURS else m for m in options.methods],
@@ -334,12 +315,11 @@ def main(arguments: list[str]) -> None:
         )
     peers = [m for m in options.methods if m in (*PEERS, *HIGHER_PEERS, *FOUNDATION_MODELS)]
     target = options.results / "quality.json"
-    former = json.loads(target.read_text(encoding="utf-8")) if options.keep else None
+    former = read(target) if options.keep else None
     summary = summarize(options.out, options.datasets, peers, command, former)
-    text = json.dumps(plain(summary), indent=1, ensure_ascii=False)
-    write_aside(target, (text + "\n").encode())
+    keep(summary, target)
     page = write_page(options.results, options.results.parent / "RESULTS.md")
-    if options.results == HERE / "results":
+    if options.results == RESULTS:
         write_summary(options.results, HERE.parent / "docs" / "results.md")
     if not options.quiet:
         print(page.read_text(encoding="utf-8"))

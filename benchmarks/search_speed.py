@@ -9,19 +9,17 @@ Beside other work FAISS's threads wait for each other: then one thread shows mor
     python benchmarks/search_speed.py --out benchmarks/results/search_speed.json
 """
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 
 import faiss
 import numpy as np
 import torch
+from keeping import RESULTS, conditions, keep, options_of
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise.conditions import hardware, versions
@@ -109,24 +107,14 @@ def circumstances() -> dict:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/search_speed.json"))
-    arguments = parser.parse_args()
+    out = RESULTS / "search_speed.json"
+    arguments = options_of(__doc__, repeats=9, out=out).parse_args()
     threads = sorted({1, torch.get_num_threads()})
-    record = {
-        "command": "python benchmarks/search_speed.py",
-        "seed": SEED,
-        "repeats": arguments.repeats,
-        **circumstances(),
-        "results": [
-            *(search_against_faiss(arguments.repeats, n) for n in threads),
-            predict_against_sklearn(arguments.repeats),
-        ],
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(record, indent=2) + "\n")
-    for result in record["results"]:
+    results = [search_against_faiss(arguments.repeats, n) for n in threads]
+    results.append(predict_against_sklearn(arguments.repeats))
+    about = {"seed": SEED, "repeats": arguments.repeats, "results": results}
+    keep(conditions() | circumstances() | about, arguments.out)
+    for result in results:
         print(
             f"{result['task']}\n  ours / {result['against']}: {result['ratio_median']} "
             f"(median of {arguments.repeats}, {result['ratio_min']}-{result['ratio_max']}); "

@@ -11,13 +11,11 @@ how soon a full queue says so (64 waiting, 256 connections that try again about 
 second later). Writes benchmarks/results/service.json and RESULTS.md.
 """
 
-import argparse
 import asyncio
 import gc
 import json
 import random
 import re
-import shlex
 import statistics
 import subprocess
 import sys
@@ -25,18 +23,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from keeping import HERE, RESULTS, conditions, keep, options_of
 from nearwise_lab.data import load_dataset
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
-from nearwise.conditions import hardware, versions
 from nearwise.serve.problems import RETRY_AFTER
 
-HERE = Path(__file__).parent
 RATE, CONNECTIONS, CROWD = 50, 128, 256
 LIMITS = {"p99 through HTTP, direct calls": 8.0, "joined, one by one": 5.0, "429, ms at p99": 50.0}
 
@@ -164,10 +160,7 @@ def measured(folder: str, queries: Any, seconds: float) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Measure and write results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rows", type=int, default=49_000, help="size of the memory")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
-    parser.add_argument("--data-root", help="default: NEARWISE_DATA")
+    parser = options_of(__doc__, rows=49_000, seconds=20.0, data_root=None)
     options = parser.parse_args(arguments)
     data = load_dataset("cifar10-features", data_root=options.data_root)
     remembered, queried = slice(0, options.rows), slice(options.rows, options.rows + 1_000)
@@ -182,16 +175,9 @@ def main(arguments: list[str]) -> None:
          and (found[name] >= limit if name.startswith("joined") else found[name] <= limit)}
         for name, limit in LIMITS.items()
     ]  # fmt: skip
-    content = {
-        "command": shlex.join(["python", "benchmarks/service.py", *arguments]),
-        "hardware": hardware(),
-        "versions": versions(),
-        "checks": checks,
-        "results": [{"rows": options.rows, **found}],
-    }
-    where = HERE / "results" / "service.json"
-    where.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    write_page(where.parent, HERE / "RESULTS.md")
+    results = [{"rows": options.rows, **found}]
+    keep(conditions() | {"checks": checks, "results": results}, RESULTS / "service.json")
+    write_page(RESULTS, HERE / "RESULTS.md")
 
 
 if __name__ == "__main__":

@@ -8,33 +8,26 @@ the drift), on everything seen or on the last 400 rows. Costs are seconds of pro
 predicting, and without the first fit, which is the same for all.
 
     python benchmarks/stream.py
-    python benchmarks/stream.py --streams drift --seeds 0 --figure drift.png
+    python benchmarks/stream.py --streams drift --seeds 0 --methods partial_fit
 
 Rows that the JSON file holds already are kept; delete it to begin again.
 """
 
-import argparse
-import json
-import shlex
 import time
 import warnings
-from itertools import pairwise
-from pathlib import Path
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import torch
-from nearwise_lab.results.measures import mean_with_interval
+from keeping import RESULTS, conditions, interval, keep, listed, options_of, read
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
-from nearwise.conditions import hardware, versions
 from nearwise.metrics import ece, nll
-from nearwise.safe_files import write_aside
 
-HERE = Path(__file__).parent
 CAPACITY = 400
 NO_BASE: dict[str, Any] = {"estimator": None}
 OF_BASE: dict[str, Any] = {"cv": 3}
@@ -172,125 +165,43 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             last = [of[kind, method, s]["points"][-1] for s in seeds]
             row: dict[str, Any] = {"stream": kind, "method": method, "seeds": seeds}
             for metric in ("accuracy", "nll", "ece", "seconds"):
-                row[metric] = spread([p[metric] for p in last])
+                row[metric] = interval([p[metric] for p in last], 5)
             mean = [np.mean([p["accuracy"] for p in of[kind, method, s]["points"]]) for s in seeds]
-            row["accuracy_over_time"] = spread(mean)
+            row["accuracy_over_time"] = interval(mean, 5)
             pairs = [s for s in seeds if (kind, REFERENCE[method], s) in of]
             if pairs and REFERENCE[method] != method:
-                ends = [
-                    (of[kind, method, s]["points"][-1], of[kind, REFERENCE[method], s]["points"])
-                    for s in pairs
-                ]
-                row["accuracy_difference"] = spread(
-                    [mine["accuracy"] - theirs[-1]["accuracy"] for mine, theirs in ends]
-                )
-                row["share_of_refits"] = spread(
-                    [mine["seconds"] / theirs[-1]["seconds"] for mine, theirs in ends]
-                )
-                row["share_of_last_refit"] = spread(
-                    [
-                        mine["seconds"] / (theirs[-1]["seconds"] - theirs[-2]["seconds"])
-                        for mine, theirs in ends
-                    ]
-                )
+                mine = [of[kind, method, s]["points"][-1] for s in pairs]
+                theirs = [of[kind, REFERENCE[method], s]["points"] for s in pairs]
+                for key, compared in (
+                    ("accuracy_difference", lambda a, b: a["accuracy"] - b[-1]["accuracy"]),
+                    ("share_of_refits", lambda a, b: a["seconds"] / b[-1]["seconds"]),
+                    (
+                        "share_of_last_refit",
+                        lambda a, b: a["seconds"] / (b[-1]["seconds"] - b[-2]["seconds"]),
+                    ),
+                ):
+                    row[key] = interval(map(compared, mine, theirs), 5)
             rows.append(row)
     return rows
 
 
-def spread(values: list[float]) -> dict[str, Any]:
-    """Mean with its 95 % t-interval over seeds."""
-    found = mean_with_interval([float(v) for v in values])
-    return {
-        "mean": round(found.mean, 5),
-        "low": None if found.low is None else round(found.low, 5),
-        "high": None if found.high is None else round(found.high, 5),
-    }
-
-
-def draw(runs: list[dict[str, Any]], out: Path) -> None:
-    """Draw accuracy over the rows seen, mean of the seeds, for both streams."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    shown = {
-        "refit on everything": ("#222222", "-", 2.2),
-        "refit on the last 400": ("#8a8f94", "--", 1.4),
-        "partial_fit": ("#0f86c9", "-", 2.0),
-        "add, never refreshed": ("#7fc4ea", "-", 1.2),
-        "partial_fit, 400 rows, age": ("#d9822b", "-", 1.8),
-    }
-    kinds = list(dict.fromkeys(r["stream"] for r in runs))
-    titles = {"classes": "classes arrive in turn", "drift": "two classes swap their labels"}
-    style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(4.8 * len(kinds), 3.9), layout="constrained")
-        axes = figure.subplots(1, len(kinds), squeeze=False)[0]
-        for axis, kind in zip(axes, kinds, strict=True):
-            for name, (color, line, width) in shown.items():
-                found = [r["points"] for r in runs if (r["stream"], r["method"]) == (kind, name)]
-                if found:
-                    seen = np.mean([[p["seen"] for p in points] for points in found], axis=0)
-                    hits = np.mean([[p["accuracy"] for p in points] for points in found], axis=0)
-                    axis.plot(seen, hits, line, color=color, lw=width, label=name, marker=".")
-            at = next((r["drift_at"] for r in runs if r["stream"] == kind), None)
-            if at is not None:
-                axis.axvline(at, color="#b8bec4", lw=1, ls=":")
-            axis.set_title(titles[kind])
-            axis.set_xlabel("rows seen")
-        axes[0].set_ylabel("test accuracy")
-        handles = [axis.get_legend_handles_labels() for axis in axes]
-        named = {
-            name: line for lines, names in handles for line, name in zip(lines, names, strict=True)
-        }
-        figure.legend(
-            handles=[*named.values()],
-            labels=[*named],
-            frameon=False,
-            fontsize=8,
-            loc="outside lower center",
-            ncols=3,
-        )
-        figure.savefig(out, dpi=110, metadata={"Software": None})
-
-
 def main() -> None:
     """Run what is missing and keep every row."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--streams", default="classes,drift", help="comma-separated")
-    parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
-    parser.add_argument("--methods", default=None, help="only names that begin so")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "stream.json")
-    parser.add_argument("--figure", type=Path, default=None, help="also draw this PNG")
+    out = RESULTS / "stream.json"
+    parser = options_of(__doc__, streams="classes,drift", seeds="0,1,2", methods="", out=out)
     options = parser.parse_args()
-    command = ["python", "benchmarks/stream.py"]
-    for name in ("streams", "seeds"):
-        if getattr(options, name) != parser.get_default(name):
-            command += [f"--{name}", getattr(options, name)]
-    runs = json.loads(options.out.read_text())["runs"] if options.out.exists() else []
+    runs = read(options.out).get("runs", [])
     done = {(r["stream"], r["method"], r["seed"]) for r in runs}
     torch.set_num_threads(1)  # processor time then is the work done
     warnings.simplefilter("ignore")
-    for seed in map(int, options.seeds.split(",")):
-        for kind in options.streams.split(","):
-            for name in METHODS:
-                wanted = options.methods is None or name.startswith(options.methods)
-                forgets = kind == "classes" and METHODS[name][1] == "window"  # whole classes
-                if (kind, name, seed) in done or forgets or not wanted:
-                    continue
-                runs.append(run(kind, seed, name))
-                print(kind, seed, name, *runs[-1]["points"][-1].values(), flush=True)
-                content = {
-                    "command": shlex.join(command),
-                    "hardware": hardware(),
-                    "versions": versions(),
-                    "results": summary(runs),
-                    "runs": runs,
-                }
-                write_aside(options.out, (json.dumps(content, indent=1) + "\n").encode())
-    if options.figure is not None:
-        draw(runs, options.figure)
+    wanted = product(listed(options.seeds, int), listed(options.streams), METHODS)
+    for seed, kind, name in wanted:
+        forgets = kind == "classes" and METHODS[name][1] == "window"  # whole classes
+        if (kind, name, seed) in done or forgets or not name.startswith(options.methods):
+            continue
+        runs.append(run(kind, seed, name))
+        print(kind, seed, name, *runs[-1]["points"][-1].values(), flush=True)
+        keep(conditions() | {"results": summary(runs), "runs": runs}, options.out)
 
 
 if __name__ == "__main__":

@@ -143,14 +143,6 @@ def test_mean_ranks_share_ties_and_come_best_first():
     assert flipped == {"ours": 2.75, "forest": 2.25, "k-NN": 1.0}
 
 
-def test_mean_ranks_are_those_of_scipy(rng):
-    table = rng.integers(0, 5, (6, 4)) / 4
-    values = {f"d{i}": {f"m{j}": table[i, j] for j in range(4)} for i in range(6)}
-    expected = stats.rankdata(table, axis=1).mean(axis=0)
-    ranks = rank_methods(values)
-    assert [ranks[f"m{j}"] for j in range(4)] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -10,14 +10,6 @@ Y = np.repeat(np.arange(10), 200)
 WORDS = np.array(["ant", "beetle", "cat", "ant"] * 30)
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "asymmetric"])
-@pytest.mark.parametrize("rate", [0, 0.1, 0.3, 1])
-def test_exactly_the_stated_share_of_rows_changes(kind, rate):
-    noisy = label_noise(Y, rate, kind, seed=1)
-    assert (noisy != Y).sum() == round(rate * len(Y))
-    assert noisy.dtype == Y.dtype
-
-
 @given(
     labels=st.lists(st.integers(0, 4), min_size=2, max_size=40).filter(lambda v: len(set(v)) > 1),
     rate=st.floats(0, 1),
@@ -28,7 +20,7 @@ def test_exactly_the_stated_share_of_rows_changes(kind, rate):
 def test_noise_changes_the_rounded_number_of_rows_to_known_classes(labels, rate, seed, kind):
     noisy = label_noise(labels, rate, kind, seed)
     assert (noisy != np.array(labels)).sum() == int(np.floor(rate * len(labels) + 0.5))
-    assert set(noisy.tolist()) <= set(labels)
+    assert set(noisy.tolist()) <= set(labels) and noisy.dtype == np.array(labels).dtype
 
 
 def test_symmetric_noise_spreads_evenly_over_the_other_classes():

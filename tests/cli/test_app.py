@@ -3,6 +3,7 @@
 import pytest
 
 import nearwise as package
+from nearwise.cli import app
 
 COMMANDS = (
     "fit",
@@ -55,6 +56,23 @@ def test_wrong_usage_exits_2_and_says_so_on_standard_error(nearwise, arguments):
     assert result.exit_code == 2
     assert result.out == ""
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["compare", "datasets", "demo", "experiment", "field", "probe", "report", "vit"],
+)
+def test_a_command_of_the_lab_says_how_to_install_it(nearwise, monkeypatch, command):
+    own = [one for one in app.app.registered_commands if one.callback.__module__[:9] == "nearwise."]
+    monkeypatch.setattr(app.app, "registered_commands", own)
+    monkeypatch.setattr(app.app, "registered_groups", [])
+    monkeypatch.setattr(app, "_add_plugins", lambda: None)
+    result = nearwise(command, "--help")
+    assert (result.exit_code, result.out) == (2, "")
+    said = " ".join(result.err.replace("│", " ").split())
+    assert f"'{command}' comes with the lab" in said
+    assert "pip install 'nearwise-lab[figures,pdf]'" in said
+    assert "Did you mean" not in said
 
 
 def test_a_missing_file_is_one_line(nearwise, tmp_path):

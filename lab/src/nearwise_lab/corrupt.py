@@ -75,12 +75,7 @@ def label_noise(
 
 
 def long_tail(
-    y: ArrayLike,
-    ratio: float,
-    seed: int = 0,
-    *,
-    classes: ArrayLike | None = None,
-    least: int = 1,
+    y: ArrayLike, ratio: float, seed: int = 0, *, classes: ArrayLike | None = None, least: int = 1
 ) -> NDArray[np.int64]:
     """Return the rows to keep so that class sizes fall exponentially.
 

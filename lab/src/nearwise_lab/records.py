@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 
 from nearwise.conditions import command_line, hardware, versions
@@ -17,28 +16,6 @@ RECORDS_FILE = "records.jsonl"
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"
 REPORTS = ("report.html", "report.pdf", *(f"results.{end}" for end in ("md", "tex", "csv", "json")))
-
-METRICS = (
-    "accuracy",
-    "macro_f1",
-    "nll",
-    "brier",
-    "ece",
-    "equal_mass_ece",
-    "classwise_ece",
-    "smooth_ece",
-    "signed_gap",
-    "aurc",
-    "augrc",
-)
-COSTS = (
-    "fit_seconds",
-    "fit_cpu_seconds",
-    "predict_us_per_row",
-    "one_row_ms",
-    "model_mb",
-    "peak_memory_mib",
-)
 
 Key = tuple[str, str, int, float, str, str, str, str]
 
@@ -54,16 +31,15 @@ class Record:
     Attributes
     ----------
     dataset, method : str
-        Names. Halves of an attention model are methods of their own, such as
-        "attention:base-alone", with `part_of` naming the whole.
+        Halves of an attention model are methods of their own, such as "attention:base-alone", with
+        `part_of` naming the whole.
     seed : int
         Of the split, the noise and the method.
-    noise : float
-        Share of training labels changed, in [0, 1]; test labels are never changed.
-    noise_kind : str
-        "symmetric" or "asymmetric".
-    status : {"ok", "failed"}
-        A failed row has a `reason` and no metrics.
+    noise, noise_kind : float, str
+        Share of training labels changed, in [0, 1], "symmetric" or "asymmetric"; test labels are
+        never changed.
+    status, reason : {"ok", "failed"}, str
+        A failed row has a reason and no metrics.
     k : int, optional
         Neighbors consulted, where the method has a number of them.
     n_train, n_test, n_classes : int
@@ -73,31 +49,22 @@ class Record:
         NLL is in nats per row, clipped at 1e-7.
     null_mass : float, optional
         Mean weight of the null neighbor over test rows, in [0, 1].
-    fit_seconds : float, optional
-        Wall time of `fit`, tuning included.
-    fit_cpu_seconds : float, optional
-        CPU time of `fit`, all threads of this process added up.
-    predict_us_per_row : float, optional
-        Wall microseconds per test row of `predict_proba`, after a warm-up on a few rows.
-    one_row_ms : float, optional
-        Wall milliseconds of `predict_proba` on one row: the median over a few test rows.
-    model_mb : float, optional
-        Size of the fitted model on disk in MB (10**6 bytes); see `stored_mb`.
-    peak_memory_mib : float, optional
-        Growth of resident memory during `fit` at its peak, MiB; see `PeakMemory`.
+    fit_seconds, fit_cpu_seconds : float, optional
+        Wall time of `fit`, tuning included, and CPU time of all threads of this process.
+    predict_us_per_row, one_row_ms : float, optional
+        Wall time of `predict_proba` after a warm-up: microseconds per test row, and the median of
+        milliseconds for one row.
+    model_mb, peak_memory_mib : float, optional
+        Size of the fitted model on disk in MB (10**6 bytes), see `stored_mb`, and growth of
+        resident memory during `fit` at its peak in MiB, see `PeakMemory`.
     experiment, preset, condition : str
         Where the row belongs to an experiment: its name ("main", "k-sweep", ...), the preset
         ("v0.5", "v1", ...) and what was varied ("k=10", "ratio=0.01"). Empty in comparisons.
-    details : dict
-        What an experiment measured beside the metrics (memory purity, recall, a fitted curve).
-    choice : dict
-        What the method chose on its training part.
-    versions, hardware : dict
-        What made the row.
-    command : str
-        The command that makes it again.
-    time : str
-        When it was finished, UTC, ISO 8601.
+    details, choice : dict
+        What an experiment measured beside the metrics, and what the method chose on its training
+        part.
+    versions, hardware, command, time : dict, dict, str, str
+        What made the row, the command that makes it again, and when it was finished, UTC, ISO 8601.
     """
 
     dataset: str
@@ -154,8 +121,12 @@ class Record:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Record":
         """Make a record of a line; fields of later versions are ignored."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        return cls(**{name: value for name, value in values.items() if name in _NAMES})
+
+
+_NAMES = [f.name for f in fields(Record)]
+METRICS = tuple(_NAMES[_NAMES.index("accuracy") : _NAMES.index("null_mass")])
+COSTS = tuple(_NAMES[_NAMES.index("fit_seconds") : _NAMES.index("experiment")])
 
 
 def facts(command: str | None = None) -> dict[str, Any]:
@@ -225,22 +196,10 @@ def _parse(data: bytes) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_records(folder: str | Path) -> list[Record]:
-    """Read the rows of a results folder, the last one of each key, in order of finishing.
+    """Read the rows of a folder of `compare` or `run_experiment`, the last one of each key.
 
-    Parameters
-    ----------
-    folder : str or Path
-        A folder written by `compare` or `run_experiment`.
-
-    Returns
-    -------
-    list of Record
-        A half of an attention row whose whole is missing (a kill came between them) is left out.
-
-    Raises
-    ------
-    RecordsError
-        If there are no records, or a line before the last is damaged.
+    In order of finishing. A half of an attention row whose whole is missing (a kill came between
+    them) is left out. RecordsError if there are no records, or a line before the last is damaged.
     """
     if not Path(folder, RECORDS_FILE).exists():
         raise RecordsError(
@@ -265,25 +224,12 @@ def _records(folder: str | Path) -> list[Record]:
     return [r for r in rows.values() if r.whole_key in rows]
 
 
-def _every(record: Record) -> bool:
-    return True
-
-
 class RunFolder:
     """A results folder open for one writer; use as a context manager.
 
-    Parameters
-    ----------
-    path : str or Path
-        Created where it is missing.
-    settings : dict
-        Must equal those the folder was started with; see `bind` for what may be added later.
-
-    Raises
-    ------
-    RecordsError
-        If another process is writing, the settings differ, or the folder holds records
-        without settings.
+    It is made where it is missing; `settings` must equal those it was started with (see `bind` for
+    what may be added later). RecordsError if another process is writing, the settings differ, or
+    the folder holds records without settings.
     """
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
@@ -302,12 +248,7 @@ class RunFolder:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Give the lock back."""
         self._lock.close()
 
@@ -332,7 +273,10 @@ class RunFolder:
         return bound
 
     def bind(
-        self, name: str, values: Mapping[str, Any], mine: Callable[[Record], bool] = _every
+        self,
+        name: str,
+        values: Mapping[str, Any],
+        mine: Callable[[Record], bool] = lambda record: True,
     ) -> None:
         """Note what decides the rows that `mine` names; refuse other values under the same name.
 

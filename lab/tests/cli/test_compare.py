@@ -1,7 +1,9 @@
 """``nearwise compare``: tables and a page from the same splits, finished rows kept."""
 
 import pandas as pd
+import pytest
 from nearwise_lab.experiments import read_records
+from nearwise_lab.report import demo
 
 METHODS = "knn-uniform,knn-distance"
 
@@ -39,6 +41,20 @@ def test_a_table_of_ones_own_and_label_noise(nearwise, tables, tmp_path):
     assert nearwise("compare", f"{tmp_path}/mine.csv:label", "-o", out, *options).exit_code == 0
     (record,) = read_records(out)
     assert (record.dataset, record.noise) == ("mine", 0.3)
+
+
+@pytest.mark.slow
+def test_the_demo_prints_its_table_and_its_page(nearwise, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "DEMO_METHODS", ("knn-uniform", "attention-instant"))
+    result = nearwise("demo", "-o", tmp_path / "demo", "--seed", "1")
+    assert result.exit_code == 0
+    assert "attention-instant" in result.out and "the two halves" in result.out
+    page = tmp_path / "demo" / "report.html"
+    assert str(page) in result.err.replace("\n", "")
+    assert "data:image/png;base64," in page.read_text(encoding="utf-8")
+    again = nearwise("demo", "-o", tmp_path / "demo", "--seed", "1", "-q")
+    assert (again.exit_code, again.out, again.err) == (0, "", "")
+    assert len(read_records(tmp_path / "demo")) == 4
 
 
 def test_wrong_names_and_rates_are_one_line(nearwise, tmp_path):

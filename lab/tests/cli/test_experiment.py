@@ -4,7 +4,8 @@ import re
 from dataclasses import replace
 
 import pytest
-from nearwise_lab.cli.experiment_command import _reasons, _show_rows
+from nearwise_lab.cli.experiment_command import _show_rows
+from nearwise_lab.cli.needs import refuse_failed
 from nearwise_lab.cli.settings_text import change_settings, parse_settings
 from nearwise_lab.experiments import Record, read_records
 
@@ -81,11 +82,17 @@ def test_rows_are_means_over_seeds_without_halves(capsys):
 
 def test_failed_rows_are_grouped_by_their_reason():
     methods = ["cnn", "uniform", "cnn", "distance", "attention"]
-    failed = [Record("toys", m, i, reason="no memory") for i, m in enumerate(methods)]
-    assert _reasons([*failed, Record("toys", "cnn", 9, reason="broke")]) == [
-        "5 rows (cnn, uniform, distance, ...): no memory",
-        "1 row (cnn): broke",
+    failed = [
+        Record("toys", m, i, status="failed", reason="no memory") for i, m in enumerate(methods)
     ]
+    broke = Record("toys", "cnn", 9, status="failed", reason="broke")
+    refuse_failed([Record("toys", "cnn", 0)])
+    with pytest.raises(ValueError) as caught:
+        refuse_failed([*failed, broke, Record("toys", "cnn", 10)])
+    assert str(caught.value).startswith("6 of 7 rows failed; the others are kept")
+    assert str(caught.value).endswith(
+        "5 rows (cnn, uniform, distance, ...): no memory | 1 row (cnn): broke"
+    )
 
 
 def test_defects_are_not_told_where_the_input_is_refused(nearwise, tmp_path):
@@ -117,13 +124,6 @@ def test_a_report_needs_records(nearwise, tmp_path):
     result = nearwise("report", tmp_path)
     assert result.exit_code == 2
     assert "records.jsonl" in result.err
-
-
-def test_help_has_examples(nearwise):
-    for command in ("experiment", "report"):
-        result = nearwise(command, "--help")
-        assert result.exit_code == 0
-        assert f"nearwise {command}" in result.out
 
 
 def test_settings_of_the_command_line_are_yaml():

@@ -40,10 +40,7 @@ packed = partial(gzip.compress, mtime=0)  # the same bytes, hence test names, in
         (packed(IMAGES) + b"rest", "cannot be decompressed"),
         (packed(IMAGES + b"rest"), "announces 4 x 28 x 28 = 3,136 bytes and holds 3,140"),
         (packed(IMAGES[:-1]), "announces 4 x 28 x 28 = 3,136 bytes and holds 3,135"),
-        (
-            packed(b"\0\0\x0d\x03" + IMAGES[4:]),
-            "starts with the bytes 00000d03; .* 00000803",
-        ),
+        (packed(b"\0\0\x0d\x03" + IMAGES[4:]), "starts with the bytes 00000d03; .* 00000803"),
         (packed(IMAGES[:9]), "starts with the bytes 00000803"),
         (packed(idx_bytes(np.zeros((0, 28, 28)))), "announces 0 x 28 x 28"),
         (packed(idx_bytes(pixels(3, (28, 28)))), "has 3 images, .* has 4 labels"),

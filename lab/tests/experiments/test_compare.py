@@ -57,25 +57,13 @@ def test_metrics_are_those_of_the_kept_predictions(tmp_path):
     np.testing.assert_array_equal(kept.test_index, split_dataset(data, 0)[1])
 
 
-def test_run_again_fits_nothing_and_says_the_same(tmp_path):
+def test_run_again_fits_only_what_is_missing_and_gives_what_was_asked_for(tmp_path):
     fitted = []
-    first = run(tmp_path, methods=[bayes("a", fitted), bayes("b", fitted)])
-    assert len(fitted) == 4
-    again = run(tmp_path, methods=[bayes("a", fitted), bayes("b", fitted)])
-    assert len(fitted) == 4
-    assert again == first
-
-
-def test_more_seeds_and_methods_are_added(tmp_path):
-    fitted = []
-    run(tmp_path, methods=[bayes("a", fitted)], seeds=[0])
+    first = run(tmp_path, methods=[bayes("a", fitted)], seeds=[0])
+    assert run(tmp_path, methods=[bayes("a", fitted)], seeds=[0]) == first
     run(tmp_path, methods=[bayes("a", fitted), bayes("b", fitted)], seeds=[0, 1])
     assert sorted(fitted) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     assert len(read_records(tmp_path)) == 4
-
-
-def test_only_rows_asked_for_come_back(tmp_path):
-    run(tmp_path, methods=[bayes("a"), bayes("b")])
     rows = run(tmp_path, methods=[bayes("b")], seeds=[1])
     assert [(r.method, r.seed) for r in rows] == [("b", 1)]
 
@@ -140,16 +128,14 @@ def test_noise_changes_training_labels_only(tmp_path):
     assert [kept.classes[i] for i in kept.y] == list(data.y[test])
 
 
-def test_another_noise_in_the_same_folder_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [({"noise": 0.3}, "noise"), ({"datasets": [blobs(seed=1)]}, "other rows called 'blobs'")],
+)
+def test_other_noise_or_data_in_the_same_folder_are_refused(tmp_path, other, message):
     run(tmp_path)
-    with pytest.raises(RecordsError, match="noise"):
-        run(tmp_path, noise=0.3)
-
-
-def test_other_data_of_the_same_name_are_refused(tmp_path):
-    run(tmp_path)
-    with pytest.raises(RecordsError, match="other rows called 'blobs'"):
-        run(tmp_path, [blobs(seed=1)])
+    with pytest.raises(RecordsError, match=message):
+        run(tmp_path, **other)
 
 
 def test_fingerprints_tell_labels_and_features_apart():
@@ -208,6 +194,7 @@ def test_a_class_unseen_in_training_gets_probability_zero():
         ({"noise_kind": "loud"}, "not one of"),
         ({"datasets": [blobs(), blobs()]}, "several data sets are called blobs"),
         ({"datasets": ["nope"]}, "Unknown data set"),
+        ({"datasets": ["digits-images"]}, "Run `nearwise experiment main` on it"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_fitted_or_written(tmp_path, options, message):
@@ -308,11 +295,6 @@ def test_a_method_gets_the_views_of_its_own_rows(tmp_path):
     assert record.status == "ok", record.reason
     (lacking,) = run(tmp_path / "other", [blobs()], [method], seeds=[0])
     assert "two needs further views of the rows, and blobs has none" in lacking.reason
-
-
-def test_images_are_sent_to_the_experiments(tmp_path):
-    with pytest.raises(ValueError, match="Run `nearwise experiment main` on it"):
-        run(tmp_path, ["digits-images"])
 
 
 def test_accuracy_by_class_size_is_recorded_where_sizes_differ(tmp_path):

@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 import torch
 from fakes import mixed_table
-from nearwise_lab.experiments.measure import one_row_ms, stored_mb
-from nearwise_lab.experiments.network import StoppedMLP, mean_nll
-from nearwise_lab.experiments.peers.bag import TemperedBag
-from nearwise_lab.experiments.peers.boosting_search import (
+from nearwise_lab.experiments.boosting import (
     SPACES,
     BoostingMember,
     SearchedBoosting,
     draw_settings,
 )
+from nearwise_lab.experiments.measure import one_row_ms, stored_mb
+from nearwise_lab.experiments.network import StoppedMLP, mean_nll
+from nearwise_lab.experiments.peers.bag import TemperedBag
 from nearwise_lab.experiments.peers.networks import TabularNetwork
 from nearwise_lab.experiments.peers.without_neighbors import BaseAlone
 from nearwise_lab.experiments.preprocess import CompleteEncoder
@@ -141,7 +141,7 @@ def test_boosting_predicts_with_the_rounds_it_stopped_at(library):
     pytest.importorskip(library)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
-    member = BoostingMember(library, max_rounds=300, patience=20)
+    member = BoostingMember(library, {}, max_rounds=300, patience=20)
     member.fit(X[:150], y[:150], X[150:], y[150:])
     assert member.choice_["n_rounds"] < 60
     assert mean_nll(member.predict_proba(X[150:]), y[150:]) < 0.75

@@ -9,6 +9,8 @@ from fakes import attention, bayes, blobs
 from nearwise_lab.experiments import Record, compare
 from nearwise_lab.report.summary import Results
 
+from nearwise.safe_files import plain
+
 
 @pytest.fixture
 def quality(load_benchmark):
@@ -193,7 +195,7 @@ def test_the_summary_is_one_row_per_data_set_between_the_marks_of_its_page(quali
     )
     ranks = {"mean_nll_rank": {"mlp": 1.0, "attention": 2.0}, "datasets": {"letter": [0]}}
     summary = {"command": "python it.py", "datasets": {"letter": found}, "ranks": ranks}
-    (tmp_path / "quality.json").write_text(json.dumps(quality.plain(summary)))
+    (tmp_path / "quality.json").write_text(json.dumps(plain(summary)))
     written = tmp_path / "results.md"
     written.write_text(f"before {page.MARKS[0]} old {page.MARKS[1]} after")
     page.write_summary(tmp_path, written)
@@ -219,7 +221,7 @@ def test_the_best_peer_is_shown_where_it_has_fewer_seeds(quality):
     found = [*rows("attention", 0.3), *rows("mlp", 0.2), *rows("hgb", 0.1)[:2]]
     judged = quality.judge(Results(found), "letter", quality.BARS["letter"], ["mlp", "hgb"])
     ranks = {"mean_nll_rank": {}, "datasets": {}}
-    summary = quality.plain({"command": "it.py", "datasets": {"letter": judged}, "ranks": ranks})
+    summary = plain({"command": "it.py", "datasets": {"letter": judged}, "ranks": ranks})
     (row,) = [r for r in sys.modules["results_page"].summary_part(summary) if "| letter |" in r]
     assert "(hgb, seeds: 2) |" in row
 
@@ -237,7 +239,7 @@ def test_the_summary_gives_the_rank_on_data_sets_that_the_mean_rank_leaves_out(q
         "datasets": {"letter": [0]},
         "left_out": ["adult"],
     }
-    summary = quality.plain({"command": "it.py", "datasets": judged, "ranks": ranks})
+    summary = plain({"command": "it.py", "datasets": judged, "ranks": ranks})
     lines = page.summary_part(summary)
     assert (
         "Left out: adult, where attention has rank 2 of 2 (not on all of its seeds: mlp)." in lines

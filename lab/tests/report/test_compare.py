@@ -8,12 +8,7 @@ import pytest
 from nearwise_lab.experiments import Record, RecordsError, read_records
 from nearwise_lab.records import METRICS
 from nearwise_lab.report import FORMATS, render_report
-from nearwise_lab.report import demo as demo_module
-from nearwise_lab.report.compare import (
-    comparison_document,
-    halves_table,
-    ranks_table,
-)
+from nearwise_lab.report.compare import comparison_document, halves_table, ranks_table
 from nearwise_lab.report.summary import Results
 
 from lab.tests.report.pages import check_page
@@ -172,18 +167,3 @@ def test_accuracy_by_class_size_stands_where_sizes_differ():
     assert "more than 100 training rows: 1 many-shot, 1 few-shot" in table.caption
     even = comparison_document(Results([Record("d", "a", 0, nll=0.1)]))
     assert not any("size of" in t.title for t in even.tables())
-
-
-@pytest.mark.slow
-def test_the_demo_prints_its_table_and_its_page(tmp_path, capsys, monkeypatch):
-    from fakes import attention, bayes
-
-    monkeypatch.setattr(demo_module, "DEMO_METHODS", (bayes(), attention()))
-    page = demo_module.run_demo(tmp_path / "demo", seed=1)
-    printed = capsys.readouterr().out
-    assert "neighbors alone" in printed
-    assert page.name in printed.replace("\n", "")
-    assert "data:image/png;base64," in page.read_text(encoding="utf-8")
-    demo_module.run_demo(tmp_path / "demo", seed=1, progress=False)
-    assert capsys.readouterr().out == ""
-    assert len(read_records(tmp_path / "demo")) == 4

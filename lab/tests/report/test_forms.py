@@ -23,7 +23,6 @@ from nearwise_lab.report.writers import (
     document_json,
     document_markdown,
     to_latex,
-    to_markdown,
 )
 from nearwise_lab.results.gallery import make_page_gallery
 from nearwise_lab.results.measures import Cell, Table
@@ -213,11 +212,6 @@ def test_only_embedded_fonts_of_typst_are_used():
             fonts.add(part.get_object()["/BaseFont"].partition("+")[2])
     assert fonts
     assert all(name.startswith("Libertinus") for name in fonts), fonts
-
-
-def test_markdown_escapes_bars():
-    table = Table("t", "c", ["method", "x"], [("a|b", [Cell("1")])])
-    assert "a\\|b" in to_markdown(table)
 
 
 def test_latex_is_a_booktabs_table_with_special_characters_escaped():

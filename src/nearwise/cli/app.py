@@ -23,9 +23,20 @@ from nearwise.cli.commands.serve import key, serve
 from nearwise.cli.commands.verify import verify
 from nearwise.cli.console import flowing, in_flags, note_words, open_streams, say, show_tracebacks
 
+_OF_THE_LAB = ("compare", "datasets", "demo", "experiment", "field", "probe", "report", "vit")
+
 
 class _Commands(TyperGroup):
     """The commands, whose wrong options are named in our own words alone."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command; where it is the lab's, and that is not here, say how to install it."""
+        if args[0] in _OF_THE_LAB and self.get_command(ctx, args[0]) is None:
+            ctx.fail(
+                f"{args[0]!r} comes with the lab, a package of its own: "
+                "pip install 'nearwise-lab[figures,pdf]' (from a clone './lab[figures,pdf]')."
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""

@@ -12,7 +12,7 @@ from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import split_list
-from nearwise_lab.cli.needs import DataRootOption, lab_command
+from nearwise_lab.cli.needs import DataRootOption, lab_command, refuse_failed
 from nearwise_lab.cli.settings_text import parse_seeds, paths_among
 
 
@@ -99,13 +99,7 @@ def compare(
     show((out / "results.md").read_text(encoding="utf-8"))
     if not quiet:
         say(f"Tables: {out / 'results.md'} (.tex, .csv, .json). Report: {page}")
-    failed = [record for record in records if record.status == "failed"]
-    if failed:
-        reasons = dict.fromkeys(f"{record.method}: {record.reason}" for record in failed)
-        raise ValueError(
-            f"{len(failed)} of {len(records)} rows failed; the others are kept, and running it "
-            f"again tries these again. {' | '.join(reasons)}"
-        )
+    refuse_failed(records)
 
 
 @lab_command
@@ -129,7 +123,10 @@ def demo(
     check_folder("--out", out)
     from nearwise_lab.report import run_demo
 
-    run_demo(out, seed=seed, progress=not quiet)
+    page = run_demo(out, seed=seed, progress=not quiet)
+    if not quiet:
+        show((out / "results.md").read_text(encoding="utf-8"))
+        say(f"Wrong and unsure digits with their neighbors, reliability, training curves: {page}")
 
 
 def _present_methods(wanted: list[str], weights: Collection[str]) -> list[str]:

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 # how the page names the model and its halves
-_METHODS = {
-    "model": "attention",
-    "base alone": "base alone",
-    "neighbors alone": "neighbors alone",
-}
+_METHODS = {"model": "attention", "base alone": "base alone", "neighbors alone": "neighbors alone"}
 _PARTS = (
     ("attention", "The whole model: attention over the nearest rows, and the base behind them."),
     ("base alone", "The null neighbor's prediction with its temperature, neighbors off."),

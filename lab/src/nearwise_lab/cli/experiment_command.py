@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -10,16 +9,19 @@ import typer
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder
-from nearwise_lab.cli.needs import ConfigOption, DataRootOption, SetOption, lab_command
+from nearwise_lab.cli.needs import (
+    ConfigOption,
+    DataRootOption,
+    SetOption,
+    lab_command,
+    refuse_failed,
+)
 from nearwise_lab.cli.settings_text import parse_seeds, parse_settings, paths_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearwise_lab.experiments import Record
-    from nearwise_lab.results.measures import Measure
-
-NAMED = 3  # methods named of those that failed for one reason
 
 
 @lab_command
@@ -71,8 +73,7 @@ def experiment(
         bool, typer.Option("--small", help="A size that takes about a minute on two cores.")
     ] = False,
     device: Annotated[
-        Literal["auto", "cpu", "cuda", "mps"],
-        typer.Option(help="auto: a GPU if there is one."),
+        Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="auto: a GPU if there is one.")
     ] = "auto",
     config: ConfigOption = None,
     changes: SetOption = None,
@@ -130,64 +131,52 @@ def experiment(
             f"Records: {out / 'records.jsonl'}. Tables: {out / 'results.md'} (.tex, .csv, .json). "
             f"Report: {page} (.pdf). Figures: {out / 'figures'}"
         )
-    failed = [record for record in records if record.status == "failed"]
-    if failed:
-        raise ValueError(
-            f"{len(failed)} of {len(records)} rows failed; the others are kept, and running it "
-            f"again tries these again. {' | '.join(_reasons(failed))}"
-        )
+    refuse_failed(records)
 
 
 def _show_rows(records: "Sequence[Record]") -> None:
     """Show the mean over seeds of every whole row, in the order of the records."""
+    import pandas as pd
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from nearwise_lab.experiments.places import place_of
+    from nearwise_lab.results.measures import MEASURES, Mean, show_mean
 
+    measures = [m for m in MEASURES if m.key in ("accuracy", "nll", "ece", "aurc")]
+    titles = ["experiment", "dataset", "preset", "method", "condition"]
     whole = [r for r in records if r.status == "ok" and r.part_of is None]
     measured = [r for r in whole if r.accuracy is not None]
-    groups: dict[tuple[str, ...], list[Record]] = {}
-    for r in measured:
-        where = (r.experiment, r.dataset, r.preset, r.method, place_of(r).label)
-        groups.setdefault(where, []).append(r)
-    # distinguished only where there are differences; preset and method always
-    titles = ("experiment", "dataset", "preset", "method", "condition")
-    several = [len({key[i] for key in groups}) > 1 for i in range(len(titles))]
-    shown = [i for i, title in enumerate(titles) if several[i] or title in ("preset", "method")]
-    if groups and not several[-1] and next(iter(groups))[-1]:
-        shown.append(len(titles) - 1)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for i in shown:
-        table.add_column(titles[i], no_wrap=titles[i] in ("preset", "method"), overflow="fold")
-    measures = _measures()
-    for measure in measures:
-        table.add_column(measure.title, justify="right", no_wrap=True)
-    for key, rows in groups.items():
-        means = [_mean(rows, m.key) for m in measures]
-        texts = [
-            "-" if mean is None else f"{mean * m.scale:.{m.digits}f}"
-            for m, mean in zip(measures, means, strict=True)
+    if measured:
+        places = [
+            (r.experiment, r.dataset, r.preset, r.method, place_of(r).label) for r in measured
         ]
-        table.add_row(*(key[i] for i in shown), *texts)
-    if groups:
+        values = pd.DataFrame(
+            [[getattr(r, m.key) for m in measures] for r in measured], dtype=float
+        )
+        frame = pd.concat([pd.DataFrame(places, columns=titles), values], axis=1)
+        means = frame.groupby(titles, sort=False, as_index=False).mean()
+        # distinguished only where there are differences; preset and method always
+        shown = [t for t in titles if means[t].nunique() > 1 or t in ("preset", "method")]
+        if "condition" not in shown and means["condition"].any():
+            shown.append("condition")
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        for title in shown:
+            table.add_column(title, no_wrap=title in ("preset", "method"), overflow="fold")
+        for measure in measures:
+            table.add_column(measure.title, justify="right", no_wrap=True)
+        for _, row in means.iterrows():
+            found = [
+                None if pd.isna(row[i]) else Mean(row[i], None, 1) for i in range(len(measures))
+            ]
+            texts = [show_mean(mean, m) for mean, m in zip(found, measures, strict=True)]
+            table.add_row(*row[shown], *texts)
         show(table)
     left_out = len(whole) - len(measured)
     if left_out:
         names = sorted({r.experiment for r in whole if r.accuracy is None})
         words = "1 row" if left_out == 1 else f"{left_out} rows"
         show(f"{words} without these measures: see the report ({', '.join(names)}).")
-
-
-def _measures() -> "list[Measure]":
-    from nearwise_lab.results.measures import MEASURES
-
-    return [m for m in MEASURES if m.key in ("accuracy", "nll", "ece", "aurc")]
-
-
-def _mean(rows: "Sequence[Record]", key: str) -> float | None:
-    values = [value for r in rows if (value := getattr(r, key)) is not None]
-    return fmean(values) if values else None
 
 
 def _verdicts(out: Path, records: "Sequence[Record]") -> list[str]:
@@ -200,19 +189,6 @@ def _verdicts(out: Path, records: "Sequence[Record]") -> list[str]:
         found.setdefault((claim["dataset"], claim["preset"]), []).append(claim["verdict"])
     ran = {(r.dataset, r.preset) for r in records}
     return [f"{d}, {p}: {tally(v)}" for (d, p), v in found.items() if (d, p) in ran]
-
-
-def _reasons(failed: "Sequence[Record]") -> list[str]:
-    """Group failed rows by their reason: how many, and which methods."""
-    groups: dict[str, list[str]] = {}
-    for record in failed:
-        groups.setdefault(record.reason or "no reason given", []).append(record.method)
-    lines = []
-    for reason, methods in groups.items():
-        names = list(dict.fromkeys(methods))
-        named = ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])])
-        lines.append(f"{len(methods)} row{'s' * (len(methods) > 1)} ({named}): {reason}")
-    return lines
 
 
 def _tell_defects(presets: set[str]) -> None:

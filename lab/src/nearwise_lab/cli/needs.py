@@ -1,14 +1,17 @@
 """What commands of the lab share: the extra that they need, and the option of the data root."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import typer
 
 from nearwise.cli.console import reported
 from nearwise.conditions import require_extra
+
+if TYPE_CHECKING:
+    from nearwise_lab.experiments import Record
 
 DataRootOption = Annotated[
     Path | None,
@@ -29,17 +32,7 @@ R = TypeVar("R")
 
 
 def lab_command(command: Callable[P, R]) -> Callable[P, R]:
-    """Make a command that names the extra where its packages are missing; see `reported`.
-
-    Parameters
-    ----------
-    command : callable
-        A function of the command line.
-
-    Returns
-    -------
-    command : callable
-    """
+    """Make a command that names the extra where its packages are missing; see `reported`."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -47,3 +40,24 @@ def lab_command(command: Callable[P, R]) -> Callable[P, R]:
         return command(*args, **kwargs)
 
     return reported(run)
+
+
+NAMED = 3  # methods named of those that failed for one reason
+
+
+def refuse_failed(records: "Sequence[Record]") -> None:
+    """Raise ValueError where rows failed: how many, of which methods, by their reason."""
+    failed = [record for record in records if record.status == "failed"]
+    groups: dict[str, list[str]] = {}
+    for record in failed:
+        groups.setdefault(record.reason or "no reason given", []).append(record.method)
+    lines = []
+    for reason, methods in groups.items():
+        names = list(dict.fromkeys(methods))
+        named = ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])])
+        lines.append(f"{len(methods)} row{'s' * (len(methods) > 1)} ({named}): {reason}")
+    if failed:
+        raise ValueError(
+            f"{len(failed)} of {len(records)} rows failed; the others are kept, and running it "
+            f"again tries these again. {' | '.join(lines)}"
+        )

@@ -22,8 +22,7 @@ def report(
     formats: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...",
-            help="Some of html, pdf, md, tex, csv, json, figures; default: all.",
+            metavar="A,B,...", help="Some of html, pdf, md, tex, csv, json, figures; default: all."
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the report.")] = None,

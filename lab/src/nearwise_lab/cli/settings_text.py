@@ -8,24 +8,9 @@ from nearwise.cli.rows.parsing import parse_numbers, split_list
 
 
 def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
-    """Read settings such as "epochs=5"; values are YAML.
+    """Read settings such as "epochs=5": the last value of each key, values as YAML.
 
-    Parameters
-    ----------
-    option : str
-        Name of the option, for the message.
-    texts : iterable of str, optional
-        Each KEY=VALUE.
-
-    Returns
-    -------
-    settings : dict
-        The last value of each key.
-
-    Raises
-    ------
-    ValueError
-        If a text has no key or no =, or its value is not YAML.
+    ValueError, with the name of the option, if a text has no key or no =, or is not YAML.
     """
     import yaml
 
@@ -44,19 +29,7 @@ def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
 def change_settings(
     settings: dict[str, Any], option: str, texts: Iterable[str] | None
 ) -> dict[str, Any]:
-    """Change settings by texts such as "epochs=5" and "field.lr=0.001".
-
-    Parameters
-    ----------
-    settings : dict
-        Stays as it is.
-    option, texts
-        As for `parse_settings`; a dotted key changes one entry of a nested dict.
-
-    Returns
-    -------
-    changed : dict
-    """
+    """Give settings changed by texts such as "epochs=5"; "field.lr=0.001" changes one in a dict."""
     changed = dict(settings)
     for key, value in parse_settings(option, texts).items():
         *path, last = key.split(".")

@@ -13,24 +13,11 @@ from nearwise.data import Dataset
 class DatasetSummary:
     """Counts about one data set; `str()` gives a few readable lines.
 
-    Parameters
-    ----------
-    name, kind, target_name, source : str
-        As in `Dataset`.
-    n_rows, n_columns : int
-        Shape of the features; the columns of images are their pixels times channels.
-    n_test : int
-        Rows of the official test part; 0 where there is none.
-    classes : dict of str to int
-        Rows of each class, classes sorted.
-    categoricals : dict of str to int
-        Columns of categories or text, and how many different values each has.
-    missing : dict of str to int
-        Columns with missing values, and how many rows miss them.
-    n_duplicates : int
-        Rows whose features equal those of an earlier row.
-    image_shape : (int, int, int), optional
-        Height, width and channels of images; None for other kinds.
+    `name`, `kind`, `target_name` and `source` are as in `Dataset`, `n_rows` and `n_columns` the
+    shape of the features (of images: pixels times channels), `n_test` the rows of the official test
+    part. `classes` has the rows of each class, sorted; `categoricals` how many different values a
+    column of categories or text has; `missing` how many rows miss a column; `n_duplicates` the rows
+    whose features equal those of an earlier row; `image_shape` is (height, width, channels).
     """
 
     name: str
@@ -74,52 +61,27 @@ class DatasetSummary:
 def describe_dataset(dataset: Dataset) -> DatasetSummary:
     """Count rows, columns, classes, categories, missing values and duplicates.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        What to describe.
-
-    Returns
-    -------
-    summary : DatasetSummary
-        The counts. NaN in embeddings counts as missing under the column's name f0, f1, ...
+    NaN in embeddings counts as missing under the column's name f0, f1, ...
     """
     labels, counts = np.unique(dataset.y, return_counts=True)
-    X = dataset.X
+    X, about = dataset.X, (dataset.name, dataset.kind, dataset.target_name, dataset.source)
     n_test = 0 if dataset.test_index is None else len(dataset.test_index)
     classes = {str(label): int(n) for label, n in zip(labels, counts, strict=True)}
-    about = (dataset.name, dataset.kind, dataset.target_name, dataset.source)
     if dataset.kind == "images":
-        height, width, channels = X.shape[1:]
+        shape = X.shape[1:]
         rows = (np.ascontiguousarray(X[i]).reshape(-1) for i in range(len(X)))
         distinct = {hashlib.blake2b(row.data, digest_size=16).digest() for row in rows}
-        return DatasetSummary(
-            *about,
-            n_rows=len(X),
-            n_columns=height * width * channels,
-            n_test=n_test,
-            classes=classes,
-            categoricals={},
-            missing={},
-            n_duplicates=len(X) - len(distinct),
-            image_shape=(height, width, channels),
-        )
+        n_duplicates = len(X) - len(distinct)
+        size = int(np.prod(shape))
+        return DatasetSummary(*about, len(X), size, n_test, classes, {}, {}, n_duplicates, shape)
     frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).add_prefix("f")
-    missing = frame.isna().sum()
+    missing = {str(name): int(n) for name, n in frame.isna().sum().items() if n}
+    texts = frame.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"])
+    categoricals = {str(name): int(column.nunique()) for name, column in texts.items()}
+    n_duplicates = int(frame.duplicated().sum())
+    size = frame.shape[1]
     return DatasetSummary(
-        *about,
-        n_rows=len(frame),
-        n_columns=frame.shape[1],
-        n_test=n_test,
-        classes=classes,
-        categoricals={
-            str(name): int(frame[name].nunique())
-            for name in frame.columns
-            if not pd.api.types.is_numeric_dtype(frame[name].dtype)
-            and not pd.api.types.is_datetime64_any_dtype(frame[name].dtype)
-        },
-        missing={str(name): int(n) for name, n in missing.items() if n},
-        n_duplicates=int(frame.duplicated().sum()),
+        *about, len(frame), size, n_test, classes, categoricals, missing, n_duplicates
     )
 
 

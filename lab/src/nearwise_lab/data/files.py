@@ -29,17 +29,9 @@ class ChecksumError(OSError):
 class DataFile:
     """One file of a data set and how to recognise it.
 
-    Parameters
-    ----------
-    path : str
-        Path below the data root and below the cache, with forward slashes.
-    remote : str or None
-        Path below `UCI_BASE`, or a whole address; None for a file that cannot be downloaded.
-    sha256 : tuple of str
-        Accepted digests of a download, lower-case hexadecimal; empty where the reader of the
-        file checks what it holds.
-    how_to_get : str
-        What to do where the file cannot be downloaded.
+    `path` is below the data root and below the cache, with forward slashes; `remote` below
+    `UCI_BASE` or a whole address, None where it cannot be downloaded: `how_to_get` then says what
+    to do. `sha256` are the digests accepted of a download; none if its reader checks the content.
     """
 
     path: str
@@ -76,20 +68,12 @@ def cache_dir() -> Path:
 def locate(
     file: DataFile, *, data_root: str | os.PathLike[str] | None = None, download: bool = True
 ) -> Path:
-    """Return a local path of `file`, downloading it into the cache if need be.
+    """Return an existing path of `file`, downloading it into the cache if need be and allowed.
 
-    Returns `path`, Path: an existing file. Raises NotADirectoryError if `data_root` is given and is
-    no folder. Raises FileNotFoundError if the file is in none of the three places; the message
-    names each and what to do. Raises ChecksumError if the download differs from the published file.
-
-    Parameters
-    ----------
-    file : DataFile
-        What to look for.
-    data_root : path, optional
-        Folder searched first; default: the environment variable NEARWISE_DATA.
-    download : bool, default=True
-        Whether to fetch the file from its official address when no local copy is found.
+    `data_root` is searched first (default: the environment variable NEARWISE_DATA). Raises
+    NotADirectoryError if it is given and is no folder, FileNotFoundError if the file is in none of
+    the three places (the message names each and what to do), ChecksumError if the download differs
+    from the published file.
     """
     tried = []
     root, where = find_root(data_root)
@@ -113,8 +97,10 @@ def locate(
         except OSError as error:
             tried.append(f"download: {error}")
     places = "\n".join(f"  {i}. {source}" for i, source in enumerate(tried, 1))
+    how = file.how_to_get or f"Get {file.url} on a machine with network access."
     raise FileNotFoundError(
-        f"{file.path} was found in none of three places:\n{places}\n{_advice(file)}"
+        f"{file.path} was found in none of three places:\n{places}\n{how} Put the file at "
+        f"FOLDER/{file.path} and pass data_root=FOLDER or set {ENVIRONMENT_VARIABLE}=FOLDER."
     )
 
 
@@ -135,29 +121,11 @@ def find_root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, st
     return (Path(value).expanduser() if value else None), f"data root ({ENVIRONMENT_VARIABLE})"
 
 
-def _advice(file: DataFile) -> str:
-    how = file.how_to_get or f"Get {file.url} on a machine with network access."
-    return (
-        f"{how} Put the file at FOLDER/{file.path} and pass data_root=FOLDER "
-        f"or set {ENVIRONMENT_VARIABLE}=FOLDER."
-    )
-
-
 def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
     """Download `url` to `target`; the file appears whole and checked, or not at all.
 
-    Returns `target`, Path: the path passed in. Raises ChecksumError if the digest of the bytes
-    received is not among `sha256`. Raises OSError if the address cannot be read, ends early, or the
-    file cannot be written; names which.
-
-    Parameters
-    ----------
-    url : str
-        Address with scheme http, https or file.
-    target : Path
-        Where the file shall lie; missing folders are made.
-    sha256 : tuple of str
-        Accepted digests, lower-case hexadecimal; empty accepts any whole file.
+    Raises ChecksumError if the digest of the bytes received is not among `sha256` (an empty tuple
+    accepts any), OSError if the address cannot be read, ends early, or the file cannot be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -194,19 +162,15 @@ def _copy(url: str, file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-_NOT_COMPARABLE = "Its results are not comparable with published ones."
-
-
 def warn_if_other_size(name: str, seen: int, official: int, paths: Sequence[Path]) -> None:
     """Warn where a registered set has another number of rows than the official files give."""
     if seen != official:
-        _warn(f"has {seen:,} rows, the official files give {official:,}", name, paths)
+        warn_of_other(name, f"has {seen:,} rows, the official files give {official:,}", paths)
 
 
-def warn_of_other_content(name: str, what: str, paths: Sequence[Path]) -> None:
-    """Warn where rows of a registered set are not the official ones."""
-    _warn(f"has {what} that differ from the official ones (sha256)", name, paths)
-
-
-def _warn(what: str, name: str, paths: Sequence[Path]) -> None:
-    warn_user(f"Data set {name!r} {what}: {', '.join(map(str, paths))}. {_NOT_COMPARABLE}")
+def warn_of_other(name: str, what: str, paths: Sequence[Path]) -> None:
+    """Warn that a registered set is not the official one."""
+    warn_user(
+        f"Data set {name!r} {what}: {', '.join(map(str, paths))}. "
+        "Its results are not comparable with published ones."
+    )

@@ -4,55 +4,48 @@ import gzip
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nearwise.data.images.decode import Encoded, Images, decode_images
 
+Rows = tuple[Images, NDArray[np.int64]]
 _UNSIGNED_BYTES = 0x08
 
 
 @dataclass(frozen=True)
 class IdxFiles:
-    """An images file and a labels file for each part.
+    """The names of the images and the labels file of each part; without .gz they do as well."""
 
-    Parameters
-    ----------
-    files : dict of str to (str, str)
-        Names of the images and the labels file of each part; the same without .gz do as well.
-    """
-
-    files: dict[str, tuple[str, str]]
+    files: Mapping[str, Iterable[str]]
 
     def find(self, folder: Path, part: str) -> tuple[Path, ...]:
         """Return the images and the labels file; empty where there is neither.
 
         Raises FileNotFoundError if one of the two is missing.
         """
-        found = [self._one(folder, name) for name in self.files[part]]
-        present = tuple(path for path in found if path is not None)
+        present: list[Path] = []
+        missing = ""
+        for name in self.files[part]:
+            paths = [folder / name, folder / name.removesuffix(".gz")]
+            if found := [path for path in paths if path.is_file()]:
+                present.append(found[0])
+            else:
+                missing = name
         if len(present) == 1:
-            missing = self.files[part][found.index(None)]
             raise FileNotFoundError(
                 f"{folder} holds {present[0].name} but not {missing}. Add it, or remove the other."
             )
-        return present
+        return tuple(present)
 
-    @staticmethod
-    def _one(folder: Path, name: str) -> Path | None:
-        candidates = (folder / name, folder / name.removesuffix(".gz"))
-        return next((path for path in candidates if path.is_file()), None)
-
-    def read(
-        self, paths: tuple[Path, ...], part: str, limit: int | None
-    ) -> tuple[Images, NDArray[np.int64]]:
+    def read(self, paths: tuple[Path, ...], limit: int | None) -> Rows:
         """Read at most `limit` rows: images of shape (n_rows, height, width, 1), class numbers.
 
         Raises ValueError if a file is damaged, cut short, too long, or the two differ in length;
@@ -68,18 +61,10 @@ class IdxFiles:
 
 
 def read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:
-    """Read an idx file of unsigned bytes, gzipped where its name ends in .gz.
+    """Read an idx file of unsigned bytes in `n_dims` dimensions, gzipped where named .gz.
 
-    Returns `values`, uint8 ndarray with `n_dims` dimensions: read-only. Raises ValueError if the
-    compression is damaged, the magic number or a size is wrong, or bytes are missing or left over;
-    names the file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    n_dims : int
-        Number of dimensions that it must have.
+    Raises ValueError if the compression is damaged, the magic number or a size is wrong, or bytes
+    are missing or left over; names the file.
 
     References
     ----------
@@ -110,21 +95,15 @@ def read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
-Rows = tuple[Images, NDArray[np.int64]]
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet$")
-_BATCH = 1000
 
 
 @dataclass(frozen=True)
 class ParquetShards:
     """Files train*.parquet and test*.parquet with a column of images and one of class numbers.
 
-    Parameters
-    ----------
-    image_column, label_column : str
-        What the columns are called; images are structs with the file's bytes in "bytes".
-    folder : str
-        Sub-folder that the files may lie in, as they do on the hub.
+    Images are structs with the file's bytes in "bytes". The files may lie in a sub-folder, as they
+    do on the hub.
     """
 
     image_column: str
@@ -137,7 +116,8 @@ class ParquetShards:
         Raises FileNotFoundError if a shard of a numbered row of shards is missing.
         """
         places = (folder, folder / self.folder)
-        paths = next((p for p in (_matching(directory, part) for directory in places) if p), ())
+        found = (tuple(sorted(place.glob(f"{part}*.parquet"))) for place in places)
+        paths = next(filter(None, found), ())
         if not paths:
             return ()
         folder = paths[0].parent
@@ -160,17 +140,10 @@ class ParquetShards:
             )
         return paths
 
-    def read(self, paths: tuple[Path, ...], part: str, limit: int | None) -> Rows:
-        """Decode at most `limit` rows.
+    def read(self, paths: tuple[Path, ...], limit: int | None) -> Rows:
+        """Decode at most `limit` rows: images (n_rows, height, width, channels), class numbers.
 
         Raises ValueError if a file is damaged, lacks a column or an image; names it.
-
-        Returns
-        -------
-        X : uint8 ndarray of shape (n_rows, height, width, channels)
-            Images.
-        codes : int64 ndarray of shape (n_rows,)
-            Class numbers.
         """
         total = sum(self._n_rows(path) for path in paths)
         n = total if limit is None else min(limit, total)
@@ -193,32 +166,22 @@ class ParquetShards:
         """Give the images one by one and write their class numbers into `codes`."""
         done = 0
         for path in paths:
-            for start, contents, labels in self._batches(path):
-                keep = min(len(labels), n - done)
-                codes[done : done + keep] = labels[:keep]
-                for i, content in enumerate(contents[:keep]):
-                    yield Encoded(f"{path}, row {start + i}", content)
-                done += keep
-                if done == n:
-                    return
+            contents, labels = self._columns(path)
+            keep = min(len(labels), n - done)
+            codes[done : done + keep] = labels[:keep]
+            for i, content in enumerate(contents[:keep]):
+                yield Encoded(f"{path}, row {i}", content)
+            done += keep
+            if done == n:
+                return
 
-    def _batches(self, path: Path) -> Iterator[tuple[int, list[bytes], NDArray[np.int64]]]:
-        start = 0
-        with _reading(path) as file:
-            columns = [self.image_column, self.label_column]
-            batches = file.iter_batches(_BATCH, columns=columns)
-            while True:
-                try:
-                    batch = next(batches, None)
-                except (OSError, ValueError) as error:  # pyarrow's errors derive from these two
-                    raise _damaged(path, error) from error
-                if batch is None:
-                    return
-                yield start, *self._columns(batch, path, start)
-                start += len(batch)
-
-    def _columns(self, batch: Any, path: Path, start: int) -> tuple[list[bytes], NDArray[np.int64]]:
-        images, labels = batch.column(self.image_column), batch.column(self.label_column)
+    def _columns(self, path: Path) -> tuple[list[bytes], NDArray[np.int64]]:
+        try:
+            with _reading(path) as file:
+                table = file.read([self.image_column, self.label_column]).combine_chunks()
+        except (OSError, ValueError) as error:  # pyarrow's errors derive from these two
+            raise _damaged(path, error) from error
+        images, labels = table.column(self.image_column), table.column(self.label_column)
         if not pa.types.is_struct(images.type) or images.type.get_field_index("bytes") < 0:
             raise ValueError(
                 f"{path}: column {self.image_column!r} has the type {images.type}; expected a "
@@ -229,17 +192,13 @@ class ParquetShards:
                 f"{path}: column {self.label_column!r} has the type {labels.type} and "
                 f"{labels.null_count} missing values; expected a class number for each row."
             )
-        contents = images.field("bytes").to_pylist()
+        contents = pc.struct_field(images, "bytes").to_pylist()
         if None in contents:
             raise ValueError(
-                f"{path}, row {start + contents.index(None)} holds no image bytes. Replace the "
+                f"{path}, row {contents.index(None)} holds no image bytes. Replace the "
                 "file by one with the images inside."
             )
-        return contents, labels.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _matching(folder: Path, part: str) -> tuple[Path, ...]:
-    return tuple(sorted(folder.glob(f"{part}*.parquet")))
+        return contents, labels.to_numpy().astype(np.int64)
 
 
 def _reading(path: Path) -> pq.ParquetFile:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.data.tables.npz import read_arrays
-from nearwise_lab.data.files import DataFile, locate, warn_of_other_content
+from nearwise_lab.data.files import DataFile, locate, warn_of_other
 from nearwise_lab.data.sets import CIFAR10_CLASSES
 
 HumanLabels = Literal["worse", "aggregate"]
@@ -31,9 +31,7 @@ _KNOWN = {
 
 
 def load_human_labels(
-    kind: HumanLabels,
-    *,
-    data_root: str | os.PathLike[str] | None = None,
+    kind: HumanLabels, *, data_root: str | os.PathLike[str] | None = None
 ) -> NDArray[np.str_]:
     """Load the human labels of CIFAR-10's training images (CIFAR-10N).
 
@@ -51,19 +49,13 @@ def load_human_labels(
     -------
     labels : text ndarray of shape (50000,)
         Class names like those of ``load_dataset("cifar10").y``, for its first 50,000 rows in their
-        order.
+        order; a warning where they are not the published ones.
 
     Raises
     ------
-    ValueError
-        If `kind` is unknown, or the file does not hold 50,000 class numbers.
-    FileNotFoundError
-        If the file is in none of the places; it is not offered for download.
-
-    Warns
-    -----
-    UserWarning
-        If the labels are not the published ones.
+    ValueError, FileNotFoundError
+        If `kind` is unknown, or the file does not hold 50,000 class numbers; if it is in none of
+        the places (it is not offered for download).
 
     References
     ----------
@@ -89,5 +81,6 @@ def load_human_labels(
             f"{len(CIFAR10_CLASSES) - 1}. Replace the file."
         )
     if hashlib.sha256(codes.astype(np.uint8).data).hexdigest() != sha256:
-        warn_of_other_content("CIFAR-10N", f"{kind} labels", (path,))
+        what = f"has {kind} labels that differ from the official ones (sha256)"
+        warn_of_other("CIFAR-10N", what, (path,))
     return np.array(CIFAR10_CLASSES)[codes.astype(np.int64)]

@@ -24,7 +24,7 @@ from nearwise_lab.data.files import (
     find_root,
     locate,
     warn_if_other_size,
-    warn_of_other_content,
+    warn_of_other,
 )
 from nearwise_lab.data.formats import ParquetShards
 from nearwise_lab.data.sets import IMAGE_SETS, PARTS, ImageSet, Part
@@ -34,58 +34,37 @@ _VERSION = b"1"  # another decoding of the same files needs another number
 _log = logging.getLogger(__name__)
 
 
-def cached(name: str, files: Sequence[Path], make: Callable[[], Rows]) -> Rows:
-    """Return what `make` gives, from the cache where these very files were decoded before.
+def _cached(name: str, files: Sequence[Path], make: Callable[[], Rows]) -> Rows:
+    """Give what `make` does, from the cache where these very files were decoded before.
 
-    The key is the sha256 of the files' contents. A copy that is damaged is remade; one that
-    cannot be written is done without.
-
-    Parameters
-    ----------
-    name : str
-        Start of the copy's name.
-    files : sequence of Path
-        What `make` reads.
-    make : callable
-        Gives images of shape (n_rows, height, width, channels) and class numbers.
+    A copy that is damaged is remade; one that cannot be written is done without.
     """
     path = cached_path(name, files)
-    rows = _read_copy(path)
-    if rows is None:
-        rows = make()
-        _write(path, rows)
-    return rows
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return stored["X"], stored["codes"]
+    except FileNotFoundError:
+        pass
+    # the archive's own check sums detect a damaged copy
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        _log.warning("%s is damaged (%s); decoding again", path, error)
+    X, codes = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            np.savez(stream, X=X, codes=codes)
+    except OSError as error:
+        _log.warning("decoded images are not kept: %s", error)
+    return X, codes
 
 
 def cached_path(name: str, files: Sequence[Path]) -> Path:
-    """Return where the decoded copy of these files lies, or would lie."""
+    """Return where the decoded copy of these files lies, or would lie; its key is their sha256."""
     key = hashlib.sha256(_VERSION)
     for file in files:
         with file.open("rb") as stream:
             key.update(hashlib.file_digest(stream, "sha256").digest())
     return cache_dir() / "decoded" / f"{name}-{key.hexdigest()[:20]}.npz"
-
-
-def _read_copy(path: Path) -> Rows | None:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            X, codes = stored["X"], stored["codes"]
-    except FileNotFoundError:
-        return None
-    # the archive's own check sums detect a damaged copy
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        _log.warning("%s is damaged (%s); decoding again", path, error)
-        return None
-    return X, codes
-
-
-def _write(path: Path, rows: Rows) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            np.savez(stream, X=rows[0], codes=rows[1])
-    except OSError as error:
-        _log.warning("decoded images are not kept: %s", error)
 
 
 DIGITS = "digits-images"
@@ -215,12 +194,9 @@ def _load_digits(split: Split, limit: int | None) -> Dataset:
 
 
 def _load_set(
-    spec: ImageSet,
-    split: Split,
-    limits: dict[Part, int | None],
-    data_root: str | os.PathLike[str] | None,
-    download: bool,
-) -> Dataset:
+    spec: ImageSet, split: Split, limits: dict[Part, int | None],
+    data_root: str | os.PathLike[str] | None, download: bool,
+) -> Dataset:  # fmt: skip
     wanted = [part for part in PARTS if split in ("all", part)]
     found = _find(spec, wanted, data_root, download)
     parts = {part: _read(spec, part, found[part], limits[part]) for part in found}
@@ -232,22 +208,15 @@ def _load_set(
         warn_if_other_size(spec.name, len(codes), official, paths)
     n_train = len(parts["train"][1]) if "train" in parts else 0
     return Dataset(
-        spec.name,
-        X,
-        np.array(spec.class_names)[codes] if spec.class_names else codes,
-        spec.target_name,
-        "images",
-        spec.source,
+        spec.name, X, np.array(spec.class_names)[codes] if spec.class_names else codes,
+        spec.target_name, "images", spec.source,
         test_index=np.arange(n_train, len(codes), dtype=np.int64) if len(parts) == 2 else None,
         files=paths,
-    )
+    )  # fmt: skip
 
 
 def _find(
-    spec: ImageSet,
-    wanted: Sequence[Part],
-    data_root: str | os.PathLike[str] | None,
-    download: bool,
+    spec: ImageSet, wanted: Sequence[Part], data_root: str | os.PathLike[str] | None, download: bool
 ) -> dict[Part, tuple[Path, ...]]:
     """Return the files of each part; without a training part where the data root has none."""
     root, _ = find_root(data_root)
@@ -275,9 +244,9 @@ def _read(
     spec: ImageSet, part: Part, paths: tuple[Path, ...], limit: int | None
 ) -> tuple[Images, NDArray[np.int64]]:
     if limit is None and isinstance(spec.form, ParquetShards):
-        X, codes = cached(f"{spec.name}-{part}", paths, lambda: spec.form.read(paths, part, None))
+        X, codes = _cached(f"{spec.name}-{part}", paths, lambda: spec.form.read(paths, None))
     else:
-        X, codes = spec.form.read(paths, part, limit)
+        X, codes = spec.form.read(paths, limit)
     where = ", ".join(map(str, paths))
     if X.shape[1:] != spec.shape:
         raise ValueError(
@@ -294,14 +263,9 @@ def _read(
 
 
 def _check_content(
-    spec: ImageSet,
-    part: Part,
-    X: Images,
-    codes: NDArray[np.int64],
-    paths: tuple[Path, ...],
-    *,
-    whole: bool,
-) -> None:
+    spec: ImageSet, part: Part, X: Images, codes: NDArray[np.int64], paths: tuple[Path, ...],
+    *, whole: bool,
+) -> None:  # fmt: skip
     """Compare pixels and labels with the published ones, as far as these are known."""
     known = spec.known[part]
     n = known.checked_rows
@@ -316,20 +280,14 @@ def _check_content(
             "download anew, or put a copy you trust under the data root."
         )
     if differs:
-        what = f"pixels or labels of the {part} part"
-        warn_of_other_content(spec.name, what, paths)
+        what = (
+            f"has pixels or labels of the {part} part that differ from the official ones (sha256)"
+        )
+        warn_of_other(spec.name, what, paths)
 
 
 def content_digest(X: Images, codes: NDArray[np.int64]) -> str:
-    """Return the sha256 of pixels and class numbers, whatever form they were stored in.
-
-    Parameters
-    ----------
-    X : uint8 ndarray of shape (n_rows, height, width, channels)
-        Images.
-    codes : int64 ndarray of shape (n_rows,)
-        Class numbers in [0, 255].
-    """
+    """Return the sha256 of uint8 pixels (n_rows, height, width, channels) and class numbers."""
     digest = hashlib.sha256(np.ascontiguousarray(X).reshape(-1).data)
     digest.update(codes.astype(np.uint8).data)
     return digest.hexdigest()

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,41 +23,6 @@ from nearwise_lab.data.files import DataFile, locate, warn_if_other_size
 from nearwise_lab.data.images import IMAGE_NAMES, load_images
 
 _UCI_SOURCE = "UCI Machine Learning Repository (CC BY 4.0)"
-_ADULT = (
-    DataFile("adult/adult.data", "adult/adult.data",
-             ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",)),
-    DataFile("adult/adult.test", "adult/adult.test",
-             ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",)),
-)  # fmt: skip
-_RED = DataFile(
-    "wine-quality/winequality-red.csv",
-    "wine-quality/winequality-red.csv",
-    ("4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",),
-)
-_WHITE = DataFile(
-    "wine-quality/winequality-white.csv",
-    "wine-quality/winequality-white.csv",
-    ("76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",),
-)
-_LETTER = DataFile(
-    "tabular/letter-recognition.data",
-    "letter-recognition/letter-recognition.data",
-    ("2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2",),
-)
-_MAGIC = DataFile(
-    "tabular/magic04.data",
-    "magic/magic04.data",
-    ("e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",),
-)
-# the repository's file ends with a newline, common copies of it without one
-_IONOSPHERE = DataFile(
-    "tabular/ionosphere.csv",
-    "ionosphere/ionosphere.data",
-    (
-        "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd",
-        "fd6dd7864b55d56dac0a1e6e24af9ccc35bf2555ac79af8ab9f3d1daa065ab83",
-    ),
-)
 _CIFAR10_FEATURES = DataFile(
     "cifar10-features/squeezenet_pca192.npz",
     how_to_get=(
@@ -77,22 +43,40 @@ class _UciSet:
     n_rows: int
 
 
-def _wine(paths: Sequence[Path], *, multiclass: bool, drop_duplicates: bool) -> uci.Table:
-    return uci.read_wine_quality(paths[0], multiclass=multiclass, drop_duplicates=drop_duplicates)
+_ADULT = tuple(
+    DataFile(f"adult/{name}", f"adult/{name}", (sha256,))
+    for name, sha256 in (
+        ("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
+        ("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
+    )
+)
+_WINE = (  # color, sha256, rows, rows with features of their own
+    ("red", "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e", 1599, 1359),
+    ("white", "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836", 4898, 3961),
+)
+_LABELLED = (  # name, its file here, the official one, columns, target, rows, sha256
+    ("letter", "letter-recognition.data", "letter-recognition/letter-recognition.data",
+     uci.LETTER_COLUMNS, "lettr", 20000,
+     ("2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2",)),
+    ("magic04", "magic04.data", "magic/magic04.data", uci.MAGIC_COLUMNS, "class", 19020,
+     ("e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",)),
+    # the repository's file ends with a newline, common copies of it without one
+    ("ionosphere", "ionosphere.csv", "ionosphere/ionosphere.data", uci.IONOSPHERE_COLUMNS, "Class",
+     351,
+     ("46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd",
+      "fd6dd7864b55d56dac0a1e6e24af9ccc35bf2555ac79af8ab9f3d1daa065ab83")),
+)  # fmt: skip
 
 
 def _wine_sets() -> dict[str, _UciSet]:
     sets = {}
-    for color, file, n_rows, n_distinct in (
-        ("red", _RED, 1599, 1359),
-        ("white", _WHITE, 4898, 3961),
-    ):
-        for multiclass, middle in ((False, ""), (True, "-multiclass")):
-            for drop, end in ((False, ""), (True, "-dd")):
-                read = partial(_wine, multiclass=multiclass, drop_duplicates=drop)
-                sets[f"wine-{color}{middle}{end}"] = _UciSet(
-                    (file,), read, n_distinct if drop else n_rows
-                )
+    for color, sha256, n_rows, n_distinct in _WINE:
+        path = f"wine-quality/winequality-{color}.csv"
+        for multiclass, drop in product((False, True), repeat=2):
+            name = f"wine-{color}{'-multiclass' * multiclass}{'-dd' * drop}"
+            read = partial(uci.read_wine_quality, multiclass=multiclass, drop_duplicates=drop)
+            n = n_distinct if drop else n_rows
+            sets[name] = _UciSet((DataFile(path, path, (sha256,)),), read, n)
     return sets
 
 
@@ -100,9 +84,14 @@ _UCI_SETS = {
     "adult": _UciSet(_ADULT, uci.read_adult, 48842),
     "adult-notebook": _UciSet(_ADULT, uci.read_adult_as_codes, 45222),
     **_wine_sets(),
-    "letter": _UciSet((_LETTER,), uci.read_letter, 20000),
-    "magic04": _UciSet((_MAGIC,), uci.read_magic, 19020),
-    "ionosphere": _UciSet((_IONOSPHERE,), uci.read_ionosphere, 351),
+    **{
+        name: _UciSet(
+            (DataFile(f"tabular/{here}", official, sha256),),
+            partial(uci.read_labelled, columns=columns, target=target),
+            n_rows,
+        )
+        for name, here, official, columns, target, n_rows, sha256 in _LABELLED
+    },
 }
 _BUNDLED: dict[str, Callable[..., object]] = {
     "digits": bundled.load_digits,
@@ -234,13 +223,12 @@ def _load_cifar10_features(
     data_root: str | os.PathLike[str] | None, download: bool, views: bool
 ) -> Dataset:
     path = locate(_CIFAR10_FEATURES, data_root=data_root, download=download)
-    part = pick_embeddings(read_arrays(path), where=str(path), views=views)
-    warn_if_other_size(_EMBEDDINGS, len(part.y), 60000, (path,))
-    return Dataset(
-        _EMBEDDINGS, part.X, part.y, part.target_name, "embeddings",
-        "CIFAR-10 (Krizhevsky 2009) through an ImageNet SqueezeNet, 192 principal components",
-        test_index=part.test_index, files=(path,), views=part.views,
-    )  # fmt: skip
+    source = "CIFAR-10 (Krizhevsky 2009) through an ImageNet SqueezeNet, 192 principal components"
+    dataset = pick_embeddings(
+        read_arrays(path), _EMBEDDINGS, source, where=str(path), files=(path,), views=views
+    )
+    warn_if_other_size(_EMBEDDINGS, len(dataset), 60000, (path,))
+    return dataset
 
 
 def _as_file(key: str, target: str | None) -> tuple[str | None, str | None]:
@@ -269,11 +257,9 @@ def _load_file(path: str, target: str | None, views: bool) -> Dataset:
     if table_format(path) == "npz" and Path(path).is_file():
         arrays = read_arrays(path)
         if any(values.ndim > 1 for values in arrays.values()):
-            part = pick_embeddings(arrays, where=path, target=target, views=views)
-            return Dataset(
-                name, part.X, part.y, part.target_name, "embeddings", path,
-                test_index=part.test_index, files=files, views=part.views,
-            )  # fmt: skip
+            return pick_embeddings(
+                arrays, name, path, where=path, files=files, target=target, views=views
+            )
     frame = read_table(path)
     target = _find_target(frame, target, path)
     column = frame.pop(target)

@@ -71,43 +71,21 @@ def read_adult_as_codes(paths: Sequence[Path]) -> Table:
     return frame, y[whole], target
 
 
-def read_letter(paths: Sequence[Path]) -> Table:
-    """Read letter-recognition.data: 16 whole numbers and a capital letter in "lettr"."""
-    return _read_labelled(paths[0], LETTER_COLUMNS, "lettr")
+def read_labelled(paths: Sequence[Path], columns: Sequence[str], target: str) -> Table:
+    """Read one file without a header: numbers, and the class in the column `target`."""
+    frame = _read_headless(paths[0], columns)
+    y = _labels(frame.pop(target), paths[0])
+    _check_numbers(frame, paths[0])
+    return frame, y, target
 
 
-def read_magic(paths: Sequence[Path]) -> Table:
-    """Read magic04.data: 10 numbers and the class, "g" (gamma) or "h" (hadron)."""
-    return _read_labelled(paths[0], MAGIC_COLUMNS, "class")
-
-
-def read_ionosphere(paths: Sequence[Path]) -> Table:
-    """Read the ionosphere file: 34 numbers and the class, "g" (good) or "b" (bad)."""
-    return _read_labelled(paths[0], IONOSPHERE_COLUMNS, "Class")
-
-
-def read_wine_quality(path: Path, *, multiclass: bool, drop_duplicates: bool) -> Table:
+def read_wine_quality(paths: Sequence[Path], multiclass: bool, drop_duplicates: bool) -> Table:
     """Read winequality-red.csv or winequality-white.csv (semicolons, with a header).
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    multiclass : bool
-        True keeps the quality, an integer of 3 to 9, as the label. False makes it 1 where the
-        quality is at least 6, else 0.
-    drop_duplicates : bool
-        Whether to drop each row whose *features* equal those of an earlier row (the first stays).
-
-    Returns
-    -------
-    X : DataFrame of shape (n_rows, 11)
-        Physicochemical measurements.
-    y : int64 ndarray of shape (n_rows,)
-        Labels.
-    target_name : str
-        "quality", or "quality_at_least_6".
+    The label is the quality, a whole number of 3 to 9, or 1 where that is at least 6, else 0.
+    `drop_duplicates` leaves out each row whose *features* equal those of an earlier row.
     """
+    path = paths[0]
     frame = _parse(path, sep=";", header=0)
     missing = [name for name in WINE_COLUMNS if name not in frame.columns]
     if missing:
@@ -124,13 +102,6 @@ def read_wine_quality(path: Path, *, multiclass: bool, drop_duplicates: bool) ->
     if multiclass:
         return frame, quality, "quality"
     return frame, (quality >= GOOD_QUALITY).astype(np.int64), f"quality_at_least_{GOOD_QUALITY}"
-
-
-def _read_labelled(path: Path, columns: Sequence[str], target: str) -> Table:
-    frame = _read_headless(path, columns)
-    y = _labels(frame.pop(target), path)
-    _check_numbers(frame, path)
-    return frame, y, target
 
 
 def _check_numbers(frame: pd.DataFrame, path: Path) -> None:

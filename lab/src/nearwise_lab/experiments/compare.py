@@ -84,15 +84,20 @@ def compare(
         After Ctrl-C; the finished rows are on disk.
     """
     chosen = get_methods(methods)
-    _check_noise(noise, noise_kind)
+    if not 0 <= noise < 1:
+        raise ValueError(f"noise={noise} is not a share of the labels. Pass one in [0, 1).")
+    if noise_kind not in ("symmetric", "asymmetric"):
+        raise ValueError(f"noise_kind={noise_kind!r} is not one of symmetric, asymmetric.")
     seeds = checked_seeds(seeds)
     if not datasets or not chosen:
         raise ValueError("compare needs at least one data set and one method; got none.")
     weights = as_checkpoints(peer_weights)
     views = any(method.takes_views for method in chosen)
-    loaded = [d if isinstance(d, Dataset) else _load(d, data_root, views) for d in datasets]
-    _refuse_images(loaded)
-    _check_names(loaded)
+    loaded = [
+        d if isinstance(d, Dataset) else load_dataset(d, data_root=data_root, views=views)
+        for d in datasets
+    ]
+    _check(loaded)
     for dataset in loaded:
         split_dataset(dataset, seeds[0], TEST_SIZE)  # refused before anything is written
     stated = facts(command)
@@ -165,31 +170,17 @@ def _peer_versions() -> dict[str, str]:
     return found
 
 
-def _load(name: str | PathLike[str], data_root: str | PathLike[str] | None, views: bool) -> Dataset:
-    return load_dataset(name, data_root=data_root, views=views)
-
-
-def _refuse_images(datasets: Sequence[Dataset]) -> None:
+def _check(datasets: Sequence[Dataset]) -> None:
+    """Refuse images, and several data sets of one name."""
+    names = [d.name for d in datasets]
     for dataset in datasets:
         if dataset.kind == "images":
             raise ValueError(
                 f"{dataset.name} holds images; the methods compared here take tables and "
                 "embeddings. Run `nearwise experiment main` on it."
             )
-
-
-def _check_names(datasets: Sequence[Dataset]) -> None:
-    names = [d.name for d in datasets]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
+    if twice := sorted({n for n in names if names.count(n) > 1}):
         raise ValueError(
             f"several data sets are called {', '.join(twice)}. Give each once, and files "
             "different names."
         )
-
-
-def _check_noise(noise: float, noise_kind: str) -> None:
-    if not 0 <= noise < 1:
-        raise ValueError(f"noise={noise} is not a share of the labels. Pass one in [0, 1).")
-    if noise_kind not in ("symmetric", "asymmetric"):
-        raise ValueError(f"noise_kind={noise_kind!r} is not one of symmetric, asymmetric.")

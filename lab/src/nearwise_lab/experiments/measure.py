@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +18,7 @@ MIB = 2**20
 MB = 10**6
 ONE_ROW_TIMES = 20
 ONE_ROW_SECONDS = 2.0
+INTERVAL = 0.005  # seconds between samples of memory, where sampling is needed
 _STATM = Path("/proc/self/statm")
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -27,25 +27,14 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 class PeakMemory:
     """Resident memory of this process at its peak inside a `with` block, above its start.
 
-    On Linux the kernel's own high-water mark is reset and read; where that is not allowed a
-    thread samples the resident size every `interval` seconds; elsewhere only growth past the
-    process' lifetime peak is seen. Memory that earlier work freed but the allocator kept is
-    handed back first (glibc), as far as it can be. Child processes are not counted.
-
-    Parameters
-    ----------
-    interval : float, default=0.005
-        Seconds between samples where sampling is needed.
-
-    Attributes
-    ----------
-    mib : float
-        Peak minus start, in MiB (2**20 bytes); at least 0.
+    `mib` is the difference in MiB (2**20 bytes), at least 0. On Linux the kernel's own high-water
+    mark is reset and read; where that is not allowed a thread samples the resident size every
+    `INTERVAL` seconds; elsewhere only growth past the process' lifetime peak is seen. Memory that
+    earlier work freed but the allocator kept is handed back first (glibc), as far as it can be.
+    Child processes are not counted.
     """
 
-    def __init__(self, interval: float = 0.005) -> None:
-        self.interval = interval
-        self.mib = 0.0
+    mib = 0.0
 
     def __enter__(self) -> Self:
         """Release what can be released and note the start."""
@@ -60,12 +49,7 @@ class PeakMemory:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Read the peak."""
         self._stop.set()
         if self._thread is not None:
@@ -74,20 +58,14 @@ class PeakMemory:
         self.mib = max(0.0, (peak - self._start) / MIB)
 
     def _sample(self) -> None:
-        while not self._stop.wait(self.interval):
+        while not self._stop.wait(INTERVAL):
             self._peak = max(self._peak, _resident_bytes())
 
 
 def one_row_ms(predict: Callable[[int], Any], n_rows: int) -> float:
-    """Median wall milliseconds of a prediction of one row.
+    """Median wall milliseconds of ``predict(row)``, which predicts the row at that position.
 
-    Parameters
-    ----------
-    predict : callable
-        ``predict(row)`` predicts the row at that position.
-    n_rows : int
-        Rows there are, at least 1. The first one warms up; then up to 20 are timed, in turn, for no
-        more than 2 seconds.
+    The first of `n_rows` warms up; then up to 20 are timed, in turn, for no more than 2 seconds.
     """
     predict(0)
     seconds: list[float] = []

@@ -12,12 +12,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from nearwise.conditions import available_threads, require_extra
 from nearwise.data.dataset import Kind
 from nearwise.names import did_you_mean
-from nearwise_lab.experiments.boosting import StoppedBoosting
+from nearwise_lab.experiments.boosting import Library, SearchedBoosting, StoppedBoosting
 from nearwise_lab.experiments.linear import TunedLogistic
 from nearwise_lab.experiments.neighbors import PlainKNN, TunedKNN
 from nearwise_lab.experiments.network import StoppedMLP
 from nearwise_lab.experiments.peers.bag import TemperedBag
-from nearwise_lab.experiments.peers.boosting_search import Library, SearchedBoosting
 from nearwise_lab.experiments.peers.foundation import (
     CLASSES,
     Checkpoint,
@@ -35,18 +34,9 @@ Family = Literal["neighbors", "linear", "trees", "boosting", "network", "ensembl
 class MethodContext:
     """What a factory may use before it gets the data.
 
-    Attributes
-    ----------
-    seed : int
-        Seed of everything random in the method.
-    n_train, n_classes : int
-        Size of the training part and number of classes.
-    kind : {"table", "embeddings", "images"}
-        Embeddings share one unit: they are scaled by one number, not column by column.
-    n_threads : int
-        Threads the method may use.
-    weights : Checkpoint, optional
-        Weights of a foundation model on this machine.
+    `seed` is of everything random, `n_train` and `n_classes` are the sizes of the training part,
+    `n_threads` those the method may use, `weights` of a foundation model. Embeddings share one
+    unit: where `kind` is not "table", columns are scaled by one number.
     """
 
     seed: int
@@ -55,6 +45,26 @@ class MethodContext:
     kind: Kind = "table"
     n_threads: int = 1
     weights: Checkpoint | None = None
+
+    @property
+    def units(self) -> Literal["columns", "overall"]:
+        """How a `FeatureEncoder` scales."""
+        return "columns" if self.kind == "table" else "overall"
+
+    @property
+    def large(self) -> bool:
+        """Whether a cross-fit gets fewer folds."""
+        return self.n_train > 20_000
+
+    @property
+    def of_fit(self) -> dict[str, Any]:
+        """Settings that most estimators of this package take."""
+        return {"n_threads": self.n_threads, "random_state": self.seed}
+
+    @property
+    def forest(self) -> dict[str, Any]:
+        """Settings of a forest of scikit-learn."""
+        return {"n_estimators": 300, "n_jobs": self.n_threads, "random_state": self.seed}
 
 
 @dataclass(frozen=True)
@@ -93,13 +103,9 @@ class Method:
     needs_weights: bool = False
 
     def __call__(
-        self,
-        seed: int,
-        n_train: int,
-        n_classes: int = 2,
-        kind: Kind = "table",
+        self, seed: int, n_train: int, n_classes: int = 2, kind: Kind = "table",
         weights: Checkpoint | None = None,
-    ) -> BaseEstimator:
+    ) -> BaseEstimator:  # fmt: skip
         """Build the classifier; names the missing extra or package where it is absent."""
         if self.module is not None and self.extra is not None:
             require_extra(f'the method "{self.name}"', self.extra, self.module, of="nearwise-lab")
@@ -122,116 +128,53 @@ def weights_wanted(name: str) -> str:
     )
 
 
-def _units(context: MethodContext) -> Literal["columns", "overall"]:
-    return "columns" if context.kind == "table" else "overall"
+def _encoded(build: Callable[[MethodContext], Any], scale: Any = None) -> Callable[..., Any]:
+    """Put a `FeatureEncoder` before an estimator, in the units of the data unless told."""
+    return lambda c: make_pipeline(FeatureEncoder(scale or c.units), build(c))
 
 
-def _plain_knn(weights: Literal["uniform", "distance"]) -> Callable[[MethodContext], Pipeline]:
-    def build(context: MethodContext) -> Pipeline:
-        return make_pipeline(FeatureEncoder(_units(context)), PlainKNN(16, weights))
-
-    return build
+def _logistic(c: MethodContext) -> TunedLogistic:
+    sizes = (6, 3, 500) if c.large else (11, 5, 2000)
+    return TunedLogistic(*sizes, random_state=c.seed)
 
 
-def _tuned_knn(context: MethodContext) -> Pipeline:
-    powers = (1.0,) if context.kind == "table" else (0.0, 0.5, 1.0)
-    return make_pipeline(FeatureEncoder(_units(context)), TunedKNN(powers, context.seed))
+def _boosting(kind: type[StoppedBoosting], library: Library) -> Callable[[MethodContext], Any]:
+    return lambda c: kind(library, 0.05 if c.n_classes == 2 else 0.1, **c.of_fit)
 
 
-def _logistic(context: MethodContext) -> Pipeline:
-    large = context.n_train > 20_000
-    tuned = TunedLogistic(
-        n_penalties=6 if large else 11,
-        n_folds=3 if large else 5,
-        max_iter=500 if large else 2000,
-        random_state=context.seed,
-    )
-    return make_pipeline(FeatureEncoder(_units(context)), tuned)
+def _mlp(c: MethodContext) -> TemperedBag:
+    hidden = (256, 128) if c.kind == "table" else (512, 256)
+    return TemperedBag(StoppedMLP(hidden), n_folds=3 if c.large else 5, random_state=c.seed)
 
 
-def _random_forest(context: MethodContext) -> Pipeline:
-    forest = RandomForestClassifier(
-        n_estimators=300, n_jobs=context.n_threads, random_state=context.seed
-    )
-    return make_pipeline(FeatureEncoder("none"), forest)
-
-
-def _boosting(
-    library: Literal["sklearn", "lightgbm", "catboost"],
-) -> Callable[[MethodContext], Any]:
-    def build(context: MethodContext) -> StoppedBoosting:
-        return StoppedBoosting(
-            library,
-            learning_rate=0.05 if context.n_classes == 2 else 0.1,
-            n_threads=context.n_threads,
-            random_state=context.seed,
-        )
-
-    return build
-
-
-def _mlp(context: MethodContext) -> Pipeline:
-    n_folds = 3 if context.n_train > 20_000 else 5
-    hidden = (256, 128) if context.kind == "table" else (512, 256)
-    bag = TemperedBag(StoppedMLP(hidden), n_folds=n_folds, random_state=context.seed)
-    return make_pipeline(FeatureEncoder(_units(context)), bag)
-
-
-def _tempered_forest(context: MethodContext) -> Pipeline:
-    forest = RandomForestClassifier(
-        n_estimators=300, oob_score=True, n_jobs=context.n_threads, random_state=context.seed
-    )
-    bag = TemperedBag(forest, "out-of-bag", stops=False, random_state=context.seed)
-    return make_pipeline(FeatureEncoder("none"), bag)
-
-
-def _searched(library: Library) -> Callable[[MethodContext], SearchedBoosting]:
-    def build(context: MethodContext) -> SearchedBoosting:
-        return SearchedBoosting(
-            library,
-            default_rate=0.05 if context.n_classes == 2 else 0.1,
-            n_threads=context.n_threads,
-            random_state=context.seed,
-        )
-
-    return build
+def _tempered_forest(c: MethodContext) -> TemperedBag:
+    forest = RandomForestClassifier(oob_score=True, **c.forest)
+    return TemperedBag(forest, "out-of-bag", stops=False, random_state=c.seed)
 
 
 def _tabular_network(network: Network) -> Callable[[MethodContext], Pipeline]:
-    def build(context: MethodContext) -> Pipeline:
-        member = TabularNetwork(network, n_threads=context.n_threads)
-        return make_pipeline(CompleteEncoder(), TemperedBag(member, random_state=context.seed))
+    def build(c: MethodContext) -> Pipeline:
+        member = TabularNetwork(network, n_threads=c.n_threads)
+        return make_pipeline(CompleteEncoder(), TemperedBag(member, random_state=c.seed))
 
     return build
 
 
 def _pretrained(model: FoundationModel) -> Callable[[MethodContext], Pipeline]:
-    def build(context: MethodContext) -> Pipeline:
-        assert context.weights is not None  # Method.__call__ requires them
-        one = PretrainedClassifier(model, context.weights, context.n_threads)
-        bag = TemperedBag(one, "folds, refitted", stops=False, n_folds=3, random_state=context.seed)
+    def build(c: MethodContext) -> Pipeline:
+        assert c.weights is not None  # Method.__call__ requires them
+        one = PretrainedClassifier(model, c.weights, c.n_threads)
+        bag = TemperedBag(one, "folds, refitted", stops=False, n_folds=3, random_state=c.seed)
         return make_pipeline(NativeEncoder("category"), bag)
 
     return build
 
 
-def _stack(context: MethodContext) -> Pipeline:
-    n_folds = 3 if context.n_train > 20_000 else 5
-    stacked = stack(n_folds, context.n_train, context.n_threads, context.seed)
-    return make_pipeline(FeatureEncoder(_units(context)), stacked)
-
-
-def _base_alone(context: MethodContext) -> BaseAlone:
-    return BaseAlone(n_threads=context.n_threads, random_state=context.seed)
-
-
-def _modern_nca(context: MethodContext) -> Any:
+def _modern_nca(c: MethodContext) -> Any:
     from nearwise_lab.experiments.modern_nca import ModernNCAClassifier
 
-    rates = (0.01, 0.003) if context.n_train < 5_000 else (0.01,)
-    return ModernNCAClassifier(
-        learning_rates=rates, scale=_units(context), random_state=context.seed
-    )
+    rates = (0.01, 0.003) if c.n_train < 5_000 else (0.01,)
+    return ModernNCAClassifier(learning_rates=rates, scale=c.units, random_state=c.seed)
 
 
 def _attention(**settings: Any) -> Callable[[MethodContext], Any]:
@@ -253,126 +196,81 @@ _SEARCHED = (
     "30 trials (the defaults, then random search over the space of TabArena) by the NLL of folds "
     f"left out, on which the rounds are stopped too; then a {_BAG}"
 )
+_KNN = "Euclidean on standardised columns (embeddings: one scale for all)"
+# Name of a method in the table of boosting, the library, and the package that it needs.
+_LIBRARIES: tuple[tuple[str, Library, str], ...] = (
+    ("hgb", "sklearn", "scikit-learn's HistGradientBoosting"),
+    ("lightgbm", "lightgbm", "LightGBM"),
+    ("catboost", "catboost", "CatBoost"),
+)
+# Estimator and settings of the networks of pytabkit.
+_NETWORKS: tuple[tuple[Network, str, str], ...] = (
+    ("realmlp", "RealMLP-TD of pytabkit, its tuned defaults without label smoothing", "pytabkit"),
+    ("tabm", "TabM-D of pytabkit, its defaults (32 in one network), batches as in its paper",
+     "pytabkit"),
+    ("xrfm", "xRFM-D of pytabkit, its defaults", "xrfm"),
+)  # fmt: skip
 _ALL = (
     Method(
-        "knn-uniform",
-        _plain_knn("uniform"),
-        "neighbors",
-        "k = 16, 1/k each, Euclidean on standardised columns (embeddings: one scale for all)",
+        "knn-uniform", _encoded(lambda c: PlainKNN(16, "uniform")), "neighbors",
+        f"k = 16, 1/k each, {_KNN}",
     ),
     Method(
-        "knn-distance",
-        _plain_knn("distance"),
-        "neighbors",
-        "k = 16, softmax of -distance / 1, Euclidean on standardised columns (embeddings: one "
-        "scale for all)",
+        "knn-distance", _encoded(lambda c: PlainKNN(16, "distance")), "neighbors",
+        f"k = 16, softmax of -distance / 1, {_KNN}",
     ),
     Method(
         "knn-tuned",
-        _tuned_knn,
+        _encoded(lambda c: TunedKNN((1.0,) if c.kind == "table" else (0.0, 0.5, 1.0), c.seed)),
         "neighbors",
         "k in 5..64, weights, smoothing (embeddings: also scaling) by leave-one-out NLL on "
         "the training part",
     ),
     Method(
-        "logistic",
-        _logistic,
-        "linear",
+        "logistic", _encoded(_logistic), "linear",
         "multinomial logistic regression, standardised and one-hot, C by cross-validated NLL",
     ),
-    Method("random-forest", _random_forest, "trees", "300 trees, scikit-learn's defaults"),
     Method(
-        "hgb",
-        _boosting("sklearn"),
-        "boosting",
-        f"scikit-learn's HistGradientBoosting, {_STOPPED}",
+        "random-forest", _encoded(lambda c: RandomForestClassifier(**c.forest), "none"), "trees",
+        "300 trees, scikit-learn's defaults",
+    ),
+    *(
+        Method(
+            name, _boosting(StoppedBoosting, library), "boosting", f"{title}, {_STOPPED}",
+            *(() if library == "sklearn" else (library, "peers")),
+        )
+        for name, library, title in _LIBRARIES
     ),
     Method(
-        "lightgbm",
-        _boosting("lightgbm"),
-        "boosting",
-        f"LightGBM, {_STOPPED}",
-        "lightgbm",
-        "peers",
-    ),
-    Method(
-        "catboost",
-        _boosting("catboost"),
-        "boosting",
-        f"CatBoost, {_STOPPED}",
-        "catboost",
-        "peers",
-    ),
-    Method(
-        "mlp",
-        _mlp,
-        "network",
+        "mlp", _encoded(_mlp), "network",
         "256-128 hidden units (embeddings: 512-256), standardised and one-hot, cross-fitted bag "
         "stopped on held-out NLL, out-of-fold temperature",
     ),
     Method(
-        "modern-nca",
-        _modern_nca,
-        "neighbors",
+        "modern-nca", _modern_nca, "neighbors",
         "ModernNCA: PLR-lite, linear encoder, un-squared distance, half of the candidates a "
         "step, all at inference; stopped on held-out NLL, which also chooses the learning rate "
         "of small tables",
     ),
     Method(
-        "random-forest-tempered",
-        _tempered_forest,
-        "trees",
-        f"300 trees, scikit-learn's defaults; temperature by out-of-bag NLL{_PULL}",
-        higher=True,
+        "random-forest-tempered", _encoded(_tempered_forest, "none"), "trees",
+        f"300 trees, scikit-learn's defaults; temperature by out-of-bag NLL{_PULL}", higher=True,
     ),
-    Method(
-        "lightgbm-tuned",
-        _searched("lightgbm"),
-        "boosting",
-        f"LightGBM, {_SEARCHED}",
-        "lightgbm",
-        "peers",
-        higher=True,
+    *(
+        Method(
+            f"{name}-tuned", _boosting(SearchedBoosting, library), "boosting",
+            f"{title}, {_SEARCHED}", library, "peers", higher=True,
+        )
+        for name, library, title in _LIBRARIES[1:]
     ),
-    Method(
-        "catboost-tuned",
-        _searched("catboost"),
-        "boosting",
-        f"CatBoost, {_SEARCHED}",
-        "catboost",
-        "peers",
-        higher=True,
-    ),
-    Method(
-        "realmlp",
-        _tabular_network("realmlp"),
-        "network",
-        f"RealMLP-TD of pytabkit, its tuned defaults without label smoothing; {_BAG}",
-        "pytabkit",
-        "peers-neural",
-        higher=True,
-    ),
-    Method(
-        "tabm",
-        _tabular_network("tabm"),
-        "network",
-        f"TabM-D of pytabkit, its defaults (32 in one network), batches as in its paper; {_BAG}",
-        "pytabkit",
-        "peers-neural",
-        higher=True,
-    ),
-    Method(
-        "xrfm",
-        _tabular_network("xrfm"),
-        "network",
-        f"xRFM-D of pytabkit, its defaults; {_BAG}",
-        "xrfm",
-        "peers-neural",
-        higher=True,
+    *(
+        Method(name, _tabular_network(name), "network", f"{what}; {_BAG}", module, "peers-neural",
+               higher=True)
+        for name, what, module in _NETWORKS
     ),
     Method(
         "stack",
-        _stack,
+        _encoded(lambda c: stack(3 if c.large else 5, c.n_train, c.n_threads, c.seed)),
         "ensemble",
         "scikit-learn's StackingClassifier of a logistic regression, 300 random and 300 extremely "
         "random trees, HistGradientBoosting and, up to 5,000 rows, a logistic regression on a "
@@ -381,54 +279,36 @@ _ALL = (
         higher=True,
     ),
     Method(
-        "base-alone",
-        _base_alone,
-        "ensemble",
+        "base-alone", lambda c: BaseAlone(**c.of_fit), "ensemble",
         "the base of AttnKNNClassifier without neighbors: cross-fitted classifiers in a log-linear "
-        "pool by out-of-fold NLL, mean over the folds; out-of-fold temperature"
-        f"{_PULL}",
+        f"pool by out-of-fold NLL, mean over the folds; out-of-fold temperature{_PULL}",
         higher=True,
     ),
     *(
         Method(
-            name,
-            _pretrained(name),
-            "network",
+            name, _pretrained(name), "network",
             f"{CLASSES[name]}, its defaults, with weights of this machine on the CPU; temperature "
             f"out of 3 folds{_PULL}; all rows as context",
-            name,
-            needs_weights=True,
+            name, needs_weights=True,
         )
         for name in get_args(FoundationModel)
     ),
-    Method(
-        "attention",
-        _attention(),
-        "attention",
-        "AttnKNNClassifier, defaults: the pretrained head, trained further where that helps, and a "
-        "base",
+    *(
+        Method(name, _attention(**settings), "attention", summary, takes_views="views" in name)
+        for name, settings, summary in (
+            ("attention", {},
+             "AttnKNNClassifier, defaults: the pretrained head, trained further where that helps, "
+             "and a base"),
+            ("attention-instant", {"preset": "instant"},
+             'AttnKNNClassifier(preset="instant"): one forest and the pretrained head'),
+            ("attention-no-base", {"estimator": None},
+             "AttnKNNClassifier(estimator=None): the class shares stand in for the base"),
+            ("attention-views", {},
+             "AttnKNNClassifier with all views of the rows that the data set has, a tenth of the "
+             "rows held out once"),
+        )
     ),
-    Method(
-        "attention-instant",
-        _attention(preset="instant"),
-        "attention",
-        'AttnKNNClassifier(preset="instant"): one forest and the pretrained head',
-    ),
-    Method(
-        "attention-no-base",
-        _attention(estimator=None),
-        "attention",
-        "AttnKNNClassifier(estimator=None): the class shares stand in for the base",
-    ),
-    Method(
-        "attention-views",
-        _attention(),
-        "attention",
-        "AttnKNNClassifier with all views of the rows that the data set has, a tenth of the rows "
-        "held out once",
-        takes_views=True,
-    ),
-)
+)  # fmt: skip
 
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 PEERS: tuple[str, ...] = tuple(

@@ -6,8 +6,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.functional import (
@@ -17,6 +15,7 @@ from nearwise.functional import (
     topk_neighbors,
     uniform_weights,
 )
+from nearwise_lab.experiments.peers.peer import Peer
 
 Weighting = Literal["uniform", "softmax", "inverse"]
 
@@ -52,67 +51,38 @@ def _as_keys(X: np.ndarray) -> Tensor:
     return torch.from_numpy(np.array(X, dtype=np.float32, order="C"))
 
 
-class PlainKNN(ClassifierMixin, BaseEstimator):
-    """k-NN vote over Euclidean neighbors with fixed settings.
+@dataclass(eq=False, repr=False)
+class PlainKNN(Peer):
+    """k-NN vote over Euclidean neighbors: 1/k each, or softmax of -distance / `temperature`.
 
-    Parameters
-    ----------
-    n_neighbors : int, default=16
-        Votes per query; cut to the number of training rows.
-    weights : {"uniform", "distance"}, default="uniform"
-        1/k each, or softmax of -distance / `temperature`.
-    temperature : float, default=1.0
-        Positive, in the unit of the (un-squared) Euclidean distance of the features given.
+    `n_neighbors` is cut to the number of training rows; `temperature` is positive, in the unit of
+    the (un-squared) distance of the features given.
     """
 
-    def __init__(
-        self,
-        n_neighbors: int = 16,
-        weights: Literal["uniform", "distance"] = "uniform",
-        temperature: float = 1.0,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.weights = weights
-        self.temperature = temperature
+    n_neighbors: int = 16
+    weights: Literal["uniform", "distance"] = "uniform"
+    temperature: float = 1.0
 
     def fit(self, X: np.ndarray, y: Any) -> Self:
         """Remember the training rows."""
-        self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
-        self._labels, self._keys = torch.from_numpy(labels), _as_keys(X)
+        self._labels, self._keys = torch.from_numpy(self._learn_classes(y)), _as_keys(X)
         self.n_neighbors_ = min(self.n_neighbors, len(self._keys))
         return self
 
-    def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        """Return the vote, ndarray of shape (n_rows, n_classes); rows sum to 1."""
-        check_is_fitted(self, "classes_")
+    def _proba(self, X: np.ndarray) -> np.ndarray:
         found = _search(X, self._keys, self.n_neighbors_)
-        temperature = float("inf") if self.weights == "uniform" else self.temperature
+        temperature = math.inf if self.weights == "uniform" else self.temperature
         weights = neighbor_weights(found.distances, temperature)
         return aggregate_labels(weights, self._labels[found.indices], len(self.classes_)).numpy()
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return the most voted class; ties go to the first."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
 @dataclass(frozen=True)
 class KNNChoice:
-    """Settings of a tuned k-NN and the leave-one-out NLL they reached.
+    """Settings of a tuned k-NN and the leave-one-out NLL they reached, in nats per row.
 
-    Attributes
-    ----------
-    n_neighbors : int
-        Votes per query.
-    weights : {"uniform", "softmax", "inverse"}
-        1/k each, softmax(-distance / `parameter`), or distance ** -`parameter`.
-    parameter : float
-        Temperature in the unit of the distances, or the power.
-    smoothing : float
-        Share of the class prior mixed into the vote.
-    scale_power : float
-        Features are divided by their standard deviation to this power.
-    loo_nll : float
-        In nats per row.
+    `parameter` is the temperature of "softmax", in the unit of the distances, or the power of
+    "inverse"; `smoothing` the share of the class prior mixed into the vote. Features are divided by
+    their standard deviation to the power `scale_power`.
     """
 
     n_neighbors: int = 1
@@ -135,37 +105,23 @@ def _weightings(typical: float) -> list[tuple[Weighting, float]]:
     return [("uniform", math.inf), *softmax, *(("inverse", power) for power in INVERSE_POWERS)]
 
 
-class TunedKNN(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class TunedKNN(Peer):
     """k-NN vote with k, weights, smoothing and feature scaling chosen by leave-one-out NLL.
 
     Every training row (or 10,000 of them, drawn by `random_state`) is predicted from the
-    others, itself left out by id; the settings with the lowest NLL win. Distances are
-    Euclidean, not squared. Weights are uniform, softmax(-distance / temperature) with
-    temperatures relative to the median distance to the k-th neighbor, or inverse powers of the
-    distance; smoothing mixes in the class prior.
-
-    Parameters
-    ----------
-    scale_powers : tuple of float, default=(1.0,)
-        Candidate powers p; each feature is divided by its standard deviation to the power p
-        (0 leaves units alone, 1 standardises).
-    random_state : int, default=0
-        Draws the tuning queries of large training sets.
-
-    Attributes
-    ----------
-    choice_ : dict
-        The fields of `KNNChoice`.
+    others, itself left out by id; the settings with the lowest NLL win: `choice_`, the fields of
+    `KNNChoice`. Distances are Euclidean, not squared; temperatures are relative to the median
+    distance to the k-th neighbor. `scale_powers` are tried; 0 leaves units alone, 1 standardises.
     """
 
-    def __init__(self, scale_powers: tuple[float, ...] = (1.0,), random_state: int = 0) -> None:
-        self.scale_powers = scale_powers
-        self.random_state = random_state
+    scale_powers: tuple[float, ...] = (1.0,)
+    random_state: int = 0
 
     def fit(self, X: np.ndarray, y: Any) -> Self:
         """Remember the training rows and choose the settings."""
         X = np.asarray(X, dtype=np.float64)
-        self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
+        labels = self._learn_classes(y)
         self._labels = torch.from_numpy(labels)
         self._prior = np.bincount(labels) / len(labels)
         self._std = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
@@ -205,16 +161,10 @@ class TunedKNN(ClassifierMixin, BaseEstimator):
                         best = replace(trial, smoothing=smoothing, loo_nll=loss)
         return best
 
-    def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        """Return the smoothed vote, ndarray of shape (n_rows, n_classes); rows sum to 1."""
-        check_is_fitted(self, "classes_")
+    def _proba(self, X: np.ndarray) -> np.ndarray:
         query = np.asarray(X, dtype=np.float64) / self._std**self._best.scale_power
         found = _search(query, self._keys, self.n_neighbors_)
         weights = self._best.weigh(found.distances)
         votes = aggregate_labels(weights, self._labels[found.indices], len(self.classes_)).numpy()
         smoothing = self._best.smoothing
         return (1 - smoothing) * votes + smoothing * self._prior
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return the most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]

@@ -1,14 +1,15 @@
 """A multi-layer perceptron that stops on held-out NLL; temperatures of probabilities."""
 
 import copy
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neural_network import MLPClassifier
-from sklearn.utils.validation import check_is_fitted
+
+from nearwise_lab.experiments.peers.peer import Peer
 
 FLOOR = 1e-7
 
@@ -40,55 +41,27 @@ def fit_temperature(proba: np.ndarray, labels: np.ndarray, *, ridge: float = 0.0
     return float(np.exp(found.x))
 
 
-class StoppedMLP(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class StoppedMLP(Peer):
     """scikit-learn's MLP, stopped on the NLL of rows that it is not fitted to.
 
     scikit-learn's own early stopping uses the accuracy of a tenth of the rows; stopping on
-    the NLL of a held-out fold makes a stronger peer. One member of a `TemperedBag`.
-
-    Parameters
-    ----------
-    hidden : tuple of int, default=(256, 128)
-        Widths of the hidden layers.
-    alpha : float, default=1e-4
-        Squared penalty on the weights.
-    max_epochs : int, default=200
-        Maximum number of passes over the rows.
-    patience : int, default=20
-        Passes without a better held-out NLL before stopping.
-    random_state : int, default=0
-        Seed of the start and the batches.
-
-    Attributes
-    ----------
-    choice_ : dict
-        Epochs until the weights kept.
+    the NLL of a held-out fold makes a stronger peer. One member of a `TemperedBag`; `choice_` has
+    the epochs until the weights kept.
     """
 
-    def __init__(
-        self,
-        hidden: tuple[int, ...] = (256, 128),
-        alpha: float = 1e-4,
-        max_epochs: int = 200,
-        patience: int = 20,
-        random_state: int = 0,
-    ) -> None:
-        self.hidden = hidden
-        self.alpha = alpha
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.random_state = random_state
+    hidden: tuple[int, ...] = (256, 128)
+    max_epochs: int = 200
+    patience: int = 20
+    random_state: int = 0
 
     def fit(self, X: Any, y: np.ndarray, X_val: Any, y_val: np.ndarray) -> Self:
         """Train until the NLL of the rows `X_val` with their labels `y_val` rises."""
         X, X_val = np.asarray(X, dtype=np.float32), np.asarray(X_val, dtype=np.float32)
-        self.classes_ = np.unique(y)
+        self._learn_classes(y)
         positions = np.searchsorted(self.classes_, y_val)
         network = MLPClassifier(
-            self.hidden,
-            alpha=self.alpha,
-            batch_size=min(200, len(X)),
-            random_state=self.random_state,
+            self.hidden, batch_size=min(200, len(X)), random_state=self.random_state
         )
         best_nll, best_epoch = float("inf"), 0
         self._network = network
@@ -103,11 +76,5 @@ class StoppedMLP(ClassifierMixin, BaseEstimator):
         self.choice_ = {"epochs": best_epoch}
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities, ndarray of shape (n_rows, n_classes)."""
-        check_is_fitted(self, "classes_")
+    def _proba(self, X: Any) -> np.ndarray:
         return np.asarray(self._network.predict_proba(np.asarray(X, dtype=np.float32)))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]

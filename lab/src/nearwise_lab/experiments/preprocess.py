@@ -24,18 +24,7 @@ def take_rows(X: Table, rows: np.ndarray) -> Table:
 
 
 def column_kinds(X: pd.DataFrame) -> tuple[list[Any], list[Any]]:
-    """Split the columns of a table into numeric and categorical names.
-
-    Parameters
-    ----------
-    X : DataFrame of shape (n_rows, n_columns)
-        Numbers and booleans count as numeric; everything else as categorical.
-
-    Returns
-    -------
-    numeric, categorical : list of column names
-        In the order of the table.
-    """
+    """Split the columns of a table into numeric (booleans too) and categorical names, in order."""
     numeric = [c for c in X.columns if pd.api.types.is_numeric_dtype(X[c])]
     return numeric, [c for c in X.columns if c not in numeric]
 
@@ -74,21 +63,11 @@ class OverallScaler(TransformerMixin, BaseEstimator):
 class FeatureEncoder(TransformerMixin, BaseEstimator):
     """Standardise and impute numbers, one-hot encode categories; works on tables and arrays.
 
-    Parameters
-    ----------
-    scale : {"columns", "overall", "none"}, default="columns"
-        "columns" centres numeric columns and divides each by its standard deviation in the
-        training part. "overall" divides all of them by one number: embeddings share one unit,
-        and blowing up their small components blows up noise. "none" leaves units alone (trees).
-
-    Attributes
-    ----------
-    encoder_ : fitted ColumnTransformer or Pipeline
-        Median imputation with an indicator column, optional standardisation; categories seen
-        in training as one-hot columns (the 64 most frequent per column, the rest pooled).
-    n_numeric_ : int
-        This many features, the first, are the numeric columns; the rest are indicators of missing
-        values and categories.
+    Medians with an indicator column for gaps; categories seen in training as one-hot columns (the
+    64 most frequent per column, the rest pooled). "columns" centres numeric columns and divides
+    each by its standard deviation in the training part. "overall" divides all of them by one
+    number: embeddings share one unit, and blowing up their small components blows up noise. "none"
+    leaves units alone (trees). `n_numeric_` features, the first, are the numeric columns.
     """
 
     def __init__(self, scale: Literal["columns", "overall", "none"] = "columns") -> None:
@@ -116,13 +95,7 @@ class FeatureEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Table) -> np.ndarray:
-        """Encode rows.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_features), float64
-            Finite numbers; a category unseen in training is all zeros or the pooled column.
-        """
+        """Encode rows as finite float64; a category unseen in training is all zeros, or pooled."""
         check_is_fitted(self, "encoder_")
         return np.asarray(self.encoder_.transform(self._prepare(X)), dtype=np.float64)
 
@@ -135,17 +108,9 @@ class FeatureEncoder(TransformerMixin, BaseEstimator):
 class NativeEncoder(TransformerMixin, BaseEstimator):
     """Keep categories as categories, for boosting libraries that split on them natively.
 
-    Parameters
-    ----------
-    form : {"category", "text"}, default="category"
-        "category" gives pandas category columns with the categories of the training part
-        (unseen ones become missing), as scikit-learn and LightGBM take them; "text" gives
-        strings with missing as its own category, as CatBoost takes them.
-
-    Attributes
-    ----------
-    categorical_ : list
-        Names of the categorical columns; empty for an array.
+    As "category" they are pandas category columns with the categories of the training part (unseen
+    ones become missing), as scikit-learn and LightGBM take them; as "text" strings with missing as
+    its own category, as CatBoost takes them. `categorical_` names the columns; none of an array.
     """
 
     def __init__(self, form: Literal["category", "text"] = "category") -> None:

@@ -84,91 +84,51 @@ def run_trial(
     gallery: bool = True,
     weights: Checkpoint | None = None,
 ) -> list[Record]:
-    """Fit and measure one method.
+    """Fit and measure one method; its row comes last, before it those of the halves of attention.
 
-    Parameters
-    ----------
-    method : Method
-        What to build and fit.
-    split : Split
-        Training and test rows.
-    blank : Record
-        With its final key, and the facts that it states.
-    out : Path
-        Results folder, for artifacts.
-    gallery : bool, default=True
-        Keep a gallery, where the method explains its answers.
-    weights : Checkpoint, optional
-        Of a foundation model.
-
-    Returns
-    -------
-    list of Record
-        The method's row last; before it, for attention, a row for each half.
+    `blank` has its final key and the facts that it states; artifacts go to the results folder
+    `out`, with a gallery where the method explains its answers. `weights`: of a foundation model.
     """
     sizes = len(split.y_train), len(split.y_test), len(split.classes)
     blank = replace(blank, n_train=sizes[0], n_test=sizes[1], n_classes=sizes[2])
     with warnings.catch_warnings():
         # A solver at its iteration limit is part of the method as documented.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return _fit_and_measure(method, split, blank, out, gallery, weights)
+        model: Any = method(split.seed, sizes[0], sizes[2], split.dataset.kind, weights)
+        with whole_or_nothing(), PeakMemory() as memory:
+            start, cpu_start = time.perf_counter(), time.process_time()
+            model.fit(split.X_train, split.y_train, **split.views(method, test=False))
+            costs = {
+                "fit_seconds": time.perf_counter() - start,
+                "fit_cpu_seconds": time.process_time() - cpu_start,
+            }
+        views = split.views(method, test=True)
 
+        def predict(rows: slice) -> Any:
+            some = {name: [view[rows] for view in given] for name, given in views.items()}
+            return model.predict_proba(split.X_test[rows], **some)
 
-def _fit_and_measure(
-    method: Method,
-    split: Split,
-    blank: Record,
-    out: Path,
-    gallery: bool,
-    weights: Checkpoint | None,
-) -> list[Record]:
-    model: Any = method(
-        split.seed,
-        blank.n_train,
-        blank.n_classes,
-        split.dataset.kind,
-        weights,
-    )
-    with whole_or_nothing(), PeakMemory() as memory:
-        start, cpu_start = time.perf_counter(), time.process_time()
-        model.fit(split.X_train, split.y_train, **split.views(method, test=False))
-        fit_seconds = time.perf_counter() - start
-        fit_cpu_seconds = time.process_time() - cpu_start
-    views = split.views(method, test=True)
-    few = {name: [view[:WARM_UP_ROWS] for view in given] for name, given in views.items()}
-    model.predict_proba(split.X_test[:WARM_UP_ROWS], **few)
-    start = time.perf_counter()
-    raw = model.predict_proba(split.X_test, **views)
-    predict_us = 1e6 * (time.perf_counter() - start) / len(split.y_test)
-    proba = align(raw, model.classes_, split.classes)
-
-    def predict_one(row: int) -> None:
-        one = {name: [view[row : row + 1] for view in given] for name, given in views.items()}
-        model.predict_proba(split.X_test[row : row + 1], **one)
-
-    last = model[-1] if hasattr(model, "steps") else model
-    halves, null_mass = _halves(last, split, blank, views, out)
-    whole = _scored(
-        blank,
-        split,
-        proba,
-        out,
-        k=_neighbors_consulted(last, split),
-        null_mass=null_mass,
-        fit_seconds=fit_seconds,
-        fit_cpu_seconds=fit_cpu_seconds,
-        predict_us_per_row=predict_us,
-        one_row_ms=one_row_ms(predict_one, len(split.y_test)),
-        model_mb=stored_mb(model),
-        peak_memory_mib=memory.mib,
-        choice=_choices(last),
-    )
-    history = getattr(getattr(last, "report_", None), "history", getattr(last, "history_", None))
-    if history:
-        keep_json(out, whole, "curves", history)
-    if gallery and hasattr(last, "explain"):
-        shown = make_gallery(last, split.dataset, split.test_index, _predictions(split, proba))
-        keep_json(out, whole, "galleries", shown)
+        predict(slice(WARM_UP_ROWS))
+        start = time.perf_counter()
+        raw = predict(slice(None))
+        costs["predict_us_per_row"] = 1e6 * (time.perf_counter() - start) / sizes[1]
+        costs["one_row_ms"] = one_row_ms(lambda row: predict(slice(row, row + 1)), sizes[1])
+        proba = align(raw, model.classes_, split.classes)
+        last = model[-1] if hasattr(model, "steps") else model
+        halves, null_mass = _halves(last, split, blank, views, out)
+        whole = _scored(
+            blank, split, proba, out, **costs, k=_neighbors_consulted(last, split),
+            null_mass=null_mass, model_mb=stored_mb(model), peak_memory_mib=memory.mib,
+            choice=_choices(last),
+        )  # fmt: skip
+        history = getattr(
+            getattr(last, "report_", None), "history", getattr(last, "history_", None)
+        )
+        if history:
+            keep_json(out, whole, "curves", history)
+        if gallery and hasattr(last, "explain"):
+            shown = make_gallery(last, split.dataset, split.test_index, _predictions(split, proba))
+            keep_json(out, whole, "galleries", shown)
     return [*halves, whole]
 
 
@@ -181,21 +141,10 @@ def scored(
     details: Mapping[str, Any] | None = None,
     **values: Any,
 ) -> Record:
-    """Fill a row from its predictions, which are kept for figures.
+    """Fill a row from its predictions, which are kept for figures where there is a folder `out`.
 
-    Parameters
-    ----------
-    blank : Record
-    predictions : Predictions
-        Of the test rows.
-    counts : ndarray of shape (n_classes,)
-        Training rows of each class.
-    out : Path or None
-        Results folder; None keeps no prediction.
-    details : mapping, optional
-        Measures of an experiment's own.
-    **values
-        Further fields.
+    `counts` are the training rows of each class, `details` measures of an experiment's own,
+    `values` further fields.
     """
     y, proba = predictions.y, predictions.proba
     shots = {"shots": shot_breakdown(y, proba, counts)} if uneven(counts) else {}
@@ -207,21 +156,10 @@ def scored(
 
 
 def align(proba: Any, classes: np.ndarray, all_classes: np.ndarray) -> np.ndarray:
-    """Spread probabilities over all classes; a class absent from training gets 0.
+    """Spread probabilities over all classes, sorted; a class absent from training gets 0.
 
-    Parameters
-    ----------
-    proba : array of shape (n_rows, n_known)
-        Columns in the order of `classes`.
-    classes : ndarray of shape (n_known,)
-        Classes the model has; all in `all_classes`.
-    all_classes : ndarray of shape (n_classes,)
-        Sorted.
-
-    Returns
-    -------
-    float64 ndarray of shape (n_rows, n_classes)
-        Rows scaled to sum to 1 exactly.
+    `proba` (n_rows, n_known) has columns in the order of `classes`. Rows of what is returned,
+    float64 (n_rows, n_classes), sum to 1 exactly.
     """
     proba = np.asarray(proba, dtype=np.float64)
     full = np.zeros((len(proba), len(all_classes)))

@@ -251,18 +251,10 @@ def chart(
     heading: str = "",
     legend: str = "",
 ) -> Figure:
-    """Arrange panels, row by row, under a heading.
+    """Arrange panels, row by row, under a heading, which is broken where it is wider than they.
 
-    Parameters
-    ----------
-    panels : sequence of panels
-    size : (float, float)
-        Width of the figure and height of a row of panels, in inches.
-    columns : int, default=all panels
-    heading : str, optional
-        Broken over lines where it is wider than the figure.
-    legend : str, optional
-        Title of the legend, which stands beside the panels where more than one thing has a name.
+    `size` is the width of the figure and the height of a row of panels, in inches. A legend, with
+    `legend` for a title, stands beside the panels where more than one thing has a name.
     """
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)

@@ -41,24 +41,12 @@ CAPTION = (
 class Evidence:
     """One comparison of the records that bears on a claim.
 
-    Attributes
-    ----------
-    estimate : float
-        A difference or a value, in its own unit.
-    low, high : float, optional
-        Ends of its 95 % interval; None where there is none.
-    n, over : int, str
-        Pairs in the interval, and what they are: "seeds" or "test rows".
-    what, note : str
-        What it is of, and what else is worth saying.
-    cap : str, optional
-        Verdict that other numbers force, whatever the interval says.
-    sign : float
-        -1 where a smaller value is better.
-    zero : bool
-        Whether it is a difference, so that 0 means that there is none.
-    digits, scale, unit
-        How it is shown; what has a unit is no difference and has no sign.
+    `estimate` is a difference or a value in its own unit; `low` and `high` are the ends of its 95 %
+    interval over `n` pairs, which are `over` "seeds" or "test rows"; None where there is none.
+    `what` says what it is of, `note` what else is worth saying. `cap` is a verdict that other
+    numbers force, whatever the interval says. `sign` is -1 where a smaller value is better; `zero`
+    says that it is a difference. `digits`, `scale` and `unit` are for showing it; what has a unit
+    is no difference and has no sign.
     """
 
     estimate: float
@@ -132,17 +120,11 @@ def valued(
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what decides it.
+    """A claim, its short name for JSON and CSV, and what decides it.
 
-    Attributes
-    ----------
-    key, text : str
-        Short name for JSON and CSV, and the claim in words.
-    evidence : callable
-        From whatever `judge` is given to a list of Evidence, or to a note where nothing in the
-        records concerns the claim.
-    low, high : float
-        Where the value must lie; of a difference, with the better side counted as positive.
+    `evidence` makes a list of Evidence of whatever `judge` is given, or a note where nothing in the
+    records concerns the claim. The value must lie in `low` to `high`; of a difference, with the
+    better side counted as positive.
     """
 
     key: str

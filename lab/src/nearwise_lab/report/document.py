@@ -70,18 +70,9 @@ def _flat(blocks: Sequence[Block | None]) -> Iterator[Block]:
 class Document:
     """A whole report.
 
-    Attributes
-    ----------
-    title, lead : str
-    sections : list of Section
-    facts : list of (str, str)
-        What the numbers were made under; shown at the end.
-    reference : str
-        Row that stands out in tables.
-    numbers : list of dict
-        Every mean and difference, for CSV and JSON.
-    claims, failed : list of dict
-        Verdicts and failed rows, for JSON.
+    `facts` say what the numbers were made under and are shown at the end; `reference` is the row
+    that stands out in tables. For CSV and JSON: `numbers`, every mean and difference; `claims`, the
+    verdicts; `failed` rows.
     """
 
     title: str

@@ -1,5 +1,6 @@
 """The report of the suite: the study as replayed, corrected, and what became of its claims."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from nearwise_lab.experiments.study.presets import CORRECTED
 from nearwise_lab.report import compare
 from nearwise_lab.report.charts import Line, Lines, chart, line_of, points_of
 from nearwise_lab.report.claims import tally, verdict_table
-from nearwise_lab.report.commands import experiment_command, record_facts
+from nearwise_lab.report.commands import record_facts
 from nearwise_lab.report.document import (
     Block,
     Document,
@@ -146,7 +147,8 @@ def _preset_sections(
     if preset != CORRECTED:  # "weights" exchanges those of the classifier
         missing = [e for e in missing if e != "weights"]
     if missing:
-        ask = experiment_command(missing[0], dataset, preset, mine)
+        words = ["nearwise", "experiment", missing[0], "--dataset", dataset, "--preset", preset]
+        ask = f"{shlex.join(words)} --out DIR"
         text = f"Not run for {preset} on {dataset}: {', '.join(missing)} (for example: {ask})."
         sections.append(Section(f"{dataset}, {preset}: not run", [Words(text, "note")], 3))
     return sections

@@ -20,18 +20,11 @@ from nearwise_lab.results.measures import (
 
 
 class Results:
-    """Records of one noise setting, by data set, method and measure.
+    """Records of one noise setting, from `read_records`, by data set, method and measure.
 
-    `datasets` and `methods` (without the halves of attention) are in order of first appearance.
-
-    Parameters
-    ----------
-    records : sequence of Record
-        From `read_records`.
-    folder : Path, optional
-        Where `compare` kept the predictions; lets a single seed be compared over its test rows.
-    kept : dict, optional
-        Predictions by method that lie in no folder.
+    `datasets` and `methods` (without the halves of attention) are in order of first appearance. In
+    `folder` lie the predictions that `compare` kept, which let a single seed be compared over its
+    test rows; `kept` are predictions by method that lie in no folder.
     """
 
     def __init__(

@@ -41,20 +41,9 @@ def write_document(
 ) -> Path:
     """Write report.html and .pdf, results.md, .tex, .csv and .json, and the folder figures.
 
-    Parameters
-    ----------
-    document : Document
-    folder : Path
-        Where the files go; existing ones are replaced.
-    formats : sequence of str
-        Of `FORMATS`, at least one.
-    progress : callable, optional
-        Called with the name of each file before it is made.
-
-    Returns
-    -------
-    Path
-        The page where it was requested, else the first file.
+    Existing files of `folder` are replaced; `formats` are of `FORMATS`, at least one; `progress` is
+    called with the name of each file before it is made. Returns the page where it was requested,
+    else the first file.
     """
     makers: dict[str, Callable[[], str | bytes]] = {
         "md": lambda: document_markdown(document),

@@ -1,13 +1,14 @@
 """One bag and one temperature for every peer: what this library's own classifier gets, they get."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import clone
 from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.utils.validation import check_is_fitted
 
 from nearwise_lab.experiments.network import fit_temperature, mean_nll, tempered
+from nearwise_lab.experiments.peers.peer import Peer
 from nearwise_lab.experiments.preprocess import Table, take_rows
 
 RIDGE = 2.0  # pull of a temperature towards 1, in rows
@@ -15,57 +16,34 @@ RIDGE = 2.0  # pull of a temperature towards 1, in rows
 Opinions = Literal["folds", "folds, refitted", "out-of-bag"]
 
 
-class TemperedBag(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class TemperedBag(Peer):
     """Members that each leave out a fold, and one temperature from their predictions of it.
 
     Probabilities are the mean of the members', each divided by the temperature that has the lowest
     NLL on rows that a member was not fitted to.
 
-    Parameters
-    ----------
-    member : classifier
-        Unfitted; takes the rows and class positions. Its `random_state`, where it has one, is the
-        seed of its fold.
-    opinions : {"folds", "folds, refitted", "out-of-bag"}, default="folds"
-        Where predictions for the temperature come from, and what predicts. "folds": the members of
-        the folds. "folds, refitted": they give the temperature, one member that is fitted to all
-        rows predicts. "out-of-bag": one member with `oob_decision_function_` does both.
-    stops : bool, default=True
-        Whether `member.fit` takes the rows of the fold, ``X_val`` and ``y_val``, to stop on.
-    n_folds : int, default=5
-        Folds; plain ones where the rarest class has fewer rows, stratified ones otherwise.
-    random_state : int, default=0
-        Seed of the folds and the members.
+    `member` is unfitted and takes rows and class positions; its `random_state`, where it has one,
+    is the seed of its fold. `opinions` says where predictions for the temperature come from, and
+    what predicts. "folds": the members of the folds. "folds, refitted": they give the temperature,
+    one member that is fitted to all rows predicts. "out-of-bag": one member with
+    `oob_decision_function_` does both. Where `stops`, `member.fit` takes the rows of the fold,
+    ``X_val`` and ``y_val``, to stop on. Folds are plain where the rarest class has fewer rows than
+    there are folds, stratified otherwise.
 
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        Sorted.
-    temperature_ : float
-        In [1/20, 20].
-    oof_nll_ : float
-        NLL of the predictions for rows left out, at the temperature, in nats per row.
-    choice_ : dict
-        What each member chose, and the temperature.
+    `temperature_` is in [1/20, 20], `oof_nll_` the NLL of the predictions for rows left out at that
+    temperature, in nats per row; `choice_` has what each member chose, and the temperature.
     """
 
-    def __init__(
-        self,
-        member: Any,
-        opinions: Opinions = "folds",
-        stops: bool = True,
-        n_folds: int = 5,
-        random_state: int = 0,
-    ) -> None:
-        self.member = member
-        self.opinions = opinions
-        self.stops = stops
-        self.n_folds = n_folds
-        self.random_state = random_state
+    member: Any
+    opinions: Opinions = "folds"
+    stops: bool = True
+    n_folds: int = 5
+    random_state: int = 0
 
     def fit(self, X: Table, y: Any) -> Self:
         """Fit the members, then the temperature."""
-        self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
+        labels = self._learn_classes(y)
         self.members_: list[Any] = []
         if self.opinions == "out-of-bag":
             member = self._member(0).fit(X, labels)
@@ -118,12 +96,6 @@ class TemperedBag(ClassifierMixin, BaseEstimator):
         proba[:, np.asarray(member.classes_, dtype=np.int64)] = given
         return proba
 
-    def predict_proba(self, X: Table) -> np.ndarray:
-        """Return the mean of the members, ndarray of shape (n_rows, n_classes)."""
-        check_is_fitted(self, "temperature_")
+    def _proba(self, X: Table) -> np.ndarray:
         given = [tempered(self._predict(one, X), self.temperature_) for one in self.members_]
         return np.mean(given, axis=0)
-
-    def predict(self, X: Table) -> np.ndarray:
-        """Return the most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]

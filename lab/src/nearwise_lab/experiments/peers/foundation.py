@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 
+from nearwise_lab.experiments.peers.peer import Peer
 from nearwise_lab.experiments.preprocess import Table
 
 FoundationModel = Literal["tabicl", "tabpfn", "lightpfn"]
@@ -26,16 +25,10 @@ MB = 10**6
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights of a foundation model on this machine.
+    """Weights of a foundation model on this machine: a file, or a folder that the package reads.
 
-    Attributes
-    ----------
-    path : Path
-        A file, or a folder that the package reads.
-    sha256 : str
-        First 16 digits over the names and contents of its files.
-    mb : float
-        Size of its files, 10**6 bytes.
+    `sha256` are the first 16 digits over the names and contents of its files, `mb` is their size in
+    10**6 bytes.
     """
 
     path: Path
@@ -58,22 +51,11 @@ class Checkpoint:
 
 
 def find_checkpoints(given: Sequence[str]) -> dict[str, Checkpoint]:
-    """Read what ``--peer-weights`` is given.
+    """Read what ``--peer-weights`` is given: checkpoints by the name of the model.
 
-    Parameters
-    ----------
-    given : sequence of str
-        NAME=PATH, or a folder with checkpoints whose names begin with that of a model
-        (``tabicl-classifier-v2-20260212.ckpt``); regressors are left out.
-
-    Returns
-    -------
-    checkpoints : dict of name to Checkpoint
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown, a path is missing, or a folder has none or several for a model.
+    Each is NAME=PATH, or a folder with checkpoints whose names begin with that of a model
+    (``tabicl-classifier-v2-20260212.ckpt``); regressors are left out. ValueError if a name is
+    unknown, a path is missing, or a folder has none or several for a model.
     """
     found: dict[str, Checkpoint] = {}
     for one in given:
@@ -127,71 +109,39 @@ def as_checkpoints(
     }
 
 
-class PretrainedClassifier(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class PretrainedClassifier(Peer):
     """One foundation model with weights of this machine, on the CPU; nothing is downloaded.
 
     Rows go in as they are: numbers with gaps, categories as categories. Written against the
     published interface of tabicl 2.2, tabpfn 9.2 and lightpfn 1.1.
-
-    Parameters
-    ----------
-    model : {"tabicl", "tabpfn", "lightpfn"}
-        Whose classifier, with its defaults.
-    checkpoint : Checkpoint
-        Its weights.
-    n_threads : int, default=1
-        Threads it may use.
-    random_state : int, default=0
-        Seed of the permutations of columns and classes.
     """
 
-    def __init__(
-        self,
-        model: FoundationModel,
-        checkpoint: Checkpoint,
-        n_threads: int = 1,
-        random_state: int = 0,
-    ) -> None:
-        self.model = model
-        self.checkpoint = checkpoint
-        self.n_threads = n_threads
-        self.random_state = random_state
+    model: FoundationModel
+    checkpoint: Checkpoint
+    n_threads: int = 1
+    random_state: int = 0
 
     def fit(self, X: Table, y: np.ndarray) -> Self:
         """Take the rows as the context."""
-        if not self.checkpoint.path.exists():  # the packages would download it
-            raise FileNotFoundError(f"the checkpoint {self.checkpoint.path} is gone.")
-        self._model = self._build().fit(X, y)
+        path, seed = self.checkpoint.path, self.random_state
+        if not path.exists():  # the packages would download it
+            raise FileNotFoundError(f"the checkpoint {path} is gone.")
+        settings: dict[str, Any] = {
+            "tabicl": {"model_path": str(path), "allow_auto_download": False,
+                       "n_jobs": self.n_threads},
+            "tabpfn": {"model_path": str(path), "ignore_pretraining_limits": True},
+            "lightpfn": {"checkpoint": str(path), "n_threads": self.n_threads},
+        }[self.model]  # fmt: skip
+        build = getattr(import_module(self.model), CLASSES[self.model])
+        self._model = build(device="cpu", random_state=seed, **settings).fit(X, y)
         self.classes_ = np.asarray(self._model.classes_)
         self.choice_ = {
-            "checkpoint": self.checkpoint.path.name,
+            "checkpoint": path.name,
             "checkpoint_sha256": self.checkpoint.sha256,
             "checkpoint_mb": self.checkpoint.mb,
         }
         return self
 
-    def _build(self) -> Any:
-        build = getattr(import_module(self.model), CLASSES[self.model])
-        path, seed = str(self.checkpoint.path), self.random_state
-        if self.model == "tabicl":
-            return build(
-                model_path=path,
-                allow_auto_download=False,
-                device="cpu",
-                random_state=seed,
-                n_jobs=self.n_threads,
-            )
-        if self.model == "tabpfn":
-            return build(
-                model_path=path, device="cpu", random_state=seed, ignore_pretraining_limits=True
-            )
-        return build(checkpoint=path, device="cpu", random_state=seed, n_threads=self.n_threads)
-
-    def predict_proba(self, X: Table) -> np.ndarray:
-        """Return class probabilities, ndarray of shape (n_rows, n_classes)."""
-        check_is_fitted(self, "classes_")
+    def _proba(self, X: Table) -> np.ndarray:
         return np.asarray(self._model.predict_proba(X), dtype=np.float64)
-
-    def predict(self, X: Table) -> np.ndarray:
-        """Return the most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]

@@ -5,13 +5,13 @@ import io
 import random
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 
+from nearwise_lab.experiments.peers.peer import Peer
 from nearwise_lab.experiments.preprocess import Table
 
 Network = Literal["realmlp", "tabm", "xrfm"]
@@ -26,21 +26,12 @@ ESTIMATORS: dict[Network, tuple[str, dict[str, Any]]] = {
 }
 
 
-class TabularNetwork(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class TabularNetwork(Peer):
     """One fit of a network of pytabkit, stopped on rows left out; one member of a `TemperedBag`.
 
     It runs on the CPU. What pytabkit prints is kept back, and the seeds that it sets are put back.
-
-    Parameters
-    ----------
-    network : {"realmlp", "tabm", "xrfm"}
-        Which one.
-    settings : dict, optional
-        Of the estimator, beside those in `ESTIMATORS`.
-    n_threads : int, default=1
-        Threads it may use.
-    random_state : int, default=0
-        Seed of the start and the batches.
+    `settings` are of the estimator, beside those in `ESTIMATORS`.
 
     References
     ----------
@@ -50,17 +41,10 @@ class TabularNetwork(ClassifierMixin, BaseEstimator):
     interpretable feature learning models for tabular data", 2025.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        settings: dict[str, Any] | None = None,
-        n_threads: int = 1,
-        random_state: int = 0,
-    ) -> None:
-        self.network = network
-        self.settings = settings
-        self.n_threads = n_threads
-        self.random_state = random_state
+    network: Network
+    settings: dict[str, Any] | None = None
+    n_threads: int = 1
+    random_state: int = 0
 
     def fit(self, X: Table, y: np.ndarray, X_val: Table, y_val: np.ndarray) -> Self:
         """Train on complete rows; `X_val` and `y_val` decide when to stop."""
@@ -78,15 +62,9 @@ class TabularNetwork(ClassifierMixin, BaseEstimator):
         self.classes_ = np.asarray(self._model.classes_)
         return self
 
-    def predict_proba(self, X: Table) -> np.ndarray:
-        """Return class probabilities, ndarray of shape (n_rows, n_classes)."""
-        check_is_fitted(self, "classes_")
+    def _proba(self, X: Table) -> np.ndarray:
         with _undisturbed():
             return np.asarray(self._model.predict_proba(X), dtype=np.float64)
-
-    def predict(self, X: Table) -> np.ndarray:
-        """Return the most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
 @contextlib.contextmanager

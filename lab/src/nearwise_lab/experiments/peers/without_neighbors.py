@@ -1,10 +1,10 @@
 """Peers that combine classifiers without neighbors: a stack, and this library's own base."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     HistGradientBoostingClassifier,
@@ -16,7 +16,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.utils.validation import check_is_fitted
 
 from nearwise.classifier.fit.base import Base, auto_candidates, cross_fit
 from nearwise.classifier.fit.problem import auto_folds, make_folds
@@ -25,6 +24,7 @@ from nearwise.functional.threads import one_thread
 from nearwise_lab.experiments.linear import TunedLogistic
 from nearwise_lab.experiments.network import fit_temperature, mean_nll, tempered
 from nearwise_lab.experiments.peers.bag import RIDGE
+from nearwise_lab.experiments.peers.peer import Peer
 from nearwise_lab.experiments.preprocess import Table
 
 
@@ -58,36 +58,19 @@ def stack(n_folds: int, n_train: int, n_threads: int, seed: int) -> StackingClas
     )
 
 
-class BaseAlone(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class BaseAlone(Peer):
     """The base of `AttnKNNClassifier` without any neighbor: its candidates, folds and pool.
 
     Cross-fitted classifiers, pooled in the log domain by out-of-fold NLL; the mean of a
-    classifier's models of the folds predicts, at the out-of-fold temperature.
-
-    Parameters
-    ----------
-    n_folds : int, optional
-        Folds of the cross-fit; by default as many as the classifier takes.
-    n_threads : int, default=1
-        Threads of the forests.
-    random_state : int, default=0
-        Seed of the folds and the candidates.
-
-    Attributes
-    ----------
-    choice_ : dict
-        Gates of the candidates in the pool, and the temperature.
+    classifier's models of the folds predicts, at the out-of-fold temperature. There are as many
+    folds as the classifier takes unless `n_folds` says so; `choice_` has the gates of the
+    candidates in the pool, and the temperature.
     """
 
-    def __init__(
-        self,
-        n_folds: int | None = None,
-        n_threads: int = 1,
-        random_state: int = 0,
-    ) -> None:
-        self.n_folds = n_folds
-        self.n_threads = n_threads
-        self.random_state = random_state
+    n_folds: int | None = None
+    n_threads: int = 1
+    random_state: int = 0
 
     def fit(self, X: Table, y: Any) -> Self:
         """Cross-fit the candidates and pool them."""
@@ -95,7 +78,7 @@ class BaseAlone(ClassifierMixin, BaseEstimator):
             return self._fit(X, y)
 
     def _fit(self, X: Table, y: Any) -> Self:
-        self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
+        labels = self._learn_classes(y)
         self._encoder = TableEncoder()
         n, n_classes, seed = len(labels), len(self.classes_), self.random_state
         rows = self._encoder.fit(X if isinstance(X, pd.DataFrame) else np.asarray(X))
@@ -111,14 +94,7 @@ class BaseAlone(ClassifierMixin, BaseEstimator):
         self.choice_ = {"base": self._base.gates, "temperature": self.temperature_}
         return self
 
-    def predict_proba(self, X: Table) -> np.ndarray:
-        """Return the pool's probabilities, ndarray of shape (n_rows, n_classes)."""
-        check_is_fitted(self, "temperature_")
+    def _proba(self, X: Table) -> np.ndarray:
         rows = self._encoder.transform(X if isinstance(X, pd.DataFrame) else np.asarray(X))
-        base = self._base
-        pooled = np.exp(base.pooled(base.parts(self._encoder, rows)))
+        pooled = np.exp(self._base.pooled(self._base.parts(self._encoder, rows)))
         return tempered(pooled, self.temperature_)
-
-    def predict(self, X: Table) -> np.ndarray:
-        """Return the most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]

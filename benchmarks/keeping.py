@@ -1,0 +1,95 @@
+"""What the benchmarks share: their options, what results were made under, and how they are kept."""
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nearwise_lab.results.measures import mean_with_interval
+
+from nearwise.conditions import hardware, versions
+from nearwise.safe_files import plain, write_aside
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+
+def options_of(doc: str | None, **options: Any) -> argparse.ArgumentParser:
+    """Parser with an option for each default: a switch for False, else text, a number or a path."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        else:
+            kind = str if default is None else type(default)
+            parser.add_argument(flag, default=default, type=kind)
+    return parser
+
+
+def listed(text: str, kind: Callable[[str], Any] = str) -> list[Any]:
+    """Parts of a text between commas."""
+    return [kind(part) for part in text.split(",")]
+
+
+def conditions(command: str | None = None) -> dict[str, Any]:
+    """Command (by default that of this process, without paths to it), hardware and versions."""
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+    return {
+        "command": shlex.join(words) if command is None else command,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+
+
+def read(path: Path) -> Any:
+    """Content of a file of results; an empty dict where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def keep(content: Any, path: Path) -> None:
+    """Write a file of results, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(plain(content), indent=1, ensure_ascii=False)
+    write_aside(path, (text + "\n").encode())
+
+
+def kept_lines(path: Path, *keys: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows of a file of JSON lines by their values of some keys; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {tuple(one[key] for key in keys): one for one in map(json.loads, lines)}
+
+
+def add_line(row: Mapping[str, Any], path: Path) -> None:
+    """Add a row to a file of JSON lines."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def interval(values: Any, digits: int | None = None) -> dict[str, Any]:
+    """Mean over seeds with the ends of its 95 % t-interval, None for one seed."""
+    found = mean_with_interval([float(v) for v in values])
+    ends = {"mean": found.mean, "low": found.low, "high": found.high}
+    if digits is None:
+        return ends
+    return {name: None if v is None else round(v, digits) for name, v in ends.items()}
+
+
+def take(X: Any, rows: np.ndarray) -> Any:
+    """Give some rows of an array or a table."""
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    """Wall time of one call."""
+    begin = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - begin)

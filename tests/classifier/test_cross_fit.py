@@ -138,9 +138,7 @@ def test_nothing_is_learned_on_few_rows_unless_it_is_asked_for():
 
 @pytest.mark.parametrize(
     ("asked", "message"),
-    [
-        ({"n_neighbors": 65}, "more than the 64 that the attention was trained with"),
-    ],
+    [({"n_neighbors": 65}, "more than the 64 that the attention was trained with")],
 )
 def test_what_a_trained_head_has_no_use_for_is_refused_with_what_to_do(asked, message):
     X, y = blobs(90)

@@ -256,12 +256,7 @@ def test_names_of_other_libraries_are_answered_with_cv(name):
 
 @pytest.mark.parametrize(
     ("n_members", "share", "cv"),
-    [
-        (2, "auto", 2),
-        ("auto", None, "auto"),
-        (1, "auto", "auto"),
-        (3, 0.2, 0.2),
-    ],
+    [(2, "auto", 2), ("auto", None, "auto"), (1, "auto", "auto"), (3, 0.2, 0.2)],
 )
 def test_older_folders_hold_cv_as_two_parameters(n_members, share, cv):
     params = {"n_members": n_members, "validation_fraction": share, "estimator": None}

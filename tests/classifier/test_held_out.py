@@ -11,12 +11,7 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
 from tests.classifier.cases import attn_knn, blobs, logistic
 
-QUICK = {
-    "cv": 0.25,
-    "head": {"epochs": 3},
-    "train": {"epochs": 3},
-    "random_state": 0,
-}
+QUICK = {"cv": 0.25, "head": {"epochs": 3}, "train": {"epochs": 3}, "random_state": 0}
 BRIEF = {**QUICK, "head": {"epochs": 1}, "train": {"epochs": 1}}
 
 

@@ -18,10 +18,7 @@ SETTINGS = {
     "preset": ("quick", "preset='quick' is not known. Use one of 'default', 'instant'"),
     "embedder": ("resnet", "embedder='resnet' is not known. Use one of 'auto', 'identity'"),
     "metric": ("euclidian", "metric='euclidian' is not known. Use one of 'euclidean'"),
-    "calibration": (
-        "platt",
-        "calibration: Input should be 'auto' or 'per-class'.*got 'platt'",
-    ),
+    "calibration": ("platt", "calibration: Input should be 'auto' or 'per-class'.*got 'platt'"),
     "index": ("faiss", "index: Input should be 'auto', 'exact'.*got 'faiss'"),
     "estimator": ("forest", "estimator='forest' is not known. Use \"auto\", None or a classifier"),
     "n_neighbors": ("five", "n_neighbors='five' must be a whole number of at least 1"),
@@ -137,10 +134,7 @@ LABELS = {
     "single rows": (lambda y: np.arange(90), "Each of the 90 rows is the only one of its class"),
     "too few": (lambda y: y[:-1], "X has 90 rows but y has 89 labels"),
     "missing": (lambda y: np.where(y == 2, np.nan, y), "missing labels in 30 of 90 rows"),
-    "continuous": (
-        lambda y: y + 0.5,
-        r"such as 0\.5, a quantity.*3 different.*pandas\.cut",
-    ),
+    "continuous": (lambda y: y + 0.5, r"such as 0\.5, a quantity.*3 different.*pandas\.cut"),
     "floats that merge whole numbers": (
         lambda y: 1e22 + y * 1e8,
         r"From 2\*\*53 on a float stands",

@@ -250,10 +250,7 @@ def test_a_model_from_a_machine_with_another_device_loads_and_says_so(tmp_path):
 def test_a_full_disk_is_no_fault_of_a_part():
     with pytest.raises(OSError, match="No space left"), part_of_folder("predictions"):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with (
-        pytest.raises(InvalidPartError, match="Input/output error"),
-        part_of_folder("predictions"),
-    ):
+    with pytest.raises(InvalidPartError, match="Input/output error"), part_of_folder("predictions"):
         raise OSError(errno.EIO, "Input/output error")
 
 

@@ -12,16 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import (
-    CHEAP,
-    QUICK,
-    attn_knn,
-    blobs,
-    fit_once,
-    quietly,
-    same,
-    table,
-)
+from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, fit_once, quietly, same, table
 
 CHECKED = attn_knn(**{**CHEAP, "head": {"epochs": 1}})
 EXPECTED_FAILURES = {
@@ -40,7 +31,7 @@ EXPECTED_FAILURES = {
 EXPECTED_AT_LENGTH = EXPECTED_FAILURES | {
     "check_methods_sample_order_invariance": (
         "float32 matrix products round by a row's place in the batch, beyond the check's 1e-7"
-    ),
+    )
 }
 
 
@@ -120,11 +111,7 @@ def test_calibrated_classifier_wraps_it():
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        CHEAP,
-        {"cv": 2, **QUICK},
-        {"cv": 2, "embedder": "deep", "train": {"epochs": 2}, **QUICK},
-    ],
+    [CHEAP, {"cv": 2, **QUICK}, {"cv": 2, "embedder": "deep", "train": {"epochs": 2}, **QUICK}],
     ids=["no-base", "base", "base-and-networks"],
 )
 def test_a_clone_repeats_the_fit_bit_for_bit(settings):

@@ -8,12 +8,7 @@ from nearwise.classifier.uncertainty.calibration_rows import MOST_ROWS, calibrat
 from nearwise.classifier.uncertainty.selective import Judge, risk_bound
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, table
 
-HELD = {
-    "cv": 0.3,
-    "head": {"epochs": 3},
-    "train": {"epochs": 3},
-    "random_state": 0,
-}
+HELD = {"cv": 0.3, "head": {"epochs": 3}, "train": {"epochs": 3}, "random_state": 0}
 NOVEL = ["combined", "entropy"]
 
 

@@ -22,11 +22,7 @@ from tests.classifier.cases import (
     table,
 )
 
-SETTINGS = [
-    {},
-    {"estimator": logistic()},
-    {"estimator": "auto"},
-]
+SETTINGS = [{}, {"estimator": logistic()}, {"estimator": "auto"}]
 HELD = {"cv": 0.3, "train": {"epochs": 1}}
 
 

@@ -28,12 +28,7 @@ MODELS = {
         "embedder": "identity",
         **QUICK,
     },
-    "held out": {
-        "estimator": None,
-        "cv": 0.3,
-        "train": {"epochs": 1},
-        **QUICK,
-    },
+    "held out": {"estimator": None, "cv": 0.3, "train": {"epochs": 1}, **QUICK},
 }
 CASES = [("a base", index) for index in INDEX_NAMES]
 CASES += [(kind, "ivf-flat") for kind in MODELS if kind != "a base"]

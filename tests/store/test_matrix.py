@@ -88,10 +88,7 @@ def some(cases, default):
 CONTENTS = [(c,) for c in ("numbers", "gaps", "categories", "both")]
 
 
-@pytest.mark.parametrize(
-    ("content",),
-    some(CONTENTS, [("gaps",), ("both",)]),
-)
+@pytest.mark.parametrize(("content",), some(CONTENTS, [("gaps",), ("both",)]))
 def test_every_candidate_of_the_base_opens_again(content, small_bases, tmp_path):
     frame, y = table_of(content)
     with quietly():

@@ -15,11 +15,7 @@ import pandas as pd
 import pytest
 
 from nearwise import review
-from nearwise.classifier import (
-    AttnKNNClassifier,
-    LiveModel,
-    move_memory,
-)
+from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
 from nearwise.classifier.live import ReusedKeyError
 from nearwise.classifier.stored import moving
 from nearwise.classifier.stored.row_codec import RowCodec

@@ -86,6 +86,12 @@ def fitted(X=None, y=None, **settings):
     return fit_once(attn_knn(**{**CHEAP, **settings}), X, y)
 
 
+def reopened(model, folder):
+    """Save a classifier, and load it again."""
+    model.save(folder)
+    return AttnKNNClassifier.load(folder)
+
+
 def logistic():
     return LogisticRegression(max_iter=200)
 

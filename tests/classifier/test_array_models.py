@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 
 from nearwise.classifier.fit.as_arrays import as_arrays, round_down
 from nearwise.classifier.model.array_models import from_arrays, kind_of
-from tests.classifier.cases import quietly, same
+from tests.classifier.cases import same
 
 MODELS = {
     "logistic": LogisticRegression(max_iter=30),
@@ -45,8 +45,7 @@ def digits(n_classes):
 @pytest.mark.parametrize("name", MODELS)
 def test_probabilities_are_those_of_scikit_learn_to_the_last_bit(name, n_classes):
     X, y, queries = digits(n_classes)
-    with quietly():
-        model = MODELS[name].fit(X[::2], y[::2])
+    model = MODELS[name].fit(X[::2], y[::2])
     arrays = as_arrays(model)
     assert kind_of(arrays) is not None
     expected = model.predict_proba(queries)
@@ -166,7 +165,6 @@ FORGERIES = {
 @pytest.mark.parametrize("name", FORGERIES)
 def test_forged_arrays_are_refused_before_they_are_used(name):
     model, changes, message = FORGERIES[name]
-    with quietly():
-        kind, arrays = forged(model, **changes)
+    kind, arrays = forged(model, **changes)
     with pytest.raises(ValueError, match=message):
         from_arrays(kind, arrays)

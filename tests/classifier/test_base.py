@@ -5,11 +5,10 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import auto_candidates, cross_fit, given_candidate
 from nearwise.classifier.fit.problem import auto_folds, make_folds
 from nearwise.classifier.inputs.table import TableEncoder
-from tests.classifier.cases import QUICK, attn_knn, same
+from tests.classifier.cases import QUICK, attn_knn, reopened, same
 
 
 def boosting(encoder):
@@ -158,5 +157,4 @@ def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
     y = (X.prod(axis=1) > 0).astype(int)
     model = attn_knn(embedder="deep", cv=3, train={"epochs": 20}, **QUICK).fit(X, y)
     assert "embedder-head" in model.report_.choice["base"] and model.report_.choice["networks"] == 3
-    model.save(tmp_path / "m")
-    assert same(AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))
+    assert same(reopened(model, tmp_path / "m").predict_proba(X), model.predict_proba(X))

@@ -7,9 +7,17 @@ import pytest
 import torch
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.class_prior import ClassCorrection, capped_rows, check_class_prior
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, sums_to_one
+from tests.classifier.cases import (
+    CHEAP,
+    attn_knn,
+    blobs,
+    fitted,
+    logistic,
+    reopened,
+    same,
+    sums_to_one,
+)
 
 
 def tailed(n=240, seed=0):
@@ -128,8 +136,7 @@ CONFIGURATIONS = {
 def test_saved_changed_and_explained_it_predicts_alike(name, tmp_path):
     X, y = tailed()
     model = fitted(X, y, **CONFIGURATIONS[name])
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     for one in (model, again):
         one.add(X[:2] + 30, [9, 9])
         one.remove([int(one.memory_.ids[5])])
@@ -151,8 +158,7 @@ def test_views_are_corrected_as_they_are_calibrated(tmp_path):
     assert model._predictor.of_views.classes is not None
     proba = model.predict_proba(X, views=[near])
     assert sums_to_one(proba) and sums_to_one(model.predict_proba(X, views=[]))
-    model.save(tmp_path / "model")
-    assert same(AttnKNNClassifier.load(tmp_path / "model").predict_proba(X, views=[near]), proba)
+    assert same(reopened(model, tmp_path / "model").predict_proba(X, views=[near]), proba)
 
 
 def test_a_capped_memory_finds_few_of_a_large_class_and_weighs_each_for_many():

@@ -10,13 +10,12 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier.fit import networks
-from tests.classifier.cases import attn_knn, blobs, fit_once, quietly, same, sums_to_one, table
+from tests.classifier.cases import attn_knn, blobs, fit_once, reopened, same, sums_to_one, table
 
 
 def cross_fitted(X, y, estimator="auto", **parameters):
     model = attn_knn(estimator=estimator, random_state=0, **parameters)
-    with quietly():
-        return fit_once(model, X, y)
+    return fit_once(model, X, y)
 
 
 def scales(n=360, seed=0):
@@ -69,8 +68,7 @@ def test_training_the_head_lowers_the_error_of_new_rows_where_it_was_accepted(tm
     plain = AttnKNNClassifier(preset="instant", estimator=None, random_state=0).fit(X, y)
     after, before = (log_loss(truth, one.predict_proba(X_new)) for one in (model, plain))
     assert after < before
-    model.save(tmp_path / "m")
-    opened = AttnKNNClassifier.load(tmp_path / "m")
+    opened = reopened(model, tmp_path / "m")
     assert same(opened.predict_proba(X_new), model.predict_proba(X_new))
 
 
@@ -95,8 +93,7 @@ def test_weights_of_neighbors_and_null_sum_to_one():
 def test_a_folder_gives_the_same_and_takes_rows(tmp_path):
     X, y = table(120)
     model = cross_fitted(X, y)
-    model.save(tmp_path / "m")
-    opened = AttnKNNClassifier.load(tmp_path / "m")
+    opened = reopened(model, tmp_path / "m")
     assert same(model.predict_proba(X), opened.predict_proba(X))
     assert same(model.predict_proba(None), opened.predict_proba(None))
     for one in (model, opened):
@@ -178,8 +175,7 @@ def test_a_model_with_a_trained_key_space_opens_and_takes_rows(base, tmp_path):
     X, y = table(120)
     model = cross_fitted(X, y, base, embedder="table", cv=2, train={"epochs": 2})
     assert "trained" in model.memory_.keys
-    model.save(tmp_path / "m")
-    opened = AttnKNNClassifier.load(tmp_path / "m")
+    opened = reopened(model, tmp_path / "m")
     for one in (model, opened):
         one.add(X.iloc[:3], ["fresh"] * 3)
         one.remove([5, 6])

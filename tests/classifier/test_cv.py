@@ -21,7 +21,7 @@ from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_set
 from nearwise.classifier.fit.problem import given_folds
 from nearwise.classifier.storage.model_schema import replace_former
 from nearwise.safe_files import plain
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fit_once, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fit_once, reopened, same, sums_to_one
 
 X, Y = blobs(60)
 ROWS = np.arange(60)
@@ -230,8 +230,7 @@ SAVED = [
 @pytest.mark.parametrize("cv", SAVED, ids=str)
 def test_what_scikit_learn_can_build_is_saved(cv, tmp_path):
     model = fit_once(attn_knn(**FAST), X, Y).set_params(cv=cv)
-    model.save(tmp_path / "m")
-    loaded = AttnKNNClassifier.load(tmp_path / "m")
+    loaded = reopened(model, tmp_path / "m")
     assert type(loaded.cv) is type(cv)
     if hasattr(cv, "split"):
         assert plain(vars(loaded.cv)) == plain(vars(cv))

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from nearwise.classifier import AttnKNNClassifier, Query
+from nearwise.classifier import Query
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from tests.classifier.cases import (
@@ -21,7 +21,7 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
+    reopened,
     same,
     table,
 )
@@ -192,8 +192,7 @@ def work_together(seconds, n_readers, n_writers, folder):
                 ).proba()
         candidates = [known[place, n] for n in range(first, min(last + 1, len(versions)))]
         assert any(same(proba, one) for one in candidates)
-    model.save(folder / "model")
-    again = AttnKNNClassifier.load(folder / "model")
+    again = reopened(model, folder / "model")
     assert same(again.predict_proba(NEW), model.predict_proba(NEW))
     return len(versions), len(answers)
 
@@ -227,9 +226,8 @@ def test_two_writers_lose_nothing(model):
 
 
 def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
-    with quietly():
-        frame, y = table(120)
-        model = fitted(frame[:100], y[:100], estimator=logistic())
+    frame, y = table(120)
+    model = fitted(frame[:100], y[:100], estimator=logistic())
     rows = frame[100:]
     model.query(rows).selection(coverage=0.5)  # calibration rows are kept
     passes, searches = [], []
@@ -262,9 +260,8 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
 
 
 def test_one_query_says_what_the_methods_say():
-    with quietly():
-        frame, y = table(140)
-        model = fitted(frame[:110], y[:110], estimator=logistic(), **QUICK)
+    frame, y = table(140)
+    model = fitted(frame[:110], y[:110], estimator=logistic(), **QUICK)
     rows = frame[110:]
     query = model.query(rows, explain=4)
     assert same(query.proba(), model.predict_proba(rows))
@@ -362,9 +359,8 @@ def test_all_remembered_rows_are_explained():
 
 
 def test_nearest_rows_are_found_without_asking_base_or_networks(monkeypatch):
-    with quietly():
-        frame, y = table(120)
-        model = fitted(frame[:100], y[:100], estimator=logistic())
+    frame, y = table(120)
+    model = fitted(frame[:100], y[:100], estimator=logistic())
     nearest = model.kneighbors(frame[100:], 3)
     monkeypatch.setattr(type(model._predictor.row_models), "__call__", pytest.fail)
     again = model.kneighbors(frame[100:], 3)
@@ -385,8 +381,7 @@ def test_remembered_rows_of_every_type_come_back_as_they_were_given():
             "day": [day + pd.Timedelta(days=7 * i) for i in range(n)],
         }
     )
-    with quietly():
-        model = fitted(frame, np.arange(n) % 2)
+    model = fitted(frame, np.arange(n) % 2)
     found = {row["whole"]: row for row in model._fitted.remembered(list(range(n)))}
     assert found[3] == {
         "whole": 3,

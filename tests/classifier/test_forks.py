@@ -13,7 +13,7 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.memory import Journal, locked_folder
-from tests.classifier.cases import attn_knn, blobs, fit_once, fitted, quietly
+from tests.classifier.cases import attn_knn, blobs, fit_once, fitted
 from tests.classifier.image_cases import BRIEF, patches
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -41,8 +41,7 @@ def test_every_way_of_forking_gives_children_that_predict_as_the_parent(kind, tm
     settings, (X, y) = KINDS[kind]
     if "index" in settings:
         pytest.importorskip("faiss")
-    with quietly():
-        fit_once(attn_knn(**settings), X, y).save(tmp_path / "m")
+    fit_once(attn_knn(**settings), X, y).save(tmp_path / "m")
     np.save(tmp_path / "X.npy", X)
     source = Path(__file__).parents[2] / "src"
     # On a loaded machine, three times in some sixty runs, one of these did not: docs/limits.md.

@@ -11,7 +11,7 @@ from nearwise.classifier.fit import pipeline
 from nearwise.classifier.fit.gaussian import fit_gaussian
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.array_models import Gaussian, from_arrays
-from tests.classifier.cases import quietly, same
+from tests.classifier.cases import reopened, same
 
 
 def embeddings(n=240, seed=0, n_classes=3):
@@ -23,8 +23,7 @@ def embeddings(n=240, seed=0, n_classes=3):
 
 
 def instant(X, y, **parameters):
-    with quietly():
-        return AttnKNNClassifier(preset="instant", random_state=0, **parameters).fit(X, y)
+    return AttnKNNClassifier(preset="instant", random_state=0, **parameters).fit(X, y)
 
 
 def scores(X, y, weight=None):
@@ -182,11 +181,9 @@ def test_rows_of_a_new_class_are_predicted_before_the_base_knows_it():
 @pytest.mark.parametrize("preset", ["instant", "default"])
 def test_a_folder_keeps_every_bit(tmp_path, preset):
     X, y = embeddings()
-    with quietly():
-        model = AttnKNNClassifier(preset=preset, random_state=0).fit(X[:200], y[:200])
+    model = AttnKNNClassifier(preset=preset, random_state=0).fit(X[:200], y[:200])
     assert "gaussian" in model.report_.choice["base"]
-    model.save(tmp_path / "m")
-    loaded = AttnKNNClassifier.load(tmp_path / "m")
+    loaded = reopened(model, tmp_path / "m")
     assert same(model.predict_proba(X), loaded.predict_proba(X))
     assert same(model.predict_proba(None), loaded.predict_proba(None))
 

@@ -9,7 +9,7 @@ from sklearn.model_selection import KFold, StratifiedGroupKFold
 from nearwise import AttnKNNClassifier, LiveModel, review
 from nearwise.classifier import report_columns
 from nearwise.classifier.fit.problem import given_folds, held_out_fold
-from tests.classifier.cases import CHEAP, QUICK, attn_knn, logistic, quietly, same
+from tests.classifier.cases import CHEAP, QUICK, attn_knn, logistic, reopened, same
 
 N_GROUPS, ROWS = 24, 6
 
@@ -27,8 +27,7 @@ def subjects(seed=0, n_groups=N_GROUPS, first=0):
 def grouped(**settings):
     X, y, groups = subjects()
     cheap = {"random_state": 0} if "preset" in settings else CHEAP
-    with quietly():
-        return attn_knn(**{**cheap, **settings}).fit(X, y, groups=groups)
+    return attn_knn(**{**cheap, **settings}).fit(X, y, groups=groups)
 
 
 CONFIGURATIONS = {
@@ -114,8 +113,7 @@ def test_a_folder_a_journal_and_a_refresh_keep_groups(tmp_path, estimator):
     names = pd.Series(groups.astype(str), name="patient")
     model = AttnKNNClassifier(preset="instant", estimator=estimator, random_state=0)
     model.fit(X, y, groups=names)
-    model.save(tmp_path / "m")
-    again = AttnKNNClassifier.load(tmp_path / "m")
+    again = reopened(model, tmp_path / "m")
     assert same(again.predict_proba(None), model.predict_proba(None))
     with pytest.raises(ValueError, match=r"fitted with groups \('patient'\)"):
         again.add(X_new, y_new)
@@ -299,10 +297,7 @@ def test_an_added_copy_joins_the_group_of_the_row_it_equals(tmp_path):
     model.add(X[:1], y[:1])
     _, ids = model.kneighbors(None, 5)
     assert not set(ids[0].tolist()) & {0, 200, 400}
-    model.save(tmp_path / "m")
-    assert same(
-        AttnKNNClassifier.load(tmp_path / "m").predict_proba(None), model.predict_proba(None)
-    )
+    assert same(reopened(model, tmp_path / "m").predict_proba(None), model.predict_proba(None))
 
 
 # --- columns that name groups, and times ----------------------------------------------------------
@@ -329,8 +324,7 @@ def test_the_latest_rows_are_held_out_and_again_after_a_refresh(tmp_path):
     assert model.report_.choice["held_out"] == 30
     judged = model.fitted_.predictor.judged
     assert judged[-30:].all() and not judged[:-30].any()
-    model.save(tmp_path / "m")
-    again = AttnKNNClassifier.load(tmp_path / "m")
+    again = reopened(model, tmp_path / "m")
     assert again.cv == "latest"
     again.add(X[:50] + 5, y[:50])
     again.refresh()

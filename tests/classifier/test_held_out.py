@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
-from tests.classifier.cases import attn_knn, blobs, logistic
+from tests.classifier.cases import attn_knn, blobs, logistic, reopened
 
 QUICK = {"cv": 0.25, "head": {"epochs": 3}, "train": {"epochs": 3}, "random_state": 0}
 BRIEF = {**QUICK, "head": {"epochs": 1}, "train": {"epochs": 1}}
@@ -113,8 +112,7 @@ def test_given_views_are_not_remembered_so_that_a_refresh_is_refused(fitted):
 
 def test_a_saved_classifier_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
     X, _, view = data
-    fitted.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(fitted, tmp_path / "model")
     for views in (None, [view]):
         for before, after in zip(
             fitted.query(X, views).parts, again.query(X, views).parts, strict=True

@@ -8,7 +8,7 @@ from PIL import Image
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.data import Dataset, load_image_folder
-from tests.classifier.cases import attn_knn
+from tests.classifier.cases import attn_knn, reopened
 from tests.classifier.image_cases import BRIEF, named_folder, patches
 
 
@@ -24,8 +24,7 @@ def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path
     model.add(more)
     model.remove(model.memory_.ids[:3])
     model.add(*patches(2, seed=2))  # an array, whose rows have no name
-    model.save(tmp_path / "model")
-    loaded = AttnKNNClassifier.load(tmp_path / "model")
+    loaded = reopened(model, tmp_path / "model")
     assert len(loaded.fitted_.row_names) == len(loaded.memory_) == 100 + 6 - 3 + 2
     assert loaded.fitted_.row_names[-2:].tolist() == ["", ""]
     assert sum(name.startswith("more/") for name in loaded.fitted_.row_names) == 6

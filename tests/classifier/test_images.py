@@ -19,7 +19,7 @@ from nearwise.classifier.inputs.images import (
 )
 from nearwise.classifier.inputs.rows import KnownColumns, Rows
 from nearwise.training import Augmentation
-from tests.classifier.cases import CHEAP, attn_knn
+from tests.classifier.cases import CHEAP, attn_knn, reopened
 from tests.classifier.image_cases import BRIEF, QUICK, patches
 
 
@@ -77,8 +77,7 @@ def test_small_photographs_train_the_fast_network_by_default(tmp_path):
     assert set(model.memory_.keys) == {"features", "block2", "block1", "trained"}
     new, truth = patches(seed=1, side=20, channels=3)
     assert model.score(new, truth) > 0.9
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     np.testing.assert_array_equal(again.predict_proba(new), model.predict_proba(new))
 
 
@@ -119,14 +118,12 @@ def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
 
 def test_settings_given_as_models_are_saved(data, tmp_path):
     settings = {**BRIEF, "train": {"epochs": 1, "augment": Augmentation(crop_padding=1)}}
-    attn_knn(**settings).fit(*data).save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(attn_knn(**settings).fit(*data), tmp_path / "model")
     assert again.settings.train["augment"]["crop_padding"] == 1
 
 
 def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
-    fitted.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(fitted, tmp_path / "model")
     for views in (None, []):
         np.testing.assert_array_equal(
             again.predict_proba(data[0][:20], views), fitted.predict_proba(data[0][:20], views)
@@ -147,8 +144,7 @@ def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path
     model = attn_knn(**BRIEF, estimator=None).fit(*data)
     base = model.query(data[0][:4]).parts.base_proba
     np.testing.assert_allclose(base, base[:1].repeat(4, axis=0))
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     np.testing.assert_array_equal(again.predict_proba(data[0]), model.predict_proba(data[0]))
 
 
@@ -344,8 +340,7 @@ def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_
         assert sets[np.arange(len(labels)), np.searchsorted(fitted.classes_, labels)].mean() > 0.6
         odd, usual = (fitted.novelty_p_value(x, "distance", views=views) for x in (noise, images))
         assert odd.mean() < usual.mean()
-    fitted.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(fitted, tmp_path / "model")
     np.testing.assert_array_equal(again.predict_set(images, 0.8), fitted.predict_set(images, 0.8))
     np.testing.assert_array_equal(again.novelty_score(noise), fitted.novelty_score(noise))
 

@@ -12,7 +12,16 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from nearwise.classifier import AttnKNNClassifier, report_columns
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one, table
+from tests.classifier.cases import (
+    CHEAP,
+    attn_knn,
+    blobs,
+    fitted,
+    reopened,
+    same,
+    sums_to_one,
+    table,
+)
 
 SETTINGS = {
     "preset": ("quick", "preset='quick' is not known. Use one of 'default', 'instant'"),
@@ -118,7 +127,7 @@ QUERIES = {
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "explain", "kneighbors"])
 def test_bad_queries_are_named(model, case, method):
     queries, message = QUERIES[case]
-    with quietly(), pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message):
         getattr(model, method)(queries)
 
 
@@ -282,8 +291,7 @@ def test_a_column_of_an_array_without_any_value_is_left_out(tmp_path):
     with pytest.warns(UserWarning, match="'x1' is left out: no value in any row"):
         model = attn_knn(**CHEAP).fit(wide, y)
     assert (model.predict_proba(wide) == attn_knn(**CHEAP).fit(X, y).predict_proba(X)).all()
-    model.save(tmp_path / "m")
-    opened = AttnKNNClassifier.load(tmp_path / "m")
+    opened = reopened(model, tmp_path / "m")
     assert (opened.predict_proba(wide) == model.predict_proba(wide)).all()
     assert list(opened.explain(wide[:1])[0].neighbors[0].row) == [f"x{i}" for i in range(5)]
     with pytest.warns(UserWarning, match=r"x1 \(90\)"):
@@ -293,16 +301,15 @@ def test_a_column_of_an_array_without_any_value_is_left_out(tmp_path):
 def test_values_that_came_later_are_used_after_a_refresh():
     X, y = blobs()
     frame = pd.DataFrame(X, columns=list("abcd"))
-    with quietly():
-        model = attn_knn(**CHEAP).fit(frame.assign(late=np.nan), y)
-        model.add(frame.assign(late=1.5), y)
-        assert model.refresh().report_.columns["late"] == "number"
+    model = attn_knn(**CHEAP).fit(frame.assign(late=np.nan), y)
+    model.add(frame.assign(late=1.5), y)
+    assert model.refresh().report_.columns["late"] == "number"
 
 
 def test_the_report_of_columns_is_given_where_none_can_be_used():
     frame = pd.DataFrame({"id": range(30), "text": [f"t{i}" for i in range(30)], "no": None})
     assert [column.use for column in report_columns(frame)] == ["left out"] * 3
-    with quietly(), pytest.raises(ValueError, match=r"Every column is left out, 'id' first"):
+    with pytest.raises(ValueError, match=r"Every column is left out, 'id' first"):
         attn_knn(**CHEAP).fit(frame, [0, 1] * 15)
-    with quietly(), pytest.raises(ValueError, match="Text is not read as language: give embed"):
+    with pytest.raises(ValueError, match="Text is not read as language: give embed"):
         attn_knn(**CHEAP).fit(frame[["text"]], [0, 1] * 15)

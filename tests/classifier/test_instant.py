@@ -12,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
 from nearwise.memory import StoreError
-from tests.classifier.cases import blobs, fit_once, quietly, same, sums_to_one, table
+from tests.classifier.cases import blobs, fit_once, reopened, same, sums_to_one, table
 from tests.store.folders import edited
 
 BASES = ["auto", None]
@@ -20,8 +20,7 @@ BASES = ["auto", None]
 
 def instant(X, y, estimator=None, **parameters):
     model = AttnKNNClassifier(preset="instant", estimator=estimator, random_state=0, **parameters)
-    with quietly():
-        return fit_once(model, X, y)
+    return fit_once(model, X, y)
 
 
 def island(n=8, at=40.0, seed=3):
@@ -64,8 +63,7 @@ def test_rows_that_were_added_and_removed_leave_nothing_behind(tmp_path):
     model, before = instant(X, y), instant(X, y).predict_proba(X)
     ids = model.add(island(), [7] * 8)
     model.remove(ids[:4])
-    model.save(tmp_path / "m")
-    model = AttnKNNClassifier.load(tmp_path / "m")
+    model = reopened(model, tmp_path / "m")
     model.remove(ids[4:], forget_classes=True)
     proba = model.predict_proba(X)
     assert model.classes_.tolist() == [0, 1, 2, 7]
@@ -213,13 +211,11 @@ def test_a_saved_model_predicts_the_same_after_changes(base, tmp_path):
     ids = model.add(X[120:], y[120:])
     if base == "auto":
         model.remove(ids[:3])
-    model.save(tmp_path / "m")
-    read = AttnKNNClassifier.load(tmp_path / "m")
+    read = reopened(model, tmp_path / "m")
     assert same(read.predict_proba(X), model.predict_proba(X))
     assert same(read.predict_proba(None), model.predict_proba(None))
-    with quietly():
-        for one in (read, model):
-            one.add(X[:2], y[:2])
+    for one in (read, model):
+        one.add(X[:2], y[:2])
     assert same(read.predict_proba(X), model.predict_proba(X))
 
 

@@ -12,16 +12,7 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import networks as fitting
-from tests.classifier.cases import (
-    CHEAP,
-    attn_knn,
-    blobs,
-    fitted,
-    logistic,
-    quietly,
-    same,
-    sums_to_one,
-)
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, sums_to_one
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = {
@@ -80,8 +71,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
     held_out = {"embedder": "table", "cv": 0.3}
-    with quietly():
-        model = attn_knn(**EMBEDDED | held_out).fit(X, y)
+    model = attn_knn(**EMBEDDED | held_out).fit(X, y)
     assert sums_to_one(model.predict_proba(X))
 
 

@@ -1,13 +1,11 @@
 """Wrong labels: the transition, what is learned through it, and what a row's own label moves."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier, audited_transition
+from nearwise.classifier import audited_transition
 from nearwise.classifier.fit import image_networks
 from nearwise.classifier.fit.networks import fit_apart
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
@@ -36,6 +34,7 @@ from tests.classifier.cases import (
     blobs,
     drawn_labels,
     logistic,
+    reopened,
     same,
     sums_to_one,
     wrong_labels,
@@ -242,8 +241,7 @@ def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy):
 
 
 def test_saving_and_loading_keeps_every_bit(tmp_path, noisy, fitted_noisy):
-    fitted_noisy.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(fitted_noisy, tmp_path / "model")
     assert same(again.predict_proba(noisy[0]), fitted_noisy.predict_proba(noisy[0]))
     assert same(again.predict_proba(None), fitted_noisy.predict_proba(None))
     assert review(again).noise.to_json() == review(fitted_noisy).noise.to_json()
@@ -356,9 +354,7 @@ def test_a_class_too_rare_for_every_fold_stops_nothing(rare, flipped, noise):
 def test_weights_count(noisy):
     X, y, given = noisy
     weight = np.where(given == y, 1.0, 1e-6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = attn_knn(label_noise="auto", **CHEAP).fit(X, given, weight)
+    model = attn_knn(label_noise="auto", **CHEAP).fit(X, given, weight)
     assert review(model).noise.rate < 0.15
 
 

@@ -12,7 +12,6 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
     same,
     sums_to_one,
 )
@@ -47,8 +46,7 @@ def relabeled_one_by_one(model, ids):
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_changing_a_rows_label_leaves_its_own_prediction_unmoved(name):
-    with quietly():
-        model = fitted(**CONFIGURATIONS[name])
+    model = fitted(**CONFIGURATIONS[name])
     before = model.predict_proba(None)
     for i, proba in relabeled_one_by_one(model, [0, 7, 44, 89]):
         assert unmoved(proba, before[i])

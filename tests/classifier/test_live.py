@@ -18,7 +18,7 @@ from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.classifier.storage.persistence import changes_of
 from nearwise.memory import JOURNAL, Change, Journal, StoreError
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import attn_knn, blobs, same
+from tests.classifier.cases import attn_knn, blobs, reopened, same
 from tests.store.folders import saved_pair, small_table
 
 FEW = np.arange(4)
@@ -367,8 +367,14 @@ def test_a_damaged_journal_does_not_outlive_its_model(folder):
     (folder / JOURNAL).write_bytes(b"damaged" * 999)
     with pytest.raises(StoreError, match="damaged"):
         AttnKNNClassifier.load(folder)
-    attn_knn(estimator=None, random_state=0).fit(*blobs(60, seed=9)).save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 60
+    assert (
+        len(
+            reopened(
+                attn_knn(estimator=None, random_state=0).fit(*blobs(60, seed=9)), folder
+            ).memory_
+        )
+        == 60
+    )
 
 
 @pytest.mark.parametrize("key", [np.str_("a"), "b"])
@@ -559,8 +565,7 @@ def test_a_new_model_in_the_folder_is_not_given_old_changes(folder):
     live = LiveModel(folder)
     live.remove([0, 1])
     X, y = blobs(60, seed=9)
-    attn_knn(estimator=None, random_state=0).fit(X, y).save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 60
+    assert len(reopened(attn_knn(estimator=None, random_state=0).fit(X, y), folder).memory_) == 60
     assert live.catch_up() == 0 and len(live.model.memory_) == 60 and live.history() == []
     assert live.remove([59]).version == 1
     assert len(AttnKNNClassifier.load(folder).memory_) == 59
@@ -575,8 +580,7 @@ def test_saving_does_not_undo_what_others_have_changed(folder):
     mine.save(folder, overwrite=True)
     assert len(AttnKNNClassifier.load(folder).memory_) == 90
     mine.remove([5])
-    mine.save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 89
+    assert len(reopened(mine, folder).memory_) == 89
 
 
 def test_a_crash_between_the_folder_and_its_journal_doubles_nothing(folder, monkeypatch):

@@ -22,7 +22,7 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
+    reopened,
     same,
     table,
 )
@@ -54,10 +54,8 @@ def assert_same_model(first, second, X):
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_round_trip_predicts_the_same_and_goes_on_the_same(name, tmp_path):
     X, y = blobs()
-    with quietly():
-        model = attn_knn(**CONFIGURATIONS[name]).fit(X, y)
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    model = attn_knn(**CONFIGURATIONS[name]).fit(X, y)
+    again = reopened(model, tmp_path / "model")
     assert_same_model(model, again, X)
     for one in (model, again):
         one.add(X[:2] + 30, [9, 9])
@@ -70,13 +68,11 @@ def test_round_trip_predicts_the_same_and_goes_on_the_same(name, tmp_path):
 def test_round_trip_of_a_table(tmp_path):
     frame, y = table()
     model = attn_knn(**{**CHEAP, "estimator": logistic()}).fit(frame, pd.Series(y, name="buys"))
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     assert_same_model(model, again, frame)
     assert again.fitted_.target_name == "buys" and again.report_ == model.report_
     assert again.feature_names_in_.tolist() == frame.columns.tolist()
-    again.save(tmp_path / "twice")
-    assert_same_model(model, AttnKNNClassifier.load(tmp_path / "twice"), frame)
+    assert_same_model(model, reopened(again, tmp_path / "twice"), frame)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +83,19 @@ def test_round_trip_of_a_table(tmp_path):
 def test_classes_keep_their_kind(labels, tmp_path):
     X, y = blobs()
     model = fitted(X, np.asarray(labels)[y])
-    model.save(tmp_path / "model")
-    assert_same_model(model, AttnKNNClassifier.load(tmp_path / "model"), X)
+    assert_same_model(model, reopened(model, tmp_path / "model"), X)
 
 
 def test_truth_values_keep_their_kind(tmp_path):
     X, y = blobs(n_classes=2)
     model = fitted(X, y == 0)
-    model.save(tmp_path / "model")
-    assert_same_model(model, AttnKNNClassifier.load(tmp_path / "model"), X)
+    assert_same_model(model, reopened(model, tmp_path / "model"), X)
 
 
 def test_parameters_come_back_and_fit_the_same(tmp_path):
     X, y = blobs()
     model = fitted(X, y, estimator=logistic(), n_neighbors=np.int64(7), max_per_class=np.int64(50))
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     assert again.n_neighbors == 7 and again.settings.max_per_class == 50
     assert again.estimator.max_iter == 200
     assert same(again.fit(X, y).predict_proba(X), model.predict_proba(X))
@@ -213,8 +206,7 @@ def test_a_disk_that_fails_keeps_the_old_model(tmp_path, monkeypatch, error, aft
     assert caught.value.errno == error
     monkeypatch.undo()
     assert same(AttnKNNClassifier.load(tmp_path / "model").predict_proba(X), before)
-    model.save(tmp_path / "model")
-    assert len(AttnKNNClassifier.load(tmp_path / "model").memory_) == 180
+    assert len(reopened(model, tmp_path / "model").memory_) == 180
 
 
 def test_saving_twice_leaves_one_generation(tmp_path):
@@ -259,8 +251,7 @@ def test_durations_are_read_from_text_by_a_loaded_model(tmp_path):
     hours = rng.integers(0, 200, size=80)
     frame = pd.DataFrame({"took": pd.to_timedelta(hours, unit="h"), "x": rng.normal(size=80)})
     model = attn_knn(**CHEAP).fit(frame, np.where(hours > 100, "long", "short"))
-    model.save(tmp_path / "m")
-    loaded = AttnKNNClassifier.load(tmp_path / "m")
+    loaded = reopened(model, tmp_path / "m")
     expected = model.predict_proba(frame)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     assert same(loaded.predict_proba(pd.read_csv(tmp_path / "rows.csv")), expected)

@@ -12,7 +12,6 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
     same,
     sums_to_one,
     table,
@@ -43,8 +42,7 @@ def test_rows_sum_to_one_everywhere(settings):
         pytest.importorskip("faiss")
     X, y = blobs(60)
     X[40:] = X[:20]  # duplicates and ties
-    with quietly():
-        model = attn_knn(**{**CHEAP, **settings}).fit(X, y)
+    model = attn_knn(**{**CHEAP, **settings}).fit(X, y)
     far = np.full((1, 4), 1e6)
     for queries in (X, None, far, np.zeros((1, 4))):
         parts = model.query(queries).parts
@@ -65,9 +63,8 @@ def test_weights_of_zero_leave_no_gaps(zeroed):
             zeroed
         ]
     ] = 0
-    with quietly():
-        model = attn_knn(**CHEAP, n_neighbors=5)
-        model.fit(X, y, sample_weight=weight)
+    model = attn_knn(**CHEAP, n_neighbors=5)
+    model.fit(X, y, sample_weight=weight)
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
     for explanation in model.explain(X[:5], n_neighbors=None):
         for neighbor in explanation.neighbors:
@@ -177,8 +174,7 @@ def test_categories_beyond_what_boosting_takes():
 
 def test_the_fewest_rows_that_can_be_learned_from():
     X, y = np.array([[0.0], [0.1], [5.0], [5.1]]), [0, 0, 1, 1]
-    with quietly():
-        model = attn_knn(**QUICK, estimator=logistic(), cv=2).fit(X, y)
+    model = attn_knn(**QUICK, estimator=logistic(), cv=2).fit(X, y)
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
     assert model.predict([[0.05], [5.05]]).tolist() == [0, 1]
 

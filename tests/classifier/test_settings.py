@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV
 
 from nearwise.classifier import AttnKNNClassifier, Settings
 from nearwise.training import HeadConfig, TrainConfig
-from tests.classifier.cases import CHEAP, attn_knn, blobs, same
+from tests.classifier.cases import CHEAP, attn_knn, blobs, reopened, same
 
 RARE = Settings(head={"epochs": 3}, calibration=None)
 CHEAPEST = {"estimator": None, "cv": 2, "random_state": 0}
@@ -103,8 +103,7 @@ def test_settings_come_back_from_a_folder_without_those_of_this_machine(tmp_path
     X, y = blobs()
     settings = RARE.changed(index="exact", checkpoint_dir=tmp_path / "checkpoints")
     model = AttnKNNClassifier(**CHEAPEST, settings=settings).fit(X, y)
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     assert again.settings == RARE.changed(index="exact")
     meta = json.loads(next((tmp_path / "model").glob("meta-*.json")).read_text())
     stored = {"calibration": None, "index": "exact", "head": {"epochs": 3}}

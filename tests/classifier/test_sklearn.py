@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, fit_once, quietly, same, table
+from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, fit_once, reopened, same, table
 
 CHECKED = attn_knn(**{**CHEAP, "head": {"epochs": 1}})
 EXPECTED_FAILURES = {
@@ -41,8 +41,7 @@ def expected_failures(estimator):
 
 @parametrize_with_checks([CHECKED], expected_failed_checks=expected_failures)
 def test_scikit_learns_own_checks(estimator, check):
-    with quietly():
-        check(estimator)
+    check(estimator)
 
 
 @pytest.mark.slow
@@ -52,18 +51,16 @@ def test_scikit_learns_own_checks(estimator, check):
     ids=["default", "instant"],
 )
 def test_scikit_learns_own_checks_at_length(estimator):
-    with quietly():
-        results = check_estimator(
-            estimator, expected_failed_checks=EXPECTED_AT_LENGTH, on_fail=None, on_skip=None
-        )
+    results = check_estimator(
+        estimator, expected_failed_checks=EXPECTED_AT_LENGTH, on_fail=None, on_skip=None
+    )
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
     assert not failed
 
 
 def test_predictions_do_not_depend_on_the_order_of_rows():
     X, y = blobs()
-    with quietly():
-        model = fit_once(attn_knn(**QUICK, cv=2), X, y)
+    model = fit_once(attn_knn(**QUICK, cv=2), X, y)
     order = np.random.default_rng(0).permutation(len(X))
     shuffled = model.predict_proba(X[order])
     np.testing.assert_allclose(shuffled, model.predict_proba(X)[order], rtol=1e-5, atol=1e-6)
@@ -89,8 +86,7 @@ def test_a_model_found_by_grid_search_over_numpy_sizes_can_be_saved(tmp_path):
     X, y = blobs()
     model = GridSearchCV(attn_knn(**CHEAP), {"n_neighbors": np.array([3, 5])}, cv=2)
     best = model.fit(X, y).best_estimator_
-    best.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(best, tmp_path / "model")
     assert again.get_params()["n_neighbors"] == best.n_neighbors
     assert same(again.predict_proba(X), best.predict_proba(X))
 
@@ -116,9 +112,8 @@ def test_calibrated_classifier_wraps_it():
 )
 def test_a_clone_repeats_the_fit_bit_for_bit(settings):
     X, y = blobs()
-    with quietly():
-        first = fit_once(attn_knn(**settings), X, y)
-        second = clone(first).fit(X, y)
+    first = fit_once(attn_knn(**settings), X, y)
+    second = clone(first).fit(X, y)
     assert same(first.predict_proba(X), second.predict_proba(X))
     assert same(first.predict_proba(None), second.predict_proba(None))
 
@@ -192,9 +187,8 @@ def test_names_of_columns_and_target_are_remembered():
 
 def test_history_names_stage_member_and_losses():
     X, y = blobs()
-    with quietly():
-        settings = {**CHEAP, "estimator": "auto", "embedder": "deep"}
-        model = attn_knn(**settings, train={"epochs": 2}).fit(X, y)
+    settings = {**CHEAP, "estimator": "auto", "embedder": "deep"}
+    model = attn_knn(**settings, train={"epochs": 2}).fit(X, y)
     stages = {record["stage"] for record in model.report_.history}
     assert stages == {"embedder deep", "head"}
     for record in model.report_.history:

@@ -16,7 +16,6 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
     same,
     sums_to_one,
     table,
@@ -33,8 +32,7 @@ def island(n=8, at=40.0, seed=3):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_new_class_is_known_at_once(settings):
-    with quietly():
-        model = fitted(**settings)
+    model = fitted(**settings)
     model.add(island(), [7] * 8)
     assert model.classes_.tolist() == [0, 1, 2, 7]
     proba = model.predict_proba(island(3, seed=4))
@@ -46,8 +44,7 @@ def test_a_new_class_is_known_at_once(settings):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_add_then_remove_restores_every_prediction_exactly(settings):
     X, _ = blobs(20, seed=5)
-    with quietly():
-        model = fitted(**settings)
+    model = fitted(**settings)
     before = model.predict_proba(X), model.predict_proba(None), model.kneighbors(X)
     ids = model.add(X, np.zeros(20, dtype=int))
     assert not same(model.predict_proba(X), before[0])
@@ -72,9 +69,8 @@ def test_relabel_back_restores_every_prediction_exactly():
     scope="module", params=[*SETTINGS, HELD, {"label_noise": 0.2}, {"max_per_class": 9}]
 )
 def with_added_rows(request):
-    with quietly():
-        model = fitted(**request.param)
-        model.add(island(), [0, 1] * 4)
+    model = fitted(**request.param)
+    model.add(island(), [0, 1] * 4)
     return model
 
 

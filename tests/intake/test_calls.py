@@ -20,7 +20,7 @@ from sklearn.utils import get_tags
 from nearwise.classifier import AttnKNNClassifier, ColumnWarning
 from nearwise.memory import ExactIndex, make_index
 from nearwise.memory.ties import tie_order
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one
 from tests.reference.search import slow_topk
 
 
@@ -162,7 +162,7 @@ QUERIES = {
 @pytest.mark.parametrize("method", ["predict", "kneighbors", "explain"])
 def test_bad_queries_say_what_was_seen_and_what_to_do(of_table, case, method):
     queries, message = QUERIES[case]
-    with quietly(), pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message):
         getattr(of_table, method)(queries)
 
 
@@ -196,7 +196,7 @@ ADDED = {
 def test_bad_rows_are_not_added(of_table, case):
     X, y, message = ADDED[case]
     before = len(of_table.memory_)
-    with quietly(), pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message):
         of_table.add(X, y)
     assert len(of_table.memory_) == before
 

@@ -11,7 +11,7 @@ from PIL import Image
 from nearwise.classifier import LiveModel
 from nearwise.serve import Service
 from nearwise.serve.service import Ask, Limits, answers
-from tests.classifier.cases import attn_knn, quietly
+from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import BRIEF, patches
 from tests.serve.conftest import json_rows, problem
 from tests.store.folders import plain_model
@@ -67,8 +67,7 @@ def test_embeddings_are_rows_of_numbers(asked, saved):
 
 def test_images_are_files_in_base64(asked, tmp_path):
     images, labels = patches(100)
-    with quietly():
-        model = attn_knn(**BRIEF).fit(images, labels)
+    model = attn_knn(**BRIEF).fit(images, labels)
     folder = tmp_path / "images.model"
     model.save(folder)
     pixels = model._fitted.rows[0]

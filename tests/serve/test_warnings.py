@@ -96,10 +96,8 @@ def test_the_log_is_not_filled_with_what_clients_send(client, recwarn):
 
 def test_values_of_a_column_that_had_none_are_told_to_be_ignored(asked, tmp_path):
     table = pd.DataFrame({"size": np.arange(40.0) % 7, "empty": [None] * 40})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
-        model.fit(table, ["a", "b"] * 20).save(tmp_path / "m")
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
+    model.fit(table, ["a", "b"] * 20).save(tmp_path / "m")
     with asked(tmp_path / "m") as client:
         answer = client.post("/predict", json={"rows": [{"size": 3, "empty": 5}]})
     (said,) = answer.json()["warnings"]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -61,9 +60,7 @@ def made(tmp_path_factory):
     def make(name):
         if name not in found:
             model, rows = CASES[name]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                fitted = fit_once(model, *rows(150))
+            fitted = fit_once(model, *rows(150))
             folder = tmp_path_factory.mktemp("stored") / "m"
             move_memory(fitted, folder)
             found[name] = fitted, folder
@@ -272,8 +269,7 @@ def test_columns_may_come_with_other_types(made, tmp_path):
     X = pd.DataFrame({"a": np.arange(60) % 50, "b": ["x", "y"] * 30})
     model = AttnKNNClassifier(random_state=0, preset="instant").fit(X, np.arange(60) % 2)
     move_memory(model, tmp_path / "m")
-    with LiveModel(tmp_path / "m") as live, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with LiveModel(tmp_path / "m") as live:
         change = live.add(pd.DataFrame({"a": [1.5, None], "b": [None, "y"]}), [0, 1])
         rows = live.now.fitted.look_up([0, *change.ids])
         assert rows[0].row == {"a": 0, "b": "x"}
@@ -505,8 +501,7 @@ def test_what_is_kept_beside_the_rows_does_not_grow_with_changes(tmp_path):
     X = pd.DataFrame({f"c{i}": rng.normal(size=60) for i in range(12)}).assign(t=list("xy") * 30)
     model = AttnKNNClassifier(**INSTANT).fit(X, list("ab") * 30)
     move_memory(model, tmp_path / "m")
-    with LiveModel(tmp_path / "m") as live, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with LiveModel(tmp_path / "m") as live:
         for i in range(20):
             row = X.iloc[[i]].mask(rng.random((1, 13)) < 0.4)
             live.add(row, ["a"])

@@ -22,7 +22,7 @@ from sklearn.naive_bayes import GaussianNB
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder
-from tests.classifier.cases import CHEAP, attn_knn, blobs, quietly, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put
 
 HUGE = 10**9
@@ -102,8 +102,7 @@ JSON = {
 
 
 def loaded(folder):
-    with quietly():
-        return AttnKNNClassifier.load(folder)
+    return AttnKNNClassifier.load(folder)
 
 
 def refused(folder, message):
@@ -134,9 +133,8 @@ HELD_OUT = {
 def held_out_folder(tmp_path_factory):
     """A saved classifier that held rows out once, and has two views of each."""
     folder, (X, y) = tmp_path_factory.mktemp("held") / "m", blobs()
-    with quietly():
-        model = attn_knn(**CHEAP | {"cv": 0.3}, embedder="identity")
-        model.fit(X, y, views=[X + 0.1]).save(folder)
+    model = attn_knn(**CHEAP | {"cv": 0.3}, embedder="identity")
+    model.fit(X, y, views=[X + 0.1]).save(folder)
     return folder
 
 

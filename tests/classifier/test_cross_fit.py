@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier.fit import networks
-from tests.classifier.cases import attn_knn, blobs, fit_once, reopened, same, sums_to_one, table
+from tests.classifier.cases import attn_knn, blobs, fit_once, reopened, same, sums_to_one
 
 
 def cross_fitted(X, y, estimator="auto", **parameters):
@@ -83,25 +83,6 @@ def test_a_classifier_joins_that_sees_what_neighbors_and_forest_do_not():
     assert whole < neighbors
 
 
-def test_weights_of_neighbors_and_null_sum_to_one():
-    X, y = table(120)
-    for shown in cross_fitted(X, y).explain(X.iloc[:5], n_neighbors=None):
-        total = sum(one.weight for one in shown.neighbors) + shown.null_mass
-        assert total == pytest.approx(1.0, abs=1e-4)
-
-
-def test_a_folder_gives_the_same_and_takes_rows(tmp_path):
-    X, y = table(120)
-    model = cross_fitted(X, y)
-    opened = reopened(model, tmp_path / "m")
-    assert same(model.predict_proba(X), opened.predict_proba(X))
-    assert same(model.predict_proba(None), opened.predict_proba(None))
-    for one in (model, opened):
-        one.add(X.iloc[:3], ["fresh"] * 3)
-    assert same(model.predict_proba(X), opened.predict_proba(X))
-    assert opened.predict_proba(X.iloc[:1])[0, -1] > model.predict_proba(X.iloc[10:11])[0, -1]
-
-
 def test_what_is_removed_is_found_no_more_and_refresh_fits_again():
     X, y = blobs(120)
     model = cross_fitted(X, y, None)
@@ -110,12 +91,6 @@ def test_what_is_removed_is_found_no_more_and_refresh_fits_again():
     model.refresh()
     fresh = cross_fitted(X[20:], y[20:], None)
     assert same(model.predict_proba(X), fresh.predict_proba(X))
-
-
-def test_the_same_seed_gives_the_same_model():
-    X, y = table(120)
-    again = AttnKNNClassifier(random_state=0).fit(X, y)
-    assert same(cross_fitted(X, y).predict_proba(X), again.predict_proba(X))
 
 
 @pytest.mark.parametrize(("rows", "base"), [(4, "auto"), (9, None), (20, None)])
@@ -168,24 +143,6 @@ def test_a_trained_key_space_is_left_out_where_labels_follow_nothing(monkeypatch
     model = cross_fitted(X, y, None)
     assert model.report_.choice["embedder"] == "identity"
     assert set(model.memory_.keys) == {"features"}
-
-
-@pytest.mark.parametrize("base", ["auto", None])
-def test_a_model_with_a_trained_key_space_opens_and_takes_rows(base, tmp_path):
-    X, y = table(120)
-    model = cross_fitted(X, y, base, embedder="table", cv=2, train={"epochs": 2})
-    assert "trained" in model.memory_.keys
-    opened = reopened(model, tmp_path / "m")
-    for one in (model, opened):
-        one.add(X.iloc[:3], ["fresh"] * 3)
-        one.remove([5, 6])
-        one.relabel([7], ["fresh"])
-    assert same(model.predict_proba(X), opened.predict_proba(X))
-    assert same(model.predict_proba(None), opened.predict_proba(None))
-    for shown in model.explain(X.iloc[:2], n_neighbors=None):
-        total = sum(one.weight for one in shown.neighbors) + shown.null_mass
-        assert total == pytest.approx(1.0, abs=1e-4)
-    assert model.predict_set(X).shape == (120, 3)
 
 
 def test_a_classifier_of_ones_own_takes_part_and_no_forest():

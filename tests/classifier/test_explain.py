@@ -22,6 +22,8 @@ SETTINGS = [
     {"estimator": "auto"},
     {"n_neighbors": 1},
     {"estimator": "auto", **HELD},
+    {"embedder": "table", "train": {"epochs": 1}},
+    {"preset": "instant", "cv": "auto", "head": {}},
 ]
 
 

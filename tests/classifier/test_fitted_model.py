@@ -351,13 +351,6 @@ def test_a_first_batch_with_declared_classes_is_published_whole(monkeypatch):
     assert model.classes_.tolist() == [0, 1, 2, 3] and len(model.memory_) == len(X)
 
 
-def test_all_remembered_rows_are_explained():
-    model = fitted(X, Y, cv=2)
-    model.add(X[:9] + 0.01, Y[:9])
-    model.remove(model.memory_.ids[:50])
-    assert len(model.explain(None, 3)) == len(model.memory_)
-
-
 def test_nearest_rows_are_found_without_asking_base_or_networks(monkeypatch):
     frame, y = table(120)
     model = fitted(frame[:100], y[:100], estimator=logistic())

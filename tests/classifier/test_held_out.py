@@ -8,7 +8,7 @@ import torch
 
 from nearwise import review
 from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
-from tests.classifier.cases import attn_knn, blobs, logistic, reopened
+from tests.classifier.cases import attn_knn, blobs, logistic
 
 QUICK = {"cv": 0.25, "head": {"epochs": 3}, "train": {"epochs": 3}, "random_state": 0}
 BRIEF = {**QUICK, "head": {"epochs": 1}, "train": {"epochs": 1}}
@@ -110,16 +110,6 @@ def test_given_views_are_not_remembered_so_that_a_refresh_is_refused(fitted):
         copy.deepcopy(fitted).refresh()
 
 
-def test_a_saved_classifier_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
-    X, _, view = data
-    again = reopened(fitted, tmp_path / "model")
-    for views in (None, [view]):
-        for before, after in zip(
-            fitted.query(X, views).parts, again.query(X, views).parts, strict=True
-        ):
-            np.testing.assert_array_equal(before, after)
-
-
 def test_the_memory_learns_forgets_and_changes_its_mind(fitted):
     model = copy.deepcopy(fitted)
     far = np.full((8, 6), 30.0) + np.arange(8)[:, None]
@@ -134,12 +124,6 @@ def test_the_memory_learns_forgets_and_changes_its_mind(fitted):
     assert model.predict_proba(far[:1])[0, 0] >= before[0, 0] - 0.05
     model.remove(ids)
     assert len(model.memory_) == 200
-
-
-def test_a_fit_repeats_for_the_same_seed(data, fitted):
-    X, y, view = data
-    again = attn_knn(**QUICK).fit(X, y, views=[view])
-    np.testing.assert_array_equal(fitted.predict_proba(X, [view]), again.predict_proba(X, [view]))
 
 
 def test_without_a_network_the_class_shares_stand_in_for_the_base(data):

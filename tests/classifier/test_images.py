@@ -122,14 +122,6 @@ def test_settings_given_as_models_are_saved(data, tmp_path):
     assert again.settings.train["augment"]["crop_padding"] == 1
 
 
-def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
-    again = reopened(fitted, tmp_path / "model")
-    for views in (None, []):
-        np.testing.assert_array_equal(
-            again.predict_proba(data[0][:20], views), fitted.predict_proba(data[0][:20], views)
-        )
-
-
 def test_the_memory_takes_new_images_of_a_new_class(fitted):
     model = copy.deepcopy(fitted)
     novel = np.full((12, 8, 8, 1), 250, dtype=np.uint8)

@@ -137,18 +137,6 @@ def test_labels_that_mean_nothing_are_not_predicted(base):
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_a_new_class_is_known_and_calibrated_at_once(base):
-    model = instant(*blobs(), base)
-    model.add(island(), [7] * 8)
-    proba = model.predict_proba(island(3, seed=4))
-    assert model.classes_.tolist() == [0, 1, 2, 7]
-    assert sums_to_one(proba) and (proba[:, 3] > 0.6).all()
-    left_out = model.predict_proba(None)
-    assert left_out.shape == (98, 4) and (left_out[-8:, 3] > 0.6).all()
-    assert model.query(island(2), explain=3).explanations()[0].neighbors[0].label == 7
-
-
-@pytest.mark.parametrize("base", BASES)
 def test_rows_that_come_and_go_keep_every_rows_own_neighbors(base):
     X, y = blobs(265)
     model = instant(X[:200], y[:200], base)
@@ -227,19 +215,6 @@ def test_a_folder_without_the_heads_weights_is_refused(tmp_path):
     )
     with pytest.raises(StoreError, match="head"):
         AttnKNNClassifier.load(tmp_path / "torn")
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_the_weights_of_an_explanation_are_those_of_the_prediction(base):
-    X, y = blobs(120)
-    model = instant(X, y, base)
-    query = model.query(X[:6] + 0.05, explain=None)
-    for row, one in enumerate(query.explanations()):
-        weights = sum(neighbor.weight for neighbor in one.neighbors)
-        assert weights + one.null_mass == pytest.approx(1.0, abs=1e-4)
-        assert same(one.proba, query.proba()[row])
-    assert query.sets(0.9).any(1).mean() > 0.5
-    assert query.novelty_p_value().shape == (6,)
 
 
 def test_prediction_sets_hold_their_coverage_with_a_forest():

@@ -34,7 +34,6 @@ from tests.classifier.cases import (
     blobs,
     drawn_labels,
     logistic,
-    reopened,
     same,
     sums_to_one,
     wrong_labels,
@@ -238,13 +237,6 @@ def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy):
             predictions.append(predictor.predict(train))
     assert same(predictions[0].log_proba, predictions[1].log_proba)
     assert same(predictions[0].matrix, predictions[1].matrix)
-
-
-def test_saving_and_loading_keeps_every_bit(tmp_path, noisy, fitted_noisy):
-    again = reopened(fitted_noisy, tmp_path / "model")
-    assert same(again.predict_proba(noisy[0]), fitted_noisy.predict_proba(noisy[0]))
-    assert same(again.predict_proba(None), fitted_noisy.predict_proba(None))
-    assert review(again).noise.to_json() == review(fitted_noisy).noise.to_json()
 
 
 def test_an_added_row_with_a_wrong_label_is_seen_through(noisy):

@@ -5,11 +5,10 @@ import json
 
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 
 from nearwise.classifier import AttnKNNClassifier, Settings
 from nearwise.training import HeadConfig, TrainConfig
-from tests.classifier.cases import CHEAP, attn_knn, blobs, reopened, same
+from tests.classifier.cases import blobs, reopened, same
 
 RARE = Settings(head={"epochs": 3}, calibration=None)
 CHEAPEST = {"estimator": None, "cv": 2, "random_state": 0}
@@ -88,15 +87,6 @@ def test_single_settings_are_parameters_by_name():
     assert model.settings == Settings(max_per_class=2, calibration=None)
     model.set_params(settings=Settings(), settings__index="exact")
     assert model.settings == Settings(index="exact")
-
-
-def test_grid_search_over_a_setting():
-    X, y = blobs()
-    grid = {"settings__calibration": ["auto", None]}
-    search = GridSearchCV(attn_knn(**CHEAP), grid, cv=2).fit(X, y)
-    assert (
-        search.best_estimator_.settings.calibration == search.best_params_["settings__calibration"]
-    )
 
 
 def test_settings_come_back_from_a_folder_without_those_of_this_machine(tmp_path):

@@ -284,15 +284,6 @@ def test_more_classes_than_places_change_nothing():
     assert torch.equal(model.memory_.ids, before) and len(model.classes_) == 2
 
 
-def test_the_last_row_of_a_class_is_not_relabelled_away():
-    model = begun()
-    ids = model.add(X[[2]], Y[[2]])
-    with pytest.raises(ValueError, match="no row of the class 2"):
-        model.relabel(ids, [0])
-    model.relabel(ids, [0], forget_classes=True)
-    assert not (model.memory_.labels == 2).any()
-
-
 def test_a_clone_starts_a_stream_of_its_own():
     model = streamed("reservoir")
     fresh = clone(model)

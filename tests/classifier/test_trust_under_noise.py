@@ -55,14 +55,6 @@ def test_the_risk_is_that_of_true_labels_and_its_bound_says_so(noisy):
         model.predict_selective(X[800:], max_risk=0.001)
 
 
-def test_saved_and_loaded_it_promises_the_same(noisy, tmp_path):
-    model, X, *_ = noisy
-    again = reopened(model, tmp_path / "model")
-    assert same(again.predict_set(X[800:900]), model.predict_set(X[800:900]))
-    one, other = (m.predict_selective(X[800:900], coverage=0.8) for m in (again, model))
-    assert one.risk_bound == other.risk_bound
-
-
 def test_labels_taken_as_given_are_counted_as_they_are():
     X, y = blobs(150, 3)
     model = attn_knn(label_noise="auto", **SETTINGS).fit(X, y)

@@ -180,11 +180,8 @@ def test_a_row_of_gaps_gets_probabilities(of_table):
 
 
 ADDED = {
-    "text labels": (FRAME[:1], ["x"], r"labels are text \('x'\) but the classes are numbers"),
     "truth values": (FRAME[:1], [True], "labels are truth values"),
     "no rows": (FRAME[:0], [], r"Found array with 0 sample\(s\)"),
-    "missing label": (FRAME[:1], [np.nan], "NaN or missing labels in 1 of 1 rows"),
-    "too few labels": (FRAME[:2], [0], "X has 2 rows but y has 1 labels"),
     "missing column": (FRAME[["size"]], np.zeros(90, int), "lacks the columns 'length', 'width'"),
     "text in numbers": (FRAME[:1].assign(width="wide"), [0], "now holds 'wide' in row 0"),
     "array": (FRAME.to_numpy()[:1], [0], "X is an array"),

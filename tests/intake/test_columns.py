@@ -235,16 +235,6 @@ def test_text_in_a_column_that_is_wanted_as_numbers_is_named():
         attn_knn(**CHEAP, columns={"c": "number"}).fit(frame.assign(c="soon"), np.arange(80) % 2)
 
 
-@pytest.mark.parametrize("unit", ["datetime64[D]", "datetime64[us]", "timedelta64[D]"])
-def test_moments_as_labels_are_saved(unit, tmp_path):
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    y = (np.arange(60) % 2 + 20_000).astype(unit)
-    model = attn_knn(**CHEAP).fit(X, y)
-    again = reopened(model, tmp_path / "model")
-    assert again.classes_.dtype == model.classes_.dtype
-    assert (again.predict(X) == model.predict(X)).all()
-
-
 def test_rows_without_left_out_columns_are_added_and_survive_saving(tmp_path):
     frame, y = table(60)
     model = attn_knn(**CHEAP).fit(frame, y)

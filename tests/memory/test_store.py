@@ -84,7 +84,7 @@ def test_missing_foreign_and_newer_folders_are_refused_with_a_reason(tmp_path):
     assert kind == "foreign" and "holds 'test' and 'other' was expected" in message
     write(tmp_path / "new", version=2)
     kind, message = reason(tmp_path / "new")
-    assert kind == "newer" and "pip install -U nearwise" in message
+    assert kind == "newer" and "format version 2" in message and "-U nearwise" in message
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 1, "files": []}', "\xff"])
@@ -117,7 +117,7 @@ def test_a_torn_folder_is_refused(tmp_path, part, damage):
     if damage != "missing":
         file.write_bytes(damaged[damage])
     kind, message = reason(tmp_path)
-    assert kind == "torn" and file.name in message
+    assert kind == "torn" and file.name in message and "Restore it from a copy" in message
 
 
 def test_other_peoples_files_are_never_written_over(tmp_path):

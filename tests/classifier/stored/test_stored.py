@@ -15,11 +15,10 @@ import pytest
 
 from nearwise import review
 from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
-from nearwise.classifier.live import ReusedKeyError
 from nearwise.classifier.stored import moving
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.cli.commands.verify import verified
-from nearwise.memory import StoreError, UnknownIdError, locked_folder, read_folder, write_folder
+from nearwise.memory import StoreError, UnknownIdError, read_folder, write_folder
 from nearwise.memory.stores import bulk, disk, engine_of
 from tests.classifier.cases import attn_knn, blobs, fit_once, table
 
@@ -146,15 +145,6 @@ def test_changes_are_seen_kept_listed_and_taken_back(live):
     assert np.array_equal(again.predict_proba(X), live.model.predict_proba(X))
 
 
-def test_a_key_makes_a_change_once(live):
-    X, y = new_rows("no base", 3)
-    first = live.add(X, y, key="a")
-    assert live.add(X, y, key="a").ids == first.ids and live.version == 1
-    with pytest.raises(ReusedKeyError, match="another request"):
-        live.add(X[:1], y[:1], key="a")
-    assert live.model.fitted_.n_remembered == 153
-
-
 def test_feedback_is_judged_before_it_is_remembered(live):
     X, y = new_rows("no base", 20)
     said = live.model.predict(X)
@@ -179,18 +169,6 @@ def test_compacting_changes_no_answer_and_forgets_removed_rows(live):
     with pytest.raises(ValueError, match="compacted since"):
         live.undo(gone.version)
     assert live.add(X[:1], y[:1]).ids == (160,)  # ids are not given twice
-
-
-def test_processes_take_turns_and_see_each_other(live):
-    X, y = new_rows("no base", 4)
-    with LiveModel(live.folder) as other:
-        live.add(X[:2], y[:2])
-        assert other.version == 0
-        assert other.add(X[2:], y[2:]).version == 2  # from the newest version on
-        assert live.catch_up() == 2
-        other.compact()
-        assert live.remove([150]).version == 3 and other.catch_up() == 3
-        assert np.array_equal(other.model.predict_proba(X), live.model.predict_proba(X))
 
 
 def test_a_change_that_another_process_overtakes_is_made_again(live, monkeypatch):
@@ -302,24 +280,6 @@ def test_what_needs_the_whole_memory_is_refused(made, ask, tmp_path, monkeypatch
         ask(moved)
     assert not list(tmp_path.iterdir())
     assert moved.fitted_.n_remembered == 150
-
-
-def test_refusals_change_nothing(live):
-    X, _ = new_rows("no base", 2)
-    before = live.model.predict_proba(X)
-    for change, problem in (
-        (lambda: live.add(X, [0]), "row"),
-        (lambda: live.relabel([0], [9]), "not among the classes"),
-        (lambda: live.relabel([0, 0], [1, 1]), "each once"),
-        (lambda: live.remove(range(149)), "fewer than 2"),
-        (lambda: live.remove(np.arange(0, 150, 3)), "no row of the class"),
-        (lambda: live.refresh(), "in a store"),
-    ):
-        with pytest.raises(ValueError, match=problem):
-            change()
-    assert live.version == 0 and np.array_equal(live.model.predict_proba(X), before)
-    live.remove(np.arange(0, 150, 3), forget_classes=True)
-    assert live.model.fitted_.n_remembered == 100
 
 
 def test_a_model_that_forgets_by_itself_is_not_moved(tmp_path):
@@ -443,32 +403,6 @@ def test_keys_and_neighbors_are_those_of_a_model_that_holds_its_memory(made):
         moved.kneighbors()
 
 
-def test_a_model_that_takes_the_place_of_another_is_not_taken_for_it(made, live):
-    X, y = new_rows("no base", 3)
-    live.add(X, y)
-    other = attn_knn(**INSTANT).fit(*blobs(90, seed=77))
-    shutil.rmtree(live.folder)
-    move_memory(other, live.folder)
-    with pytest.raises(StoreError, match="has replaced"):
-        live.remove([0])
-    assert live.version == 0 and live.model.fitted_.n_remembered == 90
-    assert np.array_equal(live.model.predict_proba(X), other.predict_proba(X))
-
-
-def test_an_older_copy_put_back_is_taken_as_it_is(live, tmp_path):
-    X, y = new_rows("no base", 3)
-    live.add(X[:1], y[:1])
-    live.close()
-    shutil.copytree(live.folder, tmp_path / "copy")
-    live.add(X[1:2], y[1:2])
-    live.close()
-    shutil.rmtree(live.folder)
-    shutil.copytree(tmp_path / "copy", live.folder)
-    with pytest.warns(UserWarning, match="put back"):
-        assert live.catch_up() == 1
-    assert live.model.fitted_.n_remembered == 151 and live.add(X[2:], y[2:]).version == 2
-
-
 def test_of_equal_rows_the_same_are_found_as_in_the_model_changed_or_not(tmp_path):
     X = np.repeat(np.eye(4), 60, axis=0)
     y = np.arange(240) % 3
@@ -515,16 +449,13 @@ def test_changes_of_no_rows_change_nothing(live):
     assert live.relabel([], []).ids == ()
     with pytest.raises(ValueError, match="No ids were given"):
         live.remove([])
+    with pytest.raises(ValueError, match="each once"):
+        live.relabel([0, 0], [1, 1])
+    with pytest.raises(ValueError, match="in a store"):
+        live.refresh()
     assert live.model.fitted_.n_remembered == 150 and live.compact().n_rows == 150
-
-
-def test_a_change_waits_no_longer_than_it_may(live):
-    with (
-        LiveModel(live.folder, wait=0.2) as hasty,
-        locked_folder(live.folder / "rows" / "head"),
-        pytest.raises(BlockingIOError, match=r"0\.2 s"),
-    ):
-        hasty.remove([0])
+    live.remove(np.arange(0, 150, 3), forget_classes=True)
+    assert live.model.fitted_.n_remembered == 100
 
 
 def test_a_version_whose_files_are_gone_says_so(live):

@@ -145,13 +145,6 @@ def test_folds_by_size(n_rows, folds):
     assert auto_folds(n_rows) == folds
 
 
-def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fitted():
-    X = np.random.default_rng(0).normal(size=(60, 3))
-    model = attn_knn(embedder="deep", train={"ce_weight": 0.0}, random_state=0)
-    with pytest.raises(ValueError, match=r'ce_weight.*"deep" network'):
-        model.fit(X, X[:, 0] > 0)
-
-
 def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X.prod(axis=1) > 0).astype(int)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nearwise import review
-from nearwise.classifier.model.class_prior import ClassCorrection, capped_rows, check_class_prior
+from nearwise.classifier.model.class_prior import ClassCorrection, capped_rows
 from tests.classifier.cases import (
     CHEAP,
     attn_knn,
@@ -193,31 +193,3 @@ def test_capped_rows_are_the_same_for_one_seed_and_grow_with_the_cap():
     assert np.bincount(y[few]).tolist() == [5, 5, 3] and set(few) <= set(more)
     assert weight.tolist() == np.array([10.0, 2.0, 1.0])[y[few]].tolist()
     assert same(capped_rows(y, 5, 0)[0], few) and not same(capped_rows(y, 5, 1)[0], few)
-
-
-@pytest.mark.parametrize(
-    ("prior", "message"),
-    [
-        ("balanced", 'class_prior=\'balanced\' is not known. Use "train", "uniform"'),
-        ([0.5, 0.5], r"class_prior has shape \(2,\) but there are 3 classes"),
-        ([[0.5, 0.25, 0.25]], r"class_prior has shape \(1, 3\) but there are 3"),
-        (0.3, r"class_prior has shape \(\) but there are 3 classes"),
-        ([0.5, 0.5, 0.0], "class_prior holds 0.0; every share must be positive"),
-        ([0.7, 0.5, -0.2], "class_prior holds -0.2; every share must be positive"),
-        ([0.5, 0.5, float("nan")], "class_prior holds nan; every share must be positive"),
-        ([0.5, 0.3, 0.1], "class_prior sums to 0.9 and must sum to 1. Divide it"),
-        (None, "class_prior has shape"),
-    ],
-    ids=str,
-)
-def test_a_prior_that_is_none_is_named(prior, message):
-    with pytest.raises(ValueError, match=message):
-        check_class_prior(prior, 3)
-    with pytest.raises(ValueError, match=message):
-        fitted(*tailed(), class_prior=prior)
-
-
-@pytest.mark.parametrize("cap", [1, 0, 2.5, "ten"])
-def test_a_cap_that_is_none_is_named(cap):
-    with pytest.raises(ValueError, match=r"max_per_class: Input should be .*got"):
-        fitted(*tailed(), max_per_class=cap)

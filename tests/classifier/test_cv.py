@@ -49,16 +49,6 @@ def test_a_share_is_held_out_once(cv):
     assert settings.cv == cv and settings.holds_out_once
 
 
-@pytest.mark.parametrize(
-    "cv",
-    [1, 0, -3, 1.0, 1.5, 0.0, True, "5", "Auto", float("nan"), 101, KFold, b"ab", 1j],
-    ids=repr,
-)
-def test_other_values_are_refused_with_those_that_are_taken(cv):
-    with pytest.raises(ValueError, match=r'must be "auto", a number of folds from 2 to 100, a sh'):
-        AttnKNNClassifier(cv=cv).fit(X, Y)
-
-
 def test_splits_of_a_splitter_and_its_positions_fit_the_same_and_are_used_as_given():
     splitter = StratifiedKFold(3, shuffle=True, random_state=7)
     first, second = fitted(splitter), fitted(list(splitter.split(X, Y)))
@@ -155,19 +145,6 @@ def test_a_splitter_of_ones_own_gets_the_rows_and_labels_as_they_are():
     assert isinstance(clone(model).cv, ByColumn)
 
 
-@pytest.mark.parametrize(
-    ("cv", "message"),
-    [
-        (KFold(3, shuffle=True, random_state=0), "Rows with several views are not cross-fitted"),
-        ([(ROWS[:50], ROWS[50:])], r"0\.167 of 60 rows holds out 10 .*, or a share of 0\.34"),
-    ],
-    ids=["several splits", "few rows held out"],
-)
-def test_splits_that_do_not_fit_views_are_refused(cv, message):
-    with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(cv=cv).fit(X, Y, views=[X])
-
-
 def test_images_take_a_single_split():
     images = np.random.default_rng(0).integers(0, 255, (60, 8, 8, 1), dtype=np.uint8)
     settings = {"embedder": "resnet-small", "train": {"epochs": 1}, "head": {"epochs": 1}}
@@ -175,12 +152,6 @@ def test_images_take_a_single_split():
     model = attn_knn(**settings, cv=cv, random_state=0).fit(images, Y)
     assert model.report_.choice["held_out"] == 20
     assert sums_to_one(model.predict_proba(images))
-
-
-def test_instant_takes_no_folds():
-    for cv in (KFold(3, shuffle=True, random_state=0), 3, 0.2):
-        with pytest.raises(ValueError, match='does not fit preset="instant"'):
-            AttnKNNClassifier(preset="instant", cv=cv).fit(X, Y)
 
 
 def test_a_refresh_splits_the_rows_that_are_remembered_then():
@@ -245,12 +216,6 @@ def test_other_splits_are_left_out_of_a_folder_with_a_warning(tmp_path):
         model.save(tmp_path / "m")
     loaded = AttnKNNClassifier.load(tmp_path / "m")
     assert loaded.cv == "auto" and same(loaded.predict_proba(X), model.predict_proba(X))
-
-
-@pytest.mark.parametrize("name", ["n_members", "n_splits", "validation_fraction", "test_size"])
-def test_names_of_other_libraries_are_answered_with_cv(name):
-    with pytest.raises(TypeError, match=r"cv="):
-        AttnKNNClassifier(**{name: 3})
 
 
 @pytest.mark.parametrize(

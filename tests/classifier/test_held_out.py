@@ -147,28 +147,6 @@ def test_a_base_of_your_own_is_fitted_to_the_other_rows(data):
     assert (given.argmax(1).numpy() == own.predict_proba(asked).argmax(1)).mean() > 0.95
 
 
-@pytest.mark.parametrize(
-    ("settings", "views", "message"),
-    [
-        ({}, "wrong rows", "View 1 has 7 rows but X has 200"),
-        ({}, "an array", r"write views=\[view\]"),
-        ({"cv": 3}, "right", "Rows with several views are not cross-fitted"),
-        (
-            {"cv": 0.05},
-            "right",
-            r"0\.05 of 200 rows holds out 10 .*at least 20 are needed: .*a share of 0\.1 or more",
-        ),
-        ({"cv": 1.5}, None, "a share between 0 and 1"),
-        ({"estimator": "logistic"}, None, 'Use "auto", None or a classifier'),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_what_to_do(data, settings, views, message):
-    X, y, view = data
-    given = {"wrong rows": [view[:7]], "an array": view, "right": [view], None: None}[views]
-    with pytest.raises(ValueError, match=message):
-        attn_knn(**{**QUICK, **settings}).fit(X, y, views=given)
-
-
 def test_predictions_take_as_many_views_as_the_fit(data, fitted):
     X, _, view = data
     with pytest.raises(ValueError, match="3 views were given, the classifier was fitted with 2"):

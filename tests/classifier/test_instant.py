@@ -5,14 +5,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
-from sklearn.model_selection import train_test_split
-from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
 from nearwise.memory import StoreError
-from tests.classifier.cases import blobs, fit_once, reopened, same, sums_to_one, table
+from tests.classifier.cases import blobs, fit_once, reopened, same, table
 from tests.store.folders import edited
 
 BASES = ["auto", None]
@@ -26,18 +24,6 @@ def instant(X, y, estimator=None, **parameters):
 def island(n=8, at=40.0, seed=3):
     """Rows far from all others."""
     return np.random.default_rng(seed).normal(size=(n, 4)) * 0.1 + at
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_it_beats_k_nearest_neighbors_without_training(base):
-    X, y = load_wine(return_X_y=True)
-    X = (X - X.mean(0)) / X.std(0)
-    rows, new, labels, truth = train_test_split(X, y, test_size=0.4, random_state=0, stratify=y)
-    proba = instant(rows, labels, base).predict_proba(new)
-    votes = KNeighborsClassifier(16).fit(rows, labels).predict_proba(new)
-    plain = 0.999 * votes + 0.001 / 3
-    assert sums_to_one(proba)
-    assert log_loss(truth, proba) < log_loss(truth, plain)
 
 
 # --- forgetting ---------------------------------------------------------------------------------
@@ -122,15 +108,6 @@ def test_without_a_base_a_row_is_predicted_as_if_its_label_were_unknown():
     assert (
         np.abs(models[0].predict_proba(X[10:11]) - models[1].predict_proba(X[10:11])).max() > 0.01
     )
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_labels_that_mean_nothing_are_not_predicted(base):
-    """Out-of-bag opinions of a row's neighbors come from trees that saw its label."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(400, 5)), rng.integers(2, size=400)
-    left_out = instant(X, y, base).predict_proba(None)
-    assert log_loss(y, left_out) > np.log(2) - 0.03
 
 
 # --- changes ------------------------------------------------------------------------------------
@@ -253,35 +230,3 @@ def test_the_class_prior_is_changed_as_in_other_presets():
     shares = instant(X[rare], y[rare]).predict_proba(X).mean(0)
     even = instant(X[rare], y[rare], class_prior="uniform").predict_proba(X).mean(0)
     assert abs(even[1] - 0.5) < abs(shares[1] - 0.5)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        (
-            {"settings": {"embedder": "table"}},
-            "embedder='table' does not fit preset=\"instant\", which trains",
-        ),
-        ({"estimator": KNeighborsClassifier()}, "estimator=KNeighborsClassifier"),
-        ({"cv": 3}, "cv=3"),
-        ({"cv": 0.2}, "cv=0.2"),
-        ({"label_noise": "auto"}, "label_noise='auto'"),
-        ({"settings": {"max_per_class": 5}}, "settings max_per_class"),
-        ({"n_neighbors": 65}, "n_neighbors=65 is more than the 64"),
-    ],
-    ids=str,
-)
-def test_what_it_cannot_do_is_refused_before_anything_is_fitted(parameters, message):
-    X, y = blobs()
-    with pytest.raises(ValueError, match=message) as error:
-        AttnKNNClassifier(**{"preset": "instant"} | parameters).fit(X, y)
-    assert "Use " in str(error.value) or "Leave " in str(error.value) or "Ask " in str(error.value)
-
-
-def test_images_and_views_are_refused():
-    X, y = blobs()
-    images = np.zeros((90, 8, 8, 1), np.uint8)
-    with pytest.raises(ValueError, match="tables and ready embeddings in one view"):
-        AttnKNNClassifier(preset="instant").fit(images, y)
-    with pytest.raises(ValueError, match="tables and ready embeddings in one view"):
-        AttnKNNClassifier(preset="instant").fit(X, y, views=[X])

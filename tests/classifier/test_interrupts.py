@@ -126,11 +126,6 @@ def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypat
     assert same(again.predict_proba(X), fresh.predict_proba(X))
 
 
-def test_checkpoints_need_a_seed(tmp_path):
-    with pytest.raises(ValueError, match="checkpoint_dir needs a random_state"):
-        fitted(checkpoint_dir=tmp_path, random_state=None)
-
-
 def test_silence_is_the_default(capfd):
     fitted()
     out, err = capfd.readouterr()

@@ -148,29 +148,6 @@ def test_rate_of_a_given_transition_is_that_of_the_classes_behind_the_labels():
     assert known_transition(matrix, labels).rate == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (1.0, "not a share"),
-        (-0.1, "not a share"),
-        (float("nan"), "not a share"),
-        (2 / 3, "do not tell them apart"),
-        ("much", "not usable"),
-        (object(), "not usable"),
-        (np.ones((3, 2)) / 2, "is square"),
-        (even(0.2, 4), "1 have no row"),
-        (even(0.2, 2), "a row and a column for each"),
-        (np.full((3, 3), 0.5), "not stochastic: the row of class a sums to 1.5"),
-        (np.eye(3) * 2 - np.full((3, 3), 1 / 3), "not probabilities"),
-        ([[0.5, 0.5, 0], [0.4, 0.6, 0], [0.5, 0.5, 0]], "never gives|tell them apart"),
-    ],
-)
-def test_what_is_no_transition_is_refused(given, words):
-    X, y = blobs()
-    with pytest.raises(ValueError, match=words):
-        attn_knn(label_noise=given, **CHEAP).fit(X, CLASSES[y])
-
-
 def test_noise_is_found_and_most_labels_are_mended(noisy, fitted_noisy):
     _, y, given = noisy
     model = fitted_noisy

@@ -98,13 +98,21 @@ def test_twins_with_opposite_labels_are_predicted_by_each_other():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"estimator": None}, {"estimator": logistic()}, {"cv": 3}],
-    ids=["no-base", "logistic", "base"],
+    [
+        {"estimator": None, **QUICK},
+        {"estimator": logistic(), **QUICK},
+        {"cv": 3, **QUICK},
+        {"preset": "instant", "estimator": None, "random_state": 0},
+        {"preset": "instant", "random_state": 0},
+    ],
+    ids=["no-base", "logistic", "base", "instant", "instant-base"],
 )
 def test_nothing_is_learned_from_labels_that_are_noise(settings):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(240, 3)), np.tile([0, 1], 120)
-    model = attn_knn(**QUICK, **settings).fit(X, y)
+    model = attn_knn(**settings).fit(X, y)
+    new = model.predict_proba(rng.normal(size=(300, 3)))
+    assert -np.log(new[np.arange(300), rng.integers(2, size=300)]).mean() < 0.75
     proba = model.predict_proba(None)
     nll = -np.log(proba[np.arange(240), y]).mean()
     assert nll > np.log(2) - 0.03

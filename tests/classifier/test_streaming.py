@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from nearwise.classifier import AttnKNNClassifier, classifier
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs.rows import Source
 from nearwise.classifier.storage.journaling import apply, draft_add, pack_rows_to_add, replay
 from nearwise.memory import EVICTION_NAMES
@@ -250,23 +250,6 @@ def test_rows_held_out_once_stream_and_are_refreshed():
     stream(model)
     model.refresh()
     assert model.score(X, Y) > 0.8
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"capacity": 1}, "capacity: .*greater than or equal to 2 .got 1"),
-        ({"capacity": 50.0}, "capacity: .*valid integer .got 50.0"),
-        ({"eviction": "fifo"}, "eviction: .*'reservoir' or 'age' .got 'fifo'"),
-        ({"capacity": 2, "n_neighbors": 0}, "n_neighbors=0 must be"),
-    ],
-)
-def test_settings_of_the_memory_are_checked_before_anything_is_fitted(
-    settings, message, monkeypatch
-):
-    monkeypatch.setattr(classifier, "fit_problem", None)
-    with pytest.raises(ValueError, match=message):
-        begun(**settings)
 
 
 def test_a_memory_may_be_small():

@@ -82,11 +82,6 @@ def test_a_threshold_accepts_the_share_of_calibration_rows_asked_for(model, cove
     assert same(chosen.accepted, chosen.score >= chosen.threshold)
 
 
-def test_calibration_rows_are_predicted_as_if_new(model):
-    rows = calibration_rows(model._predictor, 3, 1)
-    assert same(rows.parts.proba, model.predict_proba(None))
-
-
 def test_a_looser_risk_answers_more_rows_and_keeps_its_bound(model):
     X = many(40, 1)[0]
     found = [model.predict_selective(X, max_risk=risk) for risk in (0.3, 0.4, 0.5)]

@@ -198,21 +198,6 @@ def test_bad_rows_are_not_added(of_table, case):
     assert len(of_table.memory_) == before
 
 
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        (csr_matrix(np.eye(90)), SPARSE),
-        (FRAME["width"], "X is a Series of 90 values"),
-        (pl.from_pandas(FRAME).lazy(), r"X\.collect\(\)"),
-        (np.array([["a", 1]] * 90, dtype=object), r"holds text \('a'\)"),
-    ],
-    ids=["sparse", "column", "lazy", "text"],
-)
-def test_bad_training_rows_say_what_to_do(X, message):
-    with pytest.raises(ValueError, match=message):
-        attn_knn(**CHEAP).fit(X, blobs()[1])
-
-
 def test_sparse_rows_go_through_a_few_dense_columns():
     X, y = blobs(n_features=12)
     pipeline = make_pipeline(TruncatedSVD(3, random_state=0), attn_knn(**CHEAP))
@@ -246,24 +231,6 @@ def test_names_of_a_table_are_learned_without_a_warning():
         model = attn_knn(**CHEAP).fit(frame, y)
         model.predict(frame)
     assert model.n_features_in_ == 3
-
-
-UNKNOWN = {
-    "class_weight": r"Here class_prior=\"uniform\" counts .* sample_weight=",
-    "weights": "the attention learns the weights",
-    "algorithm": r'index="exact"',
-    "seed": "the seed is random_state",
-    "n_neighbours": r"Did you mean 'n_neighbors'\?",
-    "colums": r"Did you mean 'columns'\?",
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_unknown_parameters_tell_what_is_meant(name):
-    with pytest.raises(TypeError, match=rf"unexpected argument '{name}'\..*{UNKNOWN[name]}"):
-        AttnKNNClassifier(**{name: "balanced"})
-    with pytest.raises(ValueError, match=rf"Invalid parameter '{name}' for .*{UNKNOWN[name]}"):
-        AttnKNNClassifier().set_params(**{name: "balanced"})
 
 
 def test_parameters_are_cloned_searched_and_set_as_ever():

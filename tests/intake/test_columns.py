@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from nearwise.classifier import ColumnReport, ColumnWarning, report_columns
-from nearwise.classifier.inputs.columns import plan_columns
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.data.tables.files import read_table
@@ -309,28 +308,6 @@ def test_dates_become_numbers():
     assert encoder.dense(encoded).shape == (3, 7)
 
 
-SPELLINGS = {
-    "days": DAYS,
-    "date objects": DAYS.dt.date,
-    "ISO text": DAYS.astype(str),
-    "slashes": DAYS.dt.strftime("%Y/%m/%d"),
-    "dots": DAYS.dt.strftime("%d.%m.%Y"),
-    "American": DAYS.dt.strftime("%m/%d/%Y"),
-    "named months": DAYS.dt.strftime("%b %d, %Y"),
-}
-
-
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling_of_a_date_gives_the_same_numbers(spelling):
-    frame = pd.DataFrame({"d": SPELLINGS[spelling]})
-    encoder = TableEncoder()
-    numbers = encoder.fit(frame, plan_columns(frame)).numbers
-    assert same(numbers, TableEncoder().fit(pd.DataFrame({"d": DAYS})).numbers)
-    encoder = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))
-    for other in (frame, pd.DataFrame({"d": DAYS}), pd.DataFrame({"d": DAYS.astype(str)})):
-        assert same(encoder.transform(other).numbers, numbers)
-
-
 def test_a_time_zone_is_that_of_training():
     here = DAYS.dt.tz_localize("Europe/Berlin") + pd.Timedelta(hours=5)
     encoder = TableEncoder()
@@ -476,64 +453,3 @@ def test_flags_for_columns_are_refused_for_images(tmp_path, nearwise):
     (tmp_path / "images").mkdir()
     done = nearwise("fit", tmp_path / "images", "-o", tmp_path / "m", "--keep", "id")
     assert done.exit_code == 2 and "images have none" in done.err
-
-
-@pytest.fixture(scope="module")
-def of_csv(csv):
-    """A model of the table in train.csv, which the command line opens."""
-    frame = read_table(csv / "train.csv")
-    model = attn_knn(**CHEAP).fit(frame.drop(columns="y"), frame["y"].rename("y"))
-    model.save(csv / "ready")
-    return csv / "ready"
-
-
-def spoilt(frame, name, value):
-    column = frame[name].astype(object)
-    column.iloc[[4, 9]] = value
-    return frame.assign(**{name: column})
-
-
-ASKED = {
-    "text among numbers": (
-        lambda f: spoilt(f, "x", "5,1"), 2,
-        "'x' held numbers in training and now holds '5,1' in row 4 (counted from 0; 2 such rows",
-    ),
-    "no date": (
-        lambda f: spoilt(f, "day", "soon"), 2,
-        "'day' held dates in training and now holds 'soon' in row 4 (counted from 0; 2 such rows",
-    ),
-    "infinity": (lambda f: spoilt(f, "x", "inf"), 2, "'x' holds infinity in 2 rows, first in"),
-    "missing column": (lambda f: f.drop(columns="x"), 2, "has no column 'x'."),
-    "missing id": (lambda f: f.drop(columns="id"), 0, ""),
-    "new names": (lambda f: f.assign(name="nobody"), 0, ""),
-    "other order": (lambda f: f[f.columns[::-1]], 0, ""),
-    "further column": (lambda f: f.assign(more=1), 0, "the model has no 'more'; ignored"),
-    "later days": (lambda f: f.assign(day="2031-12-31"), 0, ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", ASKED)
-def test_a_table_is_predicted_or_refused_with_row_column_and_value(of_csv, csv, nearwise, case):
-    change, exit_code, message = ASKED[case]
-    asked = change(read_table(csv / "train.csv").drop(columns="y"))
-    asked.to_csv(csv / "asked.csv", index=False)
-    done = nearwise("predict", of_csv, csv / "asked.csv")
-    assert done.exit_code == exit_code, done.err
-    assert message in done.err and bool(message) == bool(done.err)
-    assert len(done.out.splitlines()) == (0 if exit_code else 81)
-
-
-LEARNED = {
-    "nothing but gaps": (lambda f: f[["x", "y"]].assign(x=None), "All 1 columns are empty ('x')"),
-    "infinity": (lambda f: spoilt(f, "x", np.inf), "'x' holds infinity in 2 rows, first in row 4"),
-    "nothing but ids": (lambda f: f[["id", "name", "y"]], "Every column is left out, 'id' first"),
-}
-
-
-@pytest.mark.parametrize("case", LEARNED)
-def test_a_table_that_cannot_be_learned_from_is_refused(csv, nearwise, case):
-    change, message = LEARNED[case]
-    change(read_table(csv / "train.csv")).to_csv(csv / "bad.csv", index=False)
-    done = nearwise("fit", csv / "bad.csv", "-t", "y", "-o", csv / "none", *FAST)
-    assert done.exit_code == 2 and message in done.err
-    assert not (csv / "none").exists()

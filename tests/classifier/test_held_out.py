@@ -40,14 +40,6 @@ def test_all_rows_are_remembered_and_those_held_out_are_judged(data, fitted):
     np.testing.assert_allclose(list(neighbor.row.values()), X[neighbor.id])
 
 
-def test_probabilities_sum_to_one_for_one_view_and_for_two(data, fitted):
-    X, _, view = data
-    for views in (None, [view[:9]]):
-        proba = fitted.predict_proba(X[:9], views)
-        assert proba.shape == (9, 3)
-        np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-12)
-
-
 def test_two_equal_views_say_what_one_says(data, fitted):
     X = data[0][:30]
     one, two = fitted.query(X).parts, fitted.query(X, [X]).parts
@@ -55,6 +47,17 @@ def test_two_equal_views_say_what_one_says(data, fitted):
     sharper = one.proba ** (fitted.report_.temperature / whole)
     expected = sharper / sharper.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(two.proba, expected, atol=1e-4)
+
+
+def test_weights_and_null_of_merged_views_sum_to_one(data, fitted):
+    X, _, view = data
+    parts = fitted.query(X[:5], [view[:5]]).parts
+    assert parts.proba.shape == (5, 3) and parts.null_mass.any()
+    np.testing.assert_allclose(parts.proba.sum(axis=1), 1, atol=1e-12)
+    for row, shown in enumerate(fitted.explain(X[:5], None, views=[view[:5]])):
+        assert shown.null_mass == pytest.approx(parts.null_mass[row], abs=1e-5)
+        total = sum(neighbor.weight for neighbor in shown.neighbors) + shown.null_mass
+        assert total == pytest.approx(1.0, abs=1e-4)
 
 
 def test_merging_is_the_mean_of_probabilities_or_of_logits():

@@ -9,9 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 
 from nearwise import AttnKNNClassifier
-from nearwise.memory import StoreError
 from tests.classifier.cases import blobs, fit_once, reopened, same, table
-from tests.store.folders import edited
 
 BASES = ["auto", None]
 
@@ -182,16 +180,6 @@ def test_a_saved_model_predicts_the_same_after_changes(base, tmp_path):
     for one in (read, model):
         one.add(X[:2], y[:2])
     assert same(read.predict_proba(X), model.predict_proba(X))
-
-
-def test_a_folder_without_the_heads_weights_is_refused(tmp_path):
-    model = instant(*blobs())
-    model.save(tmp_path / "m")
-    edited(
-        tmp_path / "m", tmp_path / "torn", tensors=lambda tensors: tensors.pop("head/score.weight")
-    )
-    with pytest.raises(StoreError, match="head"):
-        AttnKNNClassifier.load(tmp_path / "torn")
 
 
 def test_prediction_sets_hold_their_coverage_with_a_forest():

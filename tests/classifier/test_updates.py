@@ -120,14 +120,6 @@ def test_add_leaves_what_was_remembered_as_it_was():
     assert torch.equal(bank.ids[:90], before.ids)
 
 
-def test_an_id_is_never_given_twice():
-    model = fitted()
-    assert model.add(island(2), [0, 1]).tolist() == [90, 91]
-    model.remove([91])
-    assert model.add(island(1), [0]).tolist() == [92]
-    assert model.memory_.ids.tolist() == [*range(91), 92]
-
-
 def test_rows_of_weight_zero_are_remembered_and_never_asked():
     model = fitted()
     X = island(4)
@@ -161,13 +153,6 @@ def test_columns_that_are_no_longer_in_sorted_order_are_told_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.add(island(2), ["z"] * 2)  # told once
-
-
-def test_text_classes_grow_by_longer_names():
-    X, y = blobs()
-    model = fitted(X, np.array(["a", "b", "c"])[y])
-    model.add(island(2), ["a much longer name"] * 2)
-    assert model.predict(island(1)).tolist() == ["a much longer name"]
 
 
 def test_a_class_may_be_forgotten_altogether():

@@ -12,7 +12,6 @@ from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 from sklearn.model_selection import GridSearchCV
-from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
@@ -121,6 +120,10 @@ QUERIES = {
     "0 rows": (FRAME.iloc[:0], r"Found array with 0 sample\(s\): the table is empty"),
     "no dicts": ([], r"Found array with 0 sample\(s\)"),
     "missing column": (FRAME[["length", "size"]], "X lacks the column 'width', which the class"),
+    "a column twice": (
+        pd.concat([FRAME, FRAME[["size"]]], axis=1),
+        r"^Columns \['size'\] occur mo",
+    ),
     "misspelt column": (
         FRAME.rename(columns={"width": "widht"}),
         r"lacks the column 'width'.* Did you mean 'widht'\? It has: the columns 'length', 'widht'",
@@ -224,15 +227,6 @@ def test_a_pipeline_keeps_gaps():
     assert sums_to_one(model.predict_proba(X)) and model[-1]._predictor.encoder.has_gaps[1]
 
 
-def test_names_of_a_table_are_learned_without_a_warning():
-    frame, y = mixed()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = attn_knn(**CHEAP).fit(frame, y)
-        model.predict(frame)
-    assert model.n_features_in_ == 3
-
-
 def test_parameters_are_cloned_searched_and_set_as_ever():
     model = attn_knn(7, **CHEAP, columns={"size": "category"})
     assert clone(model).get_params() == model.get_params()
@@ -261,24 +255,11 @@ def test_manhattan_finds_what_the_slow_search_finds(kind, tmp_path):
         assert sums_to_one(one.predict_proba(X))
 
 
-def test_manhattan_agrees_with_scikit_learn():
-    X, y = blobs()
-    model = fitted(X, y, metric="manhattan")
-    keys = model.memory_.keys["features"].numpy()
-    theirs = KNeighborsClassifier(5, metric="manhattan").fit(keys, y).kneighbors()
-    distances, ids = model.kneighbors(None, 5)
-    assert same(ids, theirs[1])
-    np.testing.assert_allclose(distances, theirs[0], rtol=1e-5)
-
-
 @pytest.mark.parametrize("index", ["faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"])
 def test_faiss_refuses_manhattan_and_says_what_to_do(index):
+    assert isinstance(make_index("auto", "manhattan", n_rows=10**7), ExactIndex)
     with pytest.raises(ValueError, match=r'does not support metric="manhattan".*index="exact"'):
         fitted(metric="manhattan", index=index)
     pytest.importorskip("faiss")
     with pytest.raises(ValueError, match=r"does not support metric=.manhattan."):
         make_index(index, "manhattan")
-
-
-def test_manhattan_is_exact_at_every_size():
-    assert isinstance(make_index("auto", "manhattan", n_rows=10**7), ExactIndex)

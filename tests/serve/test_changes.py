@@ -322,7 +322,7 @@ def test_an_application_made_before_a_fork_answers_and_follows_after_it(folder):
     assert len(AttnKNNClassifier.load(folder).memory_) == 50
 
 
-def test_rows_and_feedback_have_groups_where_the_fit_had(asked, tmp_path):
+def test_rows_and_feedback_have_groups_where_the_fit_had_and_only_there(asked, tmp_path):
     frame, labels = small_table(60, seed=0)
     model = AttnKNNClassifier(preset="instant", random_state=0)
     model.fit(frame, labels, groups=np.arange(60) // 3).save(tmp_path / "m")
@@ -336,11 +336,8 @@ def test_rows_and_feedback_have_groups_where_the_fit_had(asked, tmp_path):
             client.post("/rows", json=body | {"groups": ["x"]}), 422
         )
         problem(client.post("/rows", json=body | {"groups": ["x", "x", None]}), 422)
+    with asked() as client:
+        refused = client.post("/rows", json=body | {"groups": ["x", "x", 7]})
+        assert "fitted without groups" in problem(refused, 422)
     groups = AttnKNNClassifier.load(tmp_path / "m").memory_.columns["group"]
     assert len(groups) == 66 and len(groups.unique()) == 21  # 7 is one of the fit
-
-
-def test_a_model_without_groups_takes_none(client):
-    _, rows = json_rows(1)
-    body = {"rows": rows, "labels": ["yes"], "groups": ["x"]}
-    assert "fitted without groups" in problem(client.post("/rows", json=body), 422)

@@ -122,6 +122,7 @@ def test_what_a_model_cannot_take_is_explained(client, change, status, says):
         (b"[" * 100_000, 400, ""),
         (b'{"rows": [{"age": NaN}]}', 422, "age"),
         (b'{"rows": [{"age": 1e999, "income": 1, "town": "x"}]}', 422, "age"),
+        (b'{"rows": [{"age": 1' + b"0" * 400 + b', "income": 1, "town": "x"}]}', 422, "age"),
         (b'{"rows": [{"\\ud800": 1}]}', 400, "not readable JSON"),
         (b'{"features": [[' + b"1" * 5_000 + b"]]}", 400, "not readable JSON"),
         (b'{"features": [["1", "2", "3"]]}', 422, "features"),
@@ -133,12 +134,6 @@ def test_what_a_model_cannot_take_is_explained(client, change, status, says):
 def test_bodies_that_are_none_are_refused(client, content, status, says):
     sent = {"content-type": "application/json"}
     assert says in problem(client.post("/predict", content=content, headers=sent), status)
-
-
-def test_a_number_beyond_all_floats_is_refused(client):
-    body = b'{"rows": [{"age": 1' + b"0" * 400 + b', "income": 1, "town": "x"}]}'
-    response = client.post("/predict", content=body, headers={"content-type": "application/json"})
-    assert "age" in problem(response, 422)
 
 
 class BrokenError(Exception):

@@ -61,10 +61,6 @@ def test_every_answer_says_what_python_says_of_a_row(client, model, row, says):
         found = client.post(path, json={"rows": [row]} | more)
         assert found.status_code in (200, 201), found.text
         assert found.json()["warnings"] == wanted, path
-
-
-@pytest.mark.parametrize(("row", "says"), ODD)
-def test_the_open_inference_protocol_says_it_among_the_parameters(client, row, says):
     found = client.post("/v2/models/table/infer", json={"inputs": tensors(row)})
     assert found.status_code == 200, found.text
     assert says in found.json()["parameters"]["warnings"]

@@ -6,7 +6,7 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.array_models import Forest
 from nearwise.classifier.storage import persistence
 from nearwise.memory import StoreError
-from tests.classifier.cases import CHEAP, OwnLogistic, attn_knn, blobs, fitted, reopened, same
+from tests.classifier.cases import CHEAP, OwnLogistic, attn_knn, blobs, reopened, same
 from tests.store.folders import copied
 
 
@@ -92,12 +92,6 @@ def test_saving_on_and_on_is_no_change_by_others(plain_folder, tmp_path, monkeyp
     model.save(tmp_path / "n")
     model.save(tmp_path / "n")
     assert len(AttnKNNClassifier.load("m").memory_) == 93
-
-
-def test_a_new_fit_replaces_what_is_there(plain_folder, tmp_path):
-    folder = copied(plain_folder, tmp_path / "m")
-    X, y = blobs(n=60)
-    assert len(reopened(fitted(X, y), folder).memory_) == 60
 
 
 def test_a_base_that_only_opens_where_it_is_trusted_is_saved_with_a_warning(tmp_path):

@@ -209,6 +209,8 @@ def test_neighbors_can_be_imagined_away_and_relabelled(live):
     labels = {n.id: n.label for n in seen.neighbors}
     assert labels[shown.neighbors[1].id] == (first.label + 1) % 3
     assert live.version == 0 and live.model.explain(X[:1])[0].neighbors[0].id == first.id
+    with pytest.raises(ValueError, match="fewer than 2"):
+        live.now.if_changed(range(150))
 
 
 def test_new_classes_come_to_a_memory_without_a_base(live, made, tmp_path):
@@ -316,14 +318,6 @@ def test_a_store_elsewhere_and_one_of_another_model(made, tmp_path):
     move_memory(model, tmp_path / "other", place)
     with pytest.raises(StoreError, match="another model"):
         AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
-
-
-def test_a_folder_moves_with_its_store(made, tmp_path):
-    model, folder = made("no base")
-    moved = shutil.copytree(folder, tmp_path / "there")
-    X, _ = new_rows("no base", 5)
-    expected = model.predict_proba(X)
-    assert np.array_equal(AttnKNNClassifier.load(moved).predict_proba(X), expected)
 
 
 def test_approximate_search_is_exact_where_it_finds_the_neighbors(made, tmp_path, monkeypatch):
@@ -515,11 +509,6 @@ def test_rows_that_are_never_found_are_not_counted(tmp_path):
     moved = AttnKNNClassifier.load(tmp_path / "m")
     assert moved.fitted_.n_remembered == 60
     assert np.array_equal(moved.predict_proba(X[:20]), model.predict_proba(X[:20]))
-
-
-def test_imagining_too_many_rows_away_is_refused(live):
-    with pytest.raises(ValueError, match="fewer than 2"):
-        live.now.if_changed(range(150))
 
 
 def test_pictures_with_and_without_files_come_back():

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import joblib
@@ -116,6 +117,13 @@ def quietly():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def together(*works):
+    """Do works in threads of their own, and raise what goes wrong in any."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        for done in [pool.submit(work) for work in works]:
+            done.result()
 
 
 class OwnLogistic(LogisticRegression):

@@ -4,6 +4,7 @@ import copy
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.classifier.cases import (
     reopened,
     same,
     table,
+    together,
 )
 
 SOURCE = str(Path(sys.modules["nearwise"].__file__).parent)
@@ -215,11 +217,7 @@ def test_two_writers_lose_nothing(model):
         for row in range(5):
             model.add(NEW[place * 5 + row][None], [0])
 
-    threads = [threading.Thread(target=add, args=(place,)) for place in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(add, place) for place in range(4)))
     bank = model.memory_
     assert len(bank) == len(bank.labels) == len(model._fitted.rows) == n + 20
     assert len(set(bank.ids.tolist())) == n + 20

@@ -7,8 +7,8 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.classifier.storage.persistence import changes_of
 from nearwise.memory import JOURNAL, Change, Journal, StoreError
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import attn_knn, blobs, reopened, same
+from tests.classifier.cases import attn_knn, blobs, reopened, same, together
 from tests.store.folders import saved_pair, small_table
 
 
@@ -335,26 +335,18 @@ def test_a_key_is_text_and_nothing_else(folder, key):
 
 
 def test_threads_of_one_process_take_turns(folder):
-    live, errors = LiveModel(folder), []
+    live = LiveModel(folder)
     X, _ = blobs(40, seed=5)
 
     def work(start):
-        try:
-            for i in range(start, start + 10):
-                change = live.add(X[i : i + 1], [0])
-                if i % 3 == 0:
-                    live.remove(change.ids)
-                live.history(), live.catch_up(), live.model.predict(X[:1])
-            live.compact(keep_removed=True)
-        except Exception as error:
-            errors.append(error)
+        for i in range(start, start + 10):
+            change = live.add(X[i : i + 1], [0])
+            if i % 3 == 0:
+                live.remove(change.ids)
+            live.history(), live.catch_up(), live.model.predict(X[:1])
+        live.compact(keep_removed=True)
 
-    threads = [threading.Thread(target=work, args=(start,)) for start in range(0, 40, 10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(*(partial(work, start) for start in range(0, 40, 10)))
     assert live.version == 40 + 14 and len(live.model.memory_) == 90 + 40 - 14
     assert same_model(AttnKNNClassifier.load(folder), live.model)
 

@@ -125,13 +125,6 @@ def test_a_trained_key_space_is_left_out_where_labels_follow_nothing(monkeypatch
     assert set(model.memory_.keys) == {"features"}
 
 
-def test_a_classifier_of_ones_own_takes_part_and_no_forest():
-    X, y = blobs(120)
-    model = cross_fitted(X, y, estimator=KNeighborsClassifier(5))
-    assert list(model.report_.choice["base"]) == ["KNeighborsClassifier"]
-    assert sums_to_one(model.predict_proba(X))
-
-
 def test_a_perceptron_finds_products_of_columns():
     X, y = scales(240)
     X_new, truth = scales(seed=1)

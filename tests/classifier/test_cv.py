@@ -37,16 +37,13 @@ def settings_of(cv, n_rows=60, **parameters):
     return check_settings(AttnKNNClassifier(cv=cv, **parameters), n_rows, 3, 0, folds=folds)
 
 
-@pytest.mark.parametrize("cv", [None, "auto", np.int64(3), 100])
-def test_a_number_of_folds_is_cross_fitted(cv):
+@pytest.mark.parametrize(
+    "cv", [None, "auto", np.int64(3), 100, 0.2, np.float32(0.2), np.float64(0.5)]
+)
+def test_a_number_of_folds_is_cross_fitted_and_a_share_is_held_out_once(cv):
     settings = settings_of(cv)
-    assert settings.cv == ("auto" if cv is None else cv) and not settings.holds_out_once
-
-
-@pytest.mark.parametrize("cv", [0.2, np.float32(0.2), np.float64(0.5)])
-def test_a_share_is_held_out_once(cv):
-    settings = settings_of(cv)
-    assert settings.cv == cv and settings.holds_out_once
+    assert settings.cv == ("auto" if cv is None else cv)
+    assert settings.holds_out_once == isinstance(cv, float | np.floating)
 
 
 def test_splits_of_a_splitter_and_its_positions_fit_the_same_and_are_used_as_given():
@@ -123,12 +120,6 @@ def test_splits_that_cannot_be_used_are_named_with_what_to_do(name):
         rows, labels = blobs(120)
     with pytest.raises(ValueError, match=message):
         AttnKNNClassifier(cv=cv).fit(rows, labels)
-
-
-def test_groups_stay_together_when_their_splits_are_given():
-    groups = ROWS // 6
-    folds = given_folds(list(GroupKFold(3).split(X, Y, groups)), X, Y)
-    assert all(not set(groups[train]) & set(groups[held]) for train, held in folds)
 
 
 def test_a_splitter_of_ones_own_gets_the_rows_and_labels_as_they_are():

@@ -73,26 +73,6 @@ def test_left_out_scores_are_those_of_a_fit_without_the_row(monkeypatch, weighte
         assert np.allclose(left_out[row], slow, rtol=1e-8, atol=1e-8)
 
 
-def test_a_row_tells_nothing_of_its_own_label():
-    X, y = embeddings()
-    other = y.copy()
-    other[5] = (y[5] + 1) % 3
-    assert np.allclose(scores(X, y)[1][5], scores(X, other)[1][5], atol=1e-7)
-    settings = {"calibration": None}
-    models = [instant(X, labels, settings=settings) for labels in (y, other)]
-    assert [*models[0].report_.choice["base"]] == ["gaussian"]
-    shift = [np.log(model.predict_proba(None)[5]) for model in models]
-    # Temperature and share are fitted to all rows: one label of 240 moves them a little.
-    assert np.abs(shift[0] - shift[1]).max() < 0.1
-
-
-def test_labels_that_mean_nothing_are_not_predicted():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(300, 64)), rng.integers(2, size=300)
-    proba = np.exp(log_softmax(scores(X, y)[1], axis=1))
-    assert log_loss(y, proba) > np.log(2)
-
-
 def test_rows_that_weigh_nothing_and_classes_of_one_row_are_left_out_too():
     X, y = embeddings()
     y[7] = 3

@@ -20,7 +20,7 @@ from nearwise.classifier.inputs.images import (
 from nearwise.classifier.inputs.rows import KnownColumns, Rows
 from nearwise.training import Augmentation
 from tests.classifier.cases import CHEAP, attn_knn, reopened
-from tests.classifier.image_cases import BRIEF, QUICK, patches
+from tests.classifier.image_cases import BRIEF, QUICK, named_folder, patches
 
 
 @pytest.fixture(scope="module")
@@ -145,21 +145,16 @@ def test_colour_images_and_tensors_and_grey_without_a_channel_axis_are_taken():
 
 
 def test_a_folder_of_class_folders_is_read_with_its_labels(tmp_path, data):
-    for number, (image, label) in enumerate(zip(*data, strict=True)):
-        (tmp_path / label).mkdir(exist_ok=True)
-        Image.fromarray(image[..., 0]).save(tmp_path / label / f"{number:03}.png")
-    model = attn_knn(**QUICK).fit(tmp_path)
+    model = attn_knn(**QUICK).fit(named_folder(tmp_path, len(data[0])))
     assert model.classes_.tolist() == ["down", "up"]
     assert (model.predict(tmp_path)[:60] == "down").mean() > 0.9
     with pytest.raises(ValueError, match="has its own labels"):
         model.fit(tmp_path, data[1])
 
 
-def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
-    for number, (image, label) in enumerate(zip(*data, strict=True)):
-        part = tmp_path / ("test" if number % 4 < 2 and number < 40 else "train") / label
-        part.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image[..., 0]).save(part / f"{number:03}.png")
+def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path):
+    named_folder(tmp_path / "train")
+    named_folder(tmp_path / "test", 20)
     model = attn_knn(**BRIEF).fit(tmp_path)
     assert len(model.memory_) == 100
     with pytest.raises(ValueError, match="is not a folder of images"):

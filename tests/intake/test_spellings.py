@@ -326,16 +326,6 @@ def test_amounts_without_their_sign_are_those_with_it(sign):
     ]
 
 
-def test_percent_without_its_sign_is_refused_in_a_file_too(tmp_path, nearwise):
-    frame = pd.DataFrame({"rate": [f"{c % 100}%" for c in CENTS], "y": ["u", "v"] * 30})
-    attn_knn(**CHEAP).fit(frame[["rate"]], frame["y"]).save(tmp_path / "model")
-    (tmp_path / "new.csv").write_text("rate\n0.95\n")
-    done = nearwise("predict", tmp_path / "model", tmp_path / "new.csv")
-    assert done.exit_code == 2 and "'rate' held numbers with '%' in training" in done.err
-    (tmp_path / "new.csv").write_text("rate\n95%\n")
-    assert nearwise("predict", tmp_path / "model", tmp_path / "new.csv").exit_code == 0
-
-
 def test_text_becomes_numbers_before_rows_are_remembered_added_and_refitted(tmp_path):
     frame = pd.DataFrame({"price": [f"${us(c)}" for c in CENTS], "z": RNG.normal(size=N)})
     frame.loc[4, "price"] = "n/a"
@@ -436,20 +426,6 @@ def test_a_rare_slip_among_numbers_is_a_gap_and_named(case, tmp_path):
     frame.assign(x=1).to_csv(tmp_path / "t.csv", index=False)
     read = read_table(tmp_path / "t.csv", note=lambda said: None)
     assert report_columns(read)[0].use == "number"
-
-
-def test_a_slip_is_named_on_the_command_line_and_in_python(tmp_path, nearwise):
-    values = [*map(str, RNG.integers(0, 99, 399)), "3.0M"]
-    frame = pd.DataFrame({"reviews": values, "y": ["u", "v"] * 200})
-    said = "1 of 400 cells hold text that counts as missing (first '3.0M' in row 399"
-    with pytest.warns(UserWarning) as caught:
-        attn_knn(**CHEAP).fit(frame[["reviews"]], frame["y"])
-    assert any(said in str(warning.message) for warning in caught)
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    done = nearwise(
-        "fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", "--preset", "instant"
-    )
-    assert done.exit_code == 0 and said in done.err
 
 
 @pytest.mark.parametrize(

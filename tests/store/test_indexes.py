@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
+from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.memory import INDEX_NAMES, StoreError, verify_folder
 from nearwise.memory.cell_index import CellIndex
 from tests.classifier.cases import QUICK, attn_knn, blobs, fit_once, reopened, same
@@ -242,26 +242,3 @@ def test_an_index_described_otherwise_than_any_is_refused(wrong, tmp_path):
     )
     with pytest.raises(StoreError, match="elsewhere"):
         AttnKNNClassifier.load(forged)
-
-
-@pytest.mark.parametrize("approximate", [False, True], ids=["exact", "ivf"])
-def test_a_memory_on_disk_answers_as_its_folder_opens(approximate, tmp_path, monkeypatch):
-    pytest.importorskip("lance")
-    if approximate:
-        bulk = import_module("nearwise.memory.stores.bulk")
-        monkeypatch.setattr(bulk, "AUTO_EXACT_BELOW", THRESHOLD)
-        monkeypatch.setattr(bulk, "RECALL_QUERIES", 20)
-    folder = tmp_path / "m"
-    move_memory(model_of("euclidean", "auto"), folder)
-
-    with LiveModel(folder) as live:
-        live.add(X[300:304], Y[300:304])
-        removed = live.remove([3, 9])
-        live.relabel([7], [(Y[7] + 1) % 3])
-        live.undo(removed.version)
-        expected = answers(live.model)
-        assert same(answers(AttnKNNClassifier.load(folder)), expected)
-        live.compact()
-        if not approximate:  # an index on disk is made anew
-            assert same(answers(live.model), expected)
-        assert same(answers(AttnKNNClassifier.load(folder)), answers(live.model))

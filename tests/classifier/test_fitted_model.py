@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from nearwise.classifier import Query
+from nearwise.classifier import AttnKNNClassifier, Query
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.predictor import Predictor
 from tests.classifier.cases import (
@@ -99,7 +99,20 @@ def lines_of(change, model, stop_at=None):
     return count
 
 
-def every_failure_leaves_the_old_model(change, model, step):
+STEPS = [(change, 37) for change in ("add", "remove", "relabel")]
+SMALL_STEPS = [
+    (change, 10_007 if change == "refresh" else 1) for change in CHANGES
+]  # a fit is long
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [*STEPS, *(pytest.param(*steps, marks=pytest.mark.slow) for steps in SMALL_STEPS)],
+)
+def test_a_failure_at_any_line_of_a_change_leaves_the_old_model(model, change, step):
+    if change == "refresh":
+        model.remove([3])  # a version of its own
+    change = AttnKNNClassifier.refresh if change == "refresh" else CHANGES[change]
     before, version = model.predict_proba(NEW), model._fitted
     changed = copy.deepcopy(model)
     n_lines = lines_of(change, changed)
@@ -121,23 +134,12 @@ def every_failure_leaves_the_old_model(change, model, step):
     assert same(model.predict_proba(NEW), changed.predict_proba(NEW))
 
 
-@pytest.mark.parametrize("change", ["add", "remove", "relabel"])
-def test_a_failure_in_a_change_leaves_the_old_model(model, change):
-    every_failure_leaves_the_old_model(CHANGES[change], model, step=37)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_failure_at_any_line_of_a_change_leaves_the_old_model(model, change):
-    if change == "refresh":  # a fit, of far more lines than a test could fail at
-        model.remove([3])
-        every_failure_leaves_the_old_model(lambda m: m.refresh(), model, 10_007)
-    else:
-        every_failure_leaves_the_old_model(CHANGES[change], model, 1)
-
-
-def work_together(seconds, n_readers, n_writers, folder):
-    """Read and write at once; every answer must be that of a version that was published."""
+@pytest.mark.parametrize(
+    ("seconds", "n_readers", "n_writers"),
+    [(2, 2, 1), pytest.param(60, 4, 2, marks=pytest.mark.slow)],
+)
+def test_readers_and_writers_work_at_once(seconds, n_readers, n_writers, tmp_path):
+    """Every answer is that of a version that was published."""
     model = fitted(X[:-20], Y[:-20], estimator=logistic())
     versions = [model._fitted]
     answers, faults, over = [], [], threading.Event()
@@ -194,20 +196,8 @@ def work_together(seconds, n_readers, n_writers, folder):
                 ).proba()
         candidates = [known[place, n] for n in range(first, min(last + 1, len(versions)))]
         assert any(same(proba, one) for one in candidates)
-    again = reopened(model, folder / "model")
-    assert same(again.predict_proba(NEW), model.predict_proba(NEW))
-    return len(versions), len(answers)
-
-
-def test_readers_and_writers_work_at_once(tmp_path):
-    n_versions, n_answers = work_together(2, 2, 1, tmp_path)
-    assert n_versions > 3 and n_answers > 3
-
-
-@pytest.mark.slow
-def test_four_readers_and_two_writers_work_at_once_for_a_minute(tmp_path):
-    n_versions, n_answers = work_together(60, 4, 2, tmp_path)
-    assert n_versions > 50 and n_answers > 50
+    assert same(reopened(model, tmp_path / "model").predict_proba(NEW), model.predict_proba(NEW))
+    assert min(len(versions), len(answers)) > (3 if seconds == 2 else 50)
 
 
 def test_two_writers_lose_nothing(model):

@@ -10,6 +10,7 @@ from sklearn.metrics import log_loss
 
 from nearwise import AttnKNNClassifier
 from tests.classifier.cases import blobs, fit_once, reopened, same, table
+from tests.classifier.test_updates import island
 
 BASES = ["auto", None]
 
@@ -17,11 +18,6 @@ BASES = ["auto", None]
 def instant(X, y, estimator=None, **parameters):
     model = AttnKNNClassifier(preset="instant", estimator=estimator, random_state=0, **parameters)
     return fit_once(model, X, y)
-
-
-def island(n=8, at=40.0, seed=3):
-    """Rows far from all others."""
-    return np.random.default_rng(seed).normal(size=(n, 4)) * 0.1 + at
 
 
 # --- forgetting ---------------------------------------------------------------------------------

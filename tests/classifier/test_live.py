@@ -472,18 +472,11 @@ def test_a_journal_without_its_folder_is_refused(folder, tmp_path):
         AttnKNNClassifier.load(old)
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(folder, tmp_path):
-    killed_at_random(folder, tmp_path / "log", kills=6)
-
-
-@pytest.mark.slow
-def test_hundreds_of_kills_lose_nothing_that_was_acknowledged(folder, tmp_path):
-    killed_at_random(folder, tmp_path / "log", kills=250)
-
-
-def killed_at_random(folder, log, kills):
+@pytest.mark.parametrize("kills", [6, pytest.param(250, marks=pytest.mark.slow)])
+def test_kill_9_loses_nothing_that_was_acknowledged(folder, tmp_path, kills):
     """Two processes write, are killed at random moments, and every answer is still true."""
     context, draws = multiprocessing.get_context("fork"), random.Random(0)
+    log = tmp_path / "log"
     log.touch()
     for number in range(kills):
         known = log.stat().st_size

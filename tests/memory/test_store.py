@@ -247,11 +247,13 @@ assert value_of(folder) == 7 and len(os.listdir(folder)) == 4
 """
 
 
-def kill_while_writing(folder, delays):
+@pytest.mark.parametrize("n_kills", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_kill_9_leaves_the_old_or_the_new(tmp_path, n_kills):
+    delays = np.random.default_rng(n_kills).uniform(0, 0.01 * n_kills, n_kills)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join([root, *(p for p in sys.path if p)])
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(folder), *map(str, delays)],
+        [sys.executable, "-c", DRIVER, str(tmp_path / "m"), *map(str, delays)],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -259,12 +261,3 @@ def kill_while_writing(folder, delays):
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(delays)
-
-
-def test_kill_9_leaves_the_old_or_the_new(tmp_path):
-    kill_while_writing(tmp_path / "m", np.random.default_rng(1).uniform(0, 0.05, 5))
-
-
-@pytest.mark.slow
-def test_kill_9_at_twenty_moments_leaves_the_old_or_the_new(tmp_path):
-    kill_while_writing(tmp_path / "m", np.random.default_rng(0).uniform(0, 0.2, 20))

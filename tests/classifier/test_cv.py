@@ -7,13 +7,11 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import (
-    GroupKFold,
     KFold,
     LeaveOneOut,
     PredefinedSplit,
     ShuffleSplit,
     StratifiedKFold,
-    TimeSeriesSplit,
 )
 
 from nearwise.classifier import AttnKNNClassifier
@@ -89,37 +87,6 @@ def test_the_only_row_of_a_class_is_learned_from_in_every_split(cv):
 
 
 HALF = ROWS[:30], ROWS[30:]
-WRONG = {
-    "overlapping tests": (ShuffleSplit(3, random_state=0), "several splits hold out row"),
-    "rows never held out": (TimeSeriesSplit(4), "no split holds out row 0 .12 such rows of 60"),
-    "a class missing": (KFold(3), r"split 1 of cv=KFold.*learns from no row of '0'"),
-    "too many splits": (LeaveOneOut(), "more than 100 splits of 120 rows"),
-    "groups": (GroupKFold(2), r"needs to know the groups of the rows: give them to fit\(groups="),
-    "a generator": ((pair for pair in [HALF]), r"used up by one fit. Give a list"),
-    "no split": ([], "gives no split"),
-    "an empty part": ([(ROWS, [])], "split 1 of .* has an empty test part"),
-    "both parts": ([(ROWS, ROWS[5:8])], "has row 5 in both parts"),
-    "no pair": ([1, 2], "split 1 of .* is not a pair of row positions"),
-    "a dict": ({"n_splits": 3}, "is not a pair of row positions"),
-    "a mask": ([(Y < 2, Y == 2)], "is no list of row positions .* bool of shape"),
-    "too large": ([(ROWS[:30], [30, 60])], "holds row 60 in its test part, and there are 60 rows"),
-    "negative": ([(ROWS[:30], [-1])], "holds row -1 in its test part"),
-    "twice": ([(ROWS[:30], [40, 41, 41])], "has row 41 twice in its test part"),
-    "another table": (PredefinedSplit([0, 1] * 40), "holds row 79|holds row 78"),
-    "more folds than rows": (StratifiedKFold(30), "cannot split 60 rows: n_splits=30"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_splits_that_cannot_be_used_are_named_with_what_to_do(name):
-    cv, message = WRONG[name]
-    rows, labels = (X, Y)
-    if name == "a class missing":
-        labels = np.sort(Y)
-    if name == "too many splits":
-        rows, labels = blobs(120)
-    with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(cv=cv).fit(rows, labels)
 
 
 def test_a_splitter_of_ones_own_gets_the_rows_and_labels_as_they_are():

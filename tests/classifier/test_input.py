@@ -1,4 +1,4 @@
-"""Every mistake in data or settings is named: what is wrong, what was seen, what to do."""
+"""What a table holds that is new, missing or cannot be used is told, and what is done with it."""
 
 import warnings
 
@@ -8,46 +8,6 @@ import pytest
 
 from nearwise.classifier import report_columns
 from tests.classifier.cases import CHEAP, attn_knn, blobs, reopened, same, sums_to_one, table
-
-
-@pytest.fixture(scope="module")
-def model():
-    return attn_knn(**CHEAP).fit(*blobs())
-
-
-def spoiled(value):
-    X = blobs()[0].copy()
-    X[[4, 9], 1] = value
-    return X
-
-
-QUERIES = {
-    "infinity": (spoiled(np.inf), "contains infinity in 2 of 90 rows, first in row 4"),
-    "minus infinity": (spoiled(-np.inf), "contains infinity in 2 of 90 rows"),
-    "too large": (spoiled(-1e300), r"\['x1'\] hold numbers too large .* up to 1e\+300 .*Rescale"),
-    "too far": (spoiled(1e38), r"\['x1'\] hold numbers too large .* up to 1e\+38 .*Rescale"),
-    "too few columns": (np.zeros((2, 3)), "X has 3 features, but AttnKNNClassifier is expecting 4"),
-    "too many columns": (
-        np.zeros((2, 5)),
-        "X has 5 features, but AttnKNNClassifier is expecting 4",
-    ),
-    "no rows": (np.zeros((0, 4)), r"Found array with 0 sample\(s\)"),
-    "one dimension": (np.zeros(4), "Expected 2D array, got 1D array"),
-    "text": (np.array([["a", "1", "2", "3"]]), r"holds text \('a'\) where numbers are expected"),
-    "text in a list": ([[1, 2, 3, "b"]], r"holds text \('b'\) where numbers are expected"),
-    "text in a table": (
-        pd.DataFrame({"a": ["u"], "b": [1], "c": [1], "d": [1]}),
-        "held numbers in training and now holds 'u'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", QUERIES)
-@pytest.mark.parametrize("method", ["predict", "predict_proba", "explain", "kneighbors"])
-def test_bad_queries_are_named(model, case, method):
-    queries, message = QUERIES[case]
-    with pytest.raises(ValueError, match=message):
-        getattr(model, method)(queries)
 
 
 def test_unknown_categories_are_taken_as_missing_and_counted():

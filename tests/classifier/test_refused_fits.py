@@ -7,7 +7,15 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.model_selection import KFold
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    LeaveOneOut,
+    PredefinedSplit,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -88,8 +96,30 @@ INSTANT = [
     ({"max_per_class": 5}, "settings max_per_class"),
     ({"n_neighbors": 65}, "n_neighbors=65 is more than the 64"),
 ]
+HALF = ROWS[:45], ROWS[45:]
+SPLITS = [
+    (ShuffleSplit(3, random_state=0), "several splits hold out row"),
+    (TimeSeriesSplit(4), "no split holds out row 0 .18 such rows of 90"),
+    (GroupKFold(2), r"needs to know the groups of the rows: give them to fit\(groups="),
+    ((pair for pair in [HALF]), r"used up by one fit. Give a list"),
+    ([], "gives no split"),
+    ([(ROWS, [])], "split 1 of .* has an empty test part"),
+    ([(ROWS, ROWS[5:8])], "has row 5 in both parts"),
+    ([1, 2], "split 1 of .* is not a pair of row positions"),
+    ({"n_splits": 3}, "is not a pair of row positions"),
+    ([(CODES < 2, CODES == 2)], "is no list of row positions .* bool of shape"),
+    ([(ROWS[:30], [30, 90])], "holds row 90 in its test part, and there are 90 rows"),
+    ([(ROWS[:30], [-1])], "holds row -1 in its test part"),
+    ([(ROWS[:30], [40, 41, 41])], "has row 41 twice in its test part"),
+    (PredefinedSplit([0, 1] * 50), "holds row 99|holds row 98"),
+    (StratifiedKFold(40), "cannot split 90 rows: n_splits=40"),
+]
 # settings, what is said, and what is given in place of rows and labels, or beside them
 GIVEN = [
+    *[({"cv": cv}, said, {}) for cv, said in SPLITS],
+    ({"cv": KFold(3)}, r"split 1 of cv=KFold.*learns from no row of 'a'", {"y": np.sort(Y)}),
+    ({"cv": LeaveOneOut()}, "more than 100 splits of 120 rows",
+     {"X": np.eye(120), "y": np.arange(120) % 3}),
     *[({"preset": "instant", **one}, f"{said}.*(Use|Leave|Ask) ", {}) for one, said in INSTANT],
     ({"preset": "instant"}, "tables and ready embeddings in one view", {"views": [X]}),
     ({"preset": "instant"}, "tables and ready embeddings in one view", {"X": IMAGES, "y": SIDES}),

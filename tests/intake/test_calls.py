@@ -161,12 +161,41 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("case", QUERIES)
+def spoiled(value):
+    X = blobs()[0].copy()
+    X[[4, 9], 1] = value
+    return X
+
+
+OF_ARRAY = {
+    "infinity": (spoiled(np.inf), "contains infinity in 2 of 90 rows, first in row 4"),
+    "minus infinity": (spoiled(-np.inf), "contains infinity in 2 of 90 rows"),
+    "too large": (spoiled(-1e300), r"\['x1'\] hold numbers too large .* up to 1e\+300 .*Rescale"),
+    "too far": (spoiled(1e38), r"\['x1'\] hold numbers too large .* up to 1e\+38 .*Rescale"),
+    "too few columns": (np.zeros((2, 3)), "X has 3 features, but AttnKNNClassifier is expecting 4"),
+    "too many columns": (
+        np.zeros((2, 5)),
+        "X has 5 features, but AttnKNNClassifier is expecting 4",
+    ),
+    "no rows": (np.zeros((0, 4)), r"Found array with 0 sample\(s\)"),
+    "one dimension": (np.zeros(4), "Expected 2D array, got 1D array"),
+    "text": (np.array([["a", "1", "2", "3"]]), r"holds text \('a'\) where numbers are expected"),
+    "text in a list": ([[1, 2, 3, "b"]], r"holds text \('b'\) where numbers are expected"),
+    "text in a table": (
+        pd.DataFrame({"a": ["u"], "b": [1], "c": [1], "d": [1]}),
+        "held numbers in training and now holds 'u'",
+    ),
+}
+ASKED = [("of_table", one) for one in QUERIES.values()]
+ASKED += [("of_array", one) for one in OF_ARRAY.values()]
+
+
+@pytest.mark.parametrize(("model", "case"), ASKED, ids=[*QUERIES, *OF_ARRAY])
 @pytest.mark.parametrize("method", ["predict", "kneighbors", "explain"])
-def test_bad_queries_say_what_was_seen_and_what_to_do(of_table, case, method):
-    queries, message = QUERIES[case]
+def test_bad_queries_say_what_was_seen_and_what_to_do(request, model, case, method):
+    queries, message = case
     with pytest.raises(ValueError, match=message):
-        getattr(of_table, method)(queries)
+        getattr(request.getfixturevalue(model), method)(queries)
 
 
 @pytest.mark.parametrize("size", [1e20, 1e29])

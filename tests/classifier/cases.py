@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import joblib
@@ -86,6 +87,12 @@ def fitted(X=None, y=None, **settings):
     return fit_once(attn_knn(**{**CHEAP, **settings}), X, y)
 
 
+def reopened(model, folder):
+    """Save a classifier, and load it again."""
+    model.save(folder)
+    return AttnKNNClassifier.load(folder)
+
+
 def logistic():
     return LogisticRegression(max_iter=200)
 
@@ -110,6 +117,13 @@ def quietly():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def together(*works):
+    """Do works in threads of their own, and raise what goes wrong in any."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        for done in [pool.submit(work) for work in works]:
+            done.result()
 
 
 class OwnLogistic(LogisticRegression):

@@ -5,11 +5,10 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import auto_candidates, cross_fit, given_candidate
 from nearwise.classifier.fit.problem import auto_folds, make_folds
 from nearwise.classifier.inputs.table import TableEncoder
-from tests.classifier.cases import QUICK, attn_knn, same
+from tests.classifier.cases import QUICK, attn_knn, reopened, same
 
 
 def boosting(encoder):
@@ -146,17 +145,9 @@ def test_folds_by_size(n_rows, folds):
     assert auto_folds(n_rows) == folds
 
 
-def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fitted():
-    X = np.random.default_rng(0).normal(size=(60, 3))
-    model = attn_knn(embedder="deep", train={"ce_weight": 0.0}, random_state=0)
-    with pytest.raises(ValueError, match=r'ce_weight.*"deep" network'):
-        model.fit(X, X[:, 0] > 0)
-
-
 def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X.prod(axis=1) > 0).astype(int)
     model = attn_knn(embedder="deep", cv=3, train={"epochs": 20}, **QUICK).fit(X, y)
     assert "embedder-head" in model.report_.choice["base"] and model.report_.choice["networks"] == 3
-    model.save(tmp_path / "m")
-    assert same(AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))
+    assert same(reopened(model, tmp_path / "m").predict_proba(X), model.predict_proba(X))

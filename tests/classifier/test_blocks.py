@@ -5,7 +5,7 @@ import pytest
 
 from nearwise.classifier.model import row_models
 from nearwise.classifier.model.memory_views import MemoryViews
-from tests.classifier.cases import QUICK, attn_knn, blobs, fitted, logistic, quietly, same, table
+from tests.classifier.cases import QUICK, attn_knn, blobs, fitted, logistic, same, table
 
 SMALL = 16
 HELD = {**QUICK, "cv": 0.25, "train": {"epochs": 2}}
@@ -39,14 +39,13 @@ def of_rows(view, rows):
 
 @pytest.mark.parametrize("case", MODELS)
 def test_more_rows_than_a_block_give_what_the_blocks_give_alone(case, monkeypatch):
-    with quietly():
-        model, X, view = MODELS[case]()
-        at_once = model.query(X, of_rows(view, slice(None))).parts
-        groups = [slice(start, start + SMALL) for start in range(0, len(X), SMALL)]
-        alone = [model.query(X[rows], of_rows(view, rows)).parts for rows in groups]
-        monkeypatch.setattr(row_models, "BLOCK", SMALL)
-        parts = model.query(X, of_rows(view, slice(None))).parts
-        proba = model.predict_proba(X, of_rows(view, slice(None)))
+    model, X, view = MODELS[case]()
+    at_once = model.query(X, of_rows(view, slice(None))).parts
+    groups = [slice(start, start + SMALL) for start in range(0, len(X), SMALL)]
+    alone = [model.query(X[rows], of_rows(view, rows)).parts for rows in groups]
+    monkeypatch.setattr(row_models, "BLOCK", SMALL)
+    parts = model.query(X, of_rows(view, slice(None))).parts
+    proba = model.predict_proba(X, of_rows(view, slice(None)))
     assert same(proba, parts.proba)
     for name, part, whole in zip(parts._fields, parts, at_once, strict=True):
         assert same(part, np.concatenate([getattr(one, name) for one in alone])), name

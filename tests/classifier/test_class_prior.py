@@ -7,9 +7,17 @@ import pytest
 import torch
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.model.class_prior import ClassCorrection, capped_rows, check_class_prior
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, sums_to_one
+from nearwise.classifier.model.class_prior import ClassCorrection, capped_rows
+from tests.classifier.cases import (
+    CHEAP,
+    attn_knn,
+    blobs,
+    fitted,
+    logistic,
+    reopened,
+    same,
+    sums_to_one,
+)
 
 
 def tailed(n=240, seed=0):
@@ -128,8 +136,7 @@ CONFIGURATIONS = {
 def test_saved_changed_and_explained_it_predicts_alike(name, tmp_path):
     X, y = tailed()
     model = fitted(X, y, **CONFIGURATIONS[name])
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     for one in (model, again):
         one.add(X[:2] + 30, [9, 9])
         one.remove([int(one.memory_.ids[5])])
@@ -151,8 +158,7 @@ def test_views_are_corrected_as_they_are_calibrated(tmp_path):
     assert model._predictor.of_views.classes is not None
     proba = model.predict_proba(X, views=[near])
     assert sums_to_one(proba) and sums_to_one(model.predict_proba(X, views=[]))
-    model.save(tmp_path / "model")
-    assert same(AttnKNNClassifier.load(tmp_path / "model").predict_proba(X, views=[near]), proba)
+    assert same(reopened(model, tmp_path / "model").predict_proba(X, views=[near]), proba)
 
 
 def test_a_capped_memory_finds_few_of_a_large_class_and_weighs_each_for_many():
@@ -187,31 +193,3 @@ def test_capped_rows_are_the_same_for_one_seed_and_grow_with_the_cap():
     assert np.bincount(y[few]).tolist() == [5, 5, 3] and set(few) <= set(more)
     assert weight.tolist() == np.array([10.0, 2.0, 1.0])[y[few]].tolist()
     assert same(capped_rows(y, 5, 0)[0], few) and not same(capped_rows(y, 5, 1)[0], few)
-
-
-@pytest.mark.parametrize(
-    ("prior", "message"),
-    [
-        ("balanced", 'class_prior=\'balanced\' is not known. Use "train", "uniform"'),
-        ([0.5, 0.5], r"class_prior has shape \(2,\) but there are 3 classes"),
-        ([[0.5, 0.25, 0.25]], r"class_prior has shape \(1, 3\) but there are 3"),
-        (0.3, r"class_prior has shape \(\) but there are 3 classes"),
-        ([0.5, 0.5, 0.0], "class_prior holds 0.0; every share must be positive"),
-        ([0.7, 0.5, -0.2], "class_prior holds -0.2; every share must be positive"),
-        ([0.5, 0.5, float("nan")], "class_prior holds nan; every share must be positive"),
-        ([0.5, 0.3, 0.1], "class_prior sums to 0.9 and must sum to 1. Divide it"),
-        (None, "class_prior has shape"),
-    ],
-    ids=str,
-)
-def test_a_prior_that_is_none_is_named(prior, message):
-    with pytest.raises(ValueError, match=message):
-        check_class_prior(prior, 3)
-    with pytest.raises(ValueError, match=message):
-        fitted(*tailed(), class_prior=prior)
-
-
-@pytest.mark.parametrize("cap", [1, 0, 2.5, "ten"])
-def test_a_cap_that_is_none_is_named(cap):
-    with pytest.raises(ValueError, match=r"max_per_class: Input should be .*got"):
-        fitted(*tailed(), max_per_class=cap)

@@ -152,19 +152,15 @@ def ours(proba, labels, asked, method, confidence, penalty=RAPS, draws=(None, No
 
 
 @pytest.mark.parametrize("confidence", [0.7, 0.9, 0.95])
-def test_lac_sets_are_those_of_mapie(against_mapie, confidence):
+@pytest.mark.parametrize("method", ["lac", "aps"])
+def test_sets_are_those_of_mapie_with_the_same_draws(against_mapie, method, confidence):
     *given, sets = against_mapie
-    np.testing.assert_array_equal(ours(*given, "lac", confidence), sets("lac", confidence)[0])
-
-
-@pytest.mark.parametrize("confidence", [0.7, 0.9, 0.95])
-def test_aps_sets_are_those_of_mapie_with_the_same_draws(against_mapie, confidence):
-    *given, sets = against_mapie
-    draws = [np.random.RandomState(7).uniform(size=n) for n in (300, 60)]
-    np.testing.assert_array_equal(
-        ours(*given, "aps", confidence, draws=draws),
-        sets("aps", confidence, include_last_label="randomized")[0],
-    )
+    options, draws = {}, (None, None)
+    if method == "aps":
+        options = {"include_last_label": "randomized"}
+        draws = [np.random.RandomState(7).uniform(size=n) for n in (300, 60)]
+    found = ours(*given, method, confidence, draws=draws)
+    np.testing.assert_array_equal(found, sets(method, confidence, **options)[0])
 
 
 def test_raps_scores_are_those_of_mapie_with_the_same_draws(against_mapie):

@@ -7,13 +7,11 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import (
-    GroupKFold,
     KFold,
     LeaveOneOut,
     PredefinedSplit,
     ShuffleSplit,
     StratifiedKFold,
-    TimeSeriesSplit,
 )
 
 from nearwise.classifier import AttnKNNClassifier
@@ -21,7 +19,7 @@ from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_set
 from nearwise.classifier.fit.problem import given_folds
 from nearwise.classifier.storage.model_schema import replace_former
 from nearwise.safe_files import plain
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fit_once, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fit_once, reopened, same, sums_to_one
 
 X, Y = blobs(60)
 ROWS = np.arange(60)
@@ -37,26 +35,13 @@ def settings_of(cv, n_rows=60, **parameters):
     return check_settings(AttnKNNClassifier(cv=cv, **parameters), n_rows, 3, 0, folds=folds)
 
 
-@pytest.mark.parametrize("cv", [None, "auto", np.int64(3), 100])
-def test_a_number_of_folds_is_cross_fitted(cv):
-    settings = settings_of(cv)
-    assert settings.cv == ("auto" if cv is None else cv) and not settings.holds_out_once
-
-
-@pytest.mark.parametrize("cv", [0.2, np.float32(0.2), np.float64(0.5)])
-def test_a_share_is_held_out_once(cv):
-    settings = settings_of(cv)
-    assert settings.cv == cv and settings.holds_out_once
-
-
 @pytest.mark.parametrize(
-    "cv",
-    [1, 0, -3, 1.0, 1.5, 0.0, True, "5", "Auto", float("nan"), 101, KFold, b"ab", 1j],
-    ids=repr,
+    "cv", [None, "auto", np.int64(3), 100, 0.2, np.float32(0.2), np.float64(0.5)]
 )
-def test_other_values_are_refused_with_those_that_are_taken(cv):
-    with pytest.raises(ValueError, match=r'must be "auto", a number of folds from 2 to 100, a sh'):
-        AttnKNNClassifier(cv=cv).fit(X, Y)
+def test_a_number_of_folds_is_cross_fitted_and_a_share_is_held_out_once(cv):
+    settings = settings_of(cv)
+    assert settings.cv == ("auto" if cv is None else cv)
+    assert settings.holds_out_once == isinstance(cv, float | np.floating)
 
 
 def test_splits_of_a_splitter_and_its_positions_fit_the_same_and_are_used_as_given():
@@ -102,43 +87,6 @@ def test_the_only_row_of_a_class_is_learned_from_in_every_split(cv):
 
 
 HALF = ROWS[:30], ROWS[30:]
-WRONG = {
-    "overlapping tests": (ShuffleSplit(3, random_state=0), "several splits hold out row"),
-    "rows never held out": (TimeSeriesSplit(4), "no split holds out row 0 .12 such rows of 60"),
-    "a class missing": (KFold(3), r"split 1 of cv=KFold.*learns from no row of '0'"),
-    "too many splits": (LeaveOneOut(), "more than 100 splits of 120 rows"),
-    "groups": (GroupKFold(2), r"needs to know the groups of the rows: give them to fit\(groups="),
-    "a generator": ((pair for pair in [HALF]), r"used up by one fit. Give a list"),
-    "no split": ([], "gives no split"),
-    "an empty part": ([(ROWS, [])], "split 1 of .* has an empty test part"),
-    "both parts": ([(ROWS, ROWS[5:8])], "has row 5 in both parts"),
-    "no pair": ([1, 2], "split 1 of .* is not a pair of row positions"),
-    "a dict": ({"n_splits": 3}, "is not a pair of row positions"),
-    "a mask": ([(Y < 2, Y == 2)], "is no list of row positions .* bool of shape"),
-    "too large": ([(ROWS[:30], [30, 60])], "holds row 60 in its test part, and there are 60 rows"),
-    "negative": ([(ROWS[:30], [-1])], "holds row -1 in its test part"),
-    "twice": ([(ROWS[:30], [40, 41, 41])], "has row 41 twice in its test part"),
-    "another table": (PredefinedSplit([0, 1] * 40), "holds row 79|holds row 78"),
-    "more folds than rows": (StratifiedKFold(30), "cannot split 60 rows: n_splits=30"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_splits_that_cannot_be_used_are_named_with_what_to_do(name):
-    cv, message = WRONG[name]
-    rows, labels = (X, Y)
-    if name == "a class missing":
-        labels = np.sort(Y)
-    if name == "too many splits":
-        rows, labels = blobs(120)
-    with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(cv=cv).fit(rows, labels)
-
-
-def test_groups_stay_together_when_their_splits_are_given():
-    groups = ROWS // 6
-    folds = given_folds(list(GroupKFold(3).split(X, Y, groups)), X, Y)
-    assert all(not set(groups[train]) & set(groups[held]) for train, held in folds)
 
 
 def test_a_splitter_of_ones_own_gets_the_rows_and_labels_as_they_are():
@@ -155,19 +103,6 @@ def test_a_splitter_of_ones_own_gets_the_rows_and_labels_as_they_are():
     assert isinstance(clone(model).cv, ByColumn)
 
 
-@pytest.mark.parametrize(
-    ("cv", "message"),
-    [
-        (KFold(3, shuffle=True, random_state=0), "Rows with several views are not cross-fitted"),
-        ([(ROWS[:50], ROWS[50:])], r"0\.167 of 60 rows holds out 10 .*, or a share of 0\.34"),
-    ],
-    ids=["several splits", "few rows held out"],
-)
-def test_splits_that_do_not_fit_views_are_refused(cv, message):
-    with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(cv=cv).fit(X, Y, views=[X])
-
-
 def test_images_take_a_single_split():
     images = np.random.default_rng(0).integers(0, 255, (60, 8, 8, 1), dtype=np.uint8)
     settings = {"embedder": "resnet-small", "train": {"epochs": 1}, "head": {"epochs": 1}}
@@ -175,12 +110,6 @@ def test_images_take_a_single_split():
     model = attn_knn(**settings, cv=cv, random_state=0).fit(images, Y)
     assert model.report_.choice["held_out"] == 20
     assert sums_to_one(model.predict_proba(images))
-
-
-def test_instant_takes_no_folds():
-    for cv in (KFold(3, shuffle=True, random_state=0), 3, 0.2):
-        with pytest.raises(ValueError, match='does not fit preset="instant"'):
-            AttnKNNClassifier(preset="instant", cv=cv).fit(X, Y)
 
 
 def test_a_refresh_splits_the_rows_that_are_remembered_then():
@@ -230,8 +159,7 @@ SAVED = [
 @pytest.mark.parametrize("cv", SAVED, ids=str)
 def test_what_scikit_learn_can_build_is_saved(cv, tmp_path):
     model = fit_once(attn_knn(**FAST), X, Y).set_params(cv=cv)
-    model.save(tmp_path / "m")
-    loaded = AttnKNNClassifier.load(tmp_path / "m")
+    loaded = reopened(model, tmp_path / "m")
     assert type(loaded.cv) is type(cv)
     if hasattr(cv, "split"):
         assert plain(vars(loaded.cv)) == plain(vars(cv))
@@ -248,20 +176,9 @@ def test_other_splits_are_left_out_of_a_folder_with_a_warning(tmp_path):
     assert loaded.cv == "auto" and same(loaded.predict_proba(X), model.predict_proba(X))
 
 
-@pytest.mark.parametrize("name", ["n_members", "n_splits", "validation_fraction", "test_size"])
-def test_names_of_other_libraries_are_answered_with_cv(name):
-    with pytest.raises(TypeError, match=r"cv="):
-        AttnKNNClassifier(**{name: 3})
-
-
 @pytest.mark.parametrize(
     ("n_members", "share", "cv"),
-    [
-        (2, "auto", 2),
-        ("auto", None, "auto"),
-        (1, "auto", "auto"),
-        (3, 0.2, 0.2),
-    ],
+    [(2, "auto", 2), ("auto", None, "auto"), (1, "auto", "auto"), (3, 0.2, 0.2)],
 )
 def test_older_folders_hold_cv_as_two_parameters(n_members, share, cv):
     params = {"n_members": n_members, "validation_fraction": share, "estimator": None}

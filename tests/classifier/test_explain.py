@@ -10,7 +10,6 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
     same,
     sums_to_one,
     table,
@@ -23,14 +22,15 @@ SETTINGS = [
     {"estimator": "auto"},
     {"n_neighbors": 1},
     {"estimator": "auto", **HELD},
+    {"embedder": "table", "train": {"epochs": 1}},
+    {"preset": "instant", "cv": "auto", "head": {}},
 ]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("queries", ["new", None])
 def test_weights_and_the_null_share_all_the_attention(settings, queries):
-    with quietly():
-        model = fitted(**settings)
+    model = fitted(**settings)
     X = None if queries is None else blobs(12, seed=1)[0]
     explanations = model.explain(X, n_neighbors=None)
     parts = model.query(X).parts

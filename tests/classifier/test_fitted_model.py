@@ -4,6 +4,7 @@ import copy
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,10 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
+    reopened,
     same,
     table,
+    together,
 )
 
 SOURCE = str(Path(sys.modules["nearwise"].__file__).parent)
@@ -97,7 +99,20 @@ def lines_of(change, model, stop_at=None):
     return count
 
 
-def every_failure_leaves_the_old_model(change, model, step):
+STEPS = [(change, 37) for change in ("add", "remove", "relabel")]
+SMALL_STEPS = [
+    (change, 10_007 if change == "refresh" else 1) for change in CHANGES
+]  # a fit is long
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [*STEPS, *(pytest.param(*steps, marks=pytest.mark.slow) for steps in SMALL_STEPS)],
+)
+def test_a_failure_at_any_line_of_a_change_leaves_the_old_model(model, change, step):
+    if change == "refresh":
+        model.remove([3])  # a version of its own
+    change = AttnKNNClassifier.refresh if change == "refresh" else CHANGES[change]
     before, version = model.predict_proba(NEW), model._fitted
     changed = copy.deepcopy(model)
     n_lines = lines_of(change, changed)
@@ -119,23 +134,12 @@ def every_failure_leaves_the_old_model(change, model, step):
     assert same(model.predict_proba(NEW), changed.predict_proba(NEW))
 
 
-@pytest.mark.parametrize("change", ["add", "remove", "relabel"])
-def test_a_failure_in_a_change_leaves_the_old_model(model, change):
-    every_failure_leaves_the_old_model(CHANGES[change], model, step=37)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_failure_at_any_line_of_a_change_leaves_the_old_model(model, change):
-    if change == "refresh":  # a fit, of far more lines than a test could fail at
-        model.remove([3])
-        every_failure_leaves_the_old_model(lambda m: m.refresh(), model, 10_007)
-    else:
-        every_failure_leaves_the_old_model(CHANGES[change], model, 1)
-
-
-def work_together(seconds, n_readers, n_writers, folder):
-    """Read and write at once; every answer must be that of a version that was published."""
+@pytest.mark.parametrize(
+    ("seconds", "n_readers", "n_writers"),
+    [(2, 2, 1), pytest.param(60, 4, 2, marks=pytest.mark.slow)],
+)
+def test_readers_and_writers_work_at_once(seconds, n_readers, n_writers, tmp_path):
+    """Every answer is that of a version that was published."""
     model = fitted(X[:-20], Y[:-20], estimator=logistic())
     versions = [model._fitted]
     answers, faults, over = [], [], threading.Event()
@@ -192,21 +196,8 @@ def work_together(seconds, n_readers, n_writers, folder):
                 ).proba()
         candidates = [known[place, n] for n in range(first, min(last + 1, len(versions)))]
         assert any(same(proba, one) for one in candidates)
-    model.save(folder / "model")
-    again = AttnKNNClassifier.load(folder / "model")
-    assert same(again.predict_proba(NEW), model.predict_proba(NEW))
-    return len(versions), len(answers)
-
-
-def test_readers_and_writers_work_at_once(tmp_path):
-    n_versions, n_answers = work_together(2, 2, 1, tmp_path)
-    assert n_versions > 3 and n_answers > 3
-
-
-@pytest.mark.slow
-def test_four_readers_and_two_writers_work_at_once_for_a_minute(tmp_path):
-    n_versions, n_answers = work_together(60, 4, 2, tmp_path)
-    assert n_versions > 50 and n_answers > 50
+    assert same(reopened(model, tmp_path / "model").predict_proba(NEW), model.predict_proba(NEW))
+    assert min(len(versions), len(answers)) > (3 if seconds == 2 else 50)
 
 
 def test_two_writers_lose_nothing(model):
@@ -216,20 +207,15 @@ def test_two_writers_lose_nothing(model):
         for row in range(5):
             model.add(NEW[place * 5 + row][None], [0])
 
-    threads = [threading.Thread(target=add, args=(place,)) for place in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(add, place) for place in range(4)))
     bank = model.memory_
     assert len(bank) == len(bank.labels) == len(model._fitted.rows) == n + 20
     assert len(set(bank.ids.tolist())) == n + 20
 
 
 def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
-    with quietly():
-        frame, y = table(120)
-        model = fitted(frame[:100], y[:100], estimator=logistic())
+    frame, y = table(120)
+    model = fitted(frame[:100], y[:100], estimator=logistic())
     rows = frame[100:]
     model.query(rows).selection(coverage=0.5)  # calibration rows are kept
     passes, searches = [], []
@@ -262,9 +248,8 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
 
 
 def test_one_query_says_what_the_methods_say():
-    with quietly():
-        frame, y = table(140)
-        model = fitted(frame[:110], y[:110], estimator=logistic(), **QUICK)
+    frame, y = table(140)
+    model = fitted(frame[:110], y[:110], estimator=logistic(), **QUICK)
     rows = frame[110:]
     query = model.query(rows, explain=4)
     assert same(query.proba(), model.predict_proba(rows))
@@ -354,17 +339,9 @@ def test_a_first_batch_with_declared_classes_is_published_whole(monkeypatch):
     assert model.classes_.tolist() == [0, 1, 2, 3] and len(model.memory_) == len(X)
 
 
-def test_all_remembered_rows_are_explained():
-    model = fitted(X, Y, cv=2)
-    model.add(X[:9] + 0.01, Y[:9])
-    model.remove(model.memory_.ids[:50])
-    assert len(model.explain(None, 3)) == len(model.memory_)
-
-
 def test_nearest_rows_are_found_without_asking_base_or_networks(monkeypatch):
-    with quietly():
-        frame, y = table(120)
-        model = fitted(frame[:100], y[:100], estimator=logistic())
+    frame, y = table(120)
+    model = fitted(frame[:100], y[:100], estimator=logistic())
     nearest = model.kneighbors(frame[100:], 3)
     monkeypatch.setattr(type(model._predictor.row_models), "__call__", pytest.fail)
     again = model.kneighbors(frame[100:], 3)
@@ -385,8 +362,7 @@ def test_remembered_rows_of_every_type_come_back_as_they_were_given():
             "day": [day + pd.Timedelta(days=7 * i) for i in range(n)],
         }
     )
-    with quietly():
-        model = fitted(frame, np.arange(n) % 2)
+    model = fitted(frame, np.arange(n) % 2)
     found = {row["whole"]: row for row in model._fitted.remembered(list(range(n)))}
     assert found[3] == {
         "whole": 3,

@@ -1,7 +1,6 @@
 """Children that are forked from a process with a loaded model answer as their parent does."""
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,8 +12,9 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.memory import Journal, locked_folder
-from tests.classifier.cases import attn_knn, blobs, fit_once, fitted, quietly
+from tests.classifier.cases import attn_knn, blobs, fit_once, fitted
 from tests.classifier.image_cases import BRIEF, patches
+from tests.forks import FORK, in_a_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 INSTANT = {"preset": "instant", "random_state": 0}
@@ -41,8 +41,7 @@ def test_every_way_of_forking_gives_children_that_predict_as_the_parent(kind, tm
     settings, (X, y) = KINDS[kind]
     if "index" in settings:
         pytest.importorskip("faiss")
-    with quietly():
-        fit_once(attn_knn(**settings), X, y).save(tmp_path / "m")
+    fit_once(attn_knn(**settings), X, y).save(tmp_path / "m")
     np.save(tmp_path / "X.npy", X)
     source = Path(__file__).parents[2] / "src"
     # On a loaded machine, three times in some sixty runs, one of these did not: docs/limits.md.
@@ -64,18 +63,6 @@ def test_every_way_of_forking_gives_children_that_predict_as_the_parent(kind, tm
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert len(found) == 8 - len(left_out) and found == dict.fromkeys(found, "")
-
-
-def _in_child(work):
-    """Do work in a forked child, which gets a minute and a half."""
-    child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
-    child.join(90)
-    if child.is_alive():
-        child.kill()
-        child.join()
-        pytest.fail("the child never ended")
-    assert child.exitcode == 0
 
 
 @pytest.fixture
@@ -112,7 +99,7 @@ def test_a_child_changes_a_model_whose_lock_a_thread_of_the_parent_holds(held, f
         assert len(live.model.predict(X)) == 12
 
     try:
-        _in_child(work)
+        in_a_child(work)
     finally:
         done.set()
         thread.join()
@@ -129,7 +116,7 @@ def test_parent_and_child_change_one_folder_in_turns(folder):
             assert [change.kind for change in live.history()] == ["add", "relabel"]
             live.close()
 
-        _in_child(work)
+        in_a_child(work)
         live.remove([3])
         assert [change.kind for change in live.history()] == ["add", "relabel", "remove"]
         expected = live.model.predict_proba(X)
@@ -141,14 +128,14 @@ def test_a_child_that_closes_a_journal_leaves_the_parents_connection(folder):
         live.add(X[:1], Y[:1])
         with Journal(folder) as journal:
             state = journal.state()
-            _in_child(journal.close)
+            in_a_child(journal.close)
             assert journal.state() == state
 
 
 def test_a_child_that_was_forked_during_a_change_does_not_keep_the_folder_locked(folder):
-    go_on = multiprocessing.get_context("fork").Event()
+    go_on = FORK.Event()
     with locked_folder(folder):
-        child = multiprocessing.get_context("fork").Process(target=go_on.wait, args=(90,))
+        child = FORK.Process(target=go_on.wait, args=(90,))
         child.start()
     try:
         with LiveModel(folder, wait=0.5) as live:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import IMPLIED
 from nearwise.classifier.model.gates import clearly_lower, pooled
 from nearwise.classifier.noise.noisy_labels import (
@@ -13,7 +12,7 @@ from nearwise.classifier.noise.noisy_labels import (
     true_log_proba,
 )
 from nearwise.metrics import ece, nll
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, wrong_labels
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, reopened, same, wrong_labels
 
 TRANSITION = torch.tensor([[0.7, 0.2, 0.1], [0.05, 0.8, 0.15], [0.3, 0.1, 0.6]]).double()
 HALF = torch.tensor([[0.7, 0.3], [0.3, 0.7]]).double()
@@ -66,7 +65,6 @@ def test_a_folder_whose_base_has_predictions_of_true_labels_opens(tmp_path):
     models.base.implied = model._predictor.label_model.implied
     surer = models.base.pooled(left_out)
     assert surer.max() > plain.max() + 0.1
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     assert same(again._predictor.row_models.base.pooled(left_out), surer)
     assert same(again.predict_proba(X[:40]), model.predict_proba(X[:40]))

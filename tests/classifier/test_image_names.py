@@ -3,12 +3,10 @@
 import warnings
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from nearwise.classifier import AttnKNNClassifier
-from nearwise.data import Dataset, load_image_folder
-from tests.classifier.cases import attn_knn
+from nearwise.data import load_image_folder
+from tests.classifier.cases import attn_knn, reopened
 from tests.classifier.image_cases import BRIEF, named_folder, patches
 
 
@@ -24,8 +22,7 @@ def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path
     model.add(more)
     model.remove(model.memory_.ids[:3])
     model.add(*patches(2, seed=2))  # an array, whose rows have no name
-    model.save(tmp_path / "model")
-    loaded = AttnKNNClassifier.load(tmp_path / "model")
+    loaded = reopened(model, tmp_path / "model")
     assert len(loaded.fitted_.row_names) == len(loaded.memory_) == 100 + 6 - 3 + 2
     assert loaded.fitted_.row_names[-2:].tolist() == ["", ""]
     assert sum(name.startswith("more/") for name in loaded.fitted_.row_names) == 6
@@ -57,11 +54,3 @@ def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
     model.partial_fit(load_image_folder(more))
     assert model.fitted_.row_names[-6:].tolist() == sorted(load_image_folder(more).row_names)
     assert attn_knn(**BRIEF).fit(*patches(100)).fitted_.row_names is None
-
-
-def test_a_data_set_with_views_is_not_fitted_without_them():
-    rows = np.eye(4, dtype=np.float32).repeat(10, axis=0)
-    y, flip = np.arange(40) % 4, {"flip": rows}
-    dataset = Dataset("ready", rows, y, "label", "embeddings", "here", views=flip)
-    with pytest.raises(ValueError, match=r"further views \(flip\).*views=\[\.\.\.\]"):
-        AttnKNNClassifier().fit(dataset)

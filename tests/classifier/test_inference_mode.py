@@ -6,7 +6,7 @@ import torch
 from nearwise import AttentionProbe, KNNProbe, LinearProbe, TransformerProbe
 from nearwise.classifier import AttnKNNClassifier, review
 from nearwise.nn import pretrained_head
-from tests.classifier.cases import attn_knn, blobs, quietly, same
+from tests.classifier.cases import attn_knn, blobs, same
 
 X, Y = blobs(120)
 MODES = pytest.mark.parametrize("off", [torch.inference_mode, torch.no_grad])
@@ -20,8 +20,7 @@ def _head_not_loaded_yet():
 
 
 def fitted():
-    with quietly():
-        return attn_knn(random_state=0, n_jobs=1, train={"epochs": 2}).fit(X[:90], Y[:90])
+    return attn_knn(random_state=0, n_jobs=1, train={"epochs": 2}).fit(X[:90], Y[:90])
 
 
 @MODES
@@ -35,18 +34,17 @@ def test_a_fit_inside_gives_the_same_model(off):
 def test_whoever_predicts_inside_can_go_on_outside(off, tmp_path):
     model = fitted()
     model.save(tmp_path / "m")
-    with off(), quietly():
+    with off():
         loaded = AttnKNNClassifier.load(tmp_path / "m")
         loaded.predict_proba(X)
         loaded.explain(X[:2])
         review(loaded).issues()
         loaded.add(X[90:100], Y[90:100])
-    with quietly():
-        loaded.relabel([0], Y[:1])
-        loaded.remove([1])
-        loaded.add(X[100:], Y[100:])
-        loaded.refresh()
-        fitted()
+    loaded.relabel([0], Y[:1])
+    loaded.remove([1])
+    loaded.add(X[100:], Y[100:])
+    loaded.refresh()
+    fitted()
     assert loaded.score(X, Y) > 0.5
 
 

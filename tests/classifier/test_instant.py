@@ -5,40 +5,19 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
-from sklearn.model_selection import train_test_split
-from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
-from nearwise.memory import StoreError
-from tests.classifier.cases import blobs, fit_once, quietly, same, sums_to_one, table
-from tests.store.folders import edited
+from tests.classifier.cases import blobs, fit_once, reopened, same, table
+from tests.classifier.test_updates import island
 
 BASES = ["auto", None]
 
 
 def instant(X, y, estimator=None, **parameters):
     model = AttnKNNClassifier(preset="instant", estimator=estimator, random_state=0, **parameters)
-    with quietly():
-        return fit_once(model, X, y)
-
-
-def island(n=8, at=40.0, seed=3):
-    """Rows far from all others."""
-    return np.random.default_rng(seed).normal(size=(n, 4)) * 0.1 + at
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_it_beats_k_nearest_neighbors_without_training(base):
-    X, y = load_wine(return_X_y=True)
-    X = (X - X.mean(0)) / X.std(0)
-    rows, new, labels, truth = train_test_split(X, y, test_size=0.4, random_state=0, stratify=y)
-    proba = instant(rows, labels, base).predict_proba(new)
-    votes = KNeighborsClassifier(16).fit(rows, labels).predict_proba(new)
-    plain = 0.999 * votes + 0.001 / 3
-    assert sums_to_one(proba)
-    assert log_loss(truth, proba) < log_loss(truth, plain)
+    return fit_once(model, X, y)
 
 
 # --- forgetting ---------------------------------------------------------------------------------
@@ -64,8 +43,7 @@ def test_rows_that_were_added_and_removed_leave_nothing_behind(tmp_path):
     model, before = instant(X, y), instant(X, y).predict_proba(X)
     ids = model.add(island(), [7] * 8)
     model.remove(ids[:4])
-    model.save(tmp_path / "m")
-    model = AttnKNNClassifier.load(tmp_path / "m")
+    model = reopened(model, tmp_path / "m")
     model.remove(ids[4:], forget_classes=True)
     proba = model.predict_proba(X)
     assert model.classes_.tolist() == [0, 1, 2, 7]
@@ -126,28 +104,7 @@ def test_without_a_base_a_row_is_predicted_as_if_its_label_were_unknown():
     )
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_labels_that_mean_nothing_are_not_predicted(base):
-    """Out-of-bag opinions of a row's neighbors come from trees that saw its label."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(400, 5)), rng.integers(2, size=400)
-    left_out = instant(X, y, base).predict_proba(None)
-    assert log_loss(y, left_out) > np.log(2) - 0.03
-
-
 # --- changes ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_a_new_class_is_known_and_calibrated_at_once(base):
-    model = instant(*blobs(), base)
-    model.add(island(), [7] * 8)
-    proba = model.predict_proba(island(3, seed=4))
-    assert model.classes_.tolist() == [0, 1, 2, 7]
-    assert sums_to_one(proba) and (proba[:, 3] > 0.6).all()
-    left_out = model.predict_proba(None)
-    assert left_out.shape == (98, 4) and (left_out[-8:, 3] > 0.6).all()
-    assert model.query(island(2), explain=3).explanations()[0].neighbors[0].label == 7
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -213,37 +170,12 @@ def test_a_saved_model_predicts_the_same_after_changes(base, tmp_path):
     ids = model.add(X[120:], y[120:])
     if base == "auto":
         model.remove(ids[:3])
-    model.save(tmp_path / "m")
-    read = AttnKNNClassifier.load(tmp_path / "m")
+    read = reopened(model, tmp_path / "m")
     assert same(read.predict_proba(X), model.predict_proba(X))
     assert same(read.predict_proba(None), model.predict_proba(None))
-    with quietly():
-        for one in (read, model):
-            one.add(X[:2], y[:2])
+    for one in (read, model):
+        one.add(X[:2], y[:2])
     assert same(read.predict_proba(X), model.predict_proba(X))
-
-
-def test_a_folder_without_the_heads_weights_is_refused(tmp_path):
-    model = instant(*blobs())
-    model.save(tmp_path / "m")
-    edited(
-        tmp_path / "m", tmp_path / "torn", tensors=lambda tensors: tensors.pop("head/score.weight")
-    )
-    with pytest.raises(StoreError, match="head"):
-        AttnKNNClassifier.load(tmp_path / "torn")
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_the_weights_of_an_explanation_are_those_of_the_prediction(base):
-    X, y = blobs(120)
-    model = instant(X, y, base)
-    query = model.query(X[:6] + 0.05, explain=None)
-    for row, one in enumerate(query.explanations()):
-        weights = sum(neighbor.weight for neighbor in one.neighbors)
-        assert weights + one.null_mass == pytest.approx(1.0, abs=1e-4)
-        assert same(one.proba, query.proba()[row])
-    assert query.sets(0.9).any(1).mean() > 0.5
-    assert query.novelty_p_value().shape == (6,)
 
 
 def test_prediction_sets_hold_their_coverage_with_a_forest():
@@ -282,35 +214,3 @@ def test_the_class_prior_is_changed_as_in_other_presets():
     shares = instant(X[rare], y[rare]).predict_proba(X).mean(0)
     even = instant(X[rare], y[rare], class_prior="uniform").predict_proba(X).mean(0)
     assert abs(even[1] - 0.5) < abs(shares[1] - 0.5)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        (
-            {"settings": {"embedder": "table"}},
-            "embedder='table' does not fit preset=\"instant\", which trains",
-        ),
-        ({"estimator": KNeighborsClassifier()}, "estimator=KNeighborsClassifier"),
-        ({"cv": 3}, "cv=3"),
-        ({"cv": 0.2}, "cv=0.2"),
-        ({"label_noise": "auto"}, "label_noise='auto'"),
-        ({"settings": {"max_per_class": 5}}, "settings max_per_class"),
-        ({"n_neighbors": 65}, "n_neighbors=65 is more than the 64"),
-    ],
-    ids=str,
-)
-def test_what_it_cannot_do_is_refused_before_anything_is_fitted(parameters, message):
-    X, y = blobs()
-    with pytest.raises(ValueError, match=message) as error:
-        AttnKNNClassifier(**{"preset": "instant"} | parameters).fit(X, y)
-    assert "Use " in str(error.value) or "Leave " in str(error.value) or "Ask " in str(error.value)
-
-
-def test_images_and_views_are_refused():
-    X, y = blobs()
-    images = np.zeros((90, 8, 8, 1), np.uint8)
-    with pytest.raises(ValueError, match="tables and ready embeddings in one view"):
-        AttnKNNClassifier(preset="instant").fit(images, y)
-    with pytest.raises(ValueError, match="tables and ready embeddings in one view"):
-        AttnKNNClassifier(preset="instant").fit(X, y, views=[X])

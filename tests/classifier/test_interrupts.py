@@ -1,29 +1,11 @@
 """Ctrl-C keeps what there is; kill -9 loses nothing; a killed fit goes on from its checkpoints."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import networks as fitting
-from tests.classifier.cases import (
-    CHEAP,
-    attn_knn,
-    blobs,
-    fitted,
-    logistic,
-    quietly,
-    same,
-    sums_to_one,
-)
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, sums_to_one
 
-ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = {
     **CHEAP, "estimator": logistic(), "cv": 3, "embedder": "deep",
     "train": {"epochs": 4},
@@ -80,8 +62,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
     held_out = {"embedder": "table", "cv": 0.3}
-    with quietly():
-        model = attn_knn(**EMBEDDED | held_out).fit(X, y)
+    model = attn_knn(**EMBEDDED | held_out).fit(X, y)
     assert sums_to_one(model.predict_proba(X))
 
 
@@ -136,83 +117,7 @@ def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypat
     assert same(again.predict_proba(X), fresh.predict_proba(X))
 
 
-def test_checkpoints_need_a_seed(tmp_path):
-    with pytest.raises(ValueError, match="checkpoint_dir needs a random_state"):
-        fitted(checkpoint_dir=tmp_path, random_state=None)
-
-
 def test_silence_is_the_default(capfd):
     fitted()
     out, err = capfd.readouterr()
     assert out == "" and err == ""
-
-
-CHILD = """
-import sys
-import torch
-torch.set_num_threads(1)
-from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import attn_knn, blobs
-from tests.classifier.test_interrupts import EMBEDDED
-X, y = blobs()
-what, folder = sys.argv[1:]
-if what == "fit":
-    print("ready", flush=True)
-    attn_knn(**EMBEDDED, checkpoint_dir=folder).fit(X, y)
-model = AttnKNNClassifier.load(folder) if what == "save" else None
-print("ready", flush=True)
-while what == "save":
-    ids = model.add(X[:20] + 1, y[:20])
-    model.save(folder)
-    model.remove(ids)
-    model.save(folder)
-"""
-
-
-def child(what, folder):
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([*sys.path, str(ROOT)]))
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, what, str(folder)],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env=environment,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def kill(process, after):
-    time.sleep(after)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
-@pytest.mark.slow
-def test_kill_9_during_add_and_save_leaves_the_old_or_the_new_model(tmp_path):
-    X, y = blobs()
-    model = fitted(X, y)
-    model.save(tmp_path / "model")
-    old = model.predict_proba(X)
-    model.add(X[:20] + 1, y[:20])
-    new = model.predict_proba(X)
-    assert not same(old, new)
-    delays = np.random.default_rng(0).uniform(0.0, 0.4, size=20)
-    for delay in delays:
-        kill(child("save", tmp_path / "model"), delay)
-        left = AttnKNNClassifier.load(tmp_path / "model")
-        proba = left.predict_proba(X)
-        assert same(proba, old if len(left.memory_) == 90 else new)
-        if len(left.memory_) != 90:
-            left.remove(left.memory_.ids[90:])
-            left.save(tmp_path / "model")
-
-
-@pytest.mark.slow
-def test_kill_9_during_a_fit_with_checkpoints_changes_nothing(tmp_path):
-    X, y = blobs()
-    unbroken = attn_knn(**EMBEDDED).fit(X, y).predict_proba(X)
-    for delay in np.random.default_rng(1).uniform(0.0, 1.5, size=20):
-        kill(child("fit", tmp_path), delay)
-    resumed = attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
-    assert same(resumed.predict_proba(X), unbroken)

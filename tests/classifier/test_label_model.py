@@ -7,7 +7,6 @@ import torch
 from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.noise.noisy_labels import (
     LOG_PROBA,
-    CheckedLabels,
     NoisyLabels,
     TrainingRows,
     label_model_from_state,
@@ -49,17 +48,6 @@ def test_a_transition_without_mistakes_takes_labels_as_given():
     assert none is None and (certainty > 0.999).all()
 
 
-def test_labels_as_given_change_nothing():
-    scores, weight = log_proba(), torch.arange(N).float()
-    assert AS_GIVEN.given_log_proba(scores) is scores
-    assert AS_GIVEN.target(LABELS, None) == (LABELS, None)
-    expected = torch.tensor([weight[torch.from_numpy(c == LABELS)].sum() for c in range(C)])
-    assert same(AS_GIVEN.class_counts(torch.from_numpy(LABELS), weight, C), expected)
-    assert AS_GIVEN.columns(torch.arange(N)) == {} == AS_GIVEN.columns_of_new(pytest.fail)
-    assert AS_GIVEN.of_fold(1) is AS_GIVEN is AS_GIVEN.of_all(FOLDS)
-    AS_GIVEN.refuse_refresh()
-
-
 def test_class_weights_count_the_true_classes_without_bias():
     counts = np.array([500.0, 300.0, 200.0])
     given = counts @ MATRIX
@@ -83,21 +71,6 @@ def test_each_fold_has_its_own_labels_and_all_have_those_of_the_fold_that_left_t
     found, _ = every.labels(remembered(every))
     assert same(found, np.where(own == 0, joint[0].argmax(1), joint[1].argmax(1)))
     assert {*model.columns_of_new(lambda: log_proba(9))} == {LOG_PROBA}
-
-
-@pytest.mark.parametrize(
-    "model",
-    [AS_GIVEN, CheckedLabels(transition=known_transition(MATRIX, LABELS)), noisy(MATRIX)],
-    ids=["as given", "checked", "noisy"],
-)
-def test_what_is_stored_is_rebuilt(model):
-    kept = model.of_all(FOLDS).remembered()
-    meta, tensors = label_model_state(kept)
-    again = label_model_from_state(meta, tensors, {"label_noise": {}}, C)
-    assert type(again) is type(model) and again.as_given == model.as_given
-    assert same(again.given_log_proba(log_proba()), model.given_log_proba(log_proba()))
-    assert same(again.class_weights(LABELS, C), model.class_weights(LABELS, C))
-    assert label_model_state(again)[0] == meta
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from tests.classifier.cases import (
     blobs,
     fitted,
     logistic,
-    quietly,
     same,
     sums_to_one,
 )
@@ -47,8 +46,7 @@ def relabeled_one_by_one(model, ids):
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_changing_a_rows_label_leaves_its_own_prediction_unmoved(name):
-    with quietly():
-        model = fitted(**CONFIGURATIONS[name])
+    model = fitted(**CONFIGURATIONS[name])
     before = model.predict_proba(None)
     for i, proba in relabeled_one_by_one(model, [0, 7, 44, 89]):
         assert unmoved(proba, before[i])
@@ -100,13 +98,21 @@ def test_twins_with_opposite_labels_are_predicted_by_each_other():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"estimator": None}, {"estimator": logistic()}, {"cv": 3}],
-    ids=["no-base", "logistic", "base"],
+    [
+        {"estimator": None, **QUICK},
+        {"estimator": logistic(), **QUICK},
+        {"cv": 3, **QUICK},
+        {"preset": "instant", "estimator": None, "random_state": 0},
+        {"preset": "instant", "random_state": 0},
+    ],
+    ids=["no-base", "logistic", "base", "instant", "instant-base"],
 )
 def test_nothing_is_learned_from_labels_that_are_noise(settings):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(240, 3)), np.tile([0, 1], 120)
-    model = attn_knn(**QUICK, **settings).fit(X, y)
+    model = attn_knn(**settings).fit(X, y)
+    new = model.predict_proba(rng.normal(size=(300, 3)))
+    assert -np.log(new[np.arange(300), rng.integers(2, size=300)]).mean() < 0.75
     proba = model.predict_proba(None)
     nll = -np.log(proba[np.arange(240), y]).mean()
     assert nll > np.log(2) - 0.03
@@ -130,19 +136,6 @@ def test_reliability_of_a_neighbor_equals_loops_that_strike_the_query(width, n_c
     neighbors = torch.stack([torch.randperm(n, generator=g)[:k] for _ in range(n)])
     fast = pair_reliability(neighbors, own, labels, query)
     torch.testing.assert_close(fast, slow_pair_reliability(neighbors, own, labels, query))
-
-
-@pytest.mark.parametrize("width", [1, 2, 5])
-def test_reliability_for_a_query_does_not_see_the_querys_label(width):
-    g = torch.Generator().manual_seed(1)
-    n = 10
-    labels = torch.randint(0, 2, (n,), generator=g)
-    own = torch.stack([torch.tensor([j for j in range(n) if j != i][:width]) for i in range(n)])
-    neighbors = torch.tensor([[j for j in range(n) if j != 0]])
-    before = pair_reliability(neighbors, own, labels, torch.tensor([0]))
-    labels[0] = 1 - labels[0]
-    after = pair_reliability(neighbors, own, labels, torch.tensor([0]))
-    assert torch.equal(before, after)
 
 
 def test_the_model_of_a_row_added_later_leaves_it_out_too():

@@ -7,15 +7,13 @@ import pandas as pd
 import pytest
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import blobs, fitted, quietly, same, table
+from tests.classifier.cases import blobs, fitted, reopened, same, table
 
 
 @pytest.fixture(scope="module")
 def learned():
-    with quietly():
-        X, y = table()
-        return X, y, fitted(X, pd.Series(y, name="label"))
+    X, y = table()
+    return X, y, fitted(X, pd.Series(y, name="label"))
 
 
 def through_csv(frame, **options):
@@ -49,8 +47,7 @@ def test_every_training_row_is_known_and_predicted_as_without_itself(learned):
 )
 def test_the_form_of_a_file_does_not_matter(learned, changed):
     X, _, model = learned
-    with quietly():
-        found = review(model).learned(changed(X.assign(grade=X["grade"].astype(str))))
+    found = review(model).learned(changed(X.assign(grade=X["grade"].astype(str))))
     assert not found.new.any()
 
 
@@ -73,8 +70,7 @@ def test_a_row_that_differs_in_one_column_is_new(learned, column, other):
 
 def test_new_rows_are_new(learned):
     _, _, model = learned
-    with quietly():
-        found = review(model).learned(table(seed=5)[0])
+    found = review(model).learned(table(seed=5)[0])
     assert found.new.all()
     rows, parts = review(model).predict_learned(found)
     assert len(rows) == 0 and parts.proba.shape == (0, 2)
@@ -107,19 +103,17 @@ def test_a_table_of_categories_alone_works():
     X = pd.DataFrame({"a": list("abcd") * 15, "b": list("xyz") * 20})
     model = fitted(X, np.tile([0, 1], 30))
     asked = pd.DataFrame({"a": ["a", "d"], "b": ["x", "q"]})
-    with quietly():
-        assert same(review(model).learned(asked).new, [False, True])
+    assert same(review(model).learned(asked).new, [False, True])
 
 
 def test_rows_that_were_added_are_known_and_rows_that_went_are_counted(learned):
     X, y, _ = learned
-    with quietly():
-        model = fitted(X, y)
-        new, labels = table(20, seed=9)
-        ids = model.add(new, labels)
-        assert same(review(model).learned(new, labels).ids, ids)
-        model.remove(ids[:5])
-        found = review(model).learned(new)
+    model = fitted(X, y)
+    new, labels = table(20, seed=9)
+    ids = model.add(new, labels)
+    assert same(review(model).learned(new, labels).ids, ids)
+    model.remove(ids[:5])
+    found = review(model).learned(new)
     assert found.new.sum() == found.n_forgotten == 5
 
 
@@ -130,8 +124,7 @@ def test_rows_held_out_once_are_known_and_predicted_by_what_never_saw_them(tmp_p
         "cv": 0.2,
         "estimator": "auto",
     }  # its base learns the others
-    fitted(X, y, **settings).save(tmp_path / "m")
-    model = AttnKNNClassifier.load(tmp_path / "m")
+    model = reopened(fitted(X, y, **settings), tmp_path / "m")
     found = review(model).learned(X, y)
     assert not found.new.any() and found.n_forgotten == 0
     assert same(found.ids, np.arange(150))
@@ -154,8 +147,7 @@ def with_ids():
     """A table in which every row is there five times, under ids of its own."""
     X = pd.DataFrame({"a": np.repeat(np.arange(12.0), 5), "b": list("uvwxyz") * 10})
     X["visit_id"] = np.arange(1_000, 1_060)
-    with quietly():
-        return X, fitted(X, np.tile([0, 1, 1], 20))
+    return X, fitted(X, np.tile([0, 1, 1], 20))
 
 
 @pytest.mark.parametrize(
@@ -192,8 +184,7 @@ def test_an_id_beside_each_equal_row_picks_that_row(with_ids):
 
 def test_numbers_that_count_the_rows_of_a_file_do_not_make_a_row_new():
     X = pd.DataFrame({"row": np.arange(40), "a": np.arange(40.0) ** 2, "b": list("uv") * 20})
-    with quietly():
-        model = fitted(X, np.tile([0, 1], 20))
+    model = fitted(X, np.tile([0, 1], 20))
     assert model.report_.columns["row"] == "left out"
     part = X.iloc[10:30]
     assert not review(model).learned(part).new.any()

@@ -7,8 +7,8 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,8 @@ from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.classifier.storage.persistence import changes_of
 from nearwise.memory import JOURNAL, Change, Journal, StoreError
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import attn_knn, blobs, same
+from tests.classifier.cases import attn_knn, blobs, reopened, same, together
 from tests.store.folders import saved_pair, small_table
-
-FEW = np.arange(4)
 
 
 @pytest.fixture(scope="module")
@@ -116,35 +114,6 @@ def test_columns_keep_what_they_hold_in_the_journal():
     assert type(back["objects"][0]) is int
     for array in (np.random.default_rng(0).random((3, 4)), np.zeros((2, 8, 8, 3), np.uint8)):
         assert same(unpack_table(pack_table(array), len(array)), array)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda live, X: live.add(X, [0]), "6 rows but y has 1"),
-        (
-            lambda live, X: live.add(X, [0.0, 1.0, np.nan, 0.0, 0.0, 0.0]),
-            "missing labels in 1 of 6",
-        ),
-        (lambda live, X: live.add(X), "requires y"),
-        (lambda live, X: live.add(X, [0] * 6, views=X), "views must be a list"),
-        (lambda live, X: live.add(X[:, :2], [0] * 6), "2 features"),
-        (lambda live, X: live.add(X, [0] * 6, sample_weight=[-1] * 6), "weight"),
-        (lambda live, X: live.remove([999]), "999"),
-        (lambda live, X: live.remove(range(0, 90, 3)), "no row of the class"),
-        (lambda live, X: live.relabel([0], [9]), "not among the classes"),
-        (lambda live, X: live.relabel([0, 1], [0]), "2"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_refused_change_leaves_no_trace(folder, change, message):
-    live = LiveModel(folder)
-    before = proba(live.model)
-    with pytest.raises(ValueError, match=message):
-        change(live, blobs(6, seed=5)[0])
-    assert live.version == 0 and live.history() == []
-    assert same(proba(live.model), before)
-    assert not (folder / JOURNAL).exists()
 
 
 def test_a_change_that_cannot_be_written_is_not_seen(folder, monkeypatch):
@@ -292,18 +261,6 @@ def test_a_folder_of_before_journals_were_noted_opens_without_one(folder):
     assert len(AttnKNNClassifier.load(folder).memory_) == 90
 
 
-def test_a_folder_that_was_put_in_place_of_another_is_followed(folder, tmp_path):
-    backup = shutil.copytree(folder, tmp_path / "backup")
-    live = LiveModel(folder)
-    live.remove([0])
-    shutil.rmtree(folder)
-    shutil.copytree(backup, folder)
-    with pytest.warns(UserWarning, match="it was replaced by an older one"):
-        change = live.add(blobs(1)[0], [0])
-    assert change.version == 1
-    assert same_model(AttnKNNClassifier.load(folder), live.model)
-
-
 def test_a_link_may_be_turned_to_another_model(made, tmp_path, monkeypatch):
     for name in ("v1", "v2"):
         shutil.copytree(made / "arrays", tmp_path / name)
@@ -336,15 +293,6 @@ def test_a_link_that_led_astray_for_a_while_does_no_harm(made, tmp_path):
     assert [change.version for change in live.history()] == [1, 2]
 
 
-def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(folder):
-    live = LiveModel(folder)
-    X, y = blobs(60, seed=9)
-    attn_knn(estimator=None, random_state=0).fit(X, y).save(folder)
-    with pytest.raises(StoreError, match="Another model has replaced the one"):
-        live.remove([5])
-    assert live.remove([5]).version == 1  # seen by now
-
-
 def test_a_model_fitted_anew_starts_a_lineage(folder):
     LiveModel(folder).remove([0], key="k")
     model = AttnKNNClassifier.load(folder)
@@ -367,8 +315,14 @@ def test_a_damaged_journal_does_not_outlive_its_model(folder):
     (folder / JOURNAL).write_bytes(b"damaged" * 999)
     with pytest.raises(StoreError, match="damaged"):
         AttnKNNClassifier.load(folder)
-    attn_knn(estimator=None, random_state=0).fit(*blobs(60, seed=9)).save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 60
+    assert (
+        len(
+            reopened(
+                attn_knn(estimator=None, random_state=0).fit(*blobs(60, seed=9)), folder
+            ).memory_
+        )
+        == 60
+    )
 
 
 @pytest.mark.parametrize("key", [np.str_("a"), "b"])
@@ -380,72 +334,24 @@ def test_a_key_is_text_and_nothing_else(folder, key):
     assert len(AttnKNNClassifier.load(folder).memory_) == 89
 
 
-def test_a_fork_has_a_journal_of_its_own(folder):
-    live = LiveModel(folder)
-    live.remove([0])
-    context = multiprocessing.get_context("fork")
-    begin = context.Event()
-
-    def child():
-        begin.wait(30)
-        live.remove([1])
-
-    process = context.Process(target=child)
-    process.start()
-    live.close()
-    begin.set()
-    process.join()
-    assert process.exitcode == 0
-    assert [c.ids for c in LiveModel(folder).history()] == [(0,), (1,)]
-
-
 def test_threads_of_one_process_take_turns(folder):
-    live, errors = LiveModel(folder), []
+    live = LiveModel(folder)
     X, _ = blobs(40, seed=5)
 
     def work(start):
-        try:
-            for i in range(start, start + 10):
-                change = live.add(X[i : i + 1], [0])
-                if i % 3 == 0:
-                    live.remove(change.ids)
-                live.history(), live.catch_up(), live.model.predict(X[:1])
-            live.compact(keep_removed=True)
-        except Exception as error:
-            errors.append(error)
+        for i in range(start, start + 10):
+            change = live.add(X[i : i + 1], [0])
+            if i % 3 == 0:
+                live.remove(change.ids)
+            live.history(), live.catch_up(), live.model.predict(X[:1])
+        live.compact(keep_removed=True)
 
-    threads = [threading.Thread(target=work, args=(start,)) for start in range(0, 40, 10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(*(partial(work, start) for start in range(0, 40, 10)))
     assert live.version == 40 + 14 and len(live.model.memory_) == 90 + 40 - 14
     assert same_model(AttnKNNClassifier.load(folder), live.model)
 
 
 # --- keys, history and undo ---------------------------------------------------------------------
-
-
-def test_a_request_sent_twice_under_one_key_is_one_change(folder):
-    X, _ = blobs(6, seed=5)
-    live = LiveModel(folder)
-    requests = [
-        lambda: live.add(X, [0] * 6, key="a"),
-        lambda: live.relabel([1], [2], key="b"),
-        lambda: live.remove([0], key="c"),
-        lambda: live.undo(3, key="d"),
-    ]
-    for number, request in enumerate(requests, 1):
-        first = request()
-        assert first.version == number
-        again = request()
-        assert (again.version, again.ids, again.key) == (first.version, first.ids, first.key)
-    live.compact()
-    other = LiveModel(folder)
-    assert other.remove([0], key="c").version == 3 and other.version == 4
-    with pytest.raises(ValueError, match=r"key 'c' was used by another request, change 3 \(rem"):
-        other.remove([1], key="c")
 
 
 def test_undo_gives_back_labels_rows_and_predictions(folder):
@@ -482,25 +388,6 @@ def test_undo_gives_back_labels_rows_and_predictions(folder):
         live.undo(99)
     kinds = [change.kind for change in live.history()]
     assert kinds[:8] == ["add", "remove", "relabel", "relabel", "remove", "add", "remove", "add"]
-
-
-@pytest.mark.parametrize(
-    "ids", [np.zeros(90, dtype=bool), [3.7], ["3"], {1, 2}, [float("nan")], [[1, 2]]], ids=str
-)
-def test_ids_that_are_no_whole_numbers_change_nothing(folder, ids):
-    live = LiveModel(folder)
-    for change in (live.remove, live.keep, lambda ids: live.relabel(ids, [0])):
-        with pytest.raises(ValueError, match=r"ids .* Pass"):
-            change(ids)
-    assert live.version == 0 and live.model.fitted_.n_remembered == 90
-
-
-def test_ids_may_be_a_series_in_any_order(folder):
-    live = LiveModel(folder)
-    ids = pd.Series([7, 9], index=[5, 6])
-    assert live.relabel(ids, [1, 1]).ids == live.remove(ids).ids == (7, 9)
-    live.model.remove(pd.Series([3], index=[8]))
-    assert live.model.fitted_.n_remembered == 87
 
 
 def test_undo_says_what_it_cannot_bring_back(folder):
@@ -540,32 +427,6 @@ def test_undo_removes_what_a_capacity_has_left_of_an_addition(folder, tmp_path):
 # --- several processes --------------------------------------------------------------------------
 
 
-def test_writers_take_turns_and_followers_follow(folder):
-    one, two, reader = LiveModel(folder), LiveModel(folder), LiveModel(folder)
-    X, _ = blobs(6, seed=5)
-    assert one.add(X[:3], [0] * 3).ids == (90, 91, 92)
-    assert two.add(X[3:], [1] * 3).ids == (93, 94, 95)
-    assert one.remove([94]).version == 3
-    assert reader.version == 0 and reader.catch_up() == 3
-    one.compact()
-    two.relabel([93], [2])
-    assert reader.catch_up() == 4
-    one.catch_up()
-    assert same_model(one.model, reader.model) and same_model(two.model, reader.model)
-    assert [change.version for change in reader.history()] == [1, 2, 3, 4]
-
-
-def test_a_new_model_in_the_folder_is_not_given_old_changes(folder):
-    live = LiveModel(folder)
-    live.remove([0, 1])
-    X, y = blobs(60, seed=9)
-    attn_knn(estimator=None, random_state=0).fit(X, y).save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 60
-    assert live.catch_up() == 0 and len(live.model.memory_) == 60 and live.history() == []
-    assert live.remove([59]).version == 1
-    assert len(AttnKNNClassifier.load(folder).memory_) == 59
-
-
 def test_saving_does_not_undo_what_others_have_changed(folder):
     mine = AttnKNNClassifier.load(folder)
     LiveModel(folder).remove([0])
@@ -575,8 +436,7 @@ def test_saving_does_not_undo_what_others_have_changed(folder):
     mine.save(folder, overwrite=True)
     assert len(AttnKNNClassifier.load(folder).memory_) == 90
     mine.remove([5])
-    mine.save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 89
+    assert len(reopened(mine, folder).memory_) == 89
 
 
 def test_a_crash_between_the_folder_and_its_journal_doubles_nothing(folder, monkeypatch):
@@ -612,42 +472,11 @@ def test_a_journal_without_its_folder_is_refused(folder, tmp_path):
         AttnKNNClassifier.load(old)
 
 
-def test_a_busy_folder_is_told_and_a_patient_writer_waits(folder):
-    context = multiprocessing.get_context("fork")
-    ready, release = context.Event(), context.Event()
-    holder = context.Process(target=_hold, args=(folder, ready, release))
-    holder.start()
-    try:
-        assert ready.wait(30)
-        with pytest.raises(BlockingIOError, match=r"another process is changing .*m, and was not"):
-            LiveModel(folder, wait=0.05).remove([0])
-        release.set()
-        assert LiveModel(folder).remove([0]).version == 1
-    finally:
-        release.set()
-        holder.join()
-
-
-def _hold(folder, ready, release):
-    from nearwise.memory import locked_folder
-
-    with locked_folder(folder):
-        ready.set()
-        release.wait(30)
-
-
-def test_kill_9_loses_nothing_that_was_acknowledged(folder, tmp_path):
-    killed_at_random(folder, tmp_path / "log", kills=6)
-
-
-@pytest.mark.slow
-def test_hundreds_of_kills_lose_nothing_that_was_acknowledged(folder, tmp_path):
-    killed_at_random(folder, tmp_path / "log", kills=250)
-
-
-def killed_at_random(folder, log, kills):
+@pytest.mark.parametrize("kills", [6, pytest.param(250, marks=pytest.mark.slow)])
+def test_kill_9_loses_nothing_that_was_acknowledged(folder, tmp_path, kills):
     """Two processes write, are killed at random moments, and every answer is still true."""
     context, draws = multiprocessing.get_context("fork"), random.Random(0)
+    log = tmp_path / "log"
     log.touch()
     for number in range(kills):
         known = log.stat().st_size

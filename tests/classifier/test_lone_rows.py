@@ -8,7 +8,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_s
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier.fit.problem import cross_fit_folds
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, quietly, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, reopened, sums_to_one
 from tests.classifier.image_cases import BRIEF, patches
 
 ROWS, COMMON = blobs(60)
@@ -38,16 +38,14 @@ FITS = {
 @pytest.mark.parametrize("case", FITS)
 def test_a_class_with_one_row_is_remembered_in_its_place(case, labels, tmp_path):
     model = attn_knn(random_state=0, **FITS[case])
-    with quietly():
-        model.fit(ROWS, labels)
-        proba = model.predict_proba(ROWS)
+    model.fit(ROWS, labels)
+    proba = model.predict_proba(ROWS)
     assert model.classes_.tolist() == sorted(set(labels))
     assert proba.shape == (60, len(model.classes_)) and sums_to_one(proba)
     remembered = model.classes_[model.memory_.labels.numpy()]
     assert set(remembered) == set(labels)  # held out, it would not be found
     assert (remembered == labels[model.memory_.ids.numpy()]).all()
-    model.save(tmp_path / "m")
-    assert (AttnKNNClassifier.load(tmp_path / "m").predict_proba(ROWS) == proba).all()
+    assert (reopened(model, tmp_path / "m").predict_proba(ROWS) == proba).all()
 
 
 def test_the_warning_names_the_classes_and_what_is_done():
@@ -70,24 +68,21 @@ def test_folds_hold_out_every_row_but_those_alone_in_their_class():
 def test_a_lone_row_does_not_make_predictions_less_sure():
     """Its class cannot be predicted without it: a loss of log(1000) would count among 60."""
     common = attn_knn(**CHEAP).fit(ROWS, COMMON)
-    with quietly():
-        lone = attn_knn(**CHEAP).fit(ROWS, np.where(np.arange(60) == 4, 9, COMMON))
+    lone = attn_knn(**CHEAP).fit(ROWS, np.where(np.arange(60) == 4, 9, COMMON))
     assert lone.report_.temperature <= common.report_.temperature
     assert lone.report_.oof_nll < common.report_.oof_nll + np.log(1000) / 60 / 2
 
 
 @pytest.mark.parametrize("weight", [np.linspace(0.1, 2, 60), np.where(np.arange(60) == 4, 0, 1)])
 def test_weighted_rows_may_be_alone_in_their_class(weight):
-    with quietly():
-        model = attn_knn(**CHEAP).fit(ROWS, LABELS, sample_weight=weight)
+    model = attn_knn(**CHEAP).fit(ROWS, LABELS, sample_weight=weight)
     assert sums_to_one(model.predict_proba(ROWS))
 
 
 def test_images_may_be_alone_in_their_class():
     images, labels = patches(90)
     labels = np.where(np.arange(90) == 9, "left", labels)
-    with quietly():
-        model = attn_knn(**BRIEF).fit(images, labels)
+    model = attn_knn(**BRIEF).fit(images, labels)
     assert model.classes_.tolist() == ["down", "left", "up"]
     assert 9 in model.memory_.ids and sums_to_one(model.predict_proba(images))
 
@@ -97,23 +92,20 @@ def test_cross_validation_scores_every_fold_of_rare_classes():
     y = COMMON.copy()
     y[[3]], y[[10, 20]], y[[11, 30, 50]] = 5, 6, 7
     model = AttnKNNClassifier(preset="instant", random_state=0)
-    with quietly():
-        assert np.isfinite(cross_val_score(model, ROWS, y, cv=5)).all()
-        search = GridSearchCV(model, {"n_neighbors": [4, 8]}, cv=5).fit(ROWS, y)
-        proba = cross_val_predict(model, ROWS, y, cv=5, method="predict_proba")
+    assert np.isfinite(cross_val_score(model, ROWS, y, cv=5)).all()
+    search = GridSearchCV(model, {"n_neighbors": [4, 8]}, cv=5).fit(ROWS, y)
+    proba = cross_val_predict(model, ROWS, y, cv=5, method="predict_proba")
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert proba.shape == (60, 6) and np.allclose(proba.sum(axis=1), 1)
 
 
 def test_a_stream_begins_with_and_is_refitted_to_lone_rows():
-    with quietly():
-        model = attn_knn(**CHEAP).partial_fit(ROWS[:30], LABELS[:30])
-        model.partial_fit(ROWS[30:], LABELS[30:])
-        assert sums_to_one(model.refresh().predict_proba(ROWS))
+    model = attn_knn(**CHEAP).partial_fit(ROWS[:30], LABELS[:30])
+    model.partial_fit(ROWS[30:], LABELS[30:])
+    assert sums_to_one(model.refresh().predict_proba(ROWS))
     assert set(model.classes_) == set(LABELS)
 
 
 def test_sets_under_a_uniform_prior_are_judged_by_the_other_classes():
-    with quietly():
-        model = attn_knn(preset="instant", class_prior="uniform").fit(ROWS, LABELS)
+    model = attn_knn(preset="instant", class_prior="uniform").fit(ROWS, LABELS)
     assert model.predict_set(ROWS, 0.8).shape == (60, 6)

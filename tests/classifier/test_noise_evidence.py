@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.parameter_checks import check_settings
 from nearwise.classifier.fit.problem import Problem, Unseen
 from nearwise.classifier.inputs.images import ImageEncoder
@@ -20,7 +19,7 @@ from nearwise.classifier.noise.transition import Transition, signal_of, taken_in
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.classifier.progress import Progress
 from nearwise.cli.answer_columns import wrong_labels_line
-from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one, wrong_labels
+from tests.classifier.cases import CHEAP, attn_knn, blobs, reopened, same, sums_to_one, wrong_labels
 
 
 def estimate(rate, low, high):
@@ -194,8 +193,7 @@ def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
         assert noise.rate == 0 and same(noise.matrix, np.eye(len(model.classes_)))
         assert same(model._predictor.views.labels, y)
         assert (noise.low <= noise.matrix).all() and (noise.matrix <= noise.high).all()
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     assert same(again.predict_proba(fresh), model.predict_proba(fresh))
     assert review(again).noise.rate == review(model).noise.rate
     assert again.report_.choice["label_noise"] == note

@@ -3,17 +3,11 @@
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.uncertainty.calibration_rows import MOST_ROWS, calibration_rows
 from nearwise.classifier.uncertainty.selective import Judge, risk_bound
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, table
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, reopened, same, table
 
-HELD = {
-    "cv": 0.3,
-    "head": {"epochs": 3},
-    "train": {"epochs": 3},
-    "random_state": 0,
-}
+HELD = {"cv": 0.3, "head": {"epochs": 3}, "train": {"epochs": 3}, "random_state": 0}
 NOVEL = ["combined", "entropy"]
 
 
@@ -68,8 +62,7 @@ def test_every_kind_of_fit_answers_and_a_saved_one_bit_for_bit_the_same(case, tm
     assert sets.shape == (40, len(model.classes_))
     assert strange.shape == (40,)
     assert ((p > 0) & (p <= 1)).all()
-    model.save(tmp_path / "model")
-    again = everything(AttnKNNClassifier.load(tmp_path / "model"), X, more)
+    again = everything(reopened(model, tmp_path / "model"), X, more)
     for one, other in zip(first, again, strict=True):
         assert same(one, other)
 
@@ -87,11 +80,6 @@ def test_a_threshold_accepts_the_share_of_calibration_rows_asked_for(model, cove
     assert chosen.expected_risk == pytest.approx(wrong.mean())
     assert chosen.expected_risk < chosen.risk_bound
     assert same(chosen.accepted, chosen.score >= chosen.threshold)
-
-
-def test_calibration_rows_are_predicted_as_if_new(model):
-    rows = calibration_rows(model._predictor, 3, 1)
-    assert same(rows.parts.proba, model.predict_proba(None))
 
 
 def test_a_looser_risk_answers_more_rows_and_keeps_its_bound(model):

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.classifier.uncertainty.selective import bernstein_bound
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, wrong_labels
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, reopened, same, wrong_labels
 
 RATE = 0.3
 SETTINGS = {**CHEAP, "estimator": logistic()}
@@ -54,15 +53,6 @@ def test_the_risk_is_that_of_true_labels_and_its_bound_says_so(noisy):
     assert "transition" in chosen.guarantee
     with pytest.raises(ValueError, match=r"max_risk=0.001 cannot .* because labels may be wrong"):
         model.predict_selective(X[800:], max_risk=0.001)
-
-
-def test_saved_and_loaded_it_promises_the_same(noisy, tmp_path):
-    model, X, *_ = noisy
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
-    assert same(again.predict_set(X[800:900]), model.predict_set(X[800:900]))
-    one, other = (m.predict_selective(X[800:900], coverage=0.8) for m in (again, model))
-    assert one.risk_bound == other.risk_bound
 
 
 def test_labels_taken_as_given_are_counted_as_they_are():
@@ -150,8 +140,7 @@ def test_sets_and_risks_hold_for_true_labels_in_wanted_shares(noisy_tail, tmp_pa
     assert abs(chosen.accepted.mean() - 0.7) < 0.08
     assert abs(chosen.expected_risk - wrong) < 0.08 and wrong < chosen.risk_bound
     assert (model.novelty_p_value(X_new) <= 0.1).mean() < 0.14
-    model.save(tmp_path / "model")
-    again = AttnKNNClassifier.load(tmp_path / "model")
+    again = reopened(model, tmp_path / "model")
     assert same(again.predict_set(X_new[:50]), model.predict_set(X_new[:50]))
 
 

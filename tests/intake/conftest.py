@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from tests.classifier.cases import fitted
+from tests.classifier.conftest import pytest_itemcollected
 from tests.cli.conftest import nearwise, tables
 
-__all__ = ["nearwise", "tables"]
+__all__ = ["nearwise", "pytest_itemcollected", "tables"]
 
 
 @pytest.fixture(scope="session")

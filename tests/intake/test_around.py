@@ -12,8 +12,7 @@ LEFT_OUT = {
     "sep= that settles it": ("SEP=\t\na,b\tc\n1,5\t2\n", {"a,b": [1.5], "c": [2]}, "says that"),
     "R, blanks": (
         '"Width" "Species"\n"1" 5.1 "u"\n"2" 4.9 "v w"\n',
-        {"Unnamed: 0": [1, 2], "Width": [5.1, 4.9], "Species": ["u", "v w"]},
-        "as R writes them",
+        {"Unnamed: 0": [1, 2], "Width": [5.1, 4.9], "Species": ["u", "v w"]}, "as R writes them",
     ),
     "R, names of rows": (
         "mpg,cyl\nMazda RX4,21.0,6\nDatsun 710,22.8,4\n",
@@ -22,8 +21,7 @@ LEFT_OUT = {
     ),
     "R, numbered": (
         "a;b\n1;7;u\n2;8;v\n3;9;u\n",
-        {"Unnamed: 0": [1, 2, 3], "a": [7, 8, 9], "b": ["u", "v", "u"]},
-        "as R writes them",
+        {"Unnamed: 0": [1, 2, 3], "a": [7, 8, 9], "b": ["u", "v", "u"]}, "as R writes them",
     ),
     "units": (
         "name,height,mass\n,cm,kg\nada,170,60\nbob,180,80\n",
@@ -31,8 +29,7 @@ LEFT_OUT = {
         r"line 2 holds units \('cm', 'kg'\)",
     ),
     "units in brackets": (
-        "t;v;y\n[s];(m/s);-\n1;2,5;u\n2;3,5;v\n",
-        {"t": [1, 2], "v": [2.5, 3.5], "y": ["u", "v"]},
+        "t;v;y\n[s];(m/s);-\n1;2,5;u\n2;3,5;v\n", {"t": [1, 2], "v": [2.5, 3.5], "y": ["u", "v"]},
         "line 2 holds units",
     ),
     "types": ("a,b\nint,float\n1,2.5\n2,3\n", {"a": [1, 2], "b": [2.5, 3]}, "line 2 holds units"),
@@ -49,12 +46,10 @@ LEFT_OUT = {
     ),
     "notes and a source": (
         "a,b,c\n1,2,x\n3,4,y\n\nNote: c is new,,\n* since 2019\nSource: us\n",
-        {"a": [1, 3], "b": [2, 4], "c": ["x", "y"]},
-        "Note: c is new",
+        {"a": [1, 3], "b": [2, 4], "c": ["x", "y"]}, "Note: c is new",
     ),
     "Markdown": (
-        "| a | b c |\n|--:|:---|\n| 1 | x |\n| 2.5 | y z |\n",
-        {"a": [1, 2.5], "b c": ["x", "y z"]},
+        "| a | b c |\n|--:|:---|\n| 1 | x |\n| 2.5 | y z |\n", {"a": [1, 2.5], "b c": ["x", "y z"]},
         "Markdown",
     ),
     "Markdown without bars at the ends": (
@@ -65,13 +60,11 @@ LEFT_OUT = {
     ),
     "a framed table": (
         "+---+---+\n| a | b |\n+---+---+\n| 1 | x |\n| 2 | y |\n+---+---+\n",
-        {"a": [1, 2], "b": ["x", "y"]},
-        "lines of dashes",
+        {"a": [1, 2], "b": ["x", "y"]}, "lines of dashes",
     ),
     "gaps of spreadsheets and databases": (
         "a,b\n1,x\n#DIV/0!,\\N\n#VALUE!,(null)\n4,z\n",
-        {"a": [1, None, None, 4], "b": ["x", None, None, "z"]},
-        "4 cells hold only",
+        {"a": [1, None, None, 4], "b": ["x", None, None, "z"]}, "4 cells hold only",
     ),
 }  # fmt: skip
 

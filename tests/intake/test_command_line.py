@@ -54,23 +54,8 @@ def place(tables, model, tmp_path, monkeypatch):
 TABLES = {
     "no such target": (lambda f: f.rename(columns={"label": "lable"}), "Did you mean 'lable'"),
     "gap in target": (lambda f: f.assign(label=f["label"].where(f.index > 0)), "1 of 30 rows"),
-    "a quantity": (lambda f: f.assign(label=np.linspace(0, 1.7, 30)), "quantity rather than a cl"),
-    "one class": (lambda f: f.assign(label="one"), "All 30 rows belong to one class, 'one'"),
-    "every row a class": (
-        lambda f: f.assign(label=f["row"]),
-        "Each of the 30 rows is the only",
-    ),
     "target alone": (lambda f: f[["label"]], "no columns but the target"),
     "one row": (lambda f: f.head(1), "A classifier needs at least 2 classes"),
-    "two rows": (
-        lambda f: f.head(2).assign(label=["a", "b"]),
-        "Each of the 2 rows is the only",
-    ),
-    "infinity": (lambda f: f.assign(width=np.inf), "Column 'width' holds infinity in 30 rows"),
-    "empty columns": (
-        lambda f: f[["height", "label"]].assign(height=np.nan, label=f["label"]),
-        "All 1 columns are empty",
-    ),
     "no rows": (lambda f: f.head(0), "at least one row"),
 }
 

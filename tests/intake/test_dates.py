@@ -12,7 +12,7 @@ from nearwise.classifier import AttnKNNClassifier, report_columns
 from nearwise.classifier.inputs.columns import plan_columns
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.data import read_table
-from tests.classifier.cases import CHEAP, attn_knn, quietly, same
+from tests.classifier.cases import reopened, same
 
 DAYS = pd.Series(pd.date_range("2018-01-03", periods=120, freq="9D"))
 MOMENTS = DAYS + pd.to_timedelta(np.arange(120) * 61, "min")
@@ -223,27 +223,9 @@ def test_a_model_of_times_and_dates_is_saved_and_refitted(tmp_path):
     frame["d"] = DAYS.dt.strftime("%d-%m-%y")
     frame.loc[3, "d"] = "unknown"
     y = np.arange(120) % 24 > 11
-    with quietly():
-        model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)
-        model.remove(np.flatnonzero(DAYS.dt.day > 12))  # what told day and month apart
-        model.refresh()
-        assert model.report_.columns == {"t": "date", "d": "date"}
-        model.save(tmp_path / "m")
-        again = AttnKNNClassifier.load(tmp_path / "m")
-        assert same(again.predict_proba(frame), model.predict_proba(frame))
-
-
-def test_dates_of_a_file_are_read_as_those_of_training(tmp_path, nearwise):
-    frame = pd.DataFrame({"d": DAYS.dt.strftime("%d-%m-%Y"), "t": MOMENTS.dt.strftime("%I:%M %p")})
-    y = np.where(DAYS.dt.month > 6, "late", "early")
-    with quietly():
-        attn_knn(**CHEAP).fit(frame, y).save(tmp_path / "m")
-    (tmp_path / "same.csv").write_text("d,t\n01-12-2019,02:21 PM\n")
-    (tmp_path / "iso.csv").write_text("d,t\n2019-12-01,14:21\n")
-    (tmp_path / "other.csv").write_text("d,t\n12-13-2019,14:21\n")
-    told = [nearwise("predict", tmp_path / "m", tmp_path / name, "--proba").out
-            for name in ("same.csv", "iso.csv")]  # fmt: skip
-    assert told[0] and told[0] == told[1]
-    done = nearwise("predict", tmp_path / "m", tmp_path / "other.csv")
-    assert done.exit_code == 2
-    assert "'d' held dates in training and now holds '12-13-2019' in row 0" in done.err
+    model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)
+    model.remove(np.flatnonzero(DAYS.dt.day > 12))  # what told day and month apart
+    model.refresh()
+    assert model.report_.columns == {"t": "date", "d": "date"}
+    again = reopened(model, tmp_path / "m")
+    assert same(again.predict_proba(frame), model.predict_proba(frame))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.memory import MemoryBank, StoreError
+from nearwise.memory import MemoryBank
 
 
 def hard_bank(n=6):
@@ -160,14 +160,6 @@ def test_equality_sees_every_part():
         bank.sample_weight,
     )
     assert renamed != bank
-
-
-def test_saving_over_something_else_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StoreError, match="not ours"):
-        hard_bank().save(tmp_path)
-    with pytest.raises(StoreError, match="nothing at"):
-        MemoryBank.load(tmp_path / "none")
 
 
 ONE = torch.ones(2, 3)

@@ -48,10 +48,7 @@ def test_a_trained_index_survives_small_changes_and_is_made_anew_after_large_one
     X = rows(300).double().numpy()
     y = (X[:, 0] > 0).astype(int)
     model = AttnKNNClassifier(
-        estimator=None,
-        cv=3,
-        random_state=0,
-        settings={"embedder": "identity", "index": "ivf-flat"},
+        estimator=None, cv=3, random_state=0, settings={"embedder": "identity", "index": "ivf-flat"}
     )
     model.fit(X, y).predict_proba(X[:3])
     trained, build = [], kind._build

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from nearwise.memory.gate import StoreError, check_database, check_tree, opened, subfolder
+from nearwise.memory.gate import StoreError, check_tree, opened, subfolder
 
 
 @pytest.fixture
@@ -81,34 +81,3 @@ def test_nothing_but_regular_files_may_lie_in_a_tree(folder, kind):
     KINDS[kind](folder / "rows" / "head" / "odd")
     with pytest.raises(StoreError, match="regular files only"):
         check_tree(folder)
-
-
-@pytest.mark.parametrize("ending", ["-journal", "-wal", "-shm", ""])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_sqlite_would_open_beside_a_database_is_looked_at(folder, kind, ending):
-    KINDS[kind](folder / f"base.sqlite3{ending}")
-    with pytest.raises(StoreError, match=r"base\.sqlite3"):
-        check_database(folder / "base.sqlite3")
-
-
-def test_a_rollback_journal_is_refused_and_a_log_is_not(folder):
-    for name in ("base.sqlite3", "base.sqlite3-wal"):
-        (folder / name).write_bytes(b"")
-    check_database(folder / "base.sqlite3")
-    (folder / "base.sqlite3-journal").write_bytes(b"")
-    with pytest.raises(StoreError, match="remove files elsewhere"):
-        check_database(folder / "base.sqlite3")
-
-
-def test_a_file_with_a_second_name_is_read_and_not_written(folder):
-    os.link(folder / "part", folder / "base.sqlite3")
-    check_database(folder / "base.sqlite3")
-    with pytest.raises(StoreError, match="second name"):
-        check_database(folder / "base.sqlite3", to_write=True)
-
-
-def test_a_log_without_its_database_is_refused(folder):
-    (folder / "base.sqlite3-wal").write_bytes(b"")
-    with pytest.raises(StoreError, match="is missing") as caught:
-        check_database(folder / "base.sqlite3")
-    assert caught.value.reason == "torn"

@@ -164,15 +164,6 @@ def test_damage_anywhere_is_an_error_or_harmless(journal, tmp_path):
         journal.state()
 
 
-def test_a_link_is_not_followed(journal, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    filled(Journal(elsewhere)).close()
-    (tmp_path / JOURNAL).symlink_to(elsewhere / JOURNAL)
-    with pytest.raises(StoreError, match="regular files only"):
-        journal.state()
-
-
 def test_what_cannot_be_written_is_an_error_and_leaves_the_file(journal):
     filled(journal)
     connection = journal._database.writer()

@@ -2,7 +2,6 @@
 
 import builtins
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -84,25 +83,7 @@ def test_missing_foreign_and_newer_folders_are_refused_with_a_reason(tmp_path):
     assert kind == "foreign" and "holds 'test' and 'other' was expected" in message
     write(tmp_path / "new", version=2)
     kind, message = reason(tmp_path / "new")
-    assert kind == "newer" and "pip install -U nearwise" in message
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 1, "files": []}', "\xff"])
-def test_a_manifest_that_is_not_ours_is_foreign(tmp_path, content):
-    (tmp_path / "manifest.json").write_text(content, encoding="latin-1")
-    assert reason(tmp_path)[0] == "foreign"
-    with pytest.raises(StoreError):
-        write(tmp_path)
-
-
-def test_a_manifest_cannot_point_outside_its_folder(tmp_path):
-    write(tmp_path / "m")
-    (tmp_path / "secret.bin").write_bytes(b"1")
-    file = tmp_path / "m" / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["files"]["blob:model"]["file"] = "../secret.bin"
-    file.write_text(json.dumps(manifest))
-    assert reason(tmp_path / "m")[0] == "foreign"
+    assert kind == "newer" and "format version 2" in message and "-U nearwise" in message
 
 
 @pytest.mark.parametrize("part", ["tensors", "meta", "blob0"])
@@ -117,7 +98,7 @@ def test_a_torn_folder_is_refused(tmp_path, part, damage):
     if damage != "missing":
         file.write_bytes(damaged[damage])
     kind, message = reason(tmp_path)
-    assert kind == "torn" and file.name in message
+    assert kind == "torn" and file.name in message and "Restore it from a copy" in message
 
 
 def test_other_peoples_files_are_never_written_over(tmp_path):
@@ -133,6 +114,9 @@ def test_other_peoples_files_are_never_written_over(tmp_path):
         write(tmp_path / "m")
     write(tmp_path / "n", version=2)
     with pytest.raises(StoreError, match="format version 2"):
+        write(tmp_path / "n")
+    (tmp_path / "n" / "manifest.json").write_text("{")
+    with pytest.raises(StoreError):
         write(tmp_path / "n")
 
 
@@ -263,11 +247,13 @@ assert value_of(folder) == 7 and len(os.listdir(folder)) == 4
 """
 
 
-def kill_while_writing(folder, delays):
+@pytest.mark.parametrize("n_kills", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_kill_9_leaves_the_old_or_the_new(tmp_path, n_kills):
+    delays = np.random.default_rng(n_kills).uniform(0, 0.01 * n_kills, n_kills)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join([root, *(p for p in sys.path if p)])
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(folder), *map(str, delays)],
+        [sys.executable, "-c", DRIVER, str(tmp_path / "m"), *map(str, delays)],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -275,12 +261,3 @@ def kill_while_writing(folder, delays):
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(delays)
-
-
-def test_kill_9_leaves_the_old_or_the_new(tmp_path):
-    kill_while_writing(tmp_path / "m", np.random.default_rng(1).uniform(0, 0.05, 5))
-
-
-@pytest.mark.slow
-def test_kill_9_at_twenty_moments_leaves_the_old_or_the_new(tmp_path):
-    kill_while_writing(tmp_path / "m", np.random.default_rng(0).uniform(0, 0.2, 20))

@@ -1,9 +1,12 @@
 """A service on a model of its own, asked in this process."""
 
 import shutil
+import threading
+import time
 from contextlib import contextmanager
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
@@ -65,3 +68,29 @@ def problem(response, status):
     content = response.json()
     assert (content["status"], content["type"]) == (status, "about:blank")
     return content["detail"]
+
+
+def until(asked, n=400):
+    """What is asked until it is true, for a few seconds at most."""
+    for _ in range(n):
+        found = asked()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come about")
+
+
+@contextmanager
+def served(folder, **options):
+    """Serve a folder by a server of its own, at a free port of this machine."""
+    app = create_app(Service(LiveModel(folder)), **options)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

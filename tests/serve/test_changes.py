@@ -1,8 +1,6 @@
 """Changes over HTTP are durable when they are answered, made once, and can be taken back."""
 
-import multiprocessing
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -12,7 +10,8 @@ from nearwise import review
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app, service
 from tests.classifier.cases import attn_knn
-from tests.serve.conftest import json_rows, problem
+from tests.forks import in_a_child
+from tests.serve.conftest import json_rows, problem, until
 from tests.store.folders import small_table
 
 
@@ -163,12 +162,11 @@ def test_the_map_has_each_row_once(client, model):
 
 
 def done(client, job):
-    for _ in range(200):
+    def ended():
         found = client.get(job["status"]).json()
-        if found["state"] in ("done", "failed"):
-            return found
-        time.sleep(0.05)
-    raise AssertionError(found)
+        return found["state"] in ("done", "failed") and found
+
+    return until(ended)
 
 
 def test_jobs_are_followed_and_predictions_go_on_meanwhile(client, folder, model):
@@ -220,11 +218,7 @@ def test_a_long_journal_is_folded_in_and_undo_still_works(client, folder, monkey
     monkeypatch.setattr(service, "_LONGEST_REPLAY", 1e-5)
     client.delete("/rows/0")
     client.delete("/rows/1")
-    for _ in range(200):
-        if LiveModel(folder).n_pending == 0:
-            break
-        time.sleep(0.02)
-    assert LiveModel(folder).n_pending == 0
+    until(lambda: LiveModel(folder).n_pending == 0)
     assert client.post("/changes/1/undo").json()["memory_version"] == 3
 
 
@@ -245,10 +239,7 @@ def test_a_read_only_service_changes_nothing(asked):
 def test_a_follower_sees_what_others_change(asked, folder):
     with asked(read_only=True, follow=True) as client, LiveModel(folder) as other:
         other.remove([0])
-        for _ in range(100):
-            if client.get("/rows/0").status_code == 404:
-                break
-            time.sleep(0.05)
+        until(lambda: client.get("/rows/0").status_code == 404)
         assert client.get("/rows/1").json()["memory_version"] == 1
 
 
@@ -266,10 +257,7 @@ def test_a_change_that_takes_too_long_says_whether_it_may_be_made(asked, monkeyp
         free.set()
         assert "may still be made" in problem(under_way, 504)
         assert "was not made" in problem(waiting, 504)
-        for _ in range(100):
-            if client.service.live.version:
-                break
-            time.sleep(0.02)
+        until(lambda: client.service.live.version)
         assert client.service.live.kept() == {1}
 
 
@@ -311,18 +299,12 @@ def test_an_application_made_before_a_fork_answers_and_follows_after_it(folder):
             assert client.post("/compact").status_code == 202
             assert forked._follower.is_alive()
 
-    child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
-    child.join(90)
-    if child.is_alive():
-        child.kill()
-    child.join()
+    in_a_child(work)
     forked.close()
-    assert child.exitcode == 0
     assert len(AttnKNNClassifier.load(folder).memory_) == 50
 
 
-def test_rows_and_feedback_have_groups_where_the_fit_had(asked, tmp_path):
+def test_rows_and_feedback_have_groups_where_the_fit_had_and_only_there(asked, tmp_path):
     frame, labels = small_table(60, seed=0)
     model = AttnKNNClassifier(preset="instant", random_state=0)
     model.fit(frame, labels, groups=np.arange(60) // 3).save(tmp_path / "m")
@@ -336,11 +318,8 @@ def test_rows_and_feedback_have_groups_where_the_fit_had(asked, tmp_path):
             client.post("/rows", json=body | {"groups": ["x"]}), 422
         )
         problem(client.post("/rows", json=body | {"groups": ["x", "x", None]}), 422)
+    with asked() as client:
+        refused = client.post("/rows", json=body | {"groups": ["x", "x", 7]})
+        assert "fitted without groups" in problem(refused, 422)
     groups = AttnKNNClassifier.load(tmp_path / "m").memory_.columns["group"]
     assert len(groups) == 66 and len(groups.unique()) == 21  # 7 is one of the fit
-
-
-def test_a_model_without_groups_takes_none(client):
-    _, rows = json_rows(1)
-    body = {"rows": rows, "labels": ["yes"], "groups": ["x"]}
-    assert "fitted without groups" in problem(client.post("/rows", json=body), 422)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from nearwise.serve.keys import make_key, read_keys
-from tests.classifier.cases import attn_knn, quietly
+from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import BRIEF, patches
 
 
@@ -126,8 +126,7 @@ def test_the_example_of_each_body_is_of_this_model_and_is_answered(asked, folder
     if made is not None:
         folder = tmp_path / "m.model"
         settings = BRIEF if made is _images else {"preset": "instant"}
-        with quietly():
-            attn_knn(**settings).fit(*made()).save(folder)
+        attn_knn(**settings).fit(*made()).save(folder)
     with asked(folder) as client:
         described = client.get("/openapi.json").json()
         n_asked = 0

@@ -1,6 +1,5 @@
 """Lanes: bounded, fair, joined by group; what is cancelled or fails touches nobody else."""
 
-import multiprocessing
 import threading
 import time
 
@@ -8,7 +7,8 @@ import pytest
 
 from nearwise.serve import Limits
 from nearwise.serve.batching import Lane, QueueFullError
-from tests.serve.conftest import json_rows, problem
+from tests.forks import in_a_child
+from tests.serve.conftest import json_rows, problem, until
 
 
 @pytest.fixture
@@ -101,11 +101,7 @@ def test_a_full_service_answers_429_and_goes_on(asked, monkeypatch):
         for one in late:
             assert "deadline" in problem(one, 504)
         free.set()
-        for _ in range(100):
-            if client.post("/predict", json={"rows": rows}).status_code == 200:
-                return
-            time.sleep(0.02)
-        raise AssertionError("the service did not recover")
+        until(lambda: client.post("/predict", json={"rows": rows}).status_code == 200)
 
 
 def test_a_lane_answers_in_a_forked_child_too():
@@ -116,11 +112,6 @@ def test_a_lane_answers_in_a_forked_child_too():
         assert lane.submit(4).result(30) == 8
         lane.close()
 
-    child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
-    child.join(60)
-    if child.is_alive():
-        child.kill()
-    child.join()
-    assert child.exitcode == 0 and lane.submit(2).result(30) == 4
+    in_a_child(work)
+    assert lane.submit(2).result(30) == 4
     lane.close()

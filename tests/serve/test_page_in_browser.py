@@ -2,39 +2,19 @@
 
 import json
 import shutil
-import threading
-import time
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import uvicorn
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
-from nearwise.serve import Service, create_app
 from nearwise.serve.keys import make_key, read_keys
 from tests.browser import no_serious_findings
+from tests.serve.conftest import served
 from tests.store.folders import small_table
 
 pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@contextmanager
-def served(folder, **options):
-    """Serve a folder by a server of its own, at a free port."""
-    app = create_app(Service(LiveModel(folder)), **options)
-    config = uvicorn.Config(app, port=0, log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from PIL import Image
 from nearwise.classifier import LiveModel
 from nearwise.serve import Service
 from nearwise.serve.service import Ask, Limits, answers
-from tests.classifier.cases import attn_knn, quietly
+from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import BRIEF, patches
 from tests.serve.conftest import json_rows, problem
 from tests.store.folders import plain_model
@@ -67,8 +67,7 @@ def test_embeddings_are_rows_of_numbers(asked, saved):
 
 def test_images_are_files_in_base64(asked, tmp_path):
     images, labels = patches(100)
-    with quietly():
-        model = attn_knn(**BRIEF).fit(images, labels)
+    model = attn_knn(**BRIEF).fit(images, labels)
     folder = tmp_path / "images.model"
     model.save(folder)
     pixels = model._fitted.rows[0]
@@ -123,6 +122,7 @@ def test_what_a_model_cannot_take_is_explained(client, change, status, says):
         (b"[" * 100_000, 400, ""),
         (b'{"rows": [{"age": NaN}]}', 422, "age"),
         (b'{"rows": [{"age": 1e999, "income": 1, "town": "x"}]}', 422, "age"),
+        (b'{"rows": [{"age": 1' + b"0" * 400 + b', "income": 1, "town": "x"}]}', 422, "age"),
         (b'{"rows": [{"\\ud800": 1}]}', 400, "not readable JSON"),
         (b'{"features": [[' + b"1" * 5_000 + b"]]}", 400, "not readable JSON"),
         (b'{"features": [["1", "2", "3"]]}', 422, "features"),
@@ -134,12 +134,6 @@ def test_what_a_model_cannot_take_is_explained(client, change, status, says):
 def test_bodies_that_are_none_are_refused(client, content, status, says):
     sent = {"content-type": "application/json"}
     assert says in problem(client.post("/predict", content=content, headers=sent), status)
-
-
-def test_a_number_beyond_all_floats_is_refused(client):
-    body = b'{"rows": [{"age": 1' + b"0" * 400 + b', "income": 1, "town": "x"}]}'
-    response = client.post("/predict", content=body, headers={"content-type": "application/json"})
-    assert "age" in problem(response, 422)
 
 
 class BrokenError(Exception):

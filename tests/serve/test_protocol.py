@@ -1,33 +1,11 @@
 """The Open Inference Protocol v2, asked by a client that others wrote."""
 
-import socket
-import threading
-import time
-
 import numpy as np
 import pytest
-import uvicorn
 
-from nearwise.classifier import LiveModel
-from nearwise.serve import Service, create_app
 from nearwise.serve.protocol import OUTPUTS
-from tests.serve.conftest import json_rows, problem
+from tests.serve.conftest import json_rows, problem, served
 from tests.store.folders import plain_model
-
-
-@pytest.fixture
-def address(folder):
-    """A service at a port of this machine."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    app = create_app(Service(LiveModel(folder)), name="table")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
 
 
 def column(http, name, values, datatype):
@@ -37,10 +15,13 @@ def column(http, name, values, datatype):
     return tensor
 
 
-def test_triton_s_client_finds_and_asks_the_model(address, model):
+def test_triton_s_client_finds_and_asks_the_model(folder, model):
     http = pytest.importorskip("tritonclient.http")
     frame, _ = json_rows(5)
-    with http.InferenceServerClient(address) as client:
+    with (
+        served(folder, name="table") as address,
+        http.InferenceServerClient(address.removeprefix("http://")) as client,
+    ):
         assert client.is_server_live()
         assert client.is_server_ready()
         assert client.is_model_ready("table")

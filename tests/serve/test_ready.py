@@ -12,7 +12,7 @@ from nearwise.serve import Limits, service
 from nearwise.serve.layouts import AbandonedError, Layouts
 from nearwise.serve.page import routes
 from nearwise.serve.page.asking import answer
-from tests.serve.conftest import json_rows
+from tests.serve.conftest import json_rows, until
 from tests.serve.test_page import neighbors_of
 
 FORM = {"c0": "1", "c1": "0.5", "c2": "0"}
@@ -26,16 +26,6 @@ def slow(monkeypatch):
     monkeypatch.setattr(service, "WARM_UP", steps)
     yield free
     free.set()
-
-
-def until(asked, n=400):
-    """What is asked until it is true, for a few seconds at most."""
-    for _ in range(n):
-        found = asked()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not come about")
 
 
 def step_of(client):

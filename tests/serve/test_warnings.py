@@ -61,10 +61,6 @@ def test_every_answer_says_what_python_says_of_a_row(client, model, row, says):
         found = client.post(path, json={"rows": [row]} | more)
         assert found.status_code in (200, 201), found.text
         assert found.json()["warnings"] == wanted, path
-
-
-@pytest.mark.parametrize(("row", "says"), ODD)
-def test_the_open_inference_protocol_says_it_among_the_parameters(client, row, says):
     found = client.post("/v2/models/table/infer", json={"inputs": tensors(row)})
     assert found.status_code == 200, found.text
     assert says in found.json()["parameters"]["warnings"]
@@ -96,10 +92,8 @@ def test_the_log_is_not_filled_with_what_clients_send(client, recwarn):
 
 def test_values_of_a_column_that_had_none_are_told_to_be_ignored(asked, tmp_path):
     table = pd.DataFrame({"size": np.arange(40.0) % 7, "empty": [None] * 40})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
-        model.fit(table, ["a", "b"] * 20).save(tmp_path / "m")
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
+    model.fit(table, ["a", "b"] * 20).save(tmp_path / "m")
     with asked(tmp_path / "m") as client:
         answer = client.post("/predict", json={"rows": [{"size": 3, "empty": 5}]})
     (said,) = answer.json()["warnings"]

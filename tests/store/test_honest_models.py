@@ -11,19 +11,15 @@ import torch
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, reopened, same
 from tests.store.folders import small_table
 
 LEAN = {**CHEAP, "embedder": "identity"}
 
 
 def round_trip(model, folder):
-    with quietly():
-        model.save(folder)
-        again = AttnKNNClassifier.load(folder)
-        assert same(
-            again.predict_proba(again._fitted.rows), model.predict_proba(model._fitted.rows)
-        )
+    again = reopened(model, folder)
+    assert same(again.predict_proba(again._fitted.rows), model.predict_proba(model._fitted.rows))
     return again
 
 
@@ -83,13 +79,12 @@ def test_odd_columns_are_kept_and_rows_without_them_added(name, tmp_path):
     frame, y = small_table(60)
     frame["odd"] = columns_of(60)[name]
     left_out = {"columns": {"odd": "left out"}} if name in ("nested", "large ids") else {}
-    with quietly():
-        model = attn_knn(**LEAN, **left_out).fit(frame, y)
-        again = round_trip(model, tmp_path / "m")
-        if left_out:
-            again.add(frame.drop(columns="odd").iloc[:2], y[:2])
-            assert len(again.memory_) == len(again._fitted.rows) == 62
-            round_trip(again, tmp_path / "m")
+    model = attn_knn(**LEAN, **left_out).fit(frame, y)
+    again = round_trip(model, tmp_path / "m")
+    if left_out:
+        again.add(frame.drop(columns="odd").iloc[:2], y[:2])
+        assert len(again.memory_) == len(again._fitted.rows) == 62
+        round_trip(again, tmp_path / "m")
 
 
 def test_rows_that_cannot_be_kept_leave_the_memory_as_it_is(monkeypatch):

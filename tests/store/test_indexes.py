@@ -8,10 +8,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
+from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.memory import INDEX_NAMES, StoreError, verify_folder
 from nearwise.memory.cell_index import CellIndex
-from tests.classifier.cases import QUICK, attn_knn, blobs, fit_once, quietly, same
+from tests.classifier.cases import QUICK, attn_knn, blobs, fit_once, reopened, same
 from tests.store.folders import edited
 
 pytest.importorskip("faiss", exc_type=ImportError)
@@ -28,12 +28,7 @@ MODELS = {
         "embedder": "identity",
         **QUICK,
     },
-    "held out": {
-        "estimator": None,
-        "cv": 0.3,
-        "train": {"epochs": 1},
-        **QUICK,
-    },
+    "held out": {"estimator": None, "cv": 0.3, "train": {"epochs": 1}, **QUICK},
 }
 CASES = [("a base", index) for index in INDEX_NAMES]
 CASES += [(kind, "ivf-flat") for kind in MODELS if kind != "a base"]
@@ -49,16 +44,14 @@ def _small_cells(monkeypatch):
 
 
 def model_of(kind, index, n=300, **changed):
-    with quietly():
-        return fit_once(attn_knn(**MODELS[kind], index=index, **changed), X[:n], Y[:n])
+    return fit_once(attn_knn(**MODELS[kind], index=index, **changed), X[:n], Y[:n])
 
 
 def answers(model):
     """What searches of all spaces decide: for new rows, and for remembered ones left out."""
-    with quietly():
-        parts = [model.predict_proba(NEW), model.kneighbors(NEW, 5)[1]]
-        if model._fitted.holds_memory:
-            parts.append(model.predict_proba(None))
+    parts = [model.predict_proba(NEW), model.kneighbors(NEW, 5)[1]]
+    if model._fitted.holds_memory:
+        parts.append(model.predict_proba(None))
     return np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
 
 
@@ -83,23 +76,21 @@ CHANGES = {
 def test_a_changed_model_answers_the_same_after_save_and_load_and_as_a_copy(kind, index, tmp_path):
     model = model_of(kind, index)
     for name, change in CHANGES.items():
-        with quietly():
-            change(model)
-            model.save(tmp_path / "m")
+        change(model)
+        model.save(tmp_path / "m")
         expected = answers(model)
         again = AttnKNNClassifier.load(tmp_path / "m")
         assert same(answers(again), expected), name
         assert sealed(again)[0] == sealed(model)[0], name
         assert same(answers(copy.deepcopy(model)), expected), name
     verify_folder(tmp_path / "m")
-    again.save(tmp_path / "other")
-    assert same(answers(AttnKNNClassifier.load(tmp_path / "other")), expected)
+    assert same(answers(reopened(again, tmp_path / "other")), expected)
 
 
 @every_case
 def test_a_live_model_answers_as_the_folder_opens_before_and_after_compact(kind, index, tmp_path):
     model_of(kind, index).save(tmp_path / "m")
-    with LiveModel(tmp_path / "m") as live, LiveModel(tmp_path / "m") as follower, quietly():
+    with LiveModel(tmp_path / "m") as live, LiveModel(tmp_path / "m") as follower:
 
         def ids():
             return live.model.memory_.ids
@@ -130,32 +121,27 @@ def test_a_live_model_answers_as_the_folder_opens_before_and_after_compact(kind,
 def test_a_full_memory_answers_the_same_after_save_and_load(index, tmp_path):
     model = model_of("a base", index, capacity=300)
     for first in range(300, 330, 5):
-        with quietly():
-            model.partial_fit(X[first : first + 5], Y[first : first + 5])
+        model.partial_fit(X[first : first + 5], Y[first : first + 5])
     assert len(model.memory_) == 300
-    model.save(tmp_path / "m")
-    assert same(answers(AttnKNNClassifier.load(tmp_path / "m")), answers(model))
+    assert same(answers(reopened(model, tmp_path / "m")), answers(model))
 
 
 def test_auto_goes_on_with_its_index_across_the_number_of_rows_where_it_would_choose_another(
     tmp_path,
 ):
-    with quietly():
-        model = model_of("a base", "auto", THRESHOLD - 2)
-        assert sealed(model) == ("exact", THRESHOLD - 2)
-        for n_new, index in ((4, "exact"), (2, "exact"), (2, "ivf-flat")):
-            first = len(model.memory_)
-            model.add(X[first : first + n_new], Y[first : first + n_new])
-            model.save(tmp_path / "m")
-            again = AttnKNNClassifier.load(tmp_path / "m")
-            assert sealed(model)[0] == sealed(again)[0] == index
-            assert same(answers(again), answers(model))
-        for n_gone, index in ((5, "ivf-flat"), (2, "ivf-flat"), (2, "exact")):
-            again.remove(again.memory_.ids[:n_gone])
-            again.save(tmp_path / "m")
-            third = AttnKNNClassifier.load(tmp_path / "m")
-            assert (len(again.memory_), *sealed(again)[:1]) == (len(third.memory_), index)
-            assert same(answers(third), answers(again))
+    model = model_of("a base", "auto", THRESHOLD - 2)
+    assert sealed(model) == ("exact", THRESHOLD - 2)
+    for n_new, index in ((4, "exact"), (2, "exact"), (2, "ivf-flat")):
+        first = len(model.memory_)
+        model.add(X[first : first + n_new], Y[first : first + n_new])
+        again = reopened(model, tmp_path / "m")
+        assert sealed(model)[0] == sealed(again)[0] == index
+        assert same(answers(again), answers(model))
+    for n_gone, index in ((5, "ivf-flat"), (2, "ivf-flat"), (2, "exact")):
+        again.remove(again.memory_.ids[:n_gone])
+        third = reopened(again, tmp_path / "m")
+        assert (len(again.memory_), *sealed(again)[:1]) == (len(third.memory_), index)
+        assert same(answers(third), answers(again))
 
 
 @pytest.mark.parametrize("kind", ["a base", "held out"])
@@ -185,15 +171,13 @@ def test_a_folder_from_before_cells_were_kept_opens_and_is_saved(tmp_path):
     )
     model = AttnKNNClassifier.load(old)
     model.add(X[300:303], Y[300:303])
-    model.save(old)
-    assert same(answers(AttnKNNClassifier.load(old)), answers(model))
+    assert same(answers(reopened(model, old)), answers(model))
 
 
 def test_no_row_that_was_removed_is_kept_by_what_an_index_has_learned(tmp_path):
     model = model_of("a base", "ivf-flat")
     model.remove([2])
-    model.save(tmp_path / "m")
-    again = AttnKNNClassifier.load(tmp_path / "m")
+    again = reopened(model, tmp_path / "m")
     for state in again._predictor.views.index_states().values():
         assert len(state.ids) == len(state.cells) == 299 and 2 not in state.ids
 
@@ -258,26 +242,3 @@ def test_an_index_described_otherwise_than_any_is_refused(wrong, tmp_path):
     )
     with pytest.raises(StoreError, match="elsewhere"):
         AttnKNNClassifier.load(forged)
-
-
-@pytest.mark.parametrize("approximate", [False, True], ids=["exact", "ivf"])
-def test_a_memory_on_disk_answers_as_its_folder_opens(approximate, tmp_path, monkeypatch):
-    pytest.importorskip("lance")
-    if approximate:
-        bulk = import_module("nearwise.memory.stores.bulk")
-        monkeypatch.setattr(bulk, "AUTO_EXACT_BELOW", THRESHOLD)
-        monkeypatch.setattr(bulk, "RECALL_QUERIES", 20)
-    folder = tmp_path / "m"
-    move_memory(model_of("euclidean", "auto"), folder)
-
-    with LiveModel(folder) as live:
-        live.add(X[300:304], Y[300:304])
-        removed = live.remove([3, 9])
-        live.relabel([7], [(Y[7] + 1) % 3])
-        live.undo(removed.version)
-        expected = answers(live.model)
-        assert same(answers(AttnKNNClassifier.load(folder)), expected)
-        live.compact()
-        if not approximate:  # an index on disk is made anew
-            assert same(answers(live.model), expected)
-        assert same(answers(AttnKNNClassifier.load(folder)), answers(live.model))

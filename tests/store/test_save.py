@@ -6,7 +6,7 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.array_models import Forest
 from nearwise.classifier.storage import persistence
 from nearwise.memory import StoreError
-from tests.classifier.cases import CHEAP, OwnLogistic, attn_knn, blobs, fitted, same
+from tests.classifier.cases import CHEAP, OwnLogistic, attn_knn, blobs, reopened, same
 from tests.store.folders import copied
 
 
@@ -29,8 +29,7 @@ def test_a_model_that_would_not_open_is_not_saved(based_folder, tmp_path, monkey
     monkeypatch.undo()
     old = AttnKNNClassifier.load(folder)
     assert same(old.predict_proba(old._fitted.rows), before)
-    model.save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == len(model.memory_) == len(before) + 3
+    assert len(reopened(model, folder).memory_) == len(model.memory_) == len(before) + 3
 
 
 def test_a_part_that_would_come_back_otherwise_is_not_saved(based_folder, tmp_path, monkeypatch):
@@ -77,8 +76,7 @@ def test_changes_of_another_process_are_not_undone(plain_folder, tmp_path):
     mine.save(tmp_path / "other")  # what was learned is not lost
     again = AttnKNNClassifier.load(folder)
     again.add(X[10:20], y[10:20])
-    again.save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 110
+    assert len(reopened(again, folder).memory_) == 110
     mine.save(folder, overwrite=True)
     assert len(AttnKNNClassifier.load(folder).memory_) == 100
 
@@ -94,13 +92,6 @@ def test_saving_on_and_on_is_no_change_by_others(plain_folder, tmp_path, monkeyp
     model.save(tmp_path / "n")
     model.save(tmp_path / "n")
     assert len(AttnKNNClassifier.load("m").memory_) == 93
-
-
-def test_a_new_fit_replaces_what_is_there(plain_folder, tmp_path):
-    folder = copied(plain_folder, tmp_path / "m")
-    X, y = blobs(n=60)
-    fitted(X, y).save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 60
 
 
 def test_a_base_that_only_opens_where_it_is_trusted_is_saved_with_a_warning(tmp_path):

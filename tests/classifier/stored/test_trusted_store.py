@@ -14,11 +14,7 @@ from tests.classifier.stored.folders import placed
 from tests.memory.stores.listeners import listener
 from tests.memory.stores.servers import require
 
-OPENERS = {
-    "load": AttnKNNClassifier.load,
-    "live": LiveModel,
-    "history": history_of,
-}
+OPENERS = {"load": AttnKNNClassifier.load, "live": LiveModel, "history": history_of}
 X, Y = blobs(150)
 
 
@@ -81,8 +77,7 @@ def test_no_folder_is_opened_that_only_the_folder_names(own, model, tmp_path, op
 
 
 @pytest.mark.parametrize(
-    "uri",
-    ["rows/../../x", "../x", "x", "", "rows/", "redis://h/x", "/\x1b[2J", "milvus+ftp://h/x"],
+    "uri", ["rows/../../x", "../x", "x", "", "rows/", "redis://h/x", "/\x1b[2J", "milvus+ftp://h/x"]
 )
 def test_a_place_that_no_move_writes_is_invalid_whatever_the_user_says(own, tmp_path, uri):
     folder = placed(own, tmp_path / "m", uri)

@@ -152,9 +152,11 @@ def test_what_is_no_regular_file_is_refused_when_a_store_is_opened(
     assert found.value.reason == "foreign"
 
 
-def test_a_head_that_is_a_link_is_refused(folder, tmp_path):
-    shutil.move(folder / "head", tmp_path / "outside")
-    (folder / "head").symlink_to(tmp_path / "outside")
+@pytest.mark.parametrize("part", ["head", "bulk-*"])
+def test_a_part_that_is_a_link_is_refused(folder, tmp_path, part):
+    (path,) = folder.glob(part)
+    shutil.move(path, tmp_path / "outside")
+    path.symlink_to(tmp_path / "outside")
     with pytest.raises(StoreError, match="link"):
         DiskStore.open(str(folder))
 
@@ -285,14 +287,6 @@ def test_a_head_that_is_never_written_is_refused(folder, meta):
     with pytest.raises(StoreError, match="never writes") as found:
         DiskStore.open(str(sealed(folder, **meta)))
     assert found.value.reason == "invalid"
-
-
-def test_a_bulk_that_is_a_link_is_refused(folder, tmp_path):
-    bulk = bulk_of(folder)
-    shutil.move(bulk, tmp_path / "elsewhere")
-    bulk.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreError, match="link"):
-        DiskStore.open(str(folder))
 
 
 def test_a_store_without_checksums_opens_and_gets_them_with_a_snapshot(folder):

@@ -10,14 +10,7 @@ import pytest
 
 from nearwise.memory import StoreError
 from nearwise.memory.stores import engine_of
-from tests.memory.stores.cases import (
-    SCHEMA,
-    SUMMARY,
-    assert_same,
-    edit,
-    everything,
-    some_rows,
-)
+from tests.memory.stores.cases import SCHEMA, SUMMARY, assert_same, edit, everything, some_rows
 from tests.memory.stores.servers import require
 
 ROWS = some_rows(60)

@@ -22,7 +22,7 @@ from sklearn.naive_bayes import GaussianNB
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder
-from tests.classifier.cases import CHEAP, attn_knn, blobs, quietly, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put
 
 HUGE = 10**9
@@ -102,8 +102,7 @@ JSON = {
 
 
 def loaded(folder):
-    with quietly():
-        return AttnKNNClassifier.load(folder)
+    return AttnKNNClassifier.load(folder)
 
 
 def refused(folder, message):
@@ -134,9 +133,8 @@ HELD_OUT = {
 def held_out_folder(tmp_path_factory):
     """A saved classifier that held rows out once, and has two views of each."""
     folder, (X, y) = tmp_path_factory.mktemp("held") / "m", blobs()
-    with quietly():
-        model = attn_knn(**CHEAP | {"cv": 0.3}, embedder="identity")
-        model.fit(X, y, views=[X + 0.1]).save(folder)
+    model = attn_knn(**CHEAP | {"cv": 0.3}, embedder="identity")
+    model.fit(X, y, views=[X + 0.1]).save(folder)
     return folder
 
 
@@ -182,13 +180,9 @@ def try_random_edits(folder, target, n, seed):
     return n_refused
 
 
-def test_random_edits_are_refused_or_harmless(based_folder, tmp_path):
-    assert try_random_edits(based_folder, tmp_path, 60, seed=0) > 20
-
-
-@pytest.mark.slow
-def test_two_thousand_random_edits_are_refused_or_harmless(based_folder, tmp_path):
-    assert try_random_edits(based_folder, tmp_path, 2000, seed=1) > 700
+@pytest.mark.parametrize("n", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_random_edits_are_refused_or_harmless(n, based_folder, tmp_path):
+    assert try_random_edits(based_folder, tmp_path, n, seed=n) > n // 3
 
 
 def fill(name, value, at=0):

@@ -222,8 +222,7 @@ MUTATIONS = {
     "a rollback journal that is a link": (lambda f, v: link(beside(f, "-journal"), v), ""),
     "a rollback journal that is a folder": (lambda f, v: subfolder(beside(f, "-journal")), ""),
     "a rollback journal and no journal": (
-        lambda f, v: (write(beside(f, "-journal"), b"x"), (f / JOURNAL).unlink()),
-        "",
+        lambda f, v: (write(beside(f, "-journal"), b"x"), (f / JOURNAL).unlink()), "",
     ),
     "a log that is a link": (lambda f, v: link(beside(f, "-wal"), v), ""),
     "a log that is a pipe": (lambda f, v: fifo(beside(f, "-wal")), ""),
@@ -233,8 +232,7 @@ MUTATIONS = {
     "a log larger than any disk": (lambda f, v: sparse(beside(f, "-wal")), ALL),
     "a log of another database": (log_of_another, ""),
     "a log and no journal": (
-        lambda f, v: (write(beside(f, "-wal"), b"x" * 99), (f / JOURNAL).unlink()),
-        "",
+        lambda f, v: (write(beside(f, "-wal"), b"x" * 99), (f / JOURNAL).unlink()), "",
     ),
     "an index that is a link": (lambda f, v: link(beside(f, "-shm"), v), ""),
     "an index that is a pipe": (lambda f, v: fifo(beside(f, "-shm")), ""),
@@ -269,8 +267,7 @@ MUTATIONS = {
     ),
     "a virtual table": (statement("CREATE VIRTUAL TABLE t USING fts5(a)"), ""),
     "a generated column": (
-        statement("ALTER TABLE parts ADD COLUMN g AS (hex(zeroblob(1000)))"),
-        "",
+        statement("ALTER TABLE parts ADD COLUMN g AS (hex(zeroblob(1000)))"), "",
     ),
     "an index on an expression": (statement("CREATE INDEX i ON parts (length(name))"), ""),
     "a format of the future": (statement("PRAGMA user_version = 99"), ""),
@@ -293,12 +290,10 @@ MUTATIONS = {
     "rows of lists": (part_of_add(as_lists), None),
     "rows that are noise": (part_of_add(lambda content: bytes(range(256)) * 9), None),
     "rows of two gigabytes": (
-        part_of_add(lambda content: b"\xff\xff\xff\xff\xff\xff\xff\x7f" + content),
-        None,
+        part_of_add(lambda content: b"\xff\xff\xff\xff\xff\xff\xff\x7f" + content), None,
     ),
     "labels without end": (
-        statement("UPDATE parts SET content = ? WHERE name = 'labels'", DEEP.encode()),
-        None,
+        statement("UPDATE parts SET content = ? WHERE name = 'labels'", DEEP.encode()), None,
     ),
     "a manifest that is a pipe": (lambda f, v: fifo(f / MANIFEST), ""),
     "a manifest that is a device": (lambda f, v: link(f / MANIFEST, "/dev/zero"), ""),
@@ -307,8 +302,7 @@ MUTATIONS = {
     "a manifest that names a file elsewhere": (entry("tensors", lambda v: f"../{v.name}"), ""),
     "a manifest that names a file by its path": (entry("tensors", str), ""),
     "a manifest whose journal is of text": (
-        manifest(lambda m, f, v: m["journal"].update(version="x")),
-        "",
+        manifest(lambda m, f, v: m["journal"].update(version="x")), "",
     ),
     "a part that is a link": (lambda f, v: link(part(f, "tensors"), v), ""),
     "a part that is a pipe": (lambda f, v: fifo(part(f, "tensors")), ""),
@@ -316,8 +310,7 @@ MUTATIONS = {
     "a part larger than any memory": (manifest(huge_part), ""),
     "JSON without end": (sealed("meta", lambda path: DEEP.encode()), ""),
     "tensors with a header without end": (
-        sealed("tensors", lambda path: struct.pack("<Q", 2**60) + b"{}"),
-        "",
+        sealed("tensors", lambda path: struct.pack("<Q", 2**60) + b"{}"), "",
     ),
     "tensors that are elsewhere in the file": (
         sealed(
@@ -328,8 +321,7 @@ MUTATIONS = {
     ),
     "files of others": (harmless, ALL),
     "a link in place of a store": (
-        lambda f, v: (f / "rows").symlink_to(v.parent, target_is_directory=True),
-        ALL,
+        lambda f, v: (f / "rows").symlink_to(v.parent, target_is_directory=True), ALL,
     ),
 }  # fmt: skip
 

@@ -1,8 +1,6 @@
 """A manifest or a file that nearwise did not write is refused at once, and says so."""
 
-import os
 import signal
-import socket
 from contextlib import contextmanager
 
 import pytest
@@ -11,6 +9,7 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.memory import StoreError
 from nearwise.memory.store import MANIFEST
 from tests.store.folders import copied, with_manifest
+from tests.store.hostile.test_folders import bound, fifo, link, subfolder
 
 
 @contextmanager
@@ -104,28 +103,6 @@ def part_of(folder):
     return next(folder.glob("tensors-*"))
 
 
-def to_link(path, target):
-    path.unlink()
-    path.symlink_to(target)
-
-
-def to_fifo(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-def to_folder(path):
-    path.unlink()
-    path.mkdir()
-
-
-def to_socket(path):
-    path.unlink()
-    os.chdir(path.parent)  # a socket's path may have about 100 characters
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path.name)
-
-
 def to_same_bytes(path):
     elsewhere = path.parent.parent / "elsewhere"
     path.rename(elsewhere)
@@ -134,11 +111,11 @@ def to_same_bytes(path):
 
 SWAPS = {
     "a link to the same bytes": to_same_bytes,
-    "a link to a device": lambda path: to_link(path, "/dev/zero"),
-    "a link to itself": lambda path: to_link(path, path),
-    "a pipe": to_fifo,
-    "a folder": to_folder,
-    "a socket": to_socket,
+    "a link to a device": lambda path: link(path, "/dev/zero"),
+    "a link to itself": lambda path: link(path, path),
+    "a pipe": fifo,
+    "a folder": subfolder,
+    "a socket": bound,
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.model_selection import train_test_split
 
 from nearwise.data import Dataset, hold_out, split_dataset
@@ -21,17 +21,6 @@ def test_the_split_is_scikit_learns_stratified_one(seed):
     expected = train_test_split(np.arange(178), test_size=0.2, stratify=y, random_state=seed)
     np.testing.assert_array_equal(train, expected[0])
     np.testing.assert_array_equal(test, expected[1])
-
-
-def test_the_parts_are_disjoint_and_together_everything():
-    train, test = split_dataset(labelled(load_iris().target), 0, test_size=0.3)
-    assert sorted([*train, *test]) == list(range(150))
-    assert len(test) == 45
-
-
-def test_other_seeds_give_other_rows():
-    dataset = labelled(load_iris().target)
-    assert set(split_dataset(dataset, 0)[1]) != set(split_dataset(dataset, 1)[1])
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,13 @@
 import numpy as np
 import pytest
 
-from nearwise.metrics import (
-    classwise_ece,
-    ece,
-    equal_mass_ece,
-    reliability_bins,
-    signed_gap,
-)
+from nearwise.metrics import classwise_ece, ece, equal_mass_ece, reliability_bins, signed_gap
 from nearwise.metrics.calibration import equal_width_bins
 from tests.metrics.cases import CASES, random_case
 from tests.reference import metrics_oracles as slow
 
 EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
-BINNED = {
-    ece: slow.ece,
-    equal_mass_ece: slow.equal_mass_ece,
-    classwise_ece: slow.classwise_ece,
-}
+BINNED = {ece: slow.ece, equal_mass_ece: slow.equal_mass_ece, classwise_ece: slow.classwise_ece}
 
 
 @EACH_CASE

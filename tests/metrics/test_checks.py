@@ -66,9 +66,7 @@ def test_one_column_is_refused_with_the_way_out_and_not_taken_for_positions(metr
     ],
 )
 @pytest.mark.parametrize(
-    "metric",
-    [metrics.accuracy, metrics.macro_f1],
-    ids=lambda metric: metric.__name__,
+    "metric", [metrics.accuracy, metrics.macro_f1], ids=lambda metric: metric.__name__
 )
 def test_bad_class_positions_are_refused(metric, y, predicted, message):
     with pytest.raises(ValueError, match=message):

@@ -10,8 +10,7 @@ from sklearn.datasets import load_wine
 
 from nearwise.functional import topk_neighbors
 from nearwise.nn import NeighborSet, PretrainedNeighborHead, RememberedSpace, shared_head
-from nearwise.nn.pretrained_head import WEIGHTS, _describe
-from tests.reference.neighbor_features import features
+from nearwise.nn.pretrained_head import WEIGHTS
 
 N_CLASSES = 4
 
@@ -150,16 +149,6 @@ def test_rows_do_not_depend_on_those_asked_with_them(head, given):
         torch.testing.assert_close(alone.log_proba[0], together[row], atol=1e-5, rtol=1e-4)
 
 
-def test_many_classes_with_few_neighbors_each(head):
-    keys, _, _ = rows(300)
-    labels = torch.arange(300) % 100
-    query = rows(6, seed=1)[0]
-    few = head.predict(asked(keys, labels, query, n_classes=100))
-    renamed = head.predict(asked(keys, 99 - labels, query, n_classes=100))
-    assert few.log_proba.shape == (6, 100)
-    torch.testing.assert_close(renamed.log_proba.flip(1), few.log_proba, atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 20])
 @pytest.mark.parametrize("alike", ["labels", "keys", "both"])
 def test_one_class_and_copies_give_finite_answers(head, n_rows, alike):
@@ -283,15 +272,6 @@ def test_compiled_loops_and_torch_agree(head, given):
         torch.testing.assert_close(one, other.detach(), atol=1e-4, rtol=1e-4)
     for one, other in zip(compiled[1:], plain[1:], strict=True):
         torch.testing.assert_close(one, other.detach(), atol=1e-4, rtol=1e-4)
-
-
-def test_features_are_those_of_plain_sums(given):
-    for space in given[0]:
-        space = padded(space, 2)
-        described, asked_for, _ = _describe(space)
-        of_neighbors, of_queries = features(space)
-        torch.testing.assert_close(described, of_neighbors, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(asked_for, of_queries, atol=1e-5, rtol=1e-5)
 
 
 def test_what_does_not_fit_is_refused(head):

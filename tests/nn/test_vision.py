@@ -152,14 +152,6 @@ def test_config_and_weights_rebuild_the_embedder():
     assert network_config(again) == config
 
 
-def test_seed_decides_the_weights():
-    config = {"embedder": small().config, "n_classes": 3}
-    one, same, other = (build_network(config, seed=seed).eval() for seed in (0, 0, 1))
-    given = images()
-    assert torch.equal(one(given).keys, same(given).keys)
-    assert not torch.equal(one(given).keys, other(given).keys)
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_local_folder_brings_its_weights_and_pixels_and_is_not_needed_again(

@@ -7,7 +7,6 @@ import torch
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
 from nearwise.probes import FeatureSet, FunctionEncoder, extract_features, pool_tokens
-from nearwise.probes.encoders import fingerprint_of
 from nearwise.training import Augmentation
 from tests.probes.cases import Convolution, Pixels, Points, images
 
@@ -32,22 +31,6 @@ def test_what_an_image_gives_depends_on_neither_batch_nor_order(encoder, context
     other = extract_features(encoder, x[order], rows=order, batch_size=7, **options)
     assert np.allclose(one.X[order], other.X, atol=1e-6)
     assert (other.index == order).all()
-
-
-def test_a_context_per_batch_does_depend_on_the_batch():
-    x = images(30)
-    one, other = (
-        extract_features(Points(), x, context="0.3:batch", batch_size=size).X for size in (30, 7)
-    )
-    assert not np.allclose(one, other)
-
-
-def test_another_draw_shows_other_points():
-    x = images(10)
-    draws = [
-        extract_features(Pixels(), x, pool="flatten", context="0.3", draw=draw).X for draw in (0, 1)
-    ]
-    assert ((draws[0] != 0) != (draws[1] != 0)).any()
 
 
 @pytest.mark.parametrize(
@@ -97,27 +80,6 @@ def test_the_cache_tells_weights_images_contexts_and_settings_apart(tmp_path):
     assert folders(pool="max") == 5
     assert folders(views=2) == 6
     assert folders(dtype="float16") == 7
-
-
-def test_a_damaged_piece_is_computed_again(tmp_path):
-    x = images(12, side=8)
-    encoder = Convolution()
-    wanted = extract_features(encoder, x, cache=tmp_path).X
-    (file,) = tmp_path.glob("*/*/tensors-*")
-    file.write_bytes(b"torn")
-    with pytest.warns(UserWarning, match="computed again"):
-        found = extract_features(encoder, x, cache=tmp_path).X
-    assert np.array_equal(found, wanted)
-
-
-def test_a_trained_encoder_is_left_in_its_mode_and_run_in_eval_mode():
-    encoder = Convolution().train()
-    seen = []
-    encoder.register_forward_hook(lambda *_: None)
-    original = encoder.encode
-    encoder.encode = lambda x, context=None: (seen.append(encoder.training), original(x))[1]
-    extract_features(encoder, images(4, side=8))
-    assert seen == [False] and encoder.training
 
 
 def test_views_are_of_training_rows_and_repeat():
@@ -223,15 +185,6 @@ def test_options_that_do_not_fit_are_refused():
         extract_features(encoder, x, context=Context("per-image", 0.001))
     with pytest.raises(ValueError, match="Return a Tensor of shape"):
         FunctionEncoder(lambda x: x, torch.zeros(1, 1, 6, 6))
-
-
-def test_two_functions_are_told_apart_by_what_they_give():
-    x = as_images(images(4))
-    example = torch.zeros(1, 1, 6, 6)
-    one, same, other = (
-        FunctionEncoder(lambda x, k=k: x.flatten(2) * k, example) for k in (1.0, 1.0, 2.0)
-    )
-    assert fingerprint_of(one, x) == fingerprint_of(same, x) != fingerprint_of(other, x)
 
 
 def test_views_of_floats_lie_as_the_module_gets_them():

@@ -77,13 +77,6 @@ def test_short_epochs_do_not_each_write_a_checkpoint(tmp_path, monkeypatch):
     assert written == [0, 6] and same_weights(weights_of(again), weights_of(model))
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    run(checkpoint=tmp_path / "c", epochs=1)
-    for other in ({"lr": 1e-3}, {"seed": 1}, {"fingerprint": "other data"}):
-        with pytest.raises(ValueError, match="belongs to another run"):
-            run(**{"checkpoint": tmp_path / "c", "epochs": 1, **other})
-
-
 @pytest.mark.parametrize(("monitor", "best"), [("loss", 3), ("-loss", 5)])
 def test_the_monitored_epoch_is_kept(monitor, best):
     seen = []
@@ -208,8 +201,6 @@ def test_lookahead_goes_back_to_the_average_every_five_steps_and_ends_there():
 
 
 def test_wrong_arguments_say_what_to_do():
-    with pytest.raises(ValueError, match="Did you mean 'optimizer'"):
-        EngineConfig(optimiser="sgd")
     with pytest.raises(ValueError, match="Evaluated: nothing"):
         run(monitor="loss", evaluate=None)
     with pytest.raises(ValueError, match="Evaluated: loss, accuracy"):

@@ -10,12 +10,7 @@ from tests.reference.token_attention import knn_attention as slow
 
 IMPLEMENTATIONS = ("plain", "cpu")
 METRICS = ("matmul", "cosine", "euclidean")
-TOLERANCE = {
-    torch.float16: 4e-3,
-    torch.bfloat16: 3e-2,
-    torch.float32: 2e-5,
-    torch.float64: 1e-10,
-}
+TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5, torch.float64: 1e-10}
 
 
 def random_tokens(shape, n_keys=None, value_width=None, dtype=torch.float64, seed=0):

@@ -66,11 +66,6 @@ def test_standard_input_and_output_carry_every_sniffed_format(
     pd.testing.assert_frame_equal(read_table("-")[frame.columns.tolist()], frame)
 
 
-def test_standard_output_is_csv_unless_asked_otherwise(capfdbinary):
-    write_table(pd.DataFrame({"a": [1], "b": ["x"]}), "-")
-    assert capfdbinary.readouterr().out == b"a,b\n1,x\n"
-
-
 def test_parquet_keeps_categories_and_missing_text(tmp_path):
     frame = pd.DataFrame({"c": pd.Categorical(["u", None, "v"], categories=["v", "u", "w"])})
     write_table(frame, tmp_path / "table.parquet")
@@ -83,15 +78,6 @@ def test_a_named_index_of_a_parquet_file_becomes_a_column(tmp_path):
     assert read_table(tmp_path / "named.parquet").columns.tolist() == ["id", "a"]
     frame.rename_axis(None).to_parquet(tmp_path / "bare.parquet")
     assert read_table(tmp_path / "bare.parquet").to_dict("list") == {"a": [1, 2]}
-
-
-def test_embeddings_are_one_array_in_an_npz(tmp_path):
-    X = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
-    frame = pd.DataFrame(X, columns=["f0", "f1"]).assign(label=["a", "b", "a"])
-    write_table(frame, tmp_path / "table.npz")
-    with np.load(tmp_path / "table.npz") as stored:
-        np.testing.assert_array_equal(stored["X"], X)
-        assert sorted(stored.files) == ["X", "label"]
 
 
 def test_awkward_npz_column_names_are_kept(tmp_path):
@@ -121,17 +107,6 @@ def test_what_cannot_be_written_is_explained(tmp_path, table, path, message):
     with pytest.raises(ValueError, match=message):
         write_table(table, tmp_path / path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no folder .*absent"):
-        write_table(pd.DataFrame({"a": [1]}), tmp_path / "absent" / "t.csv")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_device_that_is_full_is_a_clear_error():
-    with pytest.raises(OSError, match="Cannot write /dev/full: No space left"):
-        write_table(pd.DataFrame({"a": [1]}), "/dev/full", format="csv")
 
 
 def test_a_redirected_dev_stdout_is_written_in_place(tmp_path):

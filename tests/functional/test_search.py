@@ -162,11 +162,6 @@ def test_matmul_precision_and_autocast_change_nothing(path, metric, precision):
     assert torch.equal(got.indices, want.indices) and torch.equal(got.distances, want.distances)
 
 
-def test_no_queries_give_no_neighbors(path):
-    got = topk_neighbors(rows(0, 3), rows(4, 3), 2)
-    assert got.distances.shape == got.indices.shape == (0, 2)
-
-
 def test_inputs_that_need_gradients_or_are_not_contiguous():
     keys = rows(8, 30).T.requires_grad_()
     got = topk_neighbors(keys[:4], keys, 3)
@@ -202,14 +197,6 @@ def test_misuse_says_what_was_seen_and_what_to_do(path, change, message):
     arguments = {"query": torch.ones(4, 3), "keys": torch.ones(9, 3), "n_neighbors": 2} | change
     with pytest.raises(ValueError, match=message):
         topk_neighbors(**arguments)
-
-
-def test_threads_may_search_at_once():
-    query, keys = rows(400, 16, 1), rows(5000, 16, 2)
-    want = topk_neighbors(query, keys, 8)
-    with ThreadPoolExecutor(4) as pool:
-        for got in pool.map(lambda _: topk_neighbors(query, keys, 8), range(12)):
-            assert torch.equal(got.indices, want.indices)
 
 
 @pytest.fixture

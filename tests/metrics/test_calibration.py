@@ -1,14 +1,20 @@
-"""Calibration errors agree with slow loops."""
+"""Calibration errors agree with slow loops, the smooth one with direct quadrature."""
 
 import numpy as np
 import pytest
 
-from nearwise.metrics import classwise_ece, ece, equal_mass_ece, reliability_bins, signed_gap
+from nearwise.metrics import (
+    classwise_ece,
+    ece,
+    equal_mass_ece,
+    reliability_bins,
+    signed_gap,
+    smooth_ece,
+)
 from nearwise.metrics.calibration import equal_width_bins
-from tests.metrics.cases import CASES, random_case
+from tests.metrics.cases import EACH_CASE, random_case
 from tests.reference import metrics_oracles as slow
 
-EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
 BINNED = {ece: slow.ece, equal_mass_ece: slow.equal_mass_ece, classwise_ece: slow.classwise_ece}
 
 
@@ -47,3 +53,10 @@ def test_signed_gap_is_confidence_minus_accuracy(y, proba):
 def test_a_bin_count_that_is_none_is_refused(metric, n_bins):
     with pytest.raises(ValueError, match="n_bins must be an integer of at least 1"):
         metric(*random_case(0, n=5), n_bins=n_bins)
+
+
+@EACH_CASE
+def test_smooth_ece_is_the_fixed_point_of_its_definition(y, proba):
+    confidence, correct = slow.top_label(y[:100], proba[:100])
+    expected = slow.smooth_ece(np.array(confidence), np.array(correct, dtype=float))
+    assert smooth_ece(y[:100], proba[:100]) == pytest.approx(expected, abs=2e-4)

@@ -5,9 +5,8 @@ import pytest
 
 from nearwise import metrics
 from nearwise.metrics import evaluate_probabilities
-from tests.metrics.cases import CASES
+from tests.metrics.cases import EACH_CASE
 
-EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
 NAMES = [
     *("accuracy", "macro_f1", "nll", "brier"),
     *("ece", "equal_mass_ece", "classwise_ece", "smooth_ece", "signed_gap"),

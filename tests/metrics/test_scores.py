@@ -5,9 +5,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from nearwise.metrics import accuracy, brier, macro_f1, nll
-from tests.metrics.cases import CASES
-
-EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
+from tests.metrics.cases import EACH_CASE
 
 
 @EACH_CASE

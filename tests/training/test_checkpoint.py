@@ -115,12 +115,6 @@ def test_killed_run_goes_on_to_the_result_of_an_unbroken_one(tmp_path, settings)
     assert history_again == history
 
 
-def test_killed_within_the_first_write_starts_anew(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / f"meta-{'0' * 16}.json").write_text("{")
-    assert same_weights(run(tmp_path / "run", epochs=2)[0], run(epochs=2)[0])
-
-
 @pytest.mark.parametrize("change", ["seed", "data", "settings", "starting weights"])
 def test_checkpoint_of_another_run_is_refused(tmp_path, change):
     run(tmp_path / "run", epochs=2)
@@ -144,14 +138,6 @@ def test_folder_that_is_not_ours_is_refused_before_the_first_epoch(tmp_path):
     with pytest.raises(StoreError, match="not ours"):
         run(tmp_path, epochs=2, progress=fail)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_checkpoint_holds_no_pickle_and_only_plain_state(tmp_path):
-    run(tmp_path / "run", epochs=2)
-    suffixes = {path.suffix for path in (tmp_path / "run").iterdir()}
-    assert suffixes <= {".json", ".safetensors", ""}
-    left = read_folder(tmp_path / "run", kind=KIND, newest_version=FORMAT_VERSION)
-    assert all(isinstance(tensor, torch.Tensor) for tensor in left.tensors.values())
 
 
 @pytest.mark.parametrize(

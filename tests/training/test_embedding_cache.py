@@ -6,9 +6,7 @@ import torch
 from nearwise.training import (
     TrainingRows,
     cached_backbone,
-    encode,
     encode_backbone,
-    keys_of_features,
 )
 from tests.training.image_cases import digits, image_network
 
@@ -65,14 +63,3 @@ def test_features_of_other_content_are_never_taken(tmp_path, counted, change):
     found = cached_backbone(network, given, tmp_path)
     assert len(counted) == 2
     assert torch.equal(found.vectors, encode_backbone(network, given).vectors)
-
-
-def test_one_pass_gives_the_keys_and_the_stages_of_two():
-    network, some = image_network(), digits()
-    features = encode_backbone(network, some)
-    assert torch.equal(keys_of_features(network, features, some), encode(network, some))
-    with torch.no_grad():
-        stages = network.eval().embedder.vector_and_stages(some.x_num)[1]
-    assert features.stages.keys() == stages.keys()
-    for name in stages:
-        torch.testing.assert_close(features.stages[name], stages[name])

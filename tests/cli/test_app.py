@@ -44,5 +44,4 @@ def test_debug_shows_the_traceback_wherever_it_stands(nearwise, tmp_path, place)
     arguments = ["fit", tmp_path / "no.csv", "--target", "y", "--out", tmp_path / "m"]
     arguments.insert(0 if place == "before" else len(arguments), "--debug")
     result = nearwise(*arguments)
-    assert result.exit_code == 2
-    assert "Traceback" in result.err
+    assert result.exit_code == 2 and "Traceback" in result.err

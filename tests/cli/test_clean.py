@@ -50,5 +50,4 @@ def test_columns_of_rows_that_are_called_as_those_of_the_ranking_are_written_too
 @pytest.mark.parametrize("noise", ["1", "-1", "much"])
 def test_a_wrong_rate_is_refused_before_anything_is_read(nearwise, tmp_path, noise):
     result = nearwise("clean", tmp_path / "absent.csv", "-t", "kind", f"--noise={noise}")
-    assert result.exit_code == 2
-    assert "--noise" in result.err
+    assert result.exit_code == 2 and "--noise" in result.err

@@ -23,8 +23,7 @@ def test_an_existing_model_is_kept_unless_overwrite_is_given(nearwise, tables, m
     before = nearwise("predict", model, tables / "new.csv", "--proba").out
     arguments = ("fit", tables / "train.csv", "-o", model, *OPTIONS, "--seed", "5")
     refused = nearwise(*arguments)
-    assert refused.exit_code == 2
-    assert "--overwrite" in refused.err
+    assert refused.exit_code == 2 and "--overwrite" in refused.err
     assert nearwise("predict", model, tables / "new.csv", "--proba").out == before
 
     replaced = nearwise(*arguments, "--class-prior", "uniform", "--overwrite")

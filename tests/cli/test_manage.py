@@ -48,8 +48,7 @@ def test_add_teaches_new_rows_and_new_classes(nearwise, tables, model, tmp_path)
     )
     frame.to_csv(tmp_path / "more.csv", index=False)
     result = nearwise("add", model, tmp_path / "more.csv")
-    assert result.exit_code == 0
-    assert "12 rows" in result.err
+    assert result.exit_code == 0 and "12 rows" in result.err
     assert "172 rows" in result.err
     assert "far" in result.err
     facts = json.loads(nearwise("inspect", model, "--json").out)

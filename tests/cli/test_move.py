@@ -62,8 +62,7 @@ def test_verify_predicts_by_the_rows_of_the_store(nearwise, moved, monkeypatch):
 
     monkeypatch.setattr(StoredMemory, "search", break_off)
     verified = nearwise("verify", moved)
-    assert verified.exit_code == 2
-    assert f"{moved}: predictions: of another width" in verified.err
+    assert verified.exit_code == 2 and f"{moved}: predictions: of another width" in verified.err
 
 
 @pytest.mark.parametrize(

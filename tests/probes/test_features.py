@@ -33,6 +33,15 @@ def test_what_an_image_gives_depends_on_neither_batch_nor_order(encoder, context
     assert (other.index == order).all()
 
 
+def test_contexts_depend_on_the_draw_and_where_that_is_asked_for_on_the_batch():
+    def seen(**options):
+        return extract_features(Pixels(), images(30), pool="flatten", **options).X != 0
+
+    assert (seen(context="0.3") != seen(context="0.3", draw=1)).any()
+    whole, parts = (seen(context="0.3:batch", batch_size=size) for size in (30, 7))
+    assert (whole != parts).any()
+
+
 @pytest.mark.parametrize(
     ("how", "wanted"),
     [("mean", [[2.0, 3.0]]), ("max", [[3.0, 4.0]]), ("flatten", [[1, 2, 3, 4]]), ("cls", [[1, 2]])],
@@ -95,11 +104,6 @@ def test_views_are_of_training_rows_and_repeat():
     for view in range(3):
         assert np.array_equal(one.X[10 * view + 5 : 10 * view + 10], other.X[5 * view :][:5])
     assert one.y.tolist() == list(range(10)) * 3
-
-
-def test_views_are_crops_and_flips_only():
-    with pytest.raises(ValueError, match="crops and flips only"):
-        extract_features(Pixels(), images(3), views=2, augmentation=Augmentation(cutout=2))
 
 
 def test_both_layouts_and_types_of_images_are_understood():
@@ -168,25 +172,6 @@ def test_nan_features_are_refused_with_their_rows():
         extract_features(Wrong(tokens), images(5), rows=[90, 70, 50, 30, 10])
 
 
-def test_labels_of_another_length_are_refused():
-    with pytest.raises(ValueError, match=r"labels have shape \(4,\) for 5 images"):
-        extract_features(Pixels(), images(5), np.zeros(4))
-    with pytest.raises(ValueError, match="y has 4 rows and X has 5"):
-        FeatureSet(np.zeros((5, 2)), np.zeros(4))
-
-
-def test_options_that_do_not_fit_are_refused():
-    encoder, x = Pixels(), images(3)
-    with pytest.raises(ValueError, match="no token of the whole image"):
-        extract_features(encoder, x, pool="cls")
-    with pytest.raises(ValueError, match="pool='median' is not known"):
-        extract_features(encoder, x, pool="median")
-    with pytest.raises(ValueError, match="leaves no point"):
-        extract_features(encoder, x, context=Context("per-image", 0.001))
-    with pytest.raises(ValueError, match="Return a Tensor of shape"):
-        FunctionEncoder(lambda x: x, torch.zeros(1, 1, 6, 6))
-
-
 def test_views_of_floats_lie_as_the_module_gets_them():
     x = np.random.default_rng(0).random((4, 8, 8, 3), dtype=np.float32)
     with pytest.raises(ValueError, match=r"shape \(4, 8, 8, 3\).*as they lie.*\(n, C, H, W\)"):
@@ -194,3 +179,25 @@ def test_views_of_floats_lie_as_the_module_gets_them():
     x = np.ascontiguousarray(np.moveaxis(x, 3, 1))
     one, two = (extract_features(torch.nn.Flatten(), x, views=views).X for views in (1, 2))
     assert (two[:4] == one).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": np.zeros(4)}, r"labels have shape \(4,\) for 3 images"),
+        ({"pool": "cls"}, "no token of the whole image"),
+        ({"pool": "median"}, "pool='median' is not known"),
+        ({"context": Context("per-image", 0.001)}, "leaves no point"),
+        ({"views": 2, "augmentation": Augmentation(cutout=2)}, "crops and flips only"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        extract_features(Pixels(), images(3), **options)
+
+
+def test_parts_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="y has 4 rows and X has 5"):
+        FeatureSet(np.zeros((5, 2)), np.zeros(4))
+    with pytest.raises(ValueError, match="Return a Tensor of shape"):
+        FunctionEncoder(lambda x: x, torch.zeros(1, 1, 6, 6))

@@ -18,16 +18,11 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_unknown_setting_is_refused_with_a_hint():
-    with pytest.raises(ValueError, match="Did you mean 'weight_decay'"):
-        TrainConfig(weight_decy=0.1)
-    with pytest.raises(ValueError, match="Known settings: epochs"):
-        TrainConfig(zzz=1)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"weight_decy": 0.1}, "Did you mean 'weight_decay'"),
+        ({"zzz": 1}, "Known settings: epochs"),
         ({"knn_weight": 0}, "nothing to train"),
         ({"contrastive_weight": 0.5}, "Unknown training setting 'contrastive_weight'"),
         ({"momentum": 0.8}, "'momentum'. It comes with the optimizer"),

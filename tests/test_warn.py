@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nearwise.warn import warn_user
-from tests.classifier.cases import attn_knn, blobs
+from tests.classifier.cases import blobs, fitted
 
 
 def line_of(caught) -> tuple[str, int]:
@@ -21,9 +21,7 @@ def line_of(caught) -> tuple[str, int]:
 def model():
     X, y = blobs(60)
     frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
-    return attn_knn(estimator=None, head={"epochs": 1}, random_state=0, n_jobs=1).fit(
-        frame, y
-    ), frame
+    return fitted(frame, y), frame
 
 
 METHODS = ("predict", "explain", "novelty_score", "predict_set", "query", "kneighbors", "keys")
@@ -31,10 +29,10 @@ METHODS = ("predict", "explain", "novelty_score", "predict_set", "query", "kneig
 
 @pytest.mark.parametrize("method", METHODS)
 def test_warnings_of_new_rows_name_the_line_that_gave_them(model, method):
-    fitted, frame = model
+    known, frame = model
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        getattr(fitted, method)(frame[:3].assign(more=1.0))
+        getattr(known, method)(frame[:3].assign(more=1.0))
         here = inspect.currentframe().f_lineno - 1
     assert line_of(caught) == (__file__, here)
 
@@ -58,12 +56,12 @@ def test_what_lies_between_two_frames_of_the_library_is_left_out():
 
 
 def test_a_decorator_of_torch_around_a_method_is_left_out_and_one_around_the_caller_is_not(model):
-    fitted, frame = model
+    known, frame = model
     lines = []
 
     @torch.no_grad()
     def caller():
-        torch.no_grad()(fitted.predict)(frame[:3].assign(more=1.0))
+        torch.no_grad()(known.predict)(frame[:3].assign(more=1.0))
         lines.append(inspect.currentframe().f_lineno - 1)
 
     with warnings.catch_warnings(record=True) as caught:

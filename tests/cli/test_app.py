@@ -5,23 +5,7 @@ import pytest
 import nearwise as package
 from nearwise.cli import app
 
-COMMANDS = (
-    "fit",
-    "predict",
-    "embed",
-    "evaluate",
-    "add",
-    "inspect",
-    "verify",
-    "clean",
-)
-
-
-def test_help_lists_every_command(nearwise):
-    result = nearwise("--help")
-    assert result.exit_code == 0
-    for command in COMMANDS:
-        assert f" {command} " in result.out
+COMMANDS = ("fit", "predict", "embed", "evaluate", "add", "inspect", "verify", "clean")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -29,10 +13,9 @@ def test_each_commands_help_shows_an_example_of_it(nearwise, command):
     result = nearwise(command, "--help")
     assert result.exit_code == 0
     assert f"nearwise {command}" in result.out.split("Examples")[1]
-
-
-def test_no_command_shows_the_help(nearwise):
-    assert "Usage" in "".join(vars(nearwise())[stream] for stream in ("out", "err"))
+    assert f" {command} " in nearwise("--help").out
+    shown = nearwise()
+    assert f" {command} " in shown.out + shown.err
 
 
 def test_version_is_the_packages(nearwise):
@@ -46,7 +29,6 @@ def test_version_is_the_packages(nearwise):
         ("fitt",),
         ("fit",),
         ("fit", "a.csv", "--target", "y"),
-        ("fit", "a.csv", "--target", "y", "--out", "m", "--preset", "slow"),
         ("predict", "m", "d.csv", "--no-such-option"),
     ],
     ids=" ".join,
@@ -75,26 +57,9 @@ def test_a_command_of_the_lab_says_how_to_install_it(nearwise, monkeypatch, comm
     assert "Did you mean" not in said
 
 
-def test_a_missing_file_is_one_line(nearwise, tmp_path):
-    result = nearwise("fit", tmp_path / "no.csv", "--target", "y", "--out", tmp_path / "m")
-    assert result.exit_code == 2
-    assert result.err.startswith("error: No file ")
-    assert result.err.count("\n") == 1
-    assert not (tmp_path / "m").exists()
-
-
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_debug_shows_the_traceback_wherever_it_stands(nearwise, tmp_path, place):
     arguments = ["fit", tmp_path / "no.csv", "--target", "y", "--out", tmp_path / "m"]
     arguments.insert(0 if place == "before" else len(arguments), "--debug")
     result = nearwise(*arguments)
-    assert result.exit_code == 2
-    assert "Traceback" in result.err
-
-
-def test_a_wrong_target_names_the_nearest_column(nearwise, tmp_path):
-    path = tmp_path / "d.csv"
-    path.write_text("a,species\n1,x\n2,y\n")
-    result = nearwise("fit", path, "--target", "specie", "--out", tmp_path / "m")
-    assert result.exit_code == 2
-    assert "Did you mean 'species'?" in result.err
+    assert result.exit_code == 2 and "Traceback" in result.err

@@ -94,11 +94,6 @@ def test_whole_numbers_beside_gaps_are_read_exactly(tmp_path, suffix, first):
     assert [None if pd.isna(cell) else int(cell) for cell in column] == cells
 
 
-def test_numbers_beyond_64_bits_are_not_made_one(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n1" + "0" * 25 + ",1\n1" + "0" * 24 + "1,2\n")
-    assert read_table(tmp_path / "t.csv")["a"].nunique() == 2
-
-
 def codes(tmp_path, texts, n=60, name="code"):
     """Write a table in which one of two texts decides the label, with a gap now and then."""
     rng = np.random.default_rng(0)
@@ -199,11 +194,3 @@ def test_clean_names_rows_of_the_file_where_some_are_left_out(nearwise, with_wor
     assert len(found) == 58
     assert all(row["width"] == lines["width"][int(row["id"])] for row in found)
     assert not {"6", "9"} & {near for row in found for near in row["neighbors"].split()}
-
-
-def test_python_keeps_words_too(with_words):
-    table = read_table(with_words, keep_words=["quality"])
-    assert sorted(table["quality"].dropna().unique()) == ["Good", "None"]
-    assert table["quality"].isna().sum() == 2 and table["continent"].isna().sum() == 21
-    with pytest.raises(ValueError, match=r"no column 'qualty'\. Did you mean 'quality'"):
-        read_table(with_words, keep_words=["qualty"])

@@ -68,14 +68,6 @@ def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
     assert nearwise("predict", model, tables / "new.csv", "--proba").out != before
 
 
-def test_undone_rows_leave_no_trace_in_predictions(nearwise, tables, model, more):
-    before = nearwise("predict", model, tables / "new.csv", "--proba").out
-    nearwise("add", model, more)
-    assert nearwise("predict", model, tables / "new.csv", "--proba").out != before
-    nearwise("undo", model, "1")
-    assert nearwise("predict", model, tables / "new.csv", "--proba").out == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

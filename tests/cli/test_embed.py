@@ -26,5 +26,4 @@ def test_keys_are_a_table_for_readers_of_csv(nearwise, trained, tables):
     assert result.out.startswith("row,e0,e1")
     assert nearwise("embed", trained, tables / "new.csv", "-o", "k.png").exit_code == 2
     unknown = nearwise("embed", trained, tables / "new.csv", "-o", "-", "--space", "nowhere")
-    assert unknown.exit_code == 2
-    assert "features" in unknown.err
+    assert unknown.exit_code == 2 and "features" in unknown.err

@@ -33,25 +33,6 @@ def test_the_training_table_is_scored_row_by_row_without_itself(
     assert "not_measured" in numbers
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        pytest.param(lambda f: f.sample(frac=1, random_state=0), id="shuffled"),
-        pytest.param(lambda f: f.iloc[:, ::-1], id="columns in another order"),
-        pytest.param(lambda f: f.assign(row=range(len(f)), more="x"), id="other ids"),
-        pytest.param(lambda f: f.drop(columns="row"), id="without the column left out"),
-        pytest.param(lambda f: f.astype({"width": "float32"}), id="float32"),
-    ],
-)
-def test_the_form_of_the_training_table_does_not_matter(
-    nearwise, tables, trained, tmp_path, written
-):
-    frame = written(pd.read_csv(tables / "train.csv"))
-    frame.to_csv(tmp_path / "t.csv", index=False, float_format="%.5e")
-    result = nearwise("evaluate", trained, tmp_path / "t.csv", "--resamples", "20", "--json", "-")
-    assert json.loads(result.out)["rows"]["n_learned"] == 160
-
-
 def mixed(tables, folder):
     """Write a table of 50 rows that were learned from and 60 new ones."""
     train, test = (pd.read_csv(tables / name) for name in ("train.csv", "test.csv"))
@@ -186,10 +167,3 @@ def test_few_rows_get_scores_and_no_intervals(nearwise, answers, tmp_path):
     numbers, printed = evaluated(nearwise, answers / "model", tmp_path / "t.csv", tmp_path)
     assert numbers["intervals"] == {} and " to 1.0000" not in printed
     assert "3 rows are too few" in printed and "3 rows are too few" in str(numbers)
-
-
-def test_add_counts_customers_with_the_same_answers_as_new(nearwise, answers, tmp_path):
-    new = ("add", answers / "model", answers / "new.csv", "--new-only", "-o")
-    assert "Added 120 rows" in nearwise(*new, tmp_path / "a").err
-    old = ("add", answers / "model", answers / "old.csv", "--new-only", "-o", tmp_path / "b")
-    assert "150 of 150 rows equal" in nearwise(*old).err

@@ -1,9 +1,16 @@
-"""Columns are matched by name; what is missing is named, what is extra is said and ignored."""
+"""Columns are matched by name or place; what is missing is named, what is extra is ignored."""
 
 import pandas as pd
 import pytest
 
-from nearwise.cli.rows.frames import Frame, match_columns, require_columns, split_target
+from nearwise.cli.rows.frames import (
+    Frame,
+    match_columns,
+    match_places,
+    require_columns,
+    split_target,
+)
+from nearwise.cli.rows.parsing import parse_count, parse_cv, split_list
 
 
 def read(table):
@@ -54,13 +61,69 @@ def test_long_lists_of_columns_are_cut():
         split_target(read(wide), "label", "f.csv")
 
 
-def test_rows_without_a_target_are_counted():
-    frame = pd.DataFrame({"a": [1, 2, 3], "label": ["u", None, None]})
-    with pytest.raises(ValueError, match="2 of 3 rows have no value"):
-        split_target(read(frame), "label", "f.csv")
+# Columns without names
 
 
-def test_asking_for_a_column_that_is_not_there_raises(frame):
-    require_columns(frame, ["a"], "f.csv")
-    with pytest.raises(ValueError, match="'ident'"):
-        require_columns(frame, ["ident"], "f.csv")
+def numbered(*columns) -> pd.DataFrame:
+    return pd.DataFrame({str(i): values for i, values in enumerate(columns)})
+
+
+def match(frame, names, target):
+    return match_places(frame, names, target, ["u", "v"], "f.data", quiet=True)
+
+
+def test_a_table_with_its_target_keeps_its_numbers():
+    frame = numbered(["u", "v"], [1, 2], [3, 4])
+    assert match(frame, ["1", "2"], "0").equals(frame)
+
+
+@pytest.mark.parametrize(
+    ("names", "target"),
+    [(["1", "2"], "0"), (["0", "2"], "1"), (["0", "1"], "2"), (["a", "b"], "y")],
+)
+def test_a_table_without_its_target_is_taken_in_order(names, target):
+    matched = match(numbered([1, 2], [3, 4]), names, target)
+    assert matched[names].to_numpy().tolist() == [[1, 3], [2, 4]]
+
+
+def test_numbers_that_are_one_off_are_not_taken():
+    # fitted on target 0, features 1 and 2, with 3 dropped; here the target is not in the file
+    with pytest.raises(ValueError, match="3 columns without names"):
+        match(numbered([1, 2], [3, 4], [5, 6]), ["1", "2"], "0")
+
+
+def test_the_order_that_is_assumed_is_said(capsys):
+    match_places(numbered([1], [2]), ["1", "2"], "0", ["u"], "f.data")
+    assert "its 2 columns are taken in order: '1', '2'" in capsys.readouterr().err
+
+
+# Text of options
+
+
+def test_a_count_is_a_positive_integer_or_auto():
+    assert parse_count("--n-neighbors", "5") == 5
+    assert parse_count("--n-neighbors", "auto") == "auto"
+    assert parse_count("--n-neighbors", None) is None
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "many", "2.5", ""])
+def test_a_wrong_count_names_the_option(text):
+    with pytest.raises(ValueError, match="--n-neighbors"):
+        parse_count("--n-neighbors", text)
+
+
+def test_cv_is_a_number_of_folds_a_share_or_auto():
+    texts = ["5", "0.1", "auto", None]
+    assert [parse_cv("--cv", text) for text in texts] == [5, 0.1, "auto", None]
+
+
+@pytest.mark.parametrize("text", ["1", "0", "-3", "1.0", "1.5", "nan", "inf", "many", ""])
+def test_another_cv_is_refused_with_what_is_taken(text):
+    with pytest.raises(ValueError, match=r"--cv .* no number of folds .* no share"):
+        parse_cv("--cv", text)
+
+
+def test_lists_split_at_commas_and_drop_blanks():
+    assert split_list("a, b,,c") == ["a", "b", "c"]
+    assert split_list(["a,b", "c"]) == ["a", "b", "c"]
+    assert split_list(None) == []

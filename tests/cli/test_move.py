@@ -62,8 +62,7 @@ def test_verify_predicts_by_the_rows_of_the_store(nearwise, moved, monkeypatch):
 
     monkeypatch.setattr(StoredMemory, "search", break_off)
     verified = nearwise("verify", moved)
-    assert verified.exit_code == 2
-    assert f"{moved}: predictions: of another width" in verified.err
+    assert verified.exit_code == 2 and f"{moved}: predictions: of another width" in verified.err
 
 
 @pytest.mark.parametrize(
@@ -82,19 +81,6 @@ def test_what_a_memory_in_a_store_cannot_do_is_said(nearwise, moved, more, comma
     result = nearwise(*(words.get(word, word) for word in command))
     assert result.exit_code == 2 and problem in result.err
     assert json.loads(nearwise("inspect", moved, "--json").out)["rows"] == 160
-
-
-def test_places_that_are_taken_and_stores_that_are_none(nearwise, model, moved, tmp_path):
-    for options, problem in (
-        (("--out", moved), "there already"),
-        (("--out", tmp_path / "x", "--store", "redis://host"), "names no store"),
-        (("--out", tmp_path / "x", "--store", "postgresql://me:secret@host/db"), "a password"),
-        (("--out", model / "x"), "model"),
-    ):
-        result = nearwise("move", model, *options)
-        assert result.exit_code == 2 and problem in result.err
-        assert "secret" not in result.err.replace("postgresql://me:secret@host/db", "")
-    assert not (tmp_path / "x").exists()
 
 
 def test_verify_finds_a_damaged_byte_in_the_rows_and_says_what_it_checked(nearwise, moved):

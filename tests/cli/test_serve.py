@@ -1,7 +1,6 @@
 """``nearwise serve`` and ``nearwise key``, the service in a process of its own."""
 
 import contextlib
-import http.client
 import json
 import os
 import re
@@ -18,12 +17,9 @@ import urllib.request
 from pathlib import Path
 
 import fastapi  # noqa: F401  # without the extra "serve" none of this can be tested
-import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel
-from nearwise.classifier.storage.journaling import replay
-from nearwise.memory import Journal
+from nearwise.classifier import AttnKNNClassifier
 from tests.store.folders import plain_model
 
 
@@ -223,87 +219,3 @@ def test_the_example_asks_and_tells(served, nearwise, tmp_path, monkeypatch):
     )  # fmt: skip
     assert done.stdout.count("weight") == 3
     assert "'rows': 1" in done.stdout
-
-
-@pytest.mark.slow
-def test_hundreds_of_kills_lose_nothing_that_was_answered(folder, tmp_path):
-    """What was answered is there once, what was under way at most once, 100 kills on."""
-    X = plain_model()._fitted.rows
-    answered, unsure = {}, set()
-    n_before = len(plain_model().memory_)
-    for round_ in range(100):
-        service = Served(folder)
-        killer = threading.Timer(0.02 + 0.3 * (round_ % 10) / 10, service.process.kill)
-        killer.start()
-        number = 0
-        while True:
-            name = f"{round_}-{number}"
-            row = [float(round_), *X[0, 1:-1].tolist(), float(number)]
-            body = {"features": [row], "labels": [round_ % 2]}
-            try:
-                status, found = service.ask("/rows", body, **{"Idempotency-Key": name})
-            except (OSError, http.client.HTTPException):
-                unsure.add(name)
-                break
-            assert status == 201
-            answered[name] = found["ids"][0]
-            number += 1
-        killer.join()
-        service.process.wait()
-        service.process.stderr.close()
-    with LiveModel(folder) as live:
-        history = live.history()
-        made = [change.key for change in history]
-        assert len(made) == len(set(made))
-        assert set(answered) <= set(made) <= set(answered) | unsure
-        assert {c.key: c.ids[0] for c in history if c.key in answered} == answered
-        assert len(live.model.memory_) == n_before + len(made)
-        replayed = AttnKNNClassifier.load(folder).predict_proba(X)
-        assert (live.model.predict_proba(X) == replayed).all()
-    assert len(answered) > 500
-
-
-@pytest.mark.slow
-def test_a_minute_of_readers_and_writers_each_answer_is_that_of_one_version(folder, served):
-    """Four readers and two writers; afterwards every version is made again from scratch."""
-    original = AttnKNNClassifier.load(folder)
-    X = original._fitted.rows[:3]
-    service = served(folder)
-    end = time.monotonic() + 60
-    seen, failed, made = [], [], []
-
-    def read():
-        while time.monotonic() < end:
-            status, answer = service.ask("/predict", {"features": X.tolist()})
-            (seen if status == 200 else failed).append(answer)
-
-    def write(seed):
-        rng = np.random.default_rng(seed)
-        while time.monotonic() < end:
-            row = (X[:1] + rng.normal(size=X[:1].shape)).tolist()
-            status, answer = service.ask("/rows", {"features": row, "labels": [int(seed)]})
-            (made if status == 201 else failed).append(answer)
-            if rng.random() < 0.3 and status == 201:
-                status, answer = service.ask(f"/rows/{answer['ids'][0]}", method="DELETE")
-                (made if status == 200 else failed).append(answer)
-            time.sleep(0.05)
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    threads += [threading.Thread(target=write, args=(seed,)) for seed in (0, 1)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    service.stop()
-    assert failed == [] and len(seen) > 500 and len(made) > 100
-    with Journal(folder) as journal:
-        history = journal.since(LiveModel(folder).lineage, 0)
-    assert [one.version for one in history] == list(range(1, len(made) + 1))
-    wanted = {0: original.predict_proba(X)}
-    for change in history:
-        original.fitted_ = replay(original, original.fitted_, [change])
-        wanted[change.version] = original.predict_proba(X)
-    for answer in seen:
-        got = [list(one["proba"].values()) for one in answer["predictions"]]
-        np.testing.assert_allclose(got, wanted[answer["memory_version"]], atol=1e-6)
-    assert len({answer["memory_version"] for answer in seen}) > 100

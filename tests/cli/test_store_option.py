@@ -74,14 +74,6 @@ def test_commands_open_the_store_that_is_named_and_suggest_to_name_it_again(aske
     assert "another" in asked("history", folder, "--store", place.parent).err
 
 
-def test_a_store_is_not_named_for_a_model_that_has_none_elsewhere(asked, nearwise, model, tmp_path):
-    assert nearwise("move", model, "--out", tmp_path / "own").exit_code == 0
-    for folder in (model, tmp_path / "own"):
-        for command in ("predict", "verify", "history", "compact"):
-            result = asked(command, folder, "--store", tmp_path / "elsewhere")
-            assert result.exit_code == 2 and "in its own folder" in result.err
-
-
 def test_a_model_in_a_store_is_refused_by_move_before_its_store_is_opened(nearwise, moved):
     folder, place = moved
     place.rename(place.with_name("hidden"))

@@ -123,12 +123,6 @@ def test_evaluate_says_why_it_does_not_measure_sets_of_a_small_memory(nearwise, 
     assert nearwise(*arguments, "--confidence", "99").exit_code == 2
 
 
-def test_help_says_what_the_columns_mean(nearwise):
-    text = " ".join(nearwise("predict", "--help").out.split())
-    for word in ("--coverage", "--max-risk", "--sets", "--novelty", "hand it to a person"):
-        assert word in text
-
-
 def test_a_warning_is_said_once_however_often_the_table_is_read(nearwise, tmp_path):
     frame = pd.DataFrame({"kind": list("ab") * 30, "size": range(60), "label": ["x", "y"] * 30})
     frame.to_csv(tmp_path / "train.csv", index=False)

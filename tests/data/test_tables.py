@@ -4,7 +4,6 @@ import io
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import pandas as pd
 import pytest
 
 from nearwise.data import read_table, write_table
-from nearwise.data.tables import files as tables
 
 FORMATS = ["csv", "tsv", "parquet", "npz"]
 
@@ -68,29 +66,10 @@ def test_standard_input_and_output_carry_every_sniffed_format(
     pd.testing.assert_frame_equal(read_table("-")[frame.columns.tolist()], frame)
 
 
-def test_standard_output_is_csv_unless_asked_otherwise(capfdbinary):
-    write_table(pd.DataFrame({"a": [1], "b": ["x"]}), "-")
-    assert capfdbinary.readouterr().out == b"a,b\n1,x\n"
-
-
 def test_parquet_keeps_categories_and_missing_text(tmp_path):
     frame = pd.DataFrame({"c": pd.Categorical(["u", None, "v"], categories=["v", "u", "w"])})
     write_table(frame, tmp_path / "table.parquet")
     pd.testing.assert_frame_equal(read_table(tmp_path / "table.parquet"), frame)
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_the_header_tells_the_delimiter_of_a_csv(tmp_path, delimiter):
-    (tmp_path / "table.csv").write_text(
-        f'"a,;b"{delimiter}c{delimiter}d\n1{delimiter}2{delimiter}3\n'
-    )
-    assert read_table(tmp_path / "table.csv").columns.tolist() == ["a,;b", "c", "d"]
-
-
-def test_an_unknown_suffix_is_told_by_its_first_bytes(frame, tmp_path):
-    write_table(frame, tmp_path / "table.parquet")
-    (tmp_path / "table.parquet").rename(tmp_path / "table.data")
-    pd.testing.assert_frame_equal(read_table(tmp_path / "table.data"), frame)
 
 
 def test_a_named_index_of_a_parquet_file_becomes_a_column(tmp_path):
@@ -101,31 +80,10 @@ def test_a_named_index_of_a_parquet_file_becomes_a_column(tmp_path):
     assert read_table(tmp_path / "bare.parquet").to_dict("list") == {"a": [1, 2]}
 
 
-def test_embeddings_are_one_array_in_an_npz(tmp_path):
-    X = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
-    frame = pd.DataFrame(X, columns=["f0", "f1"]).assign(label=["a", "b", "a"])
-    write_table(frame, tmp_path / "table.npz")
-    with np.load(tmp_path / "table.npz") as stored:
-        np.testing.assert_array_equal(stored["X"], X)
-        assert sorted(stored.files) == ["X", "label"]
-
-
 def test_awkward_npz_column_names_are_kept(tmp_path):
     frame = pd.DataFrame({"file": [1, 2], "X": [3, 4], "f0": [5, 6], "a/b": ["x", "y"]})
     write_table(frame, tmp_path / "table.npz")
     pd.testing.assert_frame_equal(read_table(tmp_path / "table.npz"), frame)
-
-
-def test_empty_standard_input_says_so(monkeypatch):
-    give_stdin(monkeypatch, b"")
-    with pytest.raises(ValueError, match="standard input is empty"):
-        read_table("-")
-
-
-def test_an_npz_that_is_no_table_lists_its_shapes(tmp_path):
-    np.savez(tmp_path / "t.npz", images=np.zeros((2, 3, 3)), y=np.arange(2))
-    with pytest.raises(ValueError, match=r"is not a table: it holds \{'images': \(2, 3, 3\)"):
-        read_table(tmp_path / "t.npz")
 
 
 def test_a_missing_file_lists_its_neighbors_and_a_folder_is_refused(tmp_path):
@@ -151,44 +109,6 @@ def test_what_cannot_be_written_is_explained(tmp_path, table, path, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no folder .*absent"):
-        write_table(pd.DataFrame({"a": [1]}), tmp_path / "absent" / "t.csv")
-
-
-def test_a_full_disk_leaves_the_old_file_as_it_was(tmp_path, monkeypatch):
-    path = tmp_path / "t.csv"
-    path.write_text("old\n")
-
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tables.os, "replace", full)
-    with pytest.raises(OSError, match=r"Cannot write .*t\.csv: No space left on device"):
-        write_table(pd.DataFrame({"a": [1]}), path)
-    assert path.read_text() == "old\n"
-    assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_device_that_is_full_is_a_clear_error():
-    with pytest.raises(OSError, match="Cannot write /dev/full: No space left"):
-        write_table(pd.DataFrame({"a": [1]}), "/dev/full", format="csv")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_named_pipe_is_written_to_and_stays_a_pipe(tmp_path):
-    pipe = tmp_path / "pipe.csv"
-    os.mkfifo(pipe)
-    read = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
-    write_table(pd.DataFrame({"a": [1]}), pipe)
-    reader.join(timeout=5)
-    assert read == [b"a\n1\n"]
-    assert pipe.is_fifo()
-
-
 def test_a_redirected_dev_stdout_is_written_in_place(tmp_path):
     if not Path("/dev/stdout").exists():
         pytest.skip("no /dev/stdout here")
@@ -201,11 +121,3 @@ def test_a_redirected_dev_stdout_is_written_in_place(tmp_path):
         subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
     assert (tmp_path / "out.txt").read_text() == "a\n1\n"
     assert (tmp_path / "out.txt").stat().st_ino == inode
-
-
-def test_writing_through_a_link_keeps_the_link(tmp_path):
-    (tmp_path / "real.csv").write_text("old\n")
-    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    write_table(pd.DataFrame({"a": [1]}), tmp_path / "link.csv")
-    assert (tmp_path / "link.csv").is_symlink()
-    assert (tmp_path / "real.csv").read_text() == "a\n1\n"

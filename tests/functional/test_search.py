@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.functional import METRICS, kernels, paired_distances, search_cpu, topk_neighbors
+from nearwise.functional import METRICS, kernels, search_cpu, topk_neighbors
 from nearwise.functional import search as search_module
 from nearwise.functional.search_cpu import refuse_not_finite
 from nearwise.functional.search_torch import _Search, search_torch
@@ -88,16 +88,6 @@ def test_ties_go_to_the_lowest_row_and_the_query_is_left_out_by_id(path, metric,
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_twenty_copies_of_every_row_never_return_the_query_itself(path, metric):
-    keys, ids = rows(15, 8).repeat(20, 1), torch.arange(300)
-    asked = ids[::7]  # every row, by one copy or another
-    got = check(keys[asked], keys, 19, metric, asked, ids)
-    assert not (got.indices == asked[:, None]).any()
-    if metric != "inner_product":
-        assert (got.distances == 0).all()
-
-
-@pytest.mark.parametrize("metric", METRICS)
 def test_all_keys_that_bear_the_id_of_the_query_are_left_out(path, metric):
     """Several views of one row share its id; whole tiles take another path than a few rows."""
     keys = rows(200, 6).repeat(20, 1) + 1e-3 * rows(4000, 6, 1)
@@ -157,23 +147,6 @@ def test_neighbors_closer_than_a_float32_product_can_tell(path, metric):
     assert torch.equal(few.distances, every_pair_measured.distances[:, :12])
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_thousands_of_neighbors(metric):
-    keys = rows(1500, 3, 2)
-    few = topk_neighbors(keys[:3], keys, 1000, metric=metric, query_ids=torch.arange(3))
-    many = topk_neighbors(keys[:3], keys, 1499, metric=metric, query_ids=torch.arange(3))
-    assert torch.equal(few.indices, many.indices[:, :1000])
-    assert torch.equal(few.distances, many.distances[:, :1000])
-
-
-def test_the_distances_are_those_of_the_rows_returned(path):
-    query, keys = rows(6, 5, 1), rows(40, 5, 2)
-    for metric in METRICS:
-        got = topk_neighbors(query, keys, 9, metric=metric)
-        again = paired_distances(query, keys[got.indices], metric)
-        torch.testing.assert_close(got.distances, again, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_matmul_precision_and_autocast_change_nothing(path, metric, precision):
@@ -187,11 +160,6 @@ def test_matmul_precision_and_autocast_change_nothing(path, metric, precision):
     finally:
         torch.set_float32_matmul_precision("highest")
     assert torch.equal(got.indices, want.indices) and torch.equal(got.distances, want.distances)
-
-
-def test_no_queries_give_no_neighbors(path):
-    got = topk_neighbors(rows(0, 3), rows(4, 3), 2)
-    assert got.distances.shape == got.indices.shape == (0, 2)
 
 
 def test_inputs_that_need_gradients_or_are_not_contiguous():
@@ -229,14 +197,6 @@ def test_misuse_says_what_was_seen_and_what_to_do(path, change, message):
     arguments = {"query": torch.ones(4, 3), "keys": torch.ones(9, 3), "n_neighbors": 2} | change
     with pytest.raises(ValueError, match=message):
         topk_neighbors(**arguments)
-
-
-def test_threads_may_search_at_once():
-    query, keys = rows(400, 16, 1), rows(5000, 16, 2)
-    want = topk_neighbors(query, keys, 8)
-    with ThreadPoolExecutor(4) as pool:
-        for got in pool.map(lambda _: topk_neighbors(query, keys, 8), range(12)):
-            assert torch.equal(got.indices, want.indices)
 
 
 @pytest.fixture

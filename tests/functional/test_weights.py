@@ -5,11 +5,7 @@ import math
 import pytest
 import torch
 
-from nearwise.functional import (
-    aggregate_labels,
-    distance_weights,
-    uniform_weights,
-)
+from nearwise.functional import aggregate_labels, distance_weights, uniform_weights
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-6, torch.float64: 1e-12}
@@ -109,8 +105,7 @@ def test_votes_by_hand():
     )
     heavy = torch.tensor([[1.0, 5.0, 0.0]])
     torch.testing.assert_close(
-        aggregate_labels(weights, labels, 3, sample_weight=heavy),
-        torch.tensor([[0.75, 0.0, 0.25]]),
+        aggregate_labels(weights, labels, 3, sample_weight=heavy), torch.tensor([[0.75, 0.0, 0.25]])
     )
     nothing = aggregate_labels(weights, labels, 3, sample_weight=torch.zeros(1, 3))
     torch.testing.assert_close(nothing, torch.full((1, 3), 1 / 3))

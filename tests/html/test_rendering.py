@@ -12,7 +12,7 @@ from nearwise import review
 from nearwise.html import STYLE, Chart, environment, neighbor_table, picture
 from nearwise.html.charts import up_to_a_tick
 from nearwise.html.rendering import cell, percent
-from tests.classifier.cases import CHEAP, attn_knn, blobs
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted
 from tests.store.folders import small_table
 
 HOSTILE = "<script>alert('x')</script>"
@@ -145,7 +145,7 @@ def test_nothing_that_a_cell_or_label_holds_becomes_markup(model):
 
 def test_sets_are_an_array_that_knows_its_classes():
     X, y = blobs()
-    model = attn_knn(**CHEAP).fit(X, y)
+    model = fitted(X, y)
     sets = model.predict_set(X[:5])
     assert sets.dtype == bool and sets.shape == (5, len(model.classes_))
     assert sets.labels() == [model.classes_[np.asarray(one)].tolist() for one in sets]
@@ -169,9 +169,8 @@ def test_gaps_of_every_kind_are_shown_as_gaps():
 
 def test_a_fitted_model_shows_its_rows_and_an_unfitted_one_its_parameters():
     X, y = blobs()
-    model = attn_knn(**CHEAP)
-    assert "AttnKNNClassifier" in model._repr_html_()
-    model.fit(X, y)
+    assert "AttnKNNClassifier" in attn_knn(**CHEAP)._repr_html_()
+    model = fitted(X, y)
     assert f"{len(model.memory_)} rows of {len(model.classes_)} classes" in model._repr_html_()
     frame = review(model).rows()
     assert frame["id"].tolist() == model.memory_.ids.tolist()

@@ -1,6 +1,7 @@
 """Inputs on which every metric is compared with its reference."""
 
 import numpy as np
+import pytest
 
 
 def random_case(seed, n=500, n_classes=4, sharpness=0.5):
@@ -55,3 +56,4 @@ CASES = {
     "one-sure-row": (np.array([0]), np.array([[0.0, 1.0]])),
     "one-class": (np.array([0, 0]), np.array([[1.0], [1.0]])),
 }
+EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())

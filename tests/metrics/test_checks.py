@@ -49,9 +49,11 @@ def test_bad_input_is_refused_with_its_reason(metric, y, proba, message):
         metric(np.array(y) if len(y) else np.zeros(0, int), proba)
 
 
-def test_one_column_of_probabilities_is_refused_with_the_way_out():
-    with pytest.raises(ValueError, match=r"np.column_stack\(\[1 - p, p\]\)"):
-        metrics.nll([0, 1], [0.2, 0.8])
+@pytest.mark.parametrize("column", [[0.2, 0.8], [0, 1]])
+@pytest.mark.parametrize("metric", [metrics.nll, metrics.evaluate_probabilities])
+def test_one_column_is_refused_with_the_way_out_and_not_taken_for_positions(metric, column):
+    with pytest.raises(ValueError, match=r"proba must have shape.*np.column_stack\(\[1 - p, p\]\)"):
+        metric([0, 1], column)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,7 @@ def test_one_column_of_probabilities_is_refused_with_the_way_out():
     ],
 )
 @pytest.mark.parametrize(
-    "metric",
-    [metrics.accuracy, metrics.macro_f1],
-    ids=lambda metric: metric.__name__,
+    "metric", [metrics.accuracy, metrics.macro_f1], ids=lambda metric: metric.__name__
 )
 def test_bad_class_positions_are_refused(metric, y, predicted, message):
     with pytest.raises(ValueError, match=message):

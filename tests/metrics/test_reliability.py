@@ -5,9 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from nearwise.metrics import ece, equal_mass_ece, reliability_bins
-from tests.metrics.cases import CASES
-
-EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
+from tests.metrics.cases import EACH_CASE
 
 
 @EACH_CASE

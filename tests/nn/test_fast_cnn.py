@@ -19,8 +19,8 @@ def images(n=6, channels=3, height=32, width=None, seed=0):
 
 
 def small(**options):
-    settings = {"widths": WIDTHS, "normalize": False, **options}
-    return ImageEmbedder("fast-cnn", **settings).eval()
+    settings = {"backbone": "fast-cnn", "widths": WIDTHS, "normalize": False, **options}
+    return ImageEmbedder(**settings).eval()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -99,17 +99,13 @@ def test_a_wanted_width_of_the_key_brings_a_projection():
         ({"widths": ()}, "one positive number of channels per block"),
         ({"widths": (8, 0)}, "one positive number of channels per block"),
         ({"pretrained": True}, "no ImageNet weights for 'fast-cnn'"),
+        ({"backbone": "resnet-small"}, r"widths=.* Leave them out for 'resnet-small'"),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_said(options, message):
     with pytest.raises(ValueError, match=message):
         small(**options)
-
-
-def test_widths_belong_to_a_fast_cnn():
-    with pytest.raises(ValueError, match=r"widths=.* Leave them out for 'resnet-small'"):
-        ImageEmbedder("resnet-small", widths=(8, 8))
 
 
 def test_it_needs_no_other_library(monkeypatch):

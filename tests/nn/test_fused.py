@@ -3,12 +3,20 @@
 import pytest
 import torch
 
-from nearwise.nn import Embedder, NeighborNetwork, fused_leave_one_out_nll, neighbor_vote
+from nearwise.nn import (
+    Embedder,
+    NeighborNetwork,
+    fused_leave_one_out_nll,
+    neighbor_vote,
+    soft_cross_entropy,
+    soft_targets,
+)
 from tests.reference.losses import (
     leave_one_out_nll,
     leave_self_out,
     neighbor_probabilities,
     neighbor_scores,
+    slow_leave_one_out_nll,
 )
 
 N, D, C = 300, 5, 3
@@ -67,19 +75,45 @@ def test_fused_loss_and_gradients_are_those_of_the_plain_loss(lattice, cosine, s
         torch.testing.assert_close(fused, plain, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("lattice", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_that_of_loops_over_pairs(lattice, soft, smoothing):
+    rows, labels, generator = case(lattice, False)
+    if soft:
+        labels = torch.softmax(torch.randn(N, C, generator=generator, dtype=torch.float64), dim=1)
+    ids = torch.randperm(N, generator=generator) + 100
+    common = (labels[:8], labels, ids[:8], ids, C)
+    loss = fused_leave_one_out_nll(rows[:8], rows, torch.tensor(1.0), *common, smoothing=smoothing)
+    targets = soft_targets(labels, C).tolist()
+    expected = slow_leave_one_out_nll(
+        rows[:8].tolist(),
+        rows.tolist(),
+        1.0,
+        targets[:8],
+        targets,
+        ids[:8].tolist(),
+        ids.tolist(),
+        smoothing,
+    )
+    # the root's epsilon moves distances of equal rows from 0 to 0.001
+    assert loss.item() == pytest.approx(expected, rel=2e-3 if lattice else 1e-5)
+
+
+def test_a_class_that_is_nowhere_near_gives_a_finite_loss_and_gradient():
+    keys = torch.tensor([[0.0], [0.1], [0.2]], requires_grad=True)
+    ids, labels = torch.arange(3), torch.tensor([1, 0, 0])
+    loss = fused_leave_one_out_nll(keys, keys, torch.tensor(1.0), labels, labels, ids, ids, 2)
+    loss.backward()
+    assert loss.isfinite() and keys.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("cosine", [False, True])
 def test_vote_is_that_of_the_plain_softmax_and_sums_to_one(cosine):
     rows, labels, _ = case(lattice=True, cosine=cosine)
     model, ids = network(cosine), torch.arange(N)
     proba = neighbor_vote(
-        rows,
-        rows,
-        model.scale,
-        labels,
-        C,
-        query_ids=ids,
-        key_ids=ids,
-        similarity=model.similarity,
+        rows, rows, model.scale, labels, C, query_ids=ids, key_ids=ids, similarity=model.similarity
     )
     scores = leave_self_out(neighbor_scores(model, rows, rows), ids, ids)
     torch.testing.assert_close(proba, neighbor_probabilities(scores, labels, C))
@@ -151,3 +185,34 @@ def test_only_the_learned_keys_get_a_gradient(cosine, n_learned):
     learned = torch.zeros(N, D, dtype=torch.float64) if some[2] is None else some[2]
     torch.testing.assert_close(learned[:n_learned], everything[2][:n_learned])
     assert not learned[n_learned:].any()
+
+
+# Cross-entropy over classes, of hard and of soft labels.
+
+
+def test_hard_labels_as_probabilities_give_the_same_losses():
+    labels = torch.randint(C, (N,))
+    soft = soft_targets(labels, C).double()
+    logits = torch.randn(N, C, dtype=torch.float64)
+    torch.testing.assert_close(soft_cross_entropy(logits, soft), soft_cross_entropy(logits, labels))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_that_of_torch(smoothing):
+    logits, labels = torch.randn(N, C), torch.randint(C, (N,))
+    expected = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+    torch.testing.assert_close(soft_cross_entropy(logits, labels, smoothing=smoothing), expected)
+
+
+def test_sample_weight_equals_repeated_rows():
+    logits, labels = torch.randn(3, C), torch.tensor([0, 1, 2])
+    weighted = soft_cross_entropy(logits, labels, sample_weight=torch.tensor([2.0, 1.0, 0.0]))
+    repeated = soft_cross_entropy(logits[[0, 0, 1]], labels[[0, 0, 1]])
+    torch.testing.assert_close(weighted, repeated)
+
+
+def test_wrong_settings_are_named():
+    with pytest.raises(ValueError, match="smoothing must be in"):
+        soft_targets(torch.tensor([0]), 2, 1.0)
+    with pytest.raises(ValueError, match=r"labels must have shape \(n,\) or \(n, 2\)"):
+        soft_targets(torch.zeros(1, 3), 2)

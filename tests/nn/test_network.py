@@ -32,17 +32,10 @@ def test_gradient_at_equal_rows_is_finite():
     assert torch.isfinite(rows.grad).all()
 
 
-def test_scores_fall_with_distance_and_scale_is_learned():
-    network = NeighborNetwork(Embedder(1, False, {}), 2)
-    scores = neighbor_scores(network, torch.zeros(1, 1), torch.tensor([[1.0], [2.0], [0.0]]))
-    assert scores[0].argsort(descending=True).tolist() == [2, 0, 1]
-    assert network.log_scale.requires_grad
-    assert network.scale.item() == 1.0
-
-
 def test_cosine_starts_at_one_over_007_and_needs_unit_keys():
     network = NeighborNetwork(Embedder(2, True, {}), 2, similarity="cosine")
-    assert network.scale.item() == pytest.approx(1 / 0.07)
+    assert network.scale.item() == pytest.approx(1 / 0.07) and network.log_scale.requires_grad
+    assert NeighborNetwork(Embedder(1, False, {}), 2).scale.item() == 1.0
     keys = network(torch.randn(4, 2)).keys
     torch.testing.assert_close(neighbor_scores(network, keys, keys), keys @ keys.T / 0.07)
     with pytest.raises(ValueError, match="normalize=True"):

@@ -139,27 +139,6 @@ def test_stages_go_from_the_stem_to_the_features():
     torch.testing.assert_close(stages["stage3"], embedder.backbone(embedder.embed(given)))
 
 
-def test_config_and_weights_rebuild_the_embedder():
-    network = NeighborNetwork(small(channels=1), 3, head=True, similarity="cosine")
-    network.embedder.fit_inputs(images(20, 1))
-    config = json.loads(json.dumps(network_config(network)))
-    again = build_network(config, seed=1)
-    assert not torch.equal(again.head.weight, network.head.weight)
-    again.load_state_dict(network.state_dict())
-    given = images(channels=1)
-    network.eval(), again.eval()
-    assert torch.equal(again(given).keys, network(given).keys)
-    assert network_config(again) == config
-
-
-def test_seed_decides_the_weights():
-    config = {"embedder": small().config, "n_classes": 3}
-    one, same, other = (build_network(config, seed=seed).eval() for seed in (0, 0, 1))
-    given = images()
-    assert torch.equal(one(given).keys, same(given).keys)
-    assert not torch.equal(one(given).keys, other(given).keys)
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_local_folder_brings_its_weights_and_pixels_and_is_not_needed_again(

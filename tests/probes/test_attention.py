@@ -134,13 +134,6 @@ def test_few_rows_and_two_classes_are_enough(n):
     assert probe.predict_proba().shape == (n, 2)
 
 
-def test_a_class_of_one_row_is_predicted():
-    X, y = blobs(60)
-    y[0] = "zebra"
-    probe = AttentionProbe(random_state=0).fit(X, y)
-    assert probe.predict_proba(X[:1]).shape == (1, 4)
-
-
 def test_what_does_not_fit_is_refused():
     X, y = blobs(40)
     with pytest.raises(NotFittedError):

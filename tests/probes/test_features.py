@@ -7,7 +7,6 @@ import torch
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
 from nearwise.probes import FeatureSet, FunctionEncoder, extract_features, pool_tokens
-from nearwise.probes.encoders import fingerprint_of
 from nearwise.training import Augmentation
 from tests.probes.cases import Convolution, Pixels, Points, images
 
@@ -34,20 +33,13 @@ def test_what_an_image_gives_depends_on_neither_batch_nor_order(encoder, context
     assert (other.index == order).all()
 
 
-def test_a_context_per_batch_does_depend_on_the_batch():
-    x = images(30)
-    one, other = (
-        extract_features(Points(), x, context="0.3:batch", batch_size=size).X for size in (30, 7)
-    )
-    assert not np.allclose(one, other)
+def test_contexts_depend_on_the_draw_and_where_that_is_asked_for_on_the_batch():
+    def seen(**options):
+        return extract_features(Pixels(), images(30), pool="flatten", **options).X != 0
 
-
-def test_another_draw_shows_other_points():
-    x = images(10)
-    draws = [
-        extract_features(Pixels(), x, pool="flatten", context="0.3", draw=draw).X for draw in (0, 1)
-    ]
-    assert ((draws[0] != 0) != (draws[1] != 0)).any()
+    assert (seen(context="0.3") != seen(context="0.3", draw=1)).any()
+    whole, parts = (seen(context="0.3:batch", batch_size=size) for size in (30, 7))
+    assert (whole != parts).any()
 
 
 @pytest.mark.parametrize(
@@ -99,27 +91,6 @@ def test_the_cache_tells_weights_images_contexts_and_settings_apart(tmp_path):
     assert folders(dtype="float16") == 7
 
 
-def test_a_damaged_piece_is_computed_again(tmp_path):
-    x = images(12, side=8)
-    encoder = Convolution()
-    wanted = extract_features(encoder, x, cache=tmp_path).X
-    (file,) = tmp_path.glob("*/*/tensors-*")
-    file.write_bytes(b"torn")
-    with pytest.warns(UserWarning, match="computed again"):
-        found = extract_features(encoder, x, cache=tmp_path).X
-    assert np.array_equal(found, wanted)
-
-
-def test_a_trained_encoder_is_left_in_its_mode_and_run_in_eval_mode():
-    encoder = Convolution().train()
-    seen = []
-    encoder.register_forward_hook(lambda *_: None)
-    original = encoder.encode
-    encoder.encode = lambda x, context=None: (seen.append(encoder.training), original(x))[1]
-    extract_features(encoder, images(4, side=8))
-    assert seen == [False] and encoder.training
-
-
 def test_views_are_of_training_rows_and_repeat():
     x = images(10, side=8)
     options = {"pool": "flatten", "views": 3}
@@ -133,11 +104,6 @@ def test_views_are_of_training_rows_and_repeat():
     for view in range(3):
         assert np.array_equal(one.X[10 * view + 5 : 10 * view + 10], other.X[5 * view :][:5])
     assert one.y.tolist() == list(range(10)) * 3
-
-
-def test_views_are_crops_and_flips_only():
-    with pytest.raises(ValueError, match="crops and flips only"):
-        extract_features(Pixels(), images(3), views=2, augmentation=Augmentation(cutout=2))
 
 
 def test_both_layouts_and_types_of_images_are_understood():
@@ -206,34 +172,6 @@ def test_nan_features_are_refused_with_their_rows():
         extract_features(Wrong(tokens), images(5), rows=[90, 70, 50, 30, 10])
 
 
-def test_labels_of_another_length_are_refused():
-    with pytest.raises(ValueError, match=r"labels have shape \(4,\) for 5 images"):
-        extract_features(Pixels(), images(5), np.zeros(4))
-    with pytest.raises(ValueError, match="y has 4 rows and X has 5"):
-        FeatureSet(np.zeros((5, 2)), np.zeros(4))
-
-
-def test_options_that_do_not_fit_are_refused():
-    encoder, x = Pixels(), images(3)
-    with pytest.raises(ValueError, match="no token of the whole image"):
-        extract_features(encoder, x, pool="cls")
-    with pytest.raises(ValueError, match="pool='median' is not known"):
-        extract_features(encoder, x, pool="median")
-    with pytest.raises(ValueError, match="leaves no point"):
-        extract_features(encoder, x, context=Context("per-image", 0.001))
-    with pytest.raises(ValueError, match="Return a Tensor of shape"):
-        FunctionEncoder(lambda x: x, torch.zeros(1, 1, 6, 6))
-
-
-def test_two_functions_are_told_apart_by_what_they_give():
-    x = as_images(images(4))
-    example = torch.zeros(1, 1, 6, 6)
-    one, same, other = (
-        FunctionEncoder(lambda x, k=k: x.flatten(2) * k, example) for k in (1.0, 1.0, 2.0)
-    )
-    assert fingerprint_of(one, x) == fingerprint_of(same, x) != fingerprint_of(other, x)
-
-
 def test_views_of_floats_lie_as_the_module_gets_them():
     x = np.random.default_rng(0).random((4, 8, 8, 3), dtype=np.float32)
     with pytest.raises(ValueError, match=r"shape \(4, 8, 8, 3\).*as they lie.*\(n, C, H, W\)"):
@@ -241,3 +179,25 @@ def test_views_of_floats_lie_as_the_module_gets_them():
     x = np.ascontiguousarray(np.moveaxis(x, 3, 1))
     one, two = (extract_features(torch.nn.Flatten(), x, views=views).X for views in (1, 2))
     assert (two[:4] == one).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": np.zeros(4)}, r"labels have shape \(4,\) for 3 images"),
+        ({"pool": "cls"}, "no token of the whole image"),
+        ({"pool": "median"}, "pool='median' is not known"),
+        ({"context": Context("per-image", 0.001)}, "leaves no point"),
+        ({"views": 2, "augmentation": Augmentation(cutout=2)}, "crops and flips only"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        extract_features(Pixels(), images(3), **options)
+
+
+def test_parts_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="y has 4 rows and X has 5"):
+        FeatureSet(np.zeros((5, 2)), np.zeros(4))
+    with pytest.raises(ValueError, match="Return a Tensor of shape"):
+        FunctionEncoder(lambda x: x, torch.zeros(1, 1, 6, 6))

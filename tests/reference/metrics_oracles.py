@@ -70,7 +70,7 @@ def tie_orders(confidence):
         yield [i for part in parts for i in part]
 
 
-def risks_by_enumeration(confidence, correct):
+def risks(confidence, correct):
     """Selective risk at each coverage, averaged over every order of tied rows."""
     curves = []
     for order in tie_orders(confidence):
@@ -79,43 +79,18 @@ def risks_by_enumeration(confidence, correct):
     return np.mean(curves, axis=0)
 
 
-def aurc_by_enumeration(confidence, correct):
+def aurc(confidence, correct):
     """Mean selective risk over coverages, averaged over every order of tied rows."""
-    return float(risks_by_enumeration(confidence, correct).mean())
+    return float(risks(confidence, correct).mean())
 
 
-def augrc_by_enumeration(confidence, correct):
+def augrc(confidence, correct):
     """Trapezoids under (coverage, answered and wrong), averaged over orders of tied rows."""
     n, areas = len(confidence), []
     for order in tie_orders(confidence):
         wrong = np.concatenate([[0], np.cumsum([not correct[i] for i in order])]) / n
         areas.append(sum((wrong[i] + wrong[i + 1]) / 2 / n for i in range(n)))
     return float(np.mean(areas))
-
-
-def expected_errors(confidence, correct):
-    """Expected wrong rows among the i + 1 surest, exact, for inputs too long to enumerate."""
-    rows = sorted(range(len(confidence)), key=lambda i: -confidence[i])
-    errors, before = [], Fraction(0)
-    for _, group in groupby(rows, key=lambda i: confidence[i]):
-        group = list(group)
-        wrong = sum(not correct[i] for i in group)
-        errors += [before + Fraction(j * wrong, len(group)) for j in range(1, len(group) + 1)]
-        before += wrong
-    return errors
-
-
-def aurc(y, proba):
-    """Mean over i of expected errors / i."""
-    errors = expected_errors(*top_label(y, proba))
-    return float(sum(e / (i + 1) for i, e in enumerate(errors)) / len(errors))
-
-
-def augrc(y, proba):
-    """Trapezoids under the expected generalized risk."""
-    errors = [Fraction(0), *expected_errors(*top_label(y, proba))]
-    n = len(errors) - 1
-    return float(sum((errors[i] + errors[i + 1]) / 2 for i in range(n)) / n / n)
 
 
 def smooth_error(confidence, correct, width, n_points=2001):

@@ -8,12 +8,7 @@ import torch
 
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.nn.neighbor_set import N_SUMMARY
-from nearwise.training import (
-    HeadConfig,
-    HeadRows,
-    held_out_nll,
-    train_head,
-)
+from nearwise.training import HeadConfig, HeadRows, held_out_nll, train_head
 
 C = 3
 
@@ -52,26 +47,10 @@ def test_learns_whom_to_trust():
 def test_is_never_worse_than_the_shipped_head_on_the_held_out_rows():
     model, held_out = head(), rows(seed=1, informative=False)
     before = held_out_nll(model, held_out)
-    train_head(model, rows(seed=2), held_out, HeadConfig(epochs=5, lr=0.5), seed=0)
+    config = HeadConfig(epochs=20, patience=2, lr=0.5)
+    history = train_head(model, rows(seed=2), held_out, config, seed=0)
     assert held_out_nll(model, held_out) <= before
-
-
-def test_repeats_bit_for_bit_and_leaves_the_global_random_state_alone():
-    results = []
-    for _ in range(2):
-        model = head()
-        state = torch.get_rng_state()
-        train_head(model, rows(), rows(seed=1), HeadConfig(epochs=4), seed=3)
-        assert torch.equal(state, torch.get_rng_state())
-        results.append(model.state_dict())
-    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
-
-
-def test_stops_when_patience_runs_out():
-    history = train_head(
-        head(), rows(), rows(seed=1, informative=False), HeadConfig(epochs=40, patience=2), seed=0
-    )
-    assert len(history) < 41
+    assert len(history) < 21
 
 
 def test_rows_of_weight_zero_teach_nothing():
@@ -85,20 +64,6 @@ def test_rows_of_weight_zero_teach_nothing():
     train_head(second, other, held_out, config, seed=0)
     for name, value in first.state_dict().items():
         torch.testing.assert_close(value, second.state_dict()[name])
-
-
-def test_ctrl_c_keeps_the_best_so_far_and_says_so():
-    def interrupt(record):
-        if record["epoch"] == 2:
-            raise KeyboardInterrupt
-
-    model, held_out = head(), rows(seed=1)
-    with pytest.warns(UserWarning, match="interrupted in epoch 3 of 50; the best weights"):
-        history = train_head(
-            model, rows(), held_out, HeadConfig(epochs=50), seed=0, progress=interrupt
-        )
-    assert [record["epoch"] for record in history] == [0, 1, 2]
-    assert held_out_nll(model, held_out) <= history[0]["held_out_nll"]
 
 
 def test_chunks_predict_as_one():
@@ -115,10 +80,3 @@ def test_chunks_predict_as_one():
 def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         HeadConfig(**settings)
-
-
-def test_misspelt_settings_are_refused_with_a_hint():
-    with pytest.raises(ValueError, match="Did you mean 'epochs'"):
-        HeadConfig(epoch=3)
-    with pytest.raises(ValueError, match="Known settings: epochs, lr"):
-        HeadConfig(zzz=3)

@@ -47,10 +47,7 @@ def test_draw_is_decided_by_the_generator_alone():
 
 def test_images_of_a_batch_are_changed_each_on_its_own():
     same = noise(1).expand(64, -1, -1, -1)
-    for settings in (
-        Augmentation(crop_padding=2),
-        Augmentation(cutout=3),
-    ):
+    for settings in (Augmentation(crop_padding=2), Augmentation(cutout=3)):
         changed = augment(same, settings, torch.Generator().manual_seed(0))
         assert len(changed.unique(dim=0)) > 10
     flipped = augment(same, Augmentation(flip=True), torch.Generator().manual_seed(0))

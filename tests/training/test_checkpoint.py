@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,7 @@ from nearwise.training.checkpoint import FORMAT_VERSION, KIND
 from tests.training.cases import blobs, quick, same_weights, small_network, timeless, weights_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {
-    "fresh": {"mixup_alpha": 0.4},
-    "cached": {"cache_momentum": 0.0, "ce_weight": 0.5},
-}
+SETTINGS = {"fresh": {"mixup_alpha": 0.4}, "cached": {"cache_momentum": 0.0, "ce_weight": 0.5}}
 RUN = """
 import sys, time
 from nearwise.training import objective, train_embedder
@@ -119,33 +115,6 @@ def test_killed_run_goes_on_to_the_result_of_an_unbroken_one(tmp_path, settings)
     assert history_again == history
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", range(20))
-def test_killed_at_a_random_moment_the_checkpoint_still_opens(tmp_path, moment):
-    child = train_elsewhere(tmp_path / "run", "fresh", 200, 1)
-    time.sleep(0.05 + 0.013 * moment)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    left = read_folder(tmp_path / "run", kind=KIND, newest_version=FORMAT_VERSION)
-    epoch = left.meta["state"]["epoch"]
-    seen = []
-
-    def stop_soon(record):
-        seen.append(record["epoch"])
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.warns(UserWarning, match="interrupted"):
-        run(tmp_path / "run", epochs=200, progress=stop_soon)
-    assert seen == [epoch + 1, epoch + 2]
-
-
-def test_killed_within_the_first_write_starts_anew(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / f"meta-{'0' * 16}.json").write_text("{")
-    assert same_weights(run(tmp_path / "run", epochs=2)[0], run(epochs=2)[0])
-
-
 @pytest.mark.parametrize("change", ["seed", "data", "settings", "starting weights"])
 def test_checkpoint_of_another_run_is_refused(tmp_path, change):
     run(tmp_path / "run", epochs=2)
@@ -169,22 +138,6 @@ def test_folder_that_is_not_ours_is_refused_before_the_first_epoch(tmp_path):
     with pytest.raises(StoreError, match="not ours"):
         run(tmp_path, epochs=2, progress=fail)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_torn_checkpoint_is_refused(tmp_path):
-    run(tmp_path / "run", epochs=2)
-    for file in (tmp_path / "run").glob("tensors-*"):
-        file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(StoreError, match="torn"):
-        run(tmp_path / "run", epochs=2)
-
-
-def test_checkpoint_holds_no_pickle_and_only_plain_state(tmp_path):
-    run(tmp_path / "run", epochs=2)
-    suffixes = {path.suffix for path in (tmp_path / "run").iterdir()}
-    assert suffixes <= {".json", ".safetensors", ""}
-    left = read_folder(tmp_path / "run", kind=KIND, newest_version=FORMAT_VERSION)
-    assert all(isinstance(tensor, torch.Tensor) for tensor in left.tensors.values())
 
 
 @pytest.mark.parametrize(

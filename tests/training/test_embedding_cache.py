@@ -1,16 +1,12 @@
 """What a frozen backbone gives, on disk: found again by content, and made anew if torn."""
 
-import warnings
-
 import pytest
 import torch
 
 from nearwise.training import (
     TrainingRows,
     cached_backbone,
-    encode,
     encode_backbone,
-    keys_of_features,
 )
 from tests.training.image_cases import digits, image_network
 
@@ -67,43 +63,3 @@ def test_features_of_other_content_are_never_taken(tmp_path, counted, change):
     found = cached_backbone(network, given, tmp_path)
     assert len(counted) == 2
     assert torch.equal(found.vectors, encode_backbone(network, given).vectors)
-
-
-@pytest.mark.parametrize("damage", ["tensors", "manifest", "foreign"])
-def test_damaged_entry_is_made_anew_with_a_warning(tmp_path, counted, damage):
-    network = image_network()
-    vectors = cached_backbone(network, rows(), tmp_path).vectors
-    (entry,) = tmp_path.iterdir()
-    if damage == "tensors":
-        (file,) = entry.glob("tensors-*")
-        file.write_bytes(file.read_bytes()[:-1])
-    else:
-        (entry / "manifest.json").write_text("{" if damage == "manifest" else "{}")
-    with pytest.warns(UserWarning, match="cannot be used and are computed again"):
-        assert torch.equal(cached_backbone(network, rows(), tmp_path).vectors, vectors)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert torch.equal(cached_backbone(network, rows(), tmp_path).vectors, vectors)
-    assert len(counted) == 2
-
-
-def test_folder_that_cannot_be_written_costs_a_warning_only(tmp_path, monkeypatch):
-    def full(*args, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("nearwise.memory.computed.write_folder", full)
-    network = image_network()
-    with pytest.warns(UserWarning, match="Embeddings are not kept"):
-        found = cached_backbone(network, rows(), tmp_path)
-    assert torch.equal(found.vectors, encode_backbone(network, rows()).vectors)
-
-
-def test_one_pass_gives_the_keys_and_the_stages_of_two():
-    network, some = image_network(), digits()
-    features = encode_backbone(network, some)
-    assert torch.equal(keys_of_features(network, features, some), encode(network, some))
-    with torch.no_grad():
-        stages = network.eval().embedder.vector_and_stages(some.x_num)[1]
-    assert features.stages.keys() == stages.keys()
-    for name in stages:
-        torch.testing.assert_close(features.stages[name], stages[name])

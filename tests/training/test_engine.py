@@ -77,13 +77,6 @@ def test_short_epochs_do_not_each_write_a_checkpoint(tmp_path, monkeypatch):
     assert written == [0, 6] and same_weights(weights_of(again), weights_of(model))
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    run(checkpoint=tmp_path / "c", epochs=1)
-    for other in ({"lr": 1e-3}, {"seed": 1}, {"fingerprint": "other data"}):
-        with pytest.raises(ValueError, match="belongs to another run"):
-            run(**{"checkpoint": tmp_path / "c", "epochs": 1, **other})
-
-
 @pytest.mark.parametrize(("monitor", "best"), [("loss", 3), ("-loss", 5)])
 def test_the_monitored_epoch_is_kept(monitor, best):
     seen = []
@@ -168,7 +161,8 @@ def test_rates_follow_warm_up_and_schedule():
 
     assert rates(1.0, warmup_epochs=1.5) == [0.25, 0.5, 0.75] + [1.0] * 13
     cosine = rates(0.1)
-    assert cosine[0] == 1.0 and cosine[8] == pytest.approx(0.55) and cosine[-1] > 0.1
+    assert cosine[0] == 1.0 and cosine[-1] > 0.1
+    assert [cosine[4], cosine[8]] == pytest.approx([0.1 + 0.45 * (1 + 0.5**0.5), 0.55])
     linear = rates(optimizer="lookahead", warmup_epochs=1.5)
     assert linear[:4] == pytest.approx([0.4, 0.6, 0.8, 1.0])
     assert linear[4:] == pytest.approx([1 - 0.93 / 13 * step for step in range(1, 13)])
@@ -208,8 +202,6 @@ def test_lookahead_goes_back_to_the_average_every_five_steps_and_ends_there():
 
 
 def test_wrong_arguments_say_what_to_do():
-    with pytest.raises(ValueError, match="Did you mean 'optimizer'"):
-        EngineConfig(optimiser="sgd")
     with pytest.raises(ValueError, match="Evaluated: nothing"):
         run(monitor="loss", evaluate=None)
     with pytest.raises(ValueError, match="Evaluated: loss, accuracy"):

@@ -32,6 +32,7 @@ def test_classes_and_files_come_in_the_order_of_their_names(folder):
     assert (dataset.name, dataset.kind, dataset.target_name) == ("pets", "images", "class")
     assert dataset.y.tolist() == ["cat", "dog", "dog"]
     assert [path.name for path in dataset.files] == ["z.webp", "a.bmp", "b.PNG"]
+    assert dataset.row_names == ("pets/cat/z.webp", "pets/dog/a.bmp", "pets/dog/b.PNG")
     expected = [pixels(1, (4, 5, 3), seed)[0] for seed in (2, 1, 0)]
     np.testing.assert_array_equal(dataset.X, expected)
     assert dataset.test_index is None
@@ -82,10 +83,7 @@ def other_files_alone(folder):
     ("build", "message"),
     [
         (lambda f: (f / "eel").mkdir(), r"The class folder .*eel holds no image\. Add some, or"),
-        (
-            other_files_alone,
-            r"folder .*eel holds no image \(PNG.* but other files: 2 \.tif",
-        ),
+        (other_files_alone, r"folder .*eel holds no image \(PNG.* but other files: 2 \.tif"),
         (
             lambda f: (f / "dog" / "n.png").write_text("x"),
             r"n\.png cannot be read as an image.*skip_damaged=True \(--skip-damaged\)",
@@ -107,11 +105,6 @@ def test_files_of_other_kinds_are_left_out_and_said(folder):
     with pytest.warns(UserWarning, match=r"left out 2 files .*: dog/Thumbs\.db, dog/n\.txt\.$"):
         dataset = load_image_folder(folder)
     assert [path.name for path in dataset.files] == ["z.webp", "a.bmp", "b.PNG"]
-
-
-def test_rows_are_named_by_their_files_from_the_folder_on(folder):
-    names = load_image_folder(folder).row_names
-    assert names == ("pets/cat/z.webp", "pets/dog/a.bmp", "pets/dog/b.PNG")
 
 
 def test_all_damaged_images_are_named_at_once_or_left_out_when_asked(tmp_path):

@@ -61,15 +61,6 @@ def test_it_compiles_into_one_graph(implementation, metric, options):
         torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-5)
 
 
-def test_a_compiled_graph_keeps_the_compiled_loops():
-    x, graphs = random_tokens((1, 1, 12, 8), dtype=torch.float32)[0], []
-    call = torch.compile(
-        lambda x: knn_attention(x, x, x, 3), fullgraph=True, backend=collecting(graphs)
-    )
-    call(x)
-    assert [calls(graph, torch.ops.nearwise.knn_attention) for graph in graphs] == [True]
-
-
 def collecting(graphs):
     """A compiler that runs graphs as they are, and keeps them."""
 
@@ -116,19 +107,8 @@ def test_an_exported_program_gives_the_same(metric):
     torch.testing.assert_close(exported(*tokens), module(*tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_an_exported_program_takes_other_batch_sizes():
-    tokens = random_tokens((2, 2, 12, 8), dtype=torch.float32)
-    batch = {0: torch.export.Dim("batch")}
-    exported = torch.export.export(
-        Attention(), tuple(tokens), dynamic_shapes=(batch, batch, batch)
-    ).module()
-    more = random_tokens((5, 2, 12, 8), dtype=torch.float32)
-    torch.testing.assert_close(exported(*more), Attention()(*more), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
-    "metric",
-    [pytest.param(m, marks=() if m == "cosine" else pytest.mark.slow) for m in METRICS],
+    "metric", [pytest.param(m, marks=() if m == "cosine" else pytest.mark.slow) for m in METRICS]
 )
 def test_an_onnx_model_gives_the_same(metric, tmp_path):
     tokens = lattice_tokens((2, 2, 12, 4), dtype=torch.float32)

@@ -2,23 +2,22 @@
 
 import numpy as np
 import pytest
+import torch
 
-from nearwise.functional.tokens.kernels.forward import attend_rows, workspace
+from nearwise.functional import attention_implementation
+from nearwise.functional.tokens import attend
 from nearwise.functional.tokens.kernels.rows import LANES
 
 
 def selected(row, n_wanted):
-    """Columns that are selected, and their weights."""
-    width = -(-len(row) // LANES) * LANES
-    padded = np.full((1, 1, width), -np.inf, row.dtype)
-    padded[..., : len(row)] = row
-    columns, weights = np.empty(n_wanted, np.int32), np.empty(n_wanted, row.dtype)
-    nothing, output = np.empty(0, row.dtype), np.empty(1, row.dtype)
-    layout = np.array([1, 1, n_wanted, 1, len(row), len(row), 1, 1, 1, 1])
-    problem = (0, 0, 0, padded, np.arange(len(row)), np.empty(0, np.int64), np.empty((0, 0)))
-    arrays = (np.ones(len(row), row.dtype), nothing, output, columns, weights, layout)
-    attend_rows(*problem, 1.0, False, 0, *arrays, None, *workspace(width, n_wanted, row.dtype))
-    return columns, weights
+    """Columns that are selected, and their weights, where scores are given as keys of width 1."""
+    scores = torch.from_numpy(row)
+    allowed = ~scores.isneginf()
+    key = scores.where(allowed, 0)[None, None, :, None]
+    query = torch.ones(1, 1, 1, 1, dtype=scores.dtype)
+    with attention_implementation("cpu"):
+        found = attend(query, key, key, n_wanted, scale=1.0, attn_mask=allowed)
+    return found.indices.flatten().numpy(), found.weights.flatten().numpy()
 
 
 def rows(n_columns, dtype):

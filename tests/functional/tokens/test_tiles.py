@@ -7,12 +7,7 @@ import torch
 
 from nearwise.functional import attention_implementation
 from nearwise.functional.tokens import attend, implementation, plain
-from tests.functional.tokens.cases import (
-    METRICS,
-    assert_as_expected,
-    lattice_tokens,
-    random_tokens,
-)
+from tests.functional.tokens.cases import METRICS, assert_as_expected, lattice_tokens, random_tokens
 
 SHAPE = (3, 2, 11, 4)
 ALL_AT_ONCE = 3 * 2 * 11 * 11

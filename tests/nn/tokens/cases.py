@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
-from nearwise.nn import KNNAttention, Sampling
+from nearwise.nn import KNNAttention, KNNMultiheadAttention, Sampling
 
 DIM, HEADS, N_TOKENS = 24, 3, 17
 
@@ -62,6 +63,32 @@ CASES = [
     ),
     Case("knn-sampled", KNNAttention, {"n_neighbors": 3, "sampling": Sampling("line", 8)}),
 ]
+
+
+class SelfAttention(nn.Module):
+    """The layer of torch's call as one of tokens, with masks in the polarity of token layers."""
+
+    def __init__(self, dim, num_heads, n_neighbors=5, *, attn_drop=0.0, **options):
+        super().__init__()
+        self.layer = KNNMultiheadAttention(
+            dim, num_heads, n_neighbors, dropout=attn_drop, batch_first=True, **options
+        )
+        if self.layer.in_proj_bias is not None:
+            nn.init.normal_(self.layer.in_proj_bias)
+
+    def forward(self, x, attn_mask=None, key_padding_mask=None, is_causal=False):
+        if attn_mask is not None:
+            attn_mask = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask
+            attn_mask = attn_mask.flatten(0, 1) if attn_mask.ndim == 4 else attn_mask
+        if is_causal and attn_mask is not None:  # which is_causal is only a hint about
+            future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+            forbids = True if attn_mask.dtype == torch.bool else -torch.inf
+            attn_mask = attn_mask.masked_fill(future, forbids)
+        masks = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask}
+        return self.layer(x, x, x, is_causal=is_causal, **masks)[0]
+
+
+TORCHS = Case("multihead", SelfAttention, equivariant=True)
 
 
 def one_each(cases):

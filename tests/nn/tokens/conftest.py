@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.nn.tokens.cases import CASES, one_each
+from tests.nn.tokens.cases import CASES, TORCHS, one_each
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(params=[*CASES, TORCHS], ids=str)
 def case(request):
     """A layer in one setting."""
     return request.param

@@ -1,6 +1,5 @@
 """Models of transformers run with k-NN attention by one argument, and keep it when saved."""
 
-import json
 import subprocess
 import sys
 
@@ -298,14 +297,6 @@ def test_models_that_copy_their_configuration_while_they_run_compile_in_one_grap
     nearest, given = model("Bart", transformers_attention([4, 2])), inputs("Bart")
     compiled = torch.compile(nearest, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(**given)[0], nearest(**given)[0])
-
-
-def test_the_saved_configuration_says_which_attention_it_is(tmp_path):
-    model("ViT", transformers_attention([3, 5], metric="euclidean")).save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["_attn_implementation"] == "nearwise_knn_euclidean_per_layer_3_5"
-    model("ViT", "sdpa").save_pretrained(tmp_path)
-    assert "nearwise" not in (tmp_path / "config.json").read_text()
 
 
 @pytest.mark.parametrize("cls", ["CLIPModel", "AutoModel"])

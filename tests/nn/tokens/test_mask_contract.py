@@ -13,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nearwise.functional import attention_implementation, knn_attention
 from nearwise.memory import TokenMemory
-from nearwise.nn import KNNAttention, KNNMultiheadAttention, MemoryAttention, Sampling
+from nearwise.nn import KNNAttention, MemoryAttention, Sampling
+from tests.nn.tokens.cases import SelfAttention
 
 DIM, HEADS = 12, 3
 MANY = 50  # neighbors: more than there are tokens
@@ -30,20 +31,13 @@ LAYERS = {
         KNNAttention, dtype, n_neighbors=MANY, sampling=Sampling("line", n or -1)
     ),
     "MemoryAttention": lambda n, dtype: made(MemoryAttention, dtype, n_neighbors=MANY),
-    "KNNMultiheadAttention": lambda n, dtype: multihead(dtype),
+    "KNNMultiheadAttention": lambda n, dtype: SelfAttention(DIM, HEADS, MANY, dtype=dtype),
     "knn_attention": lambda n, dtype: None,
 }
 
 
-def multihead(dtype):
-    torch.manual_seed(1)
-    layer = KNNMultiheadAttention(DIM, HEADS, MANY, batch_first=True, dtype=dtype)
-    torch.nn.init.normal_(layer.in_proj_bias)
-    return layer
-
-
-def masks(kind, batch, n, dtype):
-    """Masks by the names of the layers' arguments, True in `attn_mask` where one may attend."""
+def masks(batch, n, dtype):
+    """Masks by their kind and the layers' arguments; True in `attn_mask` where one may attend."""
     generator = torch.Generator().manual_seed(5)
     some = torch.rand(n, n, generator=generator) < 0.6
     each = torch.rand(batch, HEADS, n, n, generator=generator) < 0.6
@@ -67,22 +61,10 @@ def masks(kind, batch, n, dtype):
         "padding, causal": {"key_padding_mask": padding, "is_causal": True},
         "padding, boolean": {"key_padding_mask": padding, "attn_mask": some},
         "all": {"key_padding_mask": padding, "attn_mask": forbidden, "is_causal": True},
-    }[kind]
+    }
 
 
-KINDS = (
-    "none",
-    "causal",
-    "boolean",
-    "boolean per head",
-    "floating",
-    "floating, forbidding",
-    "floating, lowest",
-    "padding",
-    "padding, causal",
-    "padding, boolean",
-    "all",
-)
+KINDS = list(masks(2, 9, torch.float32))
 
 
 def torchs(query, key, value, attn_mask=None, key_padding_mask=None, is_causal=False):
@@ -106,36 +88,23 @@ def torchs(query, key, value, attn_mask=None, key_padding_mask=None, is_causal=F
 
 
 def call_of(layer, x, given):
-    """Let a layer attend under masks, in its own polarity."""
+    """Let a layer attend under masks."""
     if layer is None:
         heads = x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
         return knn_attention(heads, heads, heads, MANY, **given)
-    if isinstance(layer, KNNMultiheadAttention):
-        return layer(x, x, x, need_weights=False, **in_its_polarity(given, x.shape))[0]
     if isinstance(layer, MemoryAttention):
         return layer(x, memory=TokenMemory(HEADS), remember=False, **given)
     return layer(x, **given)
-
-
-def in_its_polarity(given, shape):
-    """Turn masks into those of `torch.nn.MultiheadAttention`: True forbids, causal is a mask."""
-    _, n, _ = shape
-    mask = given.get("attn_mask")
-    if mask is not None:
-        mask = ~mask if mask.dtype == torch.bool else mask
-        mask = mask.flatten(0, 1) if mask.ndim == 4 else mask
-    if given.get("is_causal"):
-        future = torch.ones(n, n, dtype=torch.bool).triu(1)
-        mask = future if mask is None else mask.masked_fill(future, -torch.inf)
-    return {"attn_mask": mask, "key_padding_mask": given.get("key_padding_mask")}
 
 
 def expected_of(layer, x, given):
     """What torch gives for the same weights."""
     if layer is None:
         return torchs(*(x.unflatten(-1, (HEADS, -1)).transpose(1, 2),) * 3, **given)
-    if isinstance(layer, KNNMultiheadAttention):
-        weight, bias, out = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj
+    if isinstance(layer, SelfAttention):
+        torchs_layer = layer.layer
+        weight, bias = torchs_layer.in_proj_weight, torchs_layer.in_proj_bias
+        out = torchs_layer.out_proj
     else:
         weight, bias, out = layer.qkv.weight, layer.qkv.bias, layer.proj
     heads = [
@@ -164,7 +133,7 @@ def _exact():
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_mean_what_they_mean_in_torch(make, kind, shape, dtype):
     batch, n = shape
-    layer, given = make(n, dtype), masks(kind, batch, n, dtype)
+    layer, given = make(n, dtype), masks(batch, n, dtype)[kind]
     torch.manual_seed(2)
     x = torch.randn(batch, n, DIM, dtype=dtype, requires_grad=True)
     expected = with_gradient(expected_of(layer, x, given), x)

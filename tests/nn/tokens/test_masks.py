@@ -60,20 +60,6 @@ def test_other_things_than_tensors_are_refused_as_masks():
         knn_attention(*(tokens(),) * 3, 3, attn_mask=[[True] * N_TOKENS] * N_TOKENS)
 
 
-def test_padding_by_a_tokenizers_mask_gets_no_weight():
-    attention_mask = torch.ones(2, N_TOKENS, dtype=torch.int64)
-    attention_mask[0, 9:] = 0
-    layer, theirs = multihead(N_TOKENS), nn.MultiheadAttention(DIM, HEADS, batch_first=True)
-    theirs.load_state_dict(layer.state_dict())
-    x, padding = tokens(), attention_mask == 0
-    expected = theirs(x, x, x, key_padding_mask=padding)
-    for mask in (padding, torch.zeros(padding.shape).masked_fill(padding, -torch.inf)):
-        output, weights = layer(x, x, x, key_padding_mask=mask)
-        assert (weights[0, :, 9:] == 0).all()
-        torch.testing.assert_close(output, expected[0], **CLOSE)
-        torch.testing.assert_close(weights, expected[1], **CLOSE)
-
-
 def holes(is_causal):
     """Left padding in the first item, nothing but padding in the second, none in the third."""
     padding = torch.zeros(3, N_TOKENS, dtype=torch.bool)
@@ -93,29 +79,6 @@ def test_tokens_without_any_key_give_finite_numbers_and_gradients(case, implemen
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
     if "random" not in case.name:  # these draw other tokens
         torch.testing.assert_close(output[2:], alone, **CLOSE)
-
-
-def test_a_query_without_any_key_attends_to_zeros():
-    x = torch.randn(3, HEADS, N_TOKENS, 8, requires_grad=True)
-    output = knn_attention(x, x, x, 3, **holes(True))
-    assert (output[1] == 0).all()
-    assert (output[0, :, :4] == 0).all()
-    assert (output[0, :, 4:] != 0).any(-1).all()
-    (gradient,) = torch.autograd.grad(output.square().sum(), x)
-    assert gradient.isfinite().all()
-
-
-def test_a_wholly_padded_sequence_trains_in_torchs_encoder():
-    theirs = nn.TransformerEncoderLayer(DIM, HEADS, 32, dropout=0.0, batch_first=True)
-    ours = nn.TransformerEncoderLayer(DIM, HEADS, 32, dropout=0.0, batch_first=True)
-    ours.self_attn = multihead(N_TOKENS)
-    ours.load_state_dict(theirs.state_dict())
-    x, padding = tokens(3), holes(False)["key_padding_mask"]
-    future = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool).triu(1)
-    for layer in (ours, theirs):
-        layer(x, src_mask=future, src_key_padding_mask=padding).square().mean().backward()
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, **CLOSE)
 
 
 def test_the_weights_of_a_query_without_any_key_are_zero():

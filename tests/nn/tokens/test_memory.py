@@ -86,17 +86,6 @@ def test_it_is_one_softmax_over_both_with_its_gradients(metric, options, n_recal
     assert all(part.abs().max() > 0 for part in mine)
 
 
-def test_segments_with_a_memory_are_one_causal_sequence():
-    layer = layer_of(n_recalled=100, n_neighbors=100).eval()
-    with torch.no_grad():
-        layer.memory_score.zero_()
-        x = segments(5)
-        memory = TokenMemory(HEADS, n_streams=BATCH)
-        parts = [layer(segment, memory=memory, is_causal=True) for segment in x]
-        whole = layer(torch.cat(list(x), 1), is_causal=True)
-    assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5)
-
-
 @pytest.mark.parametrize("options", [{}, LEARNED], ids=["bare", "learned"])
 def test_without_a_memory_it_is_knn_attention(options):
     layer = layer_of(n_neighbors=3, **options)
@@ -154,17 +143,9 @@ def test_it_remembers_what_it_is_told_and_never_padding():
     assert memory.n_tokens == [9, 6]
     layer(x, memory=memory, remember=False)
     assert memory.n_tokens == [9, 6]
-    changed = x.clone()
-    changed[1, 4:] = 99.0
-    other = TokenMemory(HEADS, n_streams=BATCH)
-    layer(changed, memory=other, key_padding_mask=padding, is_causal=True)
-    again = TokenMemory(HEADS, n_streams=BATCH)
-    layer(x, memory=again, key_padding_mask=padding, is_causal=True)
-    both = [layer(x, memory=own, remember=False) for own in (other, again)]
-    assert torch.equal(*both)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [99.0, math.nan, math.inf])
 def test_padding_may_hold_anything(value):
     layer = layer_of(**LEARNED)
     padding = torch.zeros(BATCH, N, dtype=torch.bool)
@@ -259,43 +240,3 @@ def test_what_does_not_fit_is_refused():
     for options in ({"n_recalled": 0}, {"tail_samples": -1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             MemoryAttention(DIM, HEADS, **options)
-
-
-def test_a_small_model_learns_to_ask_its_memory():
-    """Pairs are told in one segment, others in the next, and asked for in a third."""
-    kinds = 8
-    generator = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    layer = MemoryAttention(
-        2 * kinds, 1, n_recalled=2, attend_local=False, metric="cosine", **LEARNED
-    )
-    with torch.no_grad():  # at first, tokens are compared as they are
-        layer.qkv.weight[: 2 * kinds] = layer.qkv.weight[2 * kinds : 4 * kinds]
-        layer.log_scale.fill_(2.0)
-
-    def answer(batch, forget):
-        names = torch.rand(batch, kinds, generator=generator).argsort(1)
-        asked, told = torch.eye(kinds).expand(batch, -1, -1), F.one_hot(names, kinds).float()
-        pairs = torch.cat([asked, told], 2)
-        memory = TokenMemory(1, n_streams=batch, metric="cosine")
-        layer(pairs[:, :5], memory=memory)
-        layer(pairs[:, 5:], memory=memory)
-        if forget:
-            memory.clear()
-        question = torch.cat([asked, torch.zeros_like(told)], 2)
-        return layer(question, memory=memory)[..., kinds:].flatten(0, 1), names.flatten()
-
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.03)
-    for _ in range(40):
-        logits, names = answer(8, forget=False)
-        optimizer.zero_grad()
-        F.cross_entropy(logits, names).backward()
-        optimizer.step()
-    layer.eval()
-    right = {}
-    for forget in (False, True):
-        with torch.no_grad():
-            logits, names = answer(32, forget)
-        right[forget] = (logits.argmax(-1) == names).float().mean()
-    assert right[False] > 0.9
-    assert right[True] < 0.3  # chance is 1 / 8

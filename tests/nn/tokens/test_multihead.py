@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from nearwise.nn import KNNMultiheadAttention
+from nearwise.nn import KNNAttention, KNNMultiheadAttention
 from tests.nn.tokens.cases import tokens
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+PADDING = torch.arange(34).view(2, 17) % 5 == 3
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(17)
 
 
@@ -28,9 +29,10 @@ def pair(n_neighbors, **options):
         {"attn_mask": CAUSAL},
         {"attn_mask": torch.isneginf(CAUSAL)},
         {"attn_mask": torch.randn(6, 17, 17, generator=torch.Generator().manual_seed(0))},
-        {"key_padding_mask": torch.arange(34).view(2, 17) % 5 == 3},
+        {"key_padding_mask": PADDING},
+        {"key_padding_mask": torch.zeros(2, 17).masked_fill(PADDING, -torch.inf)},
     ],
-    ids=["none", "float", "bool", "each head", "padding"],
+    ids=["none", "float", "bool", "each head", "padding", "float padding"],
 )
 def test_with_all_neighbors_it_is_torchs(masks, average):
     ours, theirs = pair(17, batch_first=True)
@@ -109,6 +111,42 @@ def test_weights_are_drawn_anew_as_torchs(widths):
             assert torch.equal(ours.get_parameter(name), weight), name
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_weights_have_the_dtype_of_the_layer_and_sum_to_one(dtype):
+    x = tokens(dtype=dtype)
+    weights = KNNMultiheadAttention(24, 3, 5, batch_first=True, dtype=dtype)(x, x, x)[1]
+    assert weights.dtype == dtype
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 17, dtype=dtype), atol=2e-2, rtol=0)
+
+
+REFUSED = (
+    ({"n_neighbors": 0}, "n_neighbors=0 must be an integer"),
+    ({"n_neighbors": 2.5}, "n_neighbors=2.5 must be an integer"),
+    ({"metric": "dot"}, "metric='dot' is not one of matmul"),
+    ({"include_self": "x"}, "include_self='x' is not one of"),
+)
+
+
+@pytest.mark.parametrize("layer", [KNNAttention, KNNMultiheadAttention])
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_options_that_do_not_fit_are_refused(layer, options, message):
+    with pytest.raises(ValueError, match=message):
+        layer(24, 3, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampling": "random"}, "sampling='random' must be a Sampl"),
+        ({"head_dim": 0}, "head_dim=0 must be an integer of at"),
+        ({"head_dim": -2}, "head_dim=-2 must be an integer of at"),
+    ],
+)
+def test_options_of_token_layers_alone_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        KNNAttention(24, 3, **options)
+
+
 def test_mistakes_are_named():
     x = tokens()
     layer = KNNMultiheadAttention(24, 3, 4, batch_first=True)
@@ -116,11 +154,8 @@ def test_mistakes_are_named():
         ValueError, match=r"does not divide embed_dim=24\. Take one of 1, 2, 3, 4, 6, 8, 12\.$"
     ):
         KNNMultiheadAttention(24, 5)
-    with pytest.raises(ValueError, match="n_neighbors=0"):
-        KNNMultiheadAttention(24, 3, 0)
-    for options in ({"metric": "dot"}, {"include_self": "x"}):
-        with pytest.raises(ValueError, match=f"{next(iter(options))}='.*' is not one of"):
-            KNNMultiheadAttention(24, 3, **options)
+    with pytest.raises(ValueError, match=r"must be of shape \(batch, N, 24\)"):
+        KNNAttention(24, 3).neighbors(x[0])
     for wrong in (
         (x[..., :20], x, x),
         (x, x[:1], x[:1]),

@@ -8,31 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from nearwise.nn import KNNMultiheadAttention
-from tests.nn.tokens.cases import CASES, DIM, HEADS, tokens
+from tests.nn.tokens.cases import CASES, TORCHS, tokens
 from tests.reference.onnx_export import onnx_outputs
 
 DOCS = Path(__file__).parents[3] / "docs" / "token-attention.md"
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
-class SelfAttention(nn.Module):
-    """A layer of torch's call as one of tokens."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.layer = KNNMultiheadAttention(DIM, HEADS, 5, batch_first=True)
-
-    def forward(self, x):
-        return self.layer(x, x, x)[0]
-
-
 MAKE = {case.layer.__name__: case.make for case in reversed(CASES)}
-MAKE["KNNMultiheadAttention"] = SelfAttention
+MAKE["KNNMultiheadAttention"] = TORCHS.make
 
 
 def transform(layer, _):

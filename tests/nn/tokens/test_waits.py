@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nearwise.functional import knn_attention
-from nearwise.nn import KNNAttention, KNNMultiheadAttention
+from nearwise.nn import KNNAttention
 from tests.nn.tokens.cases import DIM, HEADS, N_TOKENS
 
 ON = {"device": "meta"}
@@ -44,14 +44,6 @@ def run_with_candidates(layer):
     candidates = torch.zeros(2, 6, dtype=torch.int64, **ON)
     x = torch.randn(2, N_TOKENS, DIM, requires_grad=True, **ON)
     run(lambda x: layer(x, candidates=candidates), x)
-
-
-def test_behind_the_call_of_torchs_layer():
-    layer = KNNMultiheadAttention(DIM, HEADS, batch_first=True, **ON)
-    x = torch.randn(2, N_TOKENS, DIM, requires_grad=True, **ON)
-    padding = torch.zeros(2, N_TOKENS, dtype=torch.bool, **ON)
-    mask = torch.zeros(N_TOKENS, N_TOKENS, dtype=torch.bool, **ON)
-    run(lambda x: layer(x, x, x, key_padding_mask=padding, attn_mask=mask)[0], x)
 
 
 def test_a_look_would_be_seen():

@@ -5,7 +5,7 @@ import torch
 from nearwise_lab.nn.convnn import ConvNNAttention
 
 from tests.nn.tokens.cases import DIM, HEADS
-from tests.nn.tokens.test_far_keys import (
+from tests.nn.tokens.test_far_tokens import (
     EUCLIDEAN,
     test_a_far_token_that_is_left_out_changes_no_other,
 )

@@ -10,10 +10,8 @@ from nearwise_lab.nn.vit import VisionTransformer
 
 from nearwise.names import nearest_names
 from tests.nn.tokens.cases import DIM, HEADS, tokens
-from tests.nn.tokens.test_interfaces import test_a_block_of_timm_makes_every_layer
 from tests.reference.onnx_export import onnx_outputs
 
-__all__ = ["test_a_block_of_timm_makes_every_layer"]
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 SLOWER = [pytest.param(x, marks=pytest.mark.slow) for x in ("ConvNNAttention", LocalAttention)]
 

@@ -1,20 +1,12 @@
-"""timm's vision transformer with the lab's layers."""
+"""The lab's layers take the arguments of timm's attention."""
 
 import pytest
 
 from lab.tests.nn.tokens.cases import CASES
 from tests.nn.tokens.cases import one_each
-from tests.nn.tokens.test_timm import (
-    make,
-    test_the_arguments_of_timms_attention_are_taken_or_refused,
-    test_timm_builds_every_layer,
-)
+from tests.nn.tokens.test_timm import test_the_arguments_of_timms_attention_are_taken_or_refused
 
-__all__ = [
-    "make",
-    "test_the_arguments_of_timms_attention_are_taken_or_refused",
-    "test_timm_builds_every_layer",
-]
+__all__ = ["test_the_arguments_of_timms_attention_are_taken_or_refused"]
 
 
 @pytest.fixture(

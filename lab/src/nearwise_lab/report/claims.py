@@ -41,24 +41,10 @@ CAPTION = (
 class Evidence:
     """One comparison of the records that bears on a claim.
 
-    Attributes
-    ----------
-    estimate : float
-        A difference or a value, in its own unit.
-    low, high : float, optional
-        Ends of its 95 % interval; None where there is none.
-    n, over : int, str
-        Pairs in the interval, and what they are: "seeds" or "test rows".
-    what, note : str
-        What it is of, and what else is worth saying.
-    cap : str, optional
-        Verdict that other numbers force, whatever the interval says.
-    sign : float
-        -1 where a smaller value is better.
-    zero : bool
-        Whether it is a difference, so that 0 means that there is none.
-    digits, scale, unit
-        How it is shown; what has a unit is no difference and has no sign.
+    `estimate` is a difference (with `zero`: 0 means that there is none) or a value, with the ends
+    of its 95 % interval over `n` pairs, which are "seeds" or "test rows". `what` it is of, a `note`
+    and how it is shown; what has a unit is no difference and has no sign. `sign` is -1 where a
+    smaller value is better, and `cap` a verdict that other numbers force, whatever the interval.
     """
 
     estimate: float
@@ -91,9 +77,8 @@ class Evidence:
         sign = "" if self.unit else "+"
         ends = [self.estimate, *(() if self.low is None else (self.low, self.high))]
         text, *interval = [f"{(e or 0.0) * self.scale:{sign}.{self.digits}f}" for e in ends]
-        return " ".join(
-            filter(None, [text, f"[{', '.join(interval)}]" * bool(interval), self.unit])
-        )
+        shown = f"[{', '.join(interval)}]" if interval else ""
+        return " ".join(filter(None, [text, shown, self.unit]))
 
 
 def compared(
@@ -132,17 +117,11 @@ def valued(
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what decides it.
+    """A claim and what decides it: short name for JSON and CSV, and the claim in words.
 
-    Attributes
-    ----------
-    key, text : str
-        Short name for JSON and CSV, and the claim in words.
-    evidence : callable
-        From whatever `judge` is given to a list of Evidence, or to a note where nothing in the
-        records concerns the claim.
-    low, high : float
-        Where the value must lie; of a difference, with the better side counted as positive.
+    `evidence` goes from whatever `judge` is given to a list of Evidence, or to a note where nothing
+    in the records concerns the claim. `low` and `high` are where the value must lie; of a
+    difference, with the better side counted as positive.
     """
 
     key: str

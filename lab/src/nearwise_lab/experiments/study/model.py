@@ -117,7 +117,7 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
         image_size=(int(shape[1]), int(shape[2])),
         channels=int(shape[0]),
         projection_norm=preset.projection_norm,
-        pretrained=preset.starts_from_imagenet,
+        pretrained=preset.pretrained is True,
         normalize=normalize,
     )
     return embedder

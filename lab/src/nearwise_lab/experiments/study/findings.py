@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.stats import linregress
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from nearwise.functional import topk_neighbors
@@ -43,17 +45,15 @@ def fit_hyperbola(sizes: Sequence[int], errors: Sequence[float]) -> HyperbolaFit
     ValueError
         If there are fewer than two different sizes, or one is below 1.
     """
-    k, error = np.asarray(sizes, dtype=np.float64), np.asarray(errors, dtype=np.float64)
-    if len(np.unique(k)) < 2 or k.min() < 1 or k.shape != error.shape:
+    if len({*sizes}) < 2 or min(sizes) < 1 or len(sizes) != len(errors):
         raise ValueError(
             f"a + b / k needs errors of two or more different sizes from 1 on, got {list(sizes)} "
-            f"and {len(error)} errors."
+            f"and {len(errors)} errors."
         )
-    columns = np.stack([np.ones_like(k), 1 / k], axis=1)
-    (a, b), *_ = np.linalg.lstsq(columns, error, rcond=None)
-    residual = float(((error - columns @ [a, b]) ** 2).sum())
-    total = float(((error - error.mean()) ** 2).sum())
-    return HyperbolaFit(float(a), float(b), 1.0 if total < 1e-18 else 1 - residual / total)
+    if len({*errors}) == 1:
+        return HyperbolaFit(float(errors[0]), 0.0, 1.0)
+    line = linregress(1 / np.asarray(sizes, dtype=np.float64), errors)
+    return HyperbolaFit(float(line.intercept), float(line.slope), float(line.rvalue**2))
 
 
 def error_against_k(run: TrainedRun) -> dict[str, Any]:
@@ -218,23 +218,17 @@ def classifier_map(model: Any, inputs: StudyInputs) -> dict[str, Any]:
 
 
 def _drawn_map(keys: Tensor, labels: Tensor, asked: Tensor, inputs: StudyInputs) -> dict[str, Any]:
-    step = max(1, len(keys) // _MAP_ROWS)
-    shown = keys[::step][:_MAP_ROWS]
-    center = shown.mean(dim=0)
-    _, spread, axes = torch.linalg.svd(shown - center, full_matrices=False)
-    share = spread.square()
-
-    def place(points: Tensor) -> list[list[float]]:
-        placed: list[list[float]] = ((points - center) @ axes[:2].T).round(decimals=4).tolist()
-        return placed
-
+    every = slice(None, None, max(1, len(keys) // _MAP_ROWS))
+    shown = keys[every][:_MAP_ROWS].numpy()
+    plane = PCA(2, svd_solver="full").fit(shown)
+    memory, test = (plane.transform(some).round(4).tolist() for some in (shown, asked.numpy()))
     return {
-        "memory": place(shown),
-        "memory_label": labels[::step][:_MAP_ROWS].tolist(),
-        "test": place(asked),
+        "memory": memory,
+        "memory_label": labels[every][:_MAP_ROWS].tolist(),
+        "test": test,
         "test_label": inputs.y_test[:_MAP_ROWS].tolist(),
         "classes": [str(c) for c in inputs.classes],
-        "explained": float(share[:2].sum() / share.sum()),
+        "explained": float(plane.explained_variance_ratio_.sum()),
     }
 
 

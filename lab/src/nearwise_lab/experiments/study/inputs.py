@@ -63,7 +63,7 @@ class StudyInputs:
         return self.x_train.ndim == 4
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         """Sizes as fields of a record."""
         n_train, n_test = len(self.y_train), len(self.y_test)
         return {"n_train": n_train, "n_test": n_test, "n_classes": self.n_classes}

@@ -1,6 +1,7 @@
 """Every verdict is reachable, and an interval that holds 0 says none."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from nearwise_lab.comparisons import PairedDifference, paired_difference
@@ -88,11 +89,10 @@ def claims(records, preset="v0.5"):
 
 
 def fixed(method, accuracies, eces=(0.1, 0.1, 0.1), **more):
-    rows = []
-    for seed, (right, error) in enumerate(zip(accuracies, eces, strict=True)):
-        blank = row(method, seed, **more)
-        rows.append(blank.__class__(**{**blank.__dict__, "accuracy": right, "ece": error}))
-    return rows
+    return [
+        replace(row(method, seed, **more), accuracy=right, ece=error)
+        for seed, (right, error) in enumerate(zip(accuracies, eces, strict=True))
+    ]
 
 
 def test_attention_over_uniform_is_paired_by_seed():
@@ -134,29 +134,25 @@ def test_differences_of_weightings_are_those_of_the_table_and_of_the_claims(tmp_
         for method, skill in skills.items()
     ]
     study = Study(records, tmp_path)
-    document = study_document(study)
+    document, shown = study_document(study), study.part("toys", Place("weights", "v1", "with=base"))
     exported = [r for r in document.numbers if r["kind"] == "difference"]
     found = {(r["reference"], r["measure"]): r for r in exported}
     measures = ("accuracy", "nll", "brier", "ece", "aurc")
     assert set(found) == {(o, m) for o in ("uniform", "distance") for m in measures}
     for (reference, key), difference in found.items():
-        shown = study.part("toys", Place("weights", "v1", "with=base"))
         over_rows = shown.paired_over_rows("toys", "attention", reference, key)
-        assert {name: difference[name] for name in ("mean", "low", "high", "n", "verdict")} == {
-            name: over_rows.as_dict()[name] for name in ("mean", "low", "high", "n", "verdict")
-        }
+        expected = over_rows.as_dict()
+        for name in ("mean", "low", "high", "n", "verdict"):
+            assert difference[name] == expected[name]
         assert over_rows.method == "bootstrap"
     claim = next(c for c in document.claims if c["claim"] == "attention-uniform-nll")
-    nll = found["uniform", "nll"]
-    assert [nll[k] for k in ("mean", "low", "high")] == [
-        claim[k] for k in ("estimate", "low", "high")
-    ]
+    for name, of_claim in (("mean", "estimate"), ("low", "low"), ("high", "high")):
+        assert found["uniform", "nll"][name] == claim[of_claim]
 
 
 def test_nothing_in_the_records_is_not_measured():
     found = claims(fixed("uniform", [0.8, 0.8, 0.8]))
-    assert {f.verdict for f in found.values()} == {"not measured"}
-    assert set(found) == {c.key for c in CLAIMS}
+    assert {key: f.verdict for key, f in found.items()} == {c.key: "not measured" for c in CLAIMS}
 
 
 @pytest.mark.parametrize(
@@ -169,12 +165,8 @@ def test_nothing_in_the_records_is_not_measured():
     ],
 )
 def test_tta_alone_repairs_calibration_only_where_attention_does_not(attention, tta, verdict):
-    right = [0.8, 0.8, 0.8]
-    records = (
-        fixed("uniform", right, (0.2, 0.2, 0.205))
-        + fixed("attention", right, attention)
-        + fixed("attention+tta", right, tta)
-    )
+    eces = {"uniform": (0.2, 0.2, 0.205), "attention": attention, "attention+tta": tta}
+    records = [r for method, of_method in eces.items() for r in fixed(method, [0.8] * 3, of_method)]
     assert claims(records)["tta-repairs"].verdict == verdict
 
 
@@ -266,12 +258,12 @@ def test_what_one_seed_measured_but_cannot_judge_says_so():
 
 
 def test_search_and_weights_are_judged_without_the_encoding_that_methods_share():
-    records = []
-    for method, own in (("uniform", (10.0, 11.0, 10.0)), ("attention", (35.0, 36.0, 35.0))):
-        for seed, time in enumerate(own):
-            details = {"search_and_weigh_us_per_row": time}
-            whole = 5000.0 + time
-            records.append(row(method, seed, predict_us_per_row=whole, details=details))
+    times = {"uniform": (10.0, 11.0, 10.0), "attention": (35.0, 36.0, 35.0)}
+    records = [
+        row(method, seed, predict_us_per_row=5000.0 + time,
+            details={"search_and_weigh_us_per_row": time})
+        for method, own in times.items() for seed, time in enumerate(own)
+    ]  # fmt: skip
     cost = claims(records)["little-compute"]
     assert cost.verdict == "not validated"
     assert cost.evidence[0].estimate == pytest.approx((3.5 + 36 / 11 + 3.5) / 3)

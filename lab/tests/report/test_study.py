@@ -9,10 +9,7 @@ from nearwise_lab.experiments.places import Place
 from nearwise_lab.report import FORMATS, render_report
 from nearwise_lab.report.study import Study
 from nearwise_lab.report.study_claims import CLAIMS
-from nearwise_lab.report.study_report import (
-    published_table,
-    study_document,
-)
+from nearwise_lab.report.study_report import published_table, study_document
 from nearwise_lab.report.study_reported import REPORTED
 from nearwise_lab.report.summary import seed_words
 from nearwise_lab.results.measures import mean_with_interval
@@ -40,7 +37,7 @@ def test_the_page_shows_every_part_and_every_row_that_was_run(rendered, study):
         "Where attention was wrong", "k-sweep (n = 120 train, 60 test), seeds 0, 1",
         "symmetric label noise in the memory only", "long-tail", "error of the vote",
         "long-tail in the memory only", "at ratio 0.1 (memory)",
-        "what each part does", "purity against accuracy", "Efficiency of search", "a test",
+        "what each part does", "Efficiency of search", "a test",
         "what the two halves of attention add", "1 row failed: ValueError: &lt;it&gt; broke.",
         "Not run for v1 on toys: k-sweep",
     ):  # fmt: skip

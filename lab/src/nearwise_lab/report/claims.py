@@ -41,12 +41,10 @@ CAPTION = (
 class Evidence:
     """One comparison of the records that bears on a claim.
 
-    `estimate` is a difference or a value in its own unit; `low` and `high` are the ends of its 95 %
-    interval over `n` pairs, which are `over` "seeds" or "test rows"; None where there is none.
-    `what` says what it is of, `note` what else is worth saying. `cap` is a verdict that other
-    numbers force, whatever the interval says. `sign` is -1 where a smaller value is better; `zero`
-    says that it is a difference. `digits`, `scale` and `unit` are for showing it; what has a unit
-    is no difference and has no sign.
+    `estimate` is a difference (with `zero`: 0 means that there is none) or a value, with the ends
+    of its 95 % interval over `n` pairs, which are "seeds" or "test rows". `what` it is of, a `note`
+    and how it is shown; what has a unit is no difference and has no sign. `sign` is -1 where a
+    smaller value is better, and `cap` a verdict that other numbers force, whatever the interval.
     """
 
     estimate: float
@@ -79,9 +77,8 @@ class Evidence:
         sign = "" if self.unit else "+"
         ends = [self.estimate, *(() if self.low is None else (self.low, self.high))]
         text, *interval = [f"{(e or 0.0) * self.scale:{sign}.{self.digits}f}" for e in ends]
-        return " ".join(
-            filter(None, [text, f"[{', '.join(interval)}]" * bool(interval), self.unit])
-        )
+        shown = f"[{', '.join(interval)}]" if interval else ""
+        return " ".join(filter(None, [text, shown, self.unit]))
 
 
 def compared(
@@ -120,11 +117,11 @@ def valued(
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, its short name for JSON and CSV, and what decides it.
+    """A claim and what decides it: short name for JSON and CSV, and the claim in words.
 
-    `evidence` makes a list of Evidence of whatever `judge` is given, or a note where nothing in the
-    records concerns the claim. The value must lie in `low` to `high`; of a difference, with the
-    better side counted as positive.
+    `evidence` goes from whatever `judge` is given to a list of Evidence, or to a note where nothing
+    in the records concerns the claim. `low` and `high` are where the value must lie; of a
+    difference, with the better side counted as positive.
     """
 
     key: str

@@ -47,8 +47,7 @@ class Study:
     def experiments_of(self, dataset: str, preset: str) -> list[str]:
         """Experiments with rows, in the order of the suite."""
         found = {p.experiment for d, p in self._parts if d == dataset and p.preset == preset}
-        known = [e for e in EXPERIMENT_ORDER if e in found]
-        return known + sorted(found - set(known))
+        return [e for e in EXPERIMENT_ORDER if e in found]
 
     def places(self, dataset: str, experiment: str, preset: str) -> list[Place]:
         """Conditions of an experiment that hold rows, numbers in their order."""
@@ -76,8 +75,8 @@ class Study:
 
 def _order(key: tuple[str, Place]) -> tuple[Any, ...]:
     dataset, place = key
-    known = EXPERIMENT_ORDER.index(place.experiment) if place.experiment in EXPERIMENT_ORDER else 99
-    return (dataset, place.preset, known, place.experiment, *_place_rank(place))
+    rank = EXPERIMENT_ORDER.index(place.experiment)
+    return (dataset, place.preset, rank, *_place_rank(place))
 
 
 def _place_rank(place: Place) -> tuple[Any, ...]:

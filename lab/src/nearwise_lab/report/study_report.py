@@ -380,8 +380,8 @@ def error_picture(study: Study, dataset: str, preset: str) -> Picture | None:
     lines = {"error of the vote": Line(points, ACCENT, "o", "")}
     a, b, up_to, root = (results.mean(dataset, ATTENTION, key)
                          for key in ("a", "b", "fitted_up_to", "sqrt_n"))  # fmt: skip
-    if a is not None and b is not None:
-        end = points[-1][0] if up_to is None else up_to.mean
+    if a and b:
+        end = up_to.mean if up_to else points[-1][0]
         fitted = [(k, a.mean + b.mean / k) for k, *_ in points if k <= end]
         lines[f"{a.mean:.3f} + {b.mean:.3f} / k"] = Line(fitted, LINE_COLORS[0])
     if root is not None and points[0][0] <= root.mean <= points[-1][0]:
@@ -390,11 +390,11 @@ def error_picture(study: Study, dataset: str, preset: str) -> Picture | None:
     ticks = {k: f"{k:,}" for k in (1, 10, 100, 1000) if points[0][0] <= k <= points[-1][0]}
     panel = Lines("error of the vote", lines, "neighbors k", log="x", ticks=ticks)
     heading = results.heading(dataset, f"{dataset}, {preset}, error against k")
-    caption = (
-        "Error of the uniform vote, the fitted a + b / k and the square root of the number of rows."
-    )
     figure = chart([panel], (7.2, 2.9), heading=heading)
-    return picture(figure, f"error-{slug(f'{dataset}-{preset}')}", f"{heading}.", caption)
+    return picture(
+        figure, f"error-{slug(f'{dataset}-{preset}')}", f"{heading}.",
+        "Error of the uniform vote, the fitted a + b / k and the square root of the rows' number.",
+    )  # fmt: skip
 
 
 _VARIED = {

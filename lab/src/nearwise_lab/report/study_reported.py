@@ -96,7 +96,7 @@ def defect_notes(study: Study, dataset: str, preset: str) -> list[tuple[str, str
     settings = PRESETS.get(preset)
     for record in study.main(dataset, preset).records:
         try:
-            settings = StudyPreset.model_validate(record.choice["settings"])
+            settings = StudyPreset(**record.choice["settings"])
             break
         except (KeyError, TypeError, ValueError):  # none kept, or of another version of nearwise
             continue

@@ -22,9 +22,9 @@ from nearwise_lab.results.measures import (
 class Results:
     """Records of one noise setting, from `read_records`, by data set, method and measure.
 
-    `datasets` and `methods` (without the halves of attention) are in order of first appearance. In
-    `folder` lie the predictions that `compare` kept, which let a single seed be compared over its
-    test rows; `kept` are predictions by method that lie in no folder.
+    `datasets` and `methods` (without the halves of attention) are in order of first appearance.
+    `folder` is where predictions were kept, by which a single seed is compared over its test rows;
+    `kept` holds predictions by method that lie in no folder.
     """
 
     def __init__(
@@ -191,11 +191,10 @@ def paired_across(
     if len(both) == 1:
         mine = results.predictions(dataset, method, both[0])
         theirs = others.predictions(dataset, reference, both[0])
-        over_rows = None
         if mine is not None and theirs is not None:
             over_rows = difference_over_rows(key, mine, theirs)
-        if over_rows is not None:
-            return over_rows
+            if over_rows is not None:
+                return over_rows
     return paired_difference([a[s] for s in both], [b[s] for s in both], level=LEVEL)
 
 

@@ -19,6 +19,8 @@ from nearwise_lab.experiments.study.replay import ReplayObjective, run_digest
 from nearwise_lab.training.losses import selective_risk, supervised_contrastive
 from torch import nn
 
+NUMBERS = torch.randn(6, 3)
+
 
 class Killed(Exception):
     """Stands for a kill between two epochs."""
@@ -61,11 +63,12 @@ def test_the_collapse_sets_how_far_neighbors_agree_beside_how_often_they_are_rig
         right.append(votes.index(max(votes)) == truth)
     remembered = training_neighbors(trained.memory.keys, k, leave_self_out=True).indices
     alike = [labels[j] == labels[i] for i, near in enumerate(remembered.tolist()) for j in near]
+    expected = {
+        "purity": np.mean(agreed), "accuracy": np.mean(right), "memory_purity": np.mean(alike),
+        "excess": np.mean(agreed) - np.mean(right),
+    }  # fmt: skip
     finding = collapse(trained)
-    assert finding["purity"] == pytest.approx(np.mean(agreed))
-    assert finding["accuracy"] == pytest.approx(np.mean(right))
-    assert finding["excess"] == pytest.approx(np.mean(agreed) - np.mean(right), abs=1e-6)
-    assert finding["memory_purity"] == pytest.approx(np.mean(alike))
+    assert {name: finding[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
 def test_every_training_row_finds_itself_first_unless_it_is_left_out(trained):
@@ -82,12 +85,8 @@ def test_every_part_of_the_loss_is_really_recorded(trained):
     for record in trained.history:
         parts = record["parts"]
         assert set(parts) == {"knn", "contrastive", "entropy"}
-        preset = trained.preset
-        total = (
-            preset.knn_weight * parts["knn"]
-            + preset.contrastive_weight * parts["contrastive"]
-            + preset.entropy_weight * parts["entropy"]
-        )
+        weights = {name: getattr(trained.preset, f"{name}_weight") for name in parts}
+        total = sum(weights[name] * part for name, part in parts.items())
         assert record["train_loss"] == pytest.approx(total, rel=1e-5)
         assert parts["contrastive"] != 0
         assert record["attention_entropy"] == pytest.approx(-parts["entropy"])
@@ -271,3 +270,22 @@ def test_images_and_columns_are_both_split_with_seed_42(digits, make_preset):
     assert len(set(inputs.y_train[inputs.held_out].tolist())) == 10
     mnist_like = make_inputs(digits, make_preset(image_size=16, channels=3), 7)
     assert mnist_like.x_train.shape == (400, 3, 16, 16)
+
+
+def test_study_mlp_is_as_described():
+    embedder = TabularMLP(3, dim=16)
+    widths = [m.weight.shape for m in embedder.modules() if isinstance(m, torch.nn.Linear)]
+    rates = [m.p for m in embedder.modules() if isinstance(m, torch.nn.Dropout)]
+    norms = [m for m in embedder.modules() if isinstance(m, torch.nn.BatchNorm1d)]
+    assert widths == [(256, 3), (256, 256), (16, 256)]
+    assert rates == [0.2, 0.1]
+    assert len(norms) == 2
+    torch.testing.assert_close(embedder(NUMBERS).norm(dim=1), torch.ones(6))
+
+
+def test_mixing_a_row_with_itself_changes_nothing():
+    images = torch.randint(0, 256, (6, 1, 4, 4))
+    for embedder, rows in ((TabularMLP(3, 4), NUMBERS), (PixelMLP(16, 4), images)):
+        same = (torch.arange(6), torch.full((6, 1), 0.7))
+        mixed = embedder.eval().embed_mixed(rows, None, *same)
+        torch.testing.assert_close(embedder.key(mixed), embedder(rows))

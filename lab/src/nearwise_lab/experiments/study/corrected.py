@@ -24,7 +24,7 @@ from nearwise_lab.experiments.study.findings import (
     image_gallery,
 )
 from nearwise_lab.experiments.study.inputs import StudyInputs
-from nearwise_lab.experiments.study.key_space import N_NEIGHBORS, NETWORK, key_space
+from nearwise_lab.experiments.study.key_space import N_NEIGHBORS, NETWORK, KeySpace, key_space
 from nearwise_lab.experiments.study.session import Session
 from nearwise_lab.experiments.study.weights import weights_jobs
 from nearwise_lab.experiments.trial import HALVES, WARM_UP_ROWS, Split, align, run_trial
@@ -184,11 +184,9 @@ def _fit(
         anew = _count_networks(session) > trained
         seconds = time.perf_counter() - start if anew else None
         plain = [blank for blank in missing if blank.method != name]
-        space = key_space(model, inputs.X_test) if plain else None
-        for blank in plain:
-            found = space.predict(blank.method, changes.get("n_neighbors", N_NEIGHBORS))
-            if found is not None:
-                yield _beside(blank, found, model, inputs, session)
+        if plain:
+            space, k = key_space(model, inputs.X_test), changes.get("n_neighbors", N_NEIGHBORS)
+            yield from _beside(session, plain, space, inputs, k)
         if len(plain) < len(missing):
             yield from _measured_parts(session, missing[-1], model, inputs, seconds)
 
@@ -222,21 +220,22 @@ def _memory_noise(session: Session) -> Job:
             noisy = case.rows(inputs)
             model.relabel(ids, noisy.given_labels[ids])
             wrong = replace(space, memory_labels=noisy.y_train[ids])
-            for blank in wanted:
-                if blank.method in PLAIN:
-                    found = wrong.predict(blank.method)
-                    yield _beside(blank, found, model, noisy, session)
-                else:
-                    yield from _measured_parts(session, blank, model, noisy, None)
+            yield from _beside(session, [b for b in wanted if b.method in PLAIN], wrong, noisy)
+            if wanted[-1].method not in PLAIN:
+                yield from _measured_parts(session, wanted[-1], model, noisy, None)
 
     return Job(session.title("label-noise", "where=memory"), sum(map(tuple, blanks), ()), make)
 
 
 def _beside(
-    blank: Record, found: Prediction, model: Any, inputs: StudyInputs, session: Session
-) -> Record:
-    aligned = replace(found, proba=align(found.proba, model.classes_, inputs.classes))
-    return measured(blank, aligned, inputs, session.out)
+    session: Session, blanks: Sequence[Record], space: KeySpace, inputs: StudyInputs,
+    k: int = N_NEIGHBORS,
+) -> Iterator[Record]:  # fmt: skip
+    """Measure the network and plain neighbors of its keys."""
+    for blank in blanks:
+        if (found := space.predict(blank.method, k)) is not None:
+            aligned = replace(found, proba=align(found.proba, space.classes, inputs.classes))
+            yield measured(blank, aligned, inputs, session.out)
 
 
 def _measured_parts(

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.stats import linregress
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from nearwise.functional import topk_neighbors
@@ -24,11 +26,7 @@ _PURITY_NEIGHBORS = 16
 
 
 class HyperbolaFit(NamedTuple):
-    """Least-squares fit of ``a + b / k``.
-
-    `a` is the error at infinite k, `b` what a single neighbor adds, `r2` the share of the variance
-    explained; 1 where the errors are constant.
-    """
+    """Fit of ``a + b / k``; `r2`, the share of variance explained, is 1 of constant errors."""
 
     a: float
     b: float
@@ -43,17 +41,15 @@ def fit_hyperbola(sizes: Sequence[int], errors: Sequence[float]) -> HyperbolaFit
     ValueError
         If there are fewer than two different sizes, or one is below 1.
     """
-    k, error = np.asarray(sizes, dtype=np.float64), np.asarray(errors, dtype=np.float64)
-    if len(np.unique(k)) < 2 or k.min() < 1 or k.shape != error.shape:
+    if len({*sizes}) < 2 or min(sizes) < 1 or len(sizes) != len(errors):
         raise ValueError(
             f"a + b / k needs errors of two or more different sizes from 1 on, got {list(sizes)} "
-            f"and {len(error)} errors."
+            f"and {len(errors)} errors."
         )
-    columns = np.stack([np.ones_like(k), 1 / k], axis=1)
-    (a, b), *_ = np.linalg.lstsq(columns, error, rcond=None)
-    residual = float(((error - columns @ [a, b]) ** 2).sum())
-    total = float(((error - error.mean()) ** 2).sum())
-    return HyperbolaFit(float(a), float(b), 1.0 if total < 1e-18 else 1 - residual / total)
+    if len({*errors}) == 1:
+        return HyperbolaFit(float(errors[0]), 0.0, 1.0)
+    line = linregress(1 / np.asarray(sizes, dtype=np.float64), errors)
+    return HyperbolaFit(float(line.intercept), float(line.slope), float(line.rvalue**2))
 
 
 def error_against_k(run: TrainedRun) -> dict[str, Any]:
@@ -68,11 +64,7 @@ def error_curve(
 ) -> dict[str, Any]:
     """Error of the uniform vote of the first k of `neighbor_labels` (n, k_max) at each size.
 
-    Returns
-    -------
-    finding : dict
-        k (those of `CURVE_SIZES`), error (lists), a, b, r2 of the fitted ``a + b / k``,
-        fitted_up_to (sizes up to 50 are fitted), best_k (the smallest of the best), sqrt_n.
+    Sizes up to 50 are fitted by ``a + b / k``; `best_k` is the smallest of the best.
     """
     sizes = [k for k in CURVE_SIZES if k <= neighbor_labels.shape[1]]
     votes = [_counts(neighbor_labels[:, :k], n_classes) for k in sizes]
@@ -88,12 +80,8 @@ def error_curve(
 def leak(run: TrainedRun) -> dict[str, float]:
     """Loss of the vote on the training rows, with each among its own neighbors and without.
 
-    Returns
-    -------
-    finding : dict
-        knn_loss_with_self, knn_loss_without_self (nats per row, plain labels, unmixed and
-        unaugmented rows), self_weight (mean attention on oneself) with its standard error over the
-        training rows (self_weight_error), and its even share 1 / k.
+    In nats per row, of plain labels and unmixed, unaugmented rows. `self_weight` is the mean
+    attention on oneself, with its standard error over rows and its even share 1 / k.
     """
     memory, k = run.memory, run.preset.n_neighbors
     finding: dict[str, float] = {}
@@ -113,13 +101,9 @@ def leak(run: TrainedRun) -> dict[str, float]:
 def collapse(run: TrainedRun) -> dict[str, float]:
     """How far the neighbors of a test row agree, beside how often they are right.
 
-    Returns
-    -------
-    finding : dict
-        purity (mean share of the most common label), accuracy of the uniform vote, excess
-        (purity - accuracy: what the neighbors agree on without being right), memory_purity (mean
-        share of a remembered row's neighbors, itself left out, that carry its label),
-        attention_entropy over log k.
+    purity is the mean share of the most common label, excess what it is over the accuracy of the
+    uniform vote, memory_purity the mean share of a remembered row's neighbors, itself left out,
+    that carry its label; attention_entropy is over log k.
     """
     memory, k = run.memory, run.preset.n_neighbors
     found = run.find(run.inputs.x_test, k)
@@ -194,11 +178,7 @@ def classifier_findings(model: Any, inputs: StudyInputs) -> dict[str, dict[str, 
 def memory_map(run: TrainedRun) -> dict[str, Any]:
     """Two principal components of up to 1000 remembered and as many test keys, for a figure.
 
-    Returns
-    -------
-    drawn : dict
-        memory and test: lists of [x, y]; memory_label and test_label: class positions; classes;
-        explained: share of the keys' variance in the two components.
+    Labels are class positions; `explained` is the share of variance in the two components.
     """
     asked = run.find(run.inputs.x_test[:_MAP_ROWS], 1).query.cpu()
     keys, labels = unit(run.memory.keys).cpu(), run.memory.labels.cpu()
@@ -218,23 +198,17 @@ def classifier_map(model: Any, inputs: StudyInputs) -> dict[str, Any]:
 
 
 def _drawn_map(keys: Tensor, labels: Tensor, asked: Tensor, inputs: StudyInputs) -> dict[str, Any]:
-    step = max(1, len(keys) // _MAP_ROWS)
-    shown = keys[::step][:_MAP_ROWS]
-    center = shown.mean(dim=0)
-    _, spread, axes = torch.linalg.svd(shown - center, full_matrices=False)
-    share = spread.square()
-
-    def place(points: Tensor) -> list[list[float]]:
-        placed: list[list[float]] = ((points - center) @ axes[:2].T).round(decimals=4).tolist()
-        return placed
-
+    every = slice(None, None, max(1, len(keys) // _MAP_ROWS))
+    shown = keys[every][:_MAP_ROWS].numpy()
+    plane = PCA(2, svd_solver="full").fit(shown)
+    memory, test = (plane.transform(some).round(4).tolist() for some in (shown, asked.numpy()))
     return {
-        "memory": place(shown),
-        "memory_label": labels[::step][:_MAP_ROWS].tolist(),
-        "test": place(asked),
+        "memory": memory,
+        "memory_label": labels[every][:_MAP_ROWS].tolist(),
+        "test": test,
         "test_label": inputs.y_test[:_MAP_ROWS].tolist(),
         "classes": [str(c) for c in inputs.classes],
-        "explained": float(share[:2].sum() / share.sum()),
+        "explained": float(plane.explained_variance_ratio_.sum()),
     }
 
 

@@ -63,7 +63,7 @@ class StudyInputs:
         return self.x_train.ndim == 4
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         """Sizes as fields of a record."""
         n_train, n_test = len(self.y_train), len(self.y_test)
         return {"n_train": n_train, "n_test": n_test, "n_classes": self.n_classes}
@@ -157,17 +157,12 @@ def _image_tensor(images: np.ndarray, preset: StudyPreset) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
     size = preset.image_size
     if size is not None and tuple(tensor.shape[2:]) != (size, size):
-        tensor = torch.cat([_resized(part, size) for part in tensor.split(4096)])
+        bilinear: Any = {"mode": "bilinear", "align_corners": False, "antialias": True}
+        parts = (F.interpolate(p.float(), (size, size), **bilinear) for p in tensor.split(4096))
+        tensor = torch.cat([part.round().clamp(0, 255).to(torch.uint8) for part in parts])
     if preset.channels == 3 and tensor.shape[1] == 1:
         tensor = tensor.expand(-1, 3, -1, -1)
     return tensor.contiguous()
-
-
-def _resized(images: Tensor, size: int) -> Tensor:
-    larger = F.interpolate(
-        images.float(), (size, size), mode="bilinear", align_corners=False, antialias=True
-    )
-    return larger.round().clamp(0, 255).to(torch.uint8)
 
 
 def as_images(tensor: Tensor) -> np.ndarray:

@@ -117,7 +117,7 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
         image_size=(int(shape[1]), int(shape[2])),
         channels=int(shape[0]),
         projection_norm=preset.projection_norm,
-        pretrained=preset.starts_from_imagenet,
+        pretrained=preset.pretrained is True,
         normalize=normalize,
     )
     return embedder
@@ -173,14 +173,8 @@ class Memory(NamedTuple):
 class Found:
     """Neighbors of queries from one search.
 
-    Attributes
-    ----------
-    query : Tensor of shape (n, dim)
-        Keys of the queries.
-    distances, indices : Tensor of shape (n, k_max)
-        Squared L2 distances, ascending, and positions in the memory.
-    seconds, search_seconds : float
-        Wall time of encoding and searching, and of searching alone.
+    Keys (n, dim) of the queries; squared L2 distances (n, k_max), ascending, and positions in the
+    memory; wall time of encoding and searching, and of searching alone.
     """
 
     query: Tensor

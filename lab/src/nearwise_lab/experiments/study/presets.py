@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from nearwise.names import did_you_mean
 from nearwise.nn.backbones import IMAGENET_MODELS
-from nearwise.training.settings import refuse_unknown
+from nearwise.training.settings import StrictSettings
 from nearwise.warn import warn_user
 from nearwise_lab.corrupt import NoiseKind
 
@@ -52,7 +52,7 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-class StudyPreset(BaseModel):
+class StudyPreset(StrictSettings):
     """Settings of one version of the study; unknown ones raise an error that names the nearest.
 
     Parameters
@@ -117,7 +117,7 @@ class StudyPreset(BaseModel):
         A stratified part of the training and test rows; None takes all.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of = "study"
 
     name: str
     backbone: str = "resnet18"
@@ -182,13 +182,6 @@ class StudyPreset(BaseModel):
     max_rows: int | None = Field(None, ge=10)
     max_test_rows: int | None = Field(None, ge=10)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _hint_at_unknown(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            values = refuse_unknown(values, cls, "study")
-        return values
-
     @model_validator(mode="after")
     def _check_together(self) -> "StudyPreset":
         if self.dim % self.num_heads:
@@ -209,13 +202,6 @@ class StudyPreset(BaseModel):
         if not self.sweep_k or min(self.sweep_k) < 1 or min(self.ensemble_k, default=0) < 1:
             raise ValueError("sweep_k and ensemble_k need at least one size each, from 1 on.")
         return self
-
-    @property
-    def starts_from_imagenet(self) -> bool:
-        """Whether the backbone starts from ImageNet weights on this machine."""
-        if self.pretrained == "local":
-            return has_local_weights(self.backbone)
-        return self.pretrained
 
     @property
     def noise_grid(self) -> list[tuple[float, NoiseKind]]:
@@ -344,8 +330,10 @@ def resolve_preset(
         batch = 32 if n_rows < 500 else 64 if n_rows < 5000 else 512
         settings |= {"backbone": "mlp", "augment": False, "batch_size": batch}
     preset = change_preset(settings, overrides or {})
-    starts = preset.starts_from_imagenet
-    if preset.pretrained == "local" and not starts and kind == "images":
+    if preset.pretrained != "local":
+        return preset
+    starts = has_local_weights(preset.backbone)
+    if not starts and kind == "images":
         warn_user(
             f"{name} starts from scratch here, and not from ImageNet as in the study: this "
             f"machine holds no such weights of {preset.backbone!r}."
@@ -368,10 +356,4 @@ def change_preset(
 ) -> StudyPreset:
     """Return the preset with fields changed and checked again; unknown ones get a hint."""
     settings = preset.model_dump() if isinstance(preset, StudyPreset) else dict(preset)
-    try:
-        return StudyPreset.model_validate(settings | dict(changes))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(map(str, fault["loc"]))
-        text = fault["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{field}={fault['input']!r}: {text}." if field else text) from None
+    return StudyPreset(**settings | dict(changes))

@@ -61,20 +61,19 @@ def replay_jobs(session: Session, experiment: str) -> list[Job]:
 def _sweep(session: Session) -> Job:
     """Uniform, distance and attention at every k, from one search over the trained replay."""
     sizes = [k for k in session.preset.sweep_k if k <= len(session.inputs.y_train)]
-    blanks = {
-        (method, k): session.blank("k-sweep", method, f"k={k}")
-        for k in sizes
-        for method in SHORT_METHODS
-    }
+    blanks = tuple(
+        session.blank("k-sweep", method, f"k={k}") for k in sizes for method in SHORT_METHODS
+    )
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
+        wanted = {(record.method, record.condition): record for record in missing}
         run = session.clean
         for prediction in sweep(run, sizes):
-            blank = blanks[prediction.method, prediction.k]
-            if blank in missing:
+            blank = wanted.get((prediction.method, f"k={prediction.k}"))
+            if blank is not None:
                 yield measured(blank, prediction, run.inputs, session.out)
 
-    return Job(session.title("k-sweep"), tuple(blanks.values()), make)
+    return Job(session.title("k-sweep"), blanks, make)
 
 
 def _theory(session: Session) -> Job:

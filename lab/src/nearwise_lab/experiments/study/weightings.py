@@ -267,7 +267,7 @@ def _finished(
         [pool(v, view.base_log_proba) for view, v in zip(views, votes, strict=True)]
         for views, votes in ((exchange.fitted, fitted), (exchange.test, test))
     ]
-    return _tempered(exchange, *parts, pool.describe())
+    return _tempered(exchange, parts[0], parts[1], pool.describe())
 
 
 def base_alone(exchange: Exchange) -> Weighed:

@@ -47,18 +47,9 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """A layer in one setting.
+    """A layer in one setting, by its name in tables; `layer` is its name for `token_layer`.
 
-    Attributes
-    ----------
-    name : str
-        How it is called in tables.
-    layer : str
-        Its name for `nearwise_lab.nn.layers.token_layer`.
-    options : dict
-        Its options.
-    plain : bool
-        Whether the plain implementation, in torch operations alone, is forced.
+    With `plain` the plain implementation, in torch operations alone, is forced.
     """
 
     name: str

@@ -14,12 +14,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from nearwise_lab.experiments.token_layers import (
-    LayerShape,
-    layer_choices,
-    peak_memory,
-    pick_layers,
-)
+from nearwise_lab.experiments.token_layers import LayerShape, layer_choices, peak_memory
 
 from nearwise.conditions import command_line, hardware, versions
 
@@ -66,8 +61,8 @@ def main() -> None:
         memory[choice.name] = peak_memory(choice, shape, device=args.device)
         print(f"{choice.name} at N=1024: {memory[choice.name]}", flush=True)
     lengths = sorted(map(int, args.tokens.split(",")))
-    known = layer_choices(lengths[0], args.neighbors)
-    chosen = pick_layers(known, ("KNNAttention", "KNNAttention plain"))
+    names = ("KNNAttention", "KNNAttention plain")
+    chosen = layer_choices(lengths[0], args.neighbors, names)
     points = []
     for n in lengths:
         for choice in chosen:

@@ -29,7 +29,7 @@ PASSES = {"f": "forward", "fb": "forward_backward"}
 
 def compare(shape: LayerShape, choices: list[LayerChoice], repeats: int) -> dict[str, Any]:
     """Times of all layers in turn, forward and forward with backward, and their ratios."""
-    times = time_layers(choices, shape, repeats=repeats)
+    times: Any = time_layers(choices, shape, repeats=repeats)
     found: dict[str, Any] = {}
     for name, own in times.items():
         found[name] = {short: own[what]._asdict() for short, what in PASSES.items()}

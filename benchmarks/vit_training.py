@@ -33,71 +33,33 @@ from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 BASE = "attention"
-TINY = {"num_layers": 12, "num_heads": 3, "d_hidden": 192, "d_mlp": 768}
 COMMON: dict[str, Any] = {
-    "scheduler": "cosine",
-    "optimizer": "adamw",
-    "weight_decay": 0.05,
-    "label_smoothing": 0.1,
-    "drop_path": 0.05,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-}
+    "scheduler": "cosine", "optimizer": "adamw", "weight_decay": 0.05, "label_smoothing": 0.1,
+    "drop_path": 0.05, "dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
 DATA: dict[str, dict[str, Any]] = {
     # 8 x 8 pixels, patches of 2: 16 patches and the class token.
     "digits": {
-        "dataset": "digits",
-        "resize": 0,
-        "patch_size": 2,
-        "num_layers": 2,
-        "num_heads": 3,
-        "d_hidden": 48,
-        "d_mlp": 96,
-        "num_epochs": 40,
-        "batch_size": 64,
-        "lr": 3e-3,
-        "warmup_epochs": 2,
-        "evaluate_every": 40,
+        "dataset": "digits", "resize": 0, "patch_size": 2, "num_layers": 2, "num_heads": 3,
+        "d_hidden": 48, "d_mlp": 96, "num_epochs": 40, "batch_size": 64, "lr": 3e-3,
+        "warmup_epochs": 2, "evaluate_every": 40,
     },
     "cifar10-slice": {
-        "dataset": "cifar10",
-        "resize": 0,
-        "patch_size": 4,
-        "num_layers": 4,
-        "num_heads": 3,
-        "d_hidden": 96,
-        "d_mlp": 192,
-        "num_epochs": 30,
-        "batch_size": 128,
-        "lr": 1e-3,
-        "warmup_epochs": 3,
-        "train_limit": 5000,
-        "test_limit": 2000,
-        "evaluate_every": 30,
+        "dataset": "cifar10", "resize": 0, "patch_size": 4, "num_layers": 4, "num_heads": 3,
+        "d_hidden": 96, "d_mlp": 192, "num_epochs": 30, "batch_size": 128, "lr": 1e-3,
+        "warmup_epochs": 3, "train_limit": 5000, "test_limit": 2000, "evaluate_every": 30,
     },
     "cifar10": {
-        "dataset": "cifar10",
-        "resize": 0,
-        "patch_size": 4,
-        **TINY,
-        "num_epochs": 100,
-        "batch_size": 256,
-        "lr": 1e-3,
-        "warmup_epochs": 5,
-        "use_amp": True,
-        "evaluate_every": 10,
+        "dataset": "cifar10", "resize": 0, "patch_size": 4, "num_layers": 12, "num_heads": 3,
+        "d_hidden": 192, "d_mlp": 768, "num_epochs": 100, "batch_size": 256, "lr": 1e-3,
+        "warmup_epochs": 5, "use_amp": True, "evaluate_every": 10,
     },
-}
-# The model and training of the published tables, on fewer images and for fewer epochs.
-DATA["published"] = {
-    "recipe": "published",
-    "dataset": "cifar10",
-    "num_epochs": 10,
-    "train_limit": 10_000,
-    "test_limit": 2000,
-    "use_amp": True,
-    "evaluate_every": 5,
-}
+    # The model and training of the published tables, on fewer images and for fewer epochs.
+    "published": {
+        "recipe": "published", "dataset": "cifar10", "num_epochs": 10, "train_limit": 10_000,
+        "test_limit": 2000, "use_amp": True, "evaluate_every": 5,
+    },
+}  # fmt: skip
 AUGMENTED = {"augment": True, "mixup": 0.2}
 
 
@@ -108,34 +70,26 @@ def arms(n_tokens: int) -> dict[str, dict[str, Any]]:
     """
     few = n_tokens < 32
     k = 5 if few else 9
-    samples = max(k, n_tokens // 6) if not few else 8
-    random = {"sampling_type": "random", "num_samples": samples}
+    random = {"sampling_type": "random", "num_samples": 8 if few else max(k, n_tokens // 6)}
+    spatial = {"sampling_type": "grid", "num_samples": 3 if few else 6}
     window = max(2, n_tokens // 8)
+    knn, convnn = {"layer": "KNNAttention", "K": k}, {"layer": "ConvNNAttention", "K": k}
+    halves = {"K": k, "branch_ratio": 0.5}  # of the channels, which must divide into the heads
     return {
         BASE: {"layer": "Attention"},
-        "knn": {"layer": "KNNAttention", "K": k},
-        "knn+temperature+null": {
-            "layer": "KNNAttention",
-            "K": k,
-            "learned_temperature": True,
-            "null_neighbor": True,
-        },
-        "knn random": {"layer": "KNNAttention", "K": k, **random},
+        "knn": knn,
+        "knn+temperature+null": {**knn, "learned_temperature": True, "null_neighbor": True},
+        "knn random": {**knn, **random},
         "kvt": {"layer": "KvtAttention", "K": k},
-        "convnn": {"layer": "ConvNNAttention", "K": k},
-        "convnn random": {"layer": "ConvNNAttention", "K": k, **random},
-        "convnn spatial": {
-            "layer": "ConvNNAttention",
-            "K": k,
-            "sampling_type": "grid",
-            "num_samples": 3 if few else 6,
-        },
+        "convnn": convnn,
+        "convnn random": {**convnn, **random},
+        "convnn spatial": {**convnn, **spatial},
         "local": {"layer": "LocalAttention", "window_size": window},
         "neighborhood 1-d": {"layer": "NeighborhoodAttention", "K": k},
         "neighborhood 2-d": {"layer": "NeighborhoodAttention2D", "K": 3},
         "sparse": {"layer": "SparseAttention", "sparse_context_window": 2 * window},
-        "branch conv": {"layer": "BranchConv", "K": k, "kernel_size": k},
-        "branch attention": {"layer": "BranchAttention", "K": k},
+        "branch conv": {"layer": "BranchConv", "kernel_size": k, **halves},
+        "branch attention": {"layer": "BranchAttention", **halves},
         "convolution": {"layer": "TokenConvolution", "kernel_size": k},
     }
 
@@ -152,8 +106,6 @@ def settings_of(data: str, arm: str, augmented: bool, seed: int, runs: Path, dev
     patches = 14 if "recipe" in base else side // base["patch_size"]
     chosen = arms(patches**2 + 1)[arm]
     folder = runs / data / arm.replace(" ", "-") / f"{'on' if augmented else 'off'}-{seed}"
-    if "branch" in arm:  # halves of the channels must divide into the heads
-        chosen = {**chosen, "branch_ratio": 0.5}
     augmentation = AUGMENTED if augmented else {}
     where = {"seed": seed, "output_dir": str(folder), "device": device}
     return VitSettings(**{**base, **chosen, **augmentation, **where})

@@ -10,7 +10,6 @@ from nearwise_lab.experiments.token_layers import (
     LayerShape,
     layer_choices,
     peak_memory,
-    pick_layers,
     time_layers,
 )
 from nearwise_lab.nn.layers import TOKEN_LAYERS
@@ -30,14 +29,13 @@ def test_every_layer_is_there_and_runs(n_tokens):
 
 
 def test_layers_are_picked_by_name_beside_the_baseline():
-    choices = layer_choices(17, 5)
-    assert pick_layers(choices, ()) == choices
-    picked = pick_layers(choices, ("knnattention",))
-    assert [choice.name for choice in picked] == [BASELINE, "KNNAttention"]
-    picked = pick_layers(choices, ("Attention", "BranchConv"))  # as vit train calls them
-    assert [choice.name for choice in picked] == [BASELINE, "BranchingConv"]
+    def picked(*names):
+        return [choice.name for choice in layer_choices(17, 5, names)]
+
+    assert picked("knnattention") == [BASELINE, "KNNAttention"]
+    assert picked("Attention", "BranchConv") == [BASELINE, "BranchingConv"]  # as in vit train
     with pytest.raises(ValueError, match="Did you mean 'KvtAttention'"):
-        pick_layers(choices, ("KvtAtention",))
+        picked("KvtAtention")
 
 
 def test_layers_take_turns_and_are_left_as_they_were():

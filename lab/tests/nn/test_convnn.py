@@ -10,7 +10,6 @@ from nearwise_lab.nn.dense import KvtAttention, MultiHeadAttention
 
 from lab.tests.reference.token_layers import convnn as slow
 from nearwise.nn import KNNAttention, Sampling
-from nearwise.nn.tokens.base import Masks
 from tests.nn.tokens.cases import tokens
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -137,15 +136,6 @@ def test_random_sampling_compiles_into_one_graph():
     output = compiled(tokens())
     torch.manual_seed(7)
     torch.testing.assert_close(output, layer(tokens()), **CLOSE)
-
-
-def test_a_token_is_never_its_own_neighbor_twice():
-    layer = ConvNNAttention(24, 1, n_neighbors=5, sampling="line", num_samples=6)
-    query, key, _ = layer._split(layer.qkv(tokens()))
-    indices, _ = layer._rank(query, key, Masks())
-    own = torch.arange(17).expand(2, 1, -1)
-    assert torch.equal(indices[..., 0].long(), own)
-    assert (indices[..., 1:] != own[..., None]).all()
 
 
 def test_the_null_neighbor_takes_weight_where_it_scores_high():

@@ -44,21 +44,20 @@ def test_weights_are_probabilities_and_masked_neighbors_get_none(dtype, n_neighb
     assert (weights[~mask] == 0).all()
 
 
-def test_row_that_keeps_no_neighbor_raises():
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda q, n: (q[:3], n), r"\(B, K, D\)"),
+        (lambda q, n: (q, n, torch.zeros(6, 4)), "distances must have shape"),
+        (lambda q, n: (q, n[:, :0]), "holds no neighbor"),
+        (lambda q, n: (q, n, None, torch.zeros(6, 5) > 0), "keeps no neighbor"),
+        (lambda q, n: (q, n, None, torch.ones(6, 5).long()), r"boolean.*int64.*mask == 1"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(change, message):
     query, neighbors = neighborhood(dtype=torch.float32)
-    with pytest.raises(ValueError, match="keeps no neighbor"):
-        MultiHeadNeighborAttention(8)(query, neighbors, mask=torch.zeros(6, 5, dtype=torch.bool))
-
-
-def test_shapes_that_do_not_fit_are_named():
-    query, neighbors = neighborhood(dtype=torch.float32)
-    module = MultiHeadNeighborAttention(8)
-    with pytest.raises(ValueError, match=r"\(B, K, D\)"):
-        module(query[:3], neighbors)
-    with pytest.raises(ValueError, match="distances must have shape"):
-        module(query, neighbors, torch.zeros(6, 4))
-    with pytest.raises(ValueError, match="holds no neighbor"):
-        module(query, neighbors[:, :0])
+    with pytest.raises(ValueError, match=message):
+        MultiHeadNeighborAttention(8)(*change(query, neighbors))
 
 
 def test_study_starts_with_zero_biases_and_its_temperature():
@@ -79,9 +78,3 @@ def test_study_starts_with_zero_biases_and_its_temperature():
 def test_wrong_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadNeighborAttention(**arguments)
-
-
-def test_a_mask_of_integers_is_refused():
-    keep = torch.ones(2, 3, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"mask must be boolean.*torch.int64.*mask == 1"):
-        MultiHeadNeighborAttention(8)(torch.randn(2, 8), torch.randn(2, 3, 8), mask=keep)

@@ -123,29 +123,26 @@ def test_every_ratio_of_branches_that_exists_there_loads_here():
         load_reference_layer("BranchConv", {**kwargs, "branch_ratio": 0.1}, {})
 
 
-def test_mistakes_are_named():
-    eye = {f"W_{x}.weight": torch.eye(8) for x in "qkvo"}
-    kwargs = {"d_hidden": 8, "num_heads": 2}
-    with pytest.raises(ValueError, match="Did you mean 'MultiHeadKvtAttention'"):
-        load_reference_layer("MultiHeadKvtAtention", kwargs, eye)
-    with pytest.raises(ValueError, match="has no argument 'heads'"):
-        load_reference_layer("MultiHeadAttention", {**kwargs, "heads": 2}, eye)
-    with pytest.raises(ValueError, match="needs the arguments num_heads"):
-        load_reference_layer("MultiHeadAttention", {"d_hidden": 8}, eye)
-    with pytest.raises(ValueError, match=r"do not fit MultiHeadAttention: proj\.weight should be"):
-        load_reference_layer("MultiHeadAttention", {"d_hidden": 16, "num_heads": 2}, eye)
+TWO = {"d_hidden": 8, "num_heads": 2}
+EYE = {f"W_{x}.weight": torch.eye(8) for x in "qkvo"}
+NO_V = {key: x for key, x in EYE.items() if "W_v" not in key}
+MISTAKES = [
+    ("MultiHeadKvtAtention", TWO, EYE, "Did you mean 'MultiHeadKvtAttention'"),
+    ("MultiHeadAttention", {**TWO, "heads": 2}, EYE, "has no argument 'heads'"),
+    ("MultiHeadAttention", {"d_hidden": 8}, EYE, "needs the arguments num_heads"),
+    ("MultiHeadAttention", {**TWO, "d_hidden": 16}, EYE, r"fit .*: proj\.weight should be"),
+    # A missing weight is named as it is there.
+    ("ConvNNAttention", {**TWO, "K": 3}, NO_V, r"W_v\.weight is missing\. Found: W_k\.weight, W_o"),
+    ("Attention", TWO, {}, r"W_q\.weight is missing\. Found: none"),
+    ("BranchAttention", {**TWO, "K": 3}, {f"attention.{key}": x for key, x in NO_V.items()},
+     r"attention\.W_v\.weight is missing"),
+]  # fmt: skip
 
 
-def test_a_missing_weight_is_named_as_it_is_there():
-    kwargs = {"d_hidden": 8, "num_heads": 2, "K": 3}
-    eye = {f"W_{x}.weight": torch.eye(8) for x in "qko"}
-    with pytest.raises(ValueError, match=r"W_v\.weight is missing\. Found: W_k\.weight, W_o"):
-        load_reference_layer("ConvNNAttention", kwargs, eye)
-    with pytest.raises(ValueError, match=r"W_q\.weight is missing\. Found: none"):
-        load_reference_layer("Attention", {"d_hidden": 8, "num_heads": 2}, {})
-    branch = {f"attention.{key}": x for key, x in eye.items()}
-    with pytest.raises(ValueError, match=r"attention\.W_v\.weight is missing"):
-        load_reference_layer("BranchAttention", kwargs, branch)
+@pytest.mark.parametrize(("name", "kwargs", "weights", "message"), MISTAKES, ids=lambda x: "")
+def test_mistakes_are_named(name, kwargs, weights, message):
+    with pytest.raises(ValueError, match=message):
+        load_reference_layer(name, kwargs, weights)
 
 
 @pytest.mark.parametrize("legacy_layout", [True, False])

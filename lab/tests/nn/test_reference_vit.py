@@ -62,26 +62,20 @@ CONVNN = {
     "num_samples": 8,
     "sample_padding": 0,
 }
-LOCAL = {"window_size": 128, "dim_head": 64, "heads": 3}
+LOCAL = {"dim": 24, "window_size": 128, "dim_head": 64, "heads": 3}
+FLAGS = {"sparse_mode": "strided", "sparse_context_window": 4}
 SPARSE = {"attn_mode": "strided", "local_attn_ctx": 4}
+LAYERS = [
+    ("ConvNNAttention", "MultiHeadConvNNAttention", CONVNN, {}),
+    ("BranchConv", "MultiHeadBranchingConv", CONVNN, {}),
+    ("BranchAttention", "MultiHeadBranchingAttention", CONVNN, {}),
+    ("KvtAttention", "MultiHeadKvtAttention", {"K": 5}, {"dim": 24, "topk": 5}),
+    ("LocalAttention", "MultiHeadLocalAttention", {}, LOCAL),
+    ("SparseAttention", "MultiHeadSparseAttention", FLAGS, SPARSE),
+]
 
 
-@pytest.mark.parametrize(
-    ("layer", "name", "given", "options"),
-    [
-        ("ConvNNAttention", "MultiHeadConvNNAttention", CONVNN, {}),
-        ("BranchConv", "MultiHeadBranchingConv", CONVNN, {}),
-        ("BranchAttention", "MultiHeadBranchingAttention", CONVNN, {}),
-        ("KvtAttention", "MultiHeadKvtAttention", {"K": 5}, {"dim": 24, "topk": 5}),
-        ("LocalAttention", "MultiHeadLocalAttention", {}, {"dim": 24, **LOCAL}),
-        (
-            "SparseAttention",
-            "MultiHeadSparseAttention",
-            {"sparse_mode": "strided", "sparse_context_window": 4},
-            SPARSE,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("layer", "name", "given", "options"), LAYERS)
 def test_every_layer_loads_by_the_same_map(layer, name, given, options):
     arguments = {**ARGUMENTS, "attention_dropout": 0.0, **given, "layer": layer}
     options = {**arguments, **options}
@@ -95,15 +89,11 @@ def test_every_layer_loads_by_the_same_map(layer, name, given, options):
 
 def test_mistakes_are_named():
     state = random_weights()
-    without = {name: x for name, x in ARGUMENTS.items() if name != "patch_size"}
-    with pytest.raises(ValueError, match="arguments lacks patch_size"):
-        load_reference_vit(without, state)
-    with pytest.raises(ValueError, match="Did you mean"):
-        load_reference_vit({**ARGUMENTS, "layer": "Atention"}, state)
-    with pytest.raises(ValueError, match=r"do not fit this vision transformer: blocks\.1"):
-        load_reference_vit({**ARGUMENTS, "num_layers": 1}, state)
-    with pytest.raises(ValueError, match=r"head\.weight should be \(5, 24\) and is \(10, 24\)"):
-        state = {name: x for name, x in state.items() if name != "classifier.bias"}
-        load_reference_vit(
-            {**ARGUMENTS, "num_classes": 5}, {**state, "classifier.bias": torch.zeros(5)}
-        )
+    for arguments, message in (
+        ({x: y for x, y in ARGUMENTS.items() if x != "patch_size"}, "arguments lacks patch_size"),
+        ({**ARGUMENTS, "layer": "Atention"}, "Did you mean"),
+        ({**ARGUMENTS, "num_layers": 1}, r"do not fit this vision transformer: blocks\.1"),
+        ({**ARGUMENTS, "num_classes": 5}, r"head\.bias should be \(5,\) and is \(10,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_reference_vit(arguments, state)

@@ -20,13 +20,8 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("pooling", ["token", "mean"])
 def test_parts_add_up(layer, pooling):
-    model = VisionTransformer(
-        **SIZE,
-        layer=token_layer(layer),
-        layer_options=LAYERS[layer],
-        pooling=pooling,
-        num_registers=2,
-    )
+    options = {"layer": token_layer(layer), "layer_options": LAYERS[layer], "pooling": pooling}
+    model = VisionTransformer(**SIZE, **options, num_registers=2)
     summary = summarize(model)
     assert summary.n_tokens == 16 + 2 + (pooling == "token")
     assert sum(part.parameters for part in summary.parts) == summary.whole.parameters
@@ -37,7 +32,10 @@ def test_parts_add_up(layer, pooling):
 
 
 def test_each_part_by_hand():
-    summary = summarize(VisionTransformer(**SIZE, layer="MultiHeadAttention"))
+    model = VisionTransformer(**SIZE, layer="MultiHeadAttention")
+    model.head.requires_grad_(False)
+    summary = summarize(model)
+    assert summary.whole.parameters - summary.trainable == 24 * 10 + 10  # frozen
     parts = {part.name: part for part in summary.parts}
     assert parts["patches"].parameters == 3 * 64 * 24 + 24 + 24 + 17 * 24
     assert parts["patches"].flops["convolution"] == 2 * 16 * 3 * 64 * 24
@@ -66,10 +64,3 @@ def test_the_published_model_has_the_published_size():
     summary = summarize(model)
     assert summary.whole.parameters == summary.trainable == 5_479_306
     assert summary.whole.total == pytest.approx(2.508e9, rel=1e-3)
-
-
-def test_frozen_parameters_do_not_learn():
-    model = VisionTransformer(**SIZE)
-    model.head.requires_grad_(False)
-    summary = summarize(model)
-    assert summary.whole.parameters - summary.trainable == 24 * 10 + 10

@@ -67,7 +67,6 @@ def bench(
         LayerShape,
         layer_choices,
         peak_memory,
-        pick_layers,
         time_layers,
     )
 
@@ -77,7 +76,7 @@ def bench(
     if threads < 1:
         raise ValueError(f"--threads {threads} must be at least 1.")
     lengths, names = dict.fromkeys(map(int, parts)), split_list(layers)
-    chosen = {n: pick_layers(layer_choices(n, neighbors), names) for n in lengths}
+    chosen = {n: layer_choices(n, neighbors, names) for n in lengths}
     if place == "cpu":
         torch.set_num_threads(threads)
 
@@ -87,13 +86,8 @@ def bench(
     for n, choices in chosen.items():
         size = batch or min(8, max(1, TOKENS_AT_ONCE // n))
         shape = LayerShape(size, n, dim, heads, dtype)
-        times = time_layers(
-            choices,
-            shape,
-            repeats=repeats,
-            device=place,
-            rounds=partial(watch, title=f"Time at N={n}"),
-        )
+        rounds = partial(watch, title=f"Time at N={n}")
+        times: Any = time_layers(choices, shape, repeats=repeats, device=place, rounds=rounds)
         peaks = {
             choice.name: peak_memory(choice, shape, device=place, threads=threads)
             for choice in (watch(choices, f"Memory at N={n}") if memory else ())
@@ -102,7 +96,7 @@ def bench(
 
 
 def _table(
-    times: "dict[str, dict[str, LayerTime]]", peaks: dict[str, dict[Any, float]], title: str
+    times: "dict[str, dict[Any, LayerTime]]", peaks: dict[str, dict[Any, float]], title: str
 ) -> "rich.table.Table":
     """Lay out times, their ratios to those of dense attention, the first, and memory."""
     from rich.box import SIMPLE_HEAD

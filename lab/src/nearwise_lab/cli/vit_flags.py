@@ -44,10 +44,7 @@ class SettingsCommand(TyperCommand):
 def usual_arguments(arguments: list[str], switches: set[str]) -> list[str]:
     """Write arguments with dashes, and `switches`, such as "--augment", without a value.
 
-    Raises
-    ------
-    ValueError
-        If a name never existed, or a switch is given a value that is neither true nor false.
+    Raises ValueError if a name never existed, or the value of a switch is neither true nor false.
     """
     names = (x[2:].partition("=")[0].replace("-", "_") for x in arguments if x[:2] == "--")
     if unknown := [name for name in dict.fromkeys(names) if name in NEVER_EXISTED]:
@@ -87,17 +84,10 @@ def checked(values: dict[str, Any], command: str) -> VitSettings:
 
 
 def settings_command(name: str, run: Run, settings: type[BaseModel], help_text: str) -> Any:
-    """Make a command with an option for every setting.
+    """Make a command with an option for every setting, which has its panel of the help as extra.
 
-    Parameters
-    ----------
-    name : str
-    run : callable
-        ``run(values, given, quiet)``: settings that were given or read from a file, the names of
-        those, and whether to show no progress. Its errors are reported, as those of the file are.
-    settings : pydantic model
-        Fields have a description and, as extra, their panel of the help.
-    help_text : str
+    It calls ``run(values, given, quiet)``: settings that were given or read from a file, the names
+    of those, and whether to show no progress. Its errors are reported, as those of the file are.
     """
 
     @reported

@@ -43,10 +43,11 @@ _OWN: dict[str, Any] = {
     "classes": _own(10, "Classes."),
     "training": _own(False, "Count as in training: sampled candidates, dropout."),
 }
+_FIELDS: dict[str, Any] = dict(VitSettings.model_fields)
 _SHAPING: dict[str, Any] = {
     name: (field.annotation, field)
-    for name, field in VitSettings.model_fields.items()
-    if name == "resize" or dict(field.json_schema_extra or {})["panel"] in (MODEL, ATTENTION)  # type: ignore[arg-type]
+    for name, field in _FIELDS.items()
+    if name == "resize" or field.json_schema_extra["panel"] in (MODEL, ATTENTION)
 }
 SummarySettings: type[BaseModel] = create_model("SummarySettings", **_SHAPING, **_OWN)
 
@@ -75,8 +76,8 @@ def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
             continue
         summaries[name] = summarize(model, training=own["training"])
     if len(summaries) > 1:
-        cells = ((name, *_cells(summary.whole)) for name, summary in summaries.items())
-        show(_table(("layer", *_ROWS), f"whole models; {_TITLE}", cells), whole=True)
+        models = [(name, *_cells(summary.whole)) for name, summary in summaries.items()]
+        show(_table(("layer", *_ROWS), f"whole models; {_TITLE}", models), whole=True)
         return
     for summary in summaries.values():  # one column per part, one row per kind
         parts = (*summary.parts, summary.whole)

@@ -14,19 +14,12 @@ from nearwise_lab.nn.neighborhood import NeighborhoodAttention1D, NeighborhoodAt
 
 LayerFactory = Callable[..., nn.Module]
 
-TOKEN_LAYERS: dict[str, LayerFactory] = {
-    "MultiHeadAttention": MultiHeadAttention,
-    "KNNAttention": KNNAttention,
-    "KvtAttention": KvtAttention,
-    "ConvNNAttention": ConvNNAttention,
-    "NeighborhoodAttention1D": NeighborhoodAttention1D,
-    "NeighborhoodAttention2D": NeighborhoodAttention2D,
-    "LocalAttention": LocalAttention,
-    "SparseAttention": SparseAttention,
-    "BranchingAttention": BranchingAttention,
-    "BranchingConv": BranchingConv,
-    "TokenConvolution": TokenConvolution,
-}
+_LAYERS: tuple[type[nn.Module], ...] = (
+    MultiHeadAttention, KNNAttention, KvtAttention, ConvNNAttention, NeighborhoodAttention1D,
+    NeighborhoodAttention2D, LocalAttention, SparseAttention, BranchingAttention, BranchingConv,
+    TokenConvolution,
+)  # fmt: skip
+TOKEN_LAYERS: dict[str, LayerFactory] = {layer.__name__: layer for layer in _LAYERS}
 # Names of the published command line.
 LAYER_ALIASES = {
     "Attention": "MultiHeadAttention",

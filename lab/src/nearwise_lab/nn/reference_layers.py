@@ -27,30 +27,15 @@ State = dict[str, Tensor]
 
 
 class ReferenceLayer(NamedTuple):
-    """How to build a layer of published code, and how its weights are named.
+    """How to build a layer of published code, and how its weights are named."""
 
-    Attributes
-    ----------
-    layer : callable
-        Makes ours from its width, its heads and options.
-    arguments : dict
-        Names and defaults of its arguments, width and heads first; ``...`` for those without one.
-    names : mapping of str to str
-        Options of ours by the names of its arguments.
-    rename : callable
-        From its weights to ours.
-    options : callable
-        Options that are no argument there, or another value; from arguments and legacy layout.
-    legacy : callable, optional
-        Makes the layer that computes what that code does, where that is another.
-    """
-
-    layer: Callable[..., nn.Module]
-    arguments: Arguments
-    names: Mapping[str, str]
-    rename: Callable[[State], State] = dict
+    layer: Callable[..., nn.Module]  # makes ours from its width, its heads and options
+    arguments: Arguments  # its own with their defaults, width and heads first; ...: none
+    names: Mapping[str, str]  # options of ours by the names of its arguments
+    rename: Callable[[State], State] = dict  # its weights to ours
+    # Options that are no argument there, or other values; from arguments and legacy layout.
     options: Callable[[Arguments, bool], Arguments] = lambda _, __: {"proj_bias": False}
-    legacy: Callable[..., nn.Module] | None = None
+    legacy: Callable[..., nn.Module] | None = None  # what computes as that code, where it differs
 
     def build(self, given: Mapping[str, Any], legacy_layout: bool) -> nn.Module:
         """Build the layer from arguments by their names there."""

@@ -58,7 +58,7 @@ def summarize(model: VisionTransformer, *, training: bool = False) -> ModelSumma
     def part(title: str, *modules: str, more: int = 0) -> PartSummary:
         parameters = {p for name in modules for p in model.get_submodule(name).parameters()}
         kinds = [count.of(name) for name in modules]
-        flops = {kind: sum(one[kind] for one in kinds) for kind in FLOP_KINDS}
+        flops: dict[str, int] = {kind: sum(x[kind] for x in kinds) for kind in FLOP_KINDS}
         return PartSummary(title, sum(p.numel() for p in parameters) + more, flops)
 
     def rest(title: str, whole: PartSummary, *parts: PartSummary) -> PartSummary:

@@ -121,13 +121,9 @@ def test_a_run_writes_the_three_text_files_and_json_lines(trained):
     assert summary["top1"] == pytest.approx(run.history[-1]["evaluation"]["test_top1"])
 
 
-def test_training_learns(trained):
-    run, _ = trained
-    assert run.history[-1]["train"]["loss"] < run.history[0]["train"]["loss"] < 1.1 * math.log(10)
-
-
-def test_a_finished_run_is_returned_as_it_is(trained):
+def test_a_finished_run_has_learned_and_is_returned_as_it_is(trained):
     run, own = trained
+    assert run.history[-1]["train"]["loss"] < run.history[0]["train"]["loss"] < 1.1 * math.log(10)
     again = train_vit(own, on_step=lambda step: pytest.fail("a step was taken"))
     assert again.history == run.history
     assert again.summary == json.loads(json.dumps(run.summary))
@@ -151,10 +147,16 @@ def test_a_broken_run_goes_on_to_the_result_of_an_unbroken_one(trained, tmp_path
     assert (tmp_path / "run" / "epochs.jsonl").read_text().count("\n") == 3
 
 
-def test_a_folder_of_another_run_is_refused_and_says_what_differs(trained):
-    _, own = trained
-    with pytest.raises(ValueError, match=r"with lr=0.003, not 0.01"):
-        train_vit(own.model_copy(update={"lr": 0.01}))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": 0.01}, "lr=0.003, not 0.01"),
+        ({"use_compiled": True}, "use_compiled=False, not True"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused_and_says_what_differs(trained, change, message):
+    with pytest.raises(ValueError, match=message):
+        train_vit(trained[1].model_copy(update=change))
 
 
 def test_files_of_somebody_else_are_not_replaced(trained, tmp_path):
@@ -232,16 +234,9 @@ def test_the_epoch_is_chosen_on_validation_images_only(tmp_path):
 @pytest.mark.parametrize("layer", ["Attention", "ConvNNAttention", "KNNAttention"])
 @pytest.mark.parametrize("sampling", ["all", "grid"])
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(layer, sampling, tmp_path):
-    own = settings(
-        layer=layer,
-        K=3,
-        sampling_type=sampling,
-        num_samples=-1 if sampling == "all" else 3,
-        lr=1e30,
-        optimizer="sgd",
-        clip_grad_norm=0,
-        output_dir=str(tmp_path),
-    )
+    chosen = {"layer": layer, "K": 3, "sampling_type": sampling}
+    chosen |= {"num_samples": -1 if sampling == "all" else 3, "output_dir": str(tmp_path)}
+    own = settings(**chosen, lr=1e30, optimizer="sgd", clip_grad_norm=0)
     with pytest.raises(ValueError, match=r"no longer finite in step \d of 4 of epoch 1"):
         train_vit(own)
     assert (tmp_path / "checkpoint").is_dir() and not (tmp_path / "model").exists()
@@ -297,6 +292,9 @@ def test_weights_and_samples_follow_the_seed():
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
+MANY = {"layer": "KNNAttention", "sampling_type": "random", "num_samples": 40, "K": 3}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -306,26 +304,14 @@ def test_weights_and_samples_follow_the_seed():
         ({"aggregation_type": "Col"}, "it is convolution_type"),
         ({"num_samples": 0}, "must be positive, or -1"),
         ({"scheduler": "plateau", "validation": 0}, "Give a share"),
-    ],
-)
-def test_wrong_settings_say_what_to_do(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        settings(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+        # What does not fit the images is said before training.
         ({"layer": "NeighborhoodAttention", "K": 18}, "The setting for kernel_size is K"),
         ({"num_heads": 3}, "num_heads=3 does not divide dim.*The setting for dim is d_hidden"),
         ({"patch_size": 3}, "does not divide the image"),
-        (
-            {"layer": "KNNAttention", "sampling_type": "random", "num_samples": 40, "K": 3},
-            "num_samples=40",
-        ),
+        (MANY, "num_samples=40"),
     ],
 )
-def test_what_does_not_fit_the_images_says_so_before_training(changes, message):
+def test_wrong_settings_say_what_to_do(changes, message):
     with pytest.raises(ValueError, match=message):
         build_vit(settings(**changes), 8, 1, 10)
 
@@ -378,12 +364,9 @@ def test_images_from_files_train_as_those_in_memory(folder, monkeypatch, tmp_pat
     assert lazy.summary["n_train"] == held.summary["n_train"] == 12
 
 
-def test_a_data_set_that_is_not_there_names_the_places(tmp_path):
+def test_a_data_path_without_the_set_is_named_and_hides_no_other_place(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="no data set 'imagenet'"):
         load_vit_data(settings(dataset="imagenet", data_path=str(tmp_path / "none")))
-
-
-def test_a_data_path_without_the_set_does_not_hide_the_other_places(tmp_path, monkeypatch):
     (tmp_path / "Data").mkdir()
     (tmp_path / "there" / "mnist").mkdir(parents=True)
     asked = []
@@ -401,6 +384,9 @@ def test_a_data_path_without_the_set_does_not_hide_the_other_places(tmp_path, mo
     assert asked == [None, tmp_path / "there"]
 
 
+LOCAL_LINE = {"layer": "NeighborhoodAttention", "class_token": "local"}
+
+
 @pytest.mark.parametrize(
     ("given", "idle"),
     [
@@ -413,11 +399,8 @@ def test_a_data_path_without_the_set_does_not_hide_the_other_places(tmp_path, mo
         ({"layer": "SparseAttention", "sparse_mode": "all", "K": 3}, ["K"]),
         ({"layer": "LocalAttention", "class_token": "local"}, ["class_token"]),
         ({"layer": "KNNAttention", "class_token": "local"}, ["class_token"]),
-        ({"layer": "NeighborhoodAttention", "class_token": "local"}, []),
-        (
-            {"layer": "NeighborhoodAttention", "class_token": "local", "pooling": "mean"},
-            ["class_token"],
-        ),
+        (LOCAL_LINE, []),
+        ({**LOCAL_LINE, "pooling": "mean"}, ["class_token"]),
     ],
 )
 def test_settings_that_change_nothing_are_named(given, idle):
@@ -435,12 +418,13 @@ def test_one_warning_per_setting_that_changes_nothing(tmp_path):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_knows_which_settings_count(layer):
     usual = settings(layer=layer, sampling_type="line", num_samples=9, d_hidden=12)
-    others = {"K": 3, "magnitude_type": "cosine", "convolution_type": "standard", "num_samples": 8}
-    others |= {"softmax_topk_val": False, "coordinate_encoding": True, "sampling_type": "random"}
-    others |= {"sample_padding": 1, "sample_in_eval": True, "include_self": "never"}
-    others |= {"learned_temperature": True, "null_neighbor": True, "branch_ratio": 0.3}
-    others |= {"kernel_size": 3, "window_size": 5, "sparse_mode": "all", "sparse_context_window": 5}
-    others |= {"class_token": "local"}
+    others = {
+        "K": 3, "magnitude_type": "cosine", "convolution_type": "standard", "num_samples": 8,
+        "softmax_topk_val": False, "coordinate_encoding": True, "sampling_type": "random",
+        "sample_padding": 1, "sample_in_eval": True, "include_self": "never", "window_size": 5,
+        "learned_temperature": True, "null_neighbor": True, "branch_ratio": 0.3, "kernel_size": 3,
+        "sparse_mode": "all", "sparse_context_window": 5, "class_token": "local",
+    }  # fmt: skip
     for name, value in others.items():
         changed = usual.model_copy(update={name: value})
         counts = layer_options(changed, 8) != layer_options(usual, 8)
@@ -463,8 +447,3 @@ def test_a_local_class_token_is_a_token_of_the_line_and_a_global_one_is_beside_i
             assert bool(tokens.grad[0, 0].any()) == bool(more)
         else:
             assert len(attn.sampling.draw(17, "cpu", training=True)) == 8 + more
-
-
-def test_a_compiled_run_does_not_go_on_as_one_that_is_not(trained):
-    with pytest.raises(ValueError, match="use_compiled=False, not True"):
-        train_vit(trained[1].model_copy(update={"use_compiled": True}))

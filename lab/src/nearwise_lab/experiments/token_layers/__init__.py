@@ -5,7 +5,6 @@ from nearwise_lab.experiments.token_layers.choices import (
     LayerChoice,
     LayerShape,
     layer_choices,
-    pick_layers,
 )
 from nearwise_lab.experiments.token_layers.measuring import LayerTime, peak_memory, time_layers
 
@@ -16,6 +15,5 @@ __all__ = [
     "LayerTime",
     "layer_choices",
     "peak_memory",
-    "pick_layers",
     "time_layers",
 ]

@@ -47,18 +47,9 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """A layer in one setting.
+    """A layer in one setting, by its name in tables; `layer` is its name for `token_layer`.
 
-    Attributes
-    ----------
-    name : str
-        How it is called in tables.
-    layer : str
-        Its name for `nearwise_lab.nn.layers.token_layer`.
-    options : dict
-        Its options.
-    plain : bool
-        Whether the plain implementation, in torch operations alone, is forced.
+    With `plain` the plain implementation, in torch operations alone, is forced.
     """
 
     name: str
@@ -77,7 +68,7 @@ class LayerChoice:
         return attention_implementation("plain") if self.plain else nullcontext()
 
 
-def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
+def layer_choices(n_tokens: int, n_neighbors: int, names: Sequence[str] = ()) -> list[LayerChoice]:
     """Every layer of library and lab once, and the settings of ConvNN that differ in cost.
 
     Parameters
@@ -86,16 +77,14 @@ def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
         A square, or one more (a class token), for the layer on a grid: else it is left out.
     n_neighbors : int
         Neighbors of the k-NN layers, and the kernel of neighborhoods and convolutions.
-
-    Returns
-    -------
-    choices : list of LayerChoice
-        `BASELINE`, PyTorch's own attention between the same projections, comes first.
+    names : sequence of str, optional
+        Only these, also by their names in `nearwise vit train`, and `BASELINE`, PyTorch's own
+        attention between the same projections, which comes first.
 
     Raises
     ------
     ValueError
-        If there are fewer tokens than neighbors, or no neighbor.
+        If there are fewer tokens than neighbors, no neighbor, or a name is not known.
     """
     k = n_neighbors
     if not 1 <= k <= n_tokens:
@@ -126,31 +115,15 @@ def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
         ("BranchingConv", {**nearest, "kernel_size": k}),
         ("TokenConvolution", {"kernel_size": k}),
     ]
+    same = {alias.lower(): name.lower() for alias, name in LAYER_ALIASES.items()}
+    known = [name for name, _ in rows]
+    wanted = {same.get(name.lower(), name.lower()): name for name in names}
+    for lower, name in wanted.items():
+        if lower not in map(str.lower, known):
+            hint = did_you_mean(name, known)
+            raise ValueError(f"Layer {name!r} is not known.{hint} There are {', '.join(known)}.")
     return [
         LayerChoice(name, name.partition(" ")[0], options, plain=name.endswith(" plain"))
         for name, options in rows
+        if not names or name == BASELINE or name.lower() in wanted
     ]
-
-
-def pick_layers(choices: Sequence[LayerChoice], names: Sequence[str]) -> list[LayerChoice]:
-    """Pick layers by name, or that of `nearwise vit train`, the baseline always among them.
-
-    All without names.
-
-    Raises
-    ------
-    ValueError
-        If a name is not known; it suggests the nearest.
-    """
-    known = {choice.name.lower(): choice for choice in choices}
-    same = {alias.lower(): name.lower() for alias, name in LAYER_ALIASES.items()}
-    wanted = {BASELINE.lower()}
-    for name in names:
-        wanted.add(same.get(name.lower(), name.lower()))
-        if not wanted <= known.keys():
-            there = [choice.name for choice in choices]
-            raise ValueError(
-                f"Layer {name!r} is not known.{did_you_mean(name, there)} There are "
-                f"{', '.join(there)}."
-            )
-    return [choice for choice in choices if not names or choice.name.lower() in wanted]

@@ -47,22 +47,8 @@ def time_layers(
     without dropout. Their order is drawn again each round, so that none always follows the same
     one, and whatever else the machine does falls on all of them.
 
-    Parameters
-    ----------
-    choices : sequence of LayerChoice
-    shape : LayerShape
-    repeats : int, default=15
-        Rounds, at least 2, after two to warm up.
-    device : str, default="cpu"
-    seed : int, default=0
-        Of weights, input and order.
-    rounds : callable, optional
-        Goes through the numbers of the rounds, for a progress bar.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than 2 repeats.
+    There are `repeats` rounds, at least 2 (else ValueError), after two to warm up; `rounds` goes
+    through their numbers, for a progress bar. The seed is that of weights, input and order.
     """
     if repeats < 2:
         raise ValueError(f"repeats={repeats} must be at least 2: a spread needs two numbers.")
@@ -100,20 +86,8 @@ def peak_memory(
     before a pass; code is loaded and compiled by a small pass before. On a GPU by torch's
     allocator, in this process.
 
-    Parameters
-    ----------
-    choice : LayerChoice
-    shape : LayerShape
-    passes : sequence of {"forward", "forward_backward"}
-        In this order; without a backward pass no gradient is prepared.
-    device : str, default="cpu"
-    threads : int, default=1
-        Of torch, on a CPU.
-
-    Raises
-    ------
-    RuntimeError
-        If the process fails.
+    Passes are measured in the order given; without a backward pass no gradient is prepared.
+    `threads` are torch's, on a CPU. Raises RuntimeError if the process fails.
     """
     if torch.device(device).type == "cuda":
         return _peaks(choice, shape, passes, device)

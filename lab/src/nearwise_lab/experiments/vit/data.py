@@ -27,14 +27,7 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class ImageTensor:
-    """Images in one tensor.
-
-    Parameters
-    ----------
-    pixels : uint8 Tensor of shape (n, channels, height, width)
-    labels : int64 Tensor of shape (n,)
-        Class numbers.
-    """
+    """Images (n, channels, height, width), uint8, with class numbers (n,), in one tensor."""
 
     pixels: Tensor
     labels: Tensor
@@ -73,16 +66,9 @@ class ImageTensor:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images that are decoded on request, on several threads, and brought to one size.
+    """Images that are decoded on request, on several threads, and brought to a square of `size`.
 
     Methods are those of `ImageTensor`; images come on the device of the labels.
-
-    Parameters
-    ----------
-    files : sequence of Path
-    labels : int64 Tensor of shape (n,)
-    size : (int, int)
-        Height and width in pixels, which are the same; the aspect is not kept.
     """
 
     files: Sequence[Path]
@@ -146,12 +132,8 @@ class VitData:
 def load_vit_data(settings: VitSettings) -> VitData:
     """Load the images of a run.
 
-    Raises
-    ------
-    ValueError
-        If the data set is not known, images are not square, or a folder has no test part.
-    FileNotFoundError
-        If there are no files; the message names the paths that were tried.
+    Raises ValueError if images are not square, or a folder has no test part, and FileNotFoundError,
+    with the paths that were tried, if there are no files.
     """
     train, test, classes = (_registered if settings.dataset in SETS else _folder)(settings)
     train, test = _first(train, settings.train_limit), _first(test, settings.test_limit)

@@ -35,16 +35,9 @@ def augmentation(settings: VitSettings, side: int) -> FullAugmentation | None:
 class SupervisedImages:
     """Loss and evaluation of one classifier on one set of images, for `train_epochs`.
 
-    Parameters
-    ----------
-    model : nn.Module
-        From float images (B, channels, height, width) to logits (B, n_classes).
-    train : ImageTensor or ImageFiles
-        On the model's device.
-    scale : PixelScale
-    n_classes : int
-    settings : VitSettings
-        How images and labels are changed before a step, and what is minimised.
+    The model goes from float images (B, channels, height, width) to logits (B, n_classes); images
+    are on its device. The settings say how images and labels are changed before a step, and what
+    is minimised.
     """
 
     def __init__(

@@ -52,18 +52,8 @@ def build_vit(
 ) -> VisionTransformer:
     """Build the model of `settings`, its weights drawn from the seed, and try it on one image.
 
-    Parameters
-    ----------
-    settings : VitSettings
-    image_size : int
-        Side of an image in pixels.
-    channels, n_classes : int
-
-    Raises
-    ------
-    ValueError
-        If patches do not fill the image, heads do not divide the width, or the layer needs
-        a wider neighborhood or more samples than there are tokens.
+    Raises ValueError if patches do not fill the image, of `image_size` pixels a side, heads do not
+    divide the width, or the layer needs a wider neighborhood or more samples than there are tokens.
     """
     s = settings
     try:
@@ -97,10 +87,7 @@ def build_vit(
 def rebuilt(
     settings: VitSettings, state: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> tuple[VisionTransformer, PixelScale]:
-    """Build a trained model again, in eval mode, and what its images are scaled by.
-
-    `state` and `meta` are as `load_model` gives them.
-    """
+    """Build a model again that `load_model` gave, in eval mode, and the scale of its images."""
     model = build_vit(settings, meta["image_size"], meta["channels"], len(meta["classes"]))
     model.load_state_dict(dict(state))
     scale = PixelScale(tuple(meta["mean"]), tuple(meta["std"]), meta["image_size"])

@@ -98,13 +98,7 @@ def save_model(folder: Path, model: nn.Module, meta: Mapping[str, Any]) -> None:
 
 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_model` wrote.
-
-    Raises
-    ------
-    ValueError
-        If there is no model, or it is damaged or newer than this version.
-    """
+    """Read what `save_model` wrote; ValueError if it is missing, damaged or of a newer version."""
     if not (folder / MODEL).is_dir():
         raise ValueError(
             f"{folder} holds no trained model. Let 'nearwise vit train' finish there, or name the "

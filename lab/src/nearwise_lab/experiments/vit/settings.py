@@ -9,13 +9,8 @@ from nearwise.training.settings import Precision, refuse_unknown
 from nearwise_lab.nn.layers import token_layer
 from nearwise_lab.training.runs import RunConfig
 
-MODEL, ATTENTION, DATA, TRAINING, OUTPUT = (
-    "Model",
-    "Attention layer",
-    "Data",
-    "Training",
-    "Device and output",
-)
+MODEL, ATTENTION, DATA = "Model", "Attention layer", "Data"  # panels of the help
+TRAINING, OUTPUT = "Training", "Device and output"
 # Flags in the examples of the published README that its program never had.
 NEVER_EXISTED = {
     "similarity_type": "magnitude_type (and coordinate_encoding, where places count)",
@@ -28,19 +23,11 @@ SAMPLING_ALIASES = {"spatial": "grid", "spatial-1d": "line"}
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "published": {
-        "num_heads": 1,
-        "positions": "sincos",
-        "patch_norm": True,
-        "final_norm": False,
-        "init": "torch",
-        "sample_in_eval": True,
-        "class_token": "local",
-        "proj_bias": False,
-        "lr": 1e-4,
-        "weight_decay": 1e-2,
-        "decay_all": True,
+        "num_heads": 1, "positions": "sincos", "patch_norm": True, "final_norm": False,
+        "init": "torch", "sample_in_eval": True, "class_token": "local", "proj_bias": False,
+        "lr": 1e-4, "weight_decay": 1e-2, "decay_all": True,
     },
-}
+}  # fmt: skip
 # Settings of a run that do not change how a trained model is queried.
 OF_DATA = ("dataset", "data_path", "train_limit", "test_limit")
 HOW = ("device", "output_dir", "test_only", "checkpoint_every")

@@ -72,15 +72,6 @@ def test_without_base_and_neighbors_the_wanted_prior_answers():
     np.testing.assert_allclose(proba, np.tile([0.1, 0.2, 0.7], (4, 1)), atol=2e-2)
 
 
-def test_rare_classes_are_found_where_every_class_counts_alike():
-    X, y = tailed()
-    Xt, yt = blobs(600, 3, seed=0, spread=2.0)
-    Xt, yt = Xt[480:], yt[480:]
-    rare = yt == 2
-    plain, fair = fitted(X, y), fitted(X, y, class_prior="uniform")
-    assert (fair.predict(Xt) == yt)[rare].mean() > (plain.predict(Xt) == yt)[rare].mean() + 0.1
-
-
 def test_a_correction_keeps_what_later_classes_have_and_survives_json():
     correction = ClassCorrection((0.5, -0.5), (1.1, 0.9), (0.2, 0.0), "vector")
     log_proba = torch.log(torch.tensor([[0.6, 0.1, 0.3]], dtype=torch.float64))

@@ -154,13 +154,6 @@ def test_labels_that_look_wrong_are_listed_until_something_is_done(client, model
         problem(client.post(f"/issues/{first}", json=wrong), 422)
 
 
-def test_the_map_has_each_row_once(client, model):
-    found = client.get("/map").json()
-    assert found["id"] == model.memory_.ids.tolist()
-    assert len(found["x"]) == len(found["y"]) == len(found["label"]) == len(model.memory_)
-    assert np.std(found["x"]) >= np.std(found["y"]) > 0
-
-
 def done(client, job):
     def ended():
         found = client.get(job["status"]).json()

@@ -212,7 +212,7 @@ def test_grey_images_are_never_mirrored_in_training():
     assert image_augmentation(ImageEncoder(32, 32, 3))["flip"]
 
 
-def test_images_of_another_size_are_refused(data, fitted):
+def test_images_of_another_size_are_refused(fitted):
     with pytest.raises(ValueError, match="9 x 8 x 1, the classifier was fitted on 8 x 8 x 1"):
         fitted.predict_proba(np.zeros((2, 9, 8, 1), dtype=np.uint8))
 
@@ -224,7 +224,7 @@ def test_only_arrays_of_three_or_four_axes_are_images():
     assert kinds == ["images", "images", "table", "table"]
 
 
-def test_one_pass_of_the_backbone_gives_keys_and_depths(data, fitted, monkeypatch):
+def test_one_pass_of_the_backbone_gives_keys_and_depths(fitted):
     images, _ = patches(12, seed=1)
     (network,) = fitted._predictor.row_models.embedding.networks
     model = network.embedder.backbone.model
@@ -329,7 +329,7 @@ def test_files_that_cannot_be_predicted_are_named(fitted, files):
         AttnKNNClassifier().fit([folder / "00.png", folder / "01.png"])
 
 
-def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
+def test_keys_are_those_that_neighbors_are_sought_with(fitted):
     images, _ = patches(5, seed=1)
     _, ids = fitted.kneighbors(images, 1)
     bank = fitted.memory_

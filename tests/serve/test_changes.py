@@ -97,7 +97,7 @@ def test_rows_that_another_process_added_can_be_changed_at_once(client, folder):
     assert client.get(f"/rows/{row}").json()["label"] == "no"
 
 
-def test_the_last_row_of_a_class_goes_where_that_is_meant(client, model):
+def test_the_last_row_of_a_class_goes_where_that_is_meant(client):
     _, rows = json_rows(1)
     body = {"rows": rows, "labels": ["rare"], "new_classes": True}
     (row,) = client.post("/rows", json=body).json()["ids"]

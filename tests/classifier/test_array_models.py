@@ -17,7 +17,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
-from nearwise.classifier.fit.as_arrays import as_arrays
+from nearwise.classifier.fit.as_arrays import as_arrays, round_down
 from nearwise.classifier.model.array_models import from_arrays, kind_of
 from tests.classifier.cases import same
 
@@ -86,6 +86,13 @@ def test_what_has_no_array_form_stays_as_it_is():
     codes = np.repeat([1000.0, 2000.0], 50)[:, None]
     boosting = HistGradientBoostingClassifier(categorical_features=[0], max_iter=2)
     assert as_arrays(boosting.fit(codes, np.arange(100) % 2)) is boosting
+
+
+def test_rounding_down_never_moves_a_threshold_above_itself():
+    values = np.random.default_rng(0).normal(size=10_000) * 10.0 ** np.arange(-20, 20).repeat(250)
+    rounded = round_down(values)
+    assert (rounded.astype(float) <= values).all()
+    assert (np.nextafter(rounded, np.float32(np.inf)).astype(float) > values).all()
 
 
 @functools.cache

@@ -142,7 +142,7 @@ def test_readers_and_writers_work_at_once(seconds, n_readers, n_writers, tmp_pat
     """Every answer is that of a version that was published."""
     model = fitted(X[:-20], Y[:-20], estimator=logistic())
     versions = [model._fitted]
-    answers, faults, over = [], [], threading.Event()
+    answers, over = [], threading.Event()
     writing = threading.Lock()
 
     def read(place):
@@ -170,30 +170,15 @@ def test_readers_and_writers_work_at_once(seconds, n_readers, n_writers, tmp_pat
                 versions.append(model._fitted)
             time.sleep(0.002)
 
-    def guarded(work, place):
-        try:
-            work(place)
-        except BaseException as fault:
-            faults.append(fault)
-            over.set()
-
-    jobs = [(read, i) for i in range(n_readers)] + [(write, i) for i in range(n_writers)]
-    threads = [threading.Thread(target=guarded, args=job) for job in jobs]
-    for thread in threads:
-        thread.start()
-    over.wait(seconds)
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert not faults, faults
+    threading.Timer(seconds, over.set).start()
+    readers = [partial(read, place) for place in range(n_readers)]
+    together(*readers, *(partial(write, place) for place in range(n_writers)))
     known = {}
     for place, first, last, proba in answers:
         for number in range(first, min(last + 1, len(versions))):
             if (place, number) not in known:
-                rows = NEW[place : place + 5]
-                known[place, number] = Query(
-                    versions[number], versions[number].encoded(rows)
-                ).proba()
+                encoded = versions[number].encoded(NEW[place : place + 5])
+                known[place, number] = Query(versions[number], encoded).proba()
         candidates = [known[place, n] for n in range(first, min(last + 1, len(versions)))]
         assert any(same(proba, one) for one in candidates)
     assert same(reopened(model, tmp_path / "model").predict_proba(NEW), model.predict_proba(NEW))

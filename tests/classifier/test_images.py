@@ -1,6 +1,7 @@
-"""Images as rows: what is taken, views, several depths, and the way through the classifier."""
+"""Images as rows: what is taken, views, several depths, names of files, and the way through."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from nearwise.classifier.inputs.images import (
     image_views,
 )
 from nearwise.classifier.inputs.rows import KnownColumns, Rows
+from nearwise.data import load_image_folder
 from nearwise.training import Augmentation
 from tests.classifier.cases import CHEAP, attn_knn, reopened
 from tests.classifier.image_cases import BRIEF, QUICK, named_folder, patches
@@ -210,7 +212,7 @@ def test_grey_images_are_never_mirrored_in_training():
     assert image_augmentation(ImageEncoder(32, 32, 3))["flip"]
 
 
-def test_images_of_another_size_are_refused(data, fitted):
+def test_images_of_another_size_are_refused(fitted):
     with pytest.raises(ValueError, match="9 x 8 x 1, the classifier was fitted on 8 x 8 x 1"):
         fitted.predict_proba(np.zeros((2, 9, 8, 1), dtype=np.uint8))
 
@@ -222,7 +224,7 @@ def test_only_arrays_of_three_or_four_axes_are_images():
     assert kinds == ["images", "images", "table", "table"]
 
 
-def test_one_pass_of_the_backbone_gives_keys_and_depths(data, fitted, monkeypatch):
+def test_one_pass_of_the_backbone_gives_keys_and_depths(fitted):
     images, _ = patches(12, seed=1)
     (network,) = fitted._predictor.row_models.embedding.networks
     model = network.embedder.backbone.model
@@ -327,7 +329,7 @@ def test_files_that_cannot_be_predicted_are_named(fitted, files):
         AttnKNNClassifier().fit([folder / "00.png", folder / "01.png"])
 
 
-def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
+def test_keys_are_those_that_neighbors_are_sought_with(fitted):
     images, _ = patches(5, seed=1)
     _, ids = fitted.kneighbors(images, 1)
     bank = fitted.memory_
@@ -342,3 +344,49 @@ def test_a_few_images_that_are_all_right_do_not_make_predictions_certain():
     model = attn_knn(**QUICK | {"cv": 0.4}).fit(*patches(60))
     assert model.predict(patches(60)[0]).tolist() == patches(60)[1].tolist()
     assert model.report_.temperature > 0.25  # the NLL alone has its minimum at e^-3
+
+
+def pixels_of(name, root):
+    with Image.open(root.parent / name) as image:
+        return np.asarray(image)[..., None]
+
+
+def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path):
+    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
+    model = attn_knn(**BRIEF).fit(first)
+    assert model.fitted_.target_name == "class"
+    model.add(more)
+    model.remove(model.memory_.ids[:3])
+    model.add(*patches(2, seed=2))  # an array, whose rows have no name
+    loaded = reopened(model, tmp_path / "model")
+    assert len(loaded.fitted_.row_names) == len(loaded.memory_) == 100 + 6 - 3 + 2
+    assert loaded.fitted_.row_names[-2:].tolist() == ["", ""]
+    assert sum(name.startswith("more/") for name in loaded.fitted_.row_names) == 6
+    seen = set()
+    for why in loaded.explain(more, None):
+        for neighbor in why.neighbors:
+            name = neighbor.row.get("file")
+            seen.add(name and name.partition("/")[0])
+            if name is not None:
+                np.testing.assert_array_equal(neighbor.row["image"], pixels_of(name, first))
+                assert name.split("/")[1] == neighbor.label
+    assert {"first", "more"} <= seen
+
+
+def test_arrays_that_must_not_be_written_to_are_taken_without_a_warning():
+    X, y = patches(100)
+    X.flags.writeable = False
+    model = attn_knn(**BRIEF)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*not writable")
+        model.fit(X, y).add(X[:3], y[:3])
+        assert len(model.predict(X[:5])) == 5
+
+
+def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
+    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
+    model = attn_knn(**BRIEF).partial_fit(load_image_folder(first, image_size=8))
+    assert all(name.startswith("first/") for name in model.fitted_.row_names)
+    model.partial_fit(load_image_folder(more))
+    assert model.fitted_.row_names[-6:].tolist() == sorted(load_image_folder(more).row_names)
+    assert attn_knn(**BRIEF).fit(*patches(100)).fitted_.row_names is None

@@ -34,6 +34,7 @@ CONFIGURATIONS = {
     "trained keys": {**CHEAP, "embedder": "table", "train": {"epochs": 1}},
     "capped": {**BASED, "max_per_class": 20},
     "cosine": {**CHEAP, "metric": "cosine"},
+    "wrong labels": {**CHEAP, "label_noise": 0.2},
 }
 
 

@@ -12,7 +12,6 @@ from sklearn.model_selection import (
     KFold,
     LeaveOneOut,
     PredefinedSplit,
-    ShuffleSplit,
     StratifiedKFold,
     TimeSeriesSplit,
 )
@@ -98,7 +97,7 @@ INSTANT = [
 ]
 HALF = ROWS[:45], ROWS[45:]
 SPLITS = [
-    (ShuffleSplit(3, random_state=0), "several splits hold out row"),
+    ([HALF, (ROWS[50:], ROWS[:50])], "several splits hold out row"),
     (TimeSeriesSplit(4), "no split holds out row 0 .18 such rows of 90"),
     (GroupKFold(2), r"needs to know the groups of the rows: give them to fit\(groups="),
     ((pair for pair in [HALF]), r"used up by one fit. Give a list"),

@@ -52,12 +52,14 @@ def streamed(eviction):
     return copy.deepcopy(_streamed(eviction))
 
 
-def test_the_first_batch_is_fitted_and_later_ones_are_added():
-    model = attn_knn(**CHEAP).partial_fit(X[FIRST], Y[FIRST])
-    assert same(model.predict_proba(X), begun().predict_proba(X))
-    stream(model)
+@pytest.mark.parametrize("calibration", ["auto", "per-class"])
+def test_the_first_batch_is_fitted_and_later_ones_are_added(calibration):
+    model = attn_knn(**CHEAP, calibration=calibration).partial_fit(X[FIRST], Y[FIRST])
+    assert same(model.predict_proba(X), begun(calibration=calibration).predict_proba(X))
+    stream(model)  # brings two classes more, and rows enough for a refresh
     assert len(model.memory_) == 240 and model.classes_.tolist() == [0, 1, 2, 3]
     assert model.score(X, Y) > 0.9
+    assert sums_to_one(model.predict_proba(X)) and model.refresh().score(X, Y) > 0.9
 
 
 def test_declared_classes_have_columns_before_their_first_row(tmp_path):
@@ -218,14 +220,6 @@ def test_wanted_shares_are_set_against_those_of_the_memory_at_a_refresh(prior, t
         model.partial_fit(X[LATER[30:]], Y[LATER[30:]])
         assert sums_to_one(model.predict_proba(X))
     assert same(given.predict_proba(X), model.predict_proba(X))
-
-
-def test_what_is_calibrated_by_class_is_calibrated_again():
-    model = begun(calibration="per-class")
-    stream(model)  # brings two classes more, and rows enough for a refresh
-    assert len(model.memory_) == 240 and sums_to_one(model.predict_proba(X))
-    model.refresh()
-    assert model.score(X, Y) > 0.9
 
 
 def test_refresh_asks_all_there_are_where_there_are_fewer_than_neighbors():

@@ -9,11 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 from scipy.sparse import csr_array, csr_matrix
-from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 
 from nearwise.classifier import AttnKNNClassifier, ColumnWarning
@@ -247,22 +244,6 @@ def test_gaps_in_arrays_are_those_of_a_table():
     objects[::5, 1] = None
     assert same(of_array.predict_proba(objects), of_array.predict_proba(X))
     assert get_tags(AttnKNNClassifier()).input_tags.allow_nan
-
-
-def test_a_pipeline_keeps_gaps():
-    X, y = blobs()
-    X[::5, 1] = np.nan
-    model = make_pipeline(StandardScaler(), attn_knn(**CHEAP)).fit(X, y)
-    assert sums_to_one(model.predict_proba(X)) and model[-1]._predictor.encoder.has_gaps[1]
-
-
-def test_parameters_are_cloned_searched_and_set_as_ever():
-    model = attn_knn(7, **CHEAP, columns={"size": "category"})
-    assert clone(model).get_params() == model.get_params()
-    frame, y = mixed()
-    search = GridSearchCV(model, {"columns": [None, {"width": "left out"}]}, cv=2).fit(frame, y)
-    assert len(search.cv_results_["params"]) == 2
-    assert model.set_params(n_neighbors=3, columns=None).n_neighbors == 3
 
 
 @pytest.mark.parametrize("kind", ["random", "lattice"])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from nearwise.memory.gate import StoreError, check_tree, opened, subfolder
+from nearwise.memory.gate import StoreError, check_database, check_tree, opened, subfolder
 
 
 @pytest.fixture
@@ -81,3 +81,10 @@ def test_nothing_but_regular_files_may_lie_in_a_tree(folder, kind):
     KINDS[kind](folder / "rows" / "head" / "odd")
     with pytest.raises(StoreError, match="regular files only"):
         check_tree(folder)
+
+
+def test_a_log_without_its_database_is_refused(folder):
+    (folder / "base.sqlite3-wal").write_bytes(b"")
+    with pytest.raises(StoreError, match="is missing") as caught:
+        check_database(folder / "base.sqlite3")
+    assert caught.value.reason == "torn"

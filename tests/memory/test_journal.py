@@ -99,47 +99,35 @@ def test_a_version_or_a_key_is_never_given_twice(journal):
     assert [c.version for c in journal.since(LINEAGE, 0)] == [1]
 
 
-def test_a_missing_change_is_noticed(journal, tmp_path):
-    filled(journal).close()
-    with sqlite3.connect(tmp_path / JOURNAL) as connection:
-        connection.execute("DELETE FROM changes WHERE version = 2")
-    connection.close()
-    with pytest.raises(StoreError, match="not all changes from 1 to 3 are there"):
-        journal.since(LINEAGE, 0)
+FOREIGN = [
+    "CREATE TRIGGER t AFTER INSERT ON changes BEGIN DELETE FROM changes; END",
+    "CREATE VIEW v AS SELECT * FROM changes",
+    "CREATE TABLE other (a)",
+    "DROP TABLE parts",
+    "DELETE FROM journal",
+    "UPDATE changes SET ids = '[7]'",
+    "UPDATE changes SET time = 3",
+    "UPDATE parts SET content = x'00'",
+    "UPDATE journal SET folded = 0, lineage = 'x'",
+]
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "reason", "message"),
     [
-        "CREATE TRIGGER t AFTER INSERT ON changes BEGIN DELETE FROM changes; END",
-        "CREATE VIEW v AS SELECT * FROM changes",
-        "CREATE TABLE other (a)",
-        "DROP TABLE parts",
-        "DELETE FROM journal",
-        "UPDATE changes SET ids = '[7]'",
-        "UPDATE changes SET time = 3",
-        "UPDATE parts SET content = x'00'",
-        "UPDATE journal SET folded = 0, lineage = 'x'",
+        *((statement, "torn", "damaged") for statement in FOREIGN),
+        ("PRAGMA user_version = 2", "newer", "Upgrade nearwise"),
+        ("DELETE FROM changes WHERE version = 2", "torn", "not all changes from 1 to 3 are there"),
     ],
 )
-def test_what_nearwise_does_not_write_is_refused(journal, tmp_path, statement):
+def test_what_nearwise_does_not_write_is_refused(journal, tmp_path, statement, reason, message):
     filled(journal).close()
     with sqlite3.connect(tmp_path / JOURNAL) as connection:
         connection.execute(statement)
     connection.close()
-    with pytest.raises(StoreError, match="damaged") as caught:
+    with pytest.raises(StoreError, match=message) as caught:
         journal.since(LINEAGE, 0)
-    assert caught.value.reason == "torn"
-
-
-def test_a_newer_format_says_so(journal, tmp_path):
-    filled(journal).close()
-    with sqlite3.connect(tmp_path / JOURNAL) as connection:
-        connection.execute("PRAGMA user_version = 2")
-    connection.close()
-    with pytest.raises(StoreError, match="Upgrade nearwise") as caught:
-        journal.state()
-    assert caught.value.reason == "newer"
+    assert caught.value.reason == reason
 
 
 def test_damage_anywhere_is_an_error_or_harmless(journal, tmp_path):

@@ -154,7 +154,7 @@ def test_a_disk_that_refuses_keeps_the_old_content(tmp_path, monkeypatch, call, 
     assert sorted(os.listdir(tmp_path / "m")) == before and value_of(tmp_path / "m") == 1
 
 
-def test_a_disk_that_fills_up_half_way_keeps_the_old_content(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_and_ctrl_c_half_way_keep_the_old_content(tmp_path, monkeypatch):
     write(tmp_path / "m", 1)
     original, left = os.write, [3000]
 
@@ -164,30 +164,20 @@ def test_a_disk_that_fills_up_half_way_keeps_the_old_content(tmp_path, monkeypat
         left[0] -= len(data)
         return original(handle, data[:1500])  # a short write, as on a nearly full disk
 
-    monkeypatch.setattr(os, "write", fill)
-    with pytest.raises(OSError, match="No space left"):
-        write(tmp_path / "m", 2)
-    monkeypatch.undo()
-    assert value_of(tmp_path / "m") == 1 and len(os.listdir(tmp_path / "m")) == 4
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    for call, stop, error in (("write", fill, OSError), ("replace", interrupt, KeyboardInterrupt)):
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(os, call, stop)
+            write(tmp_path / "m", 2)
+        assert value_of(tmp_path / "m") == 1 and len(os.listdir(tmp_path / "m")) == 4
 
 
 def test_a_folder_below_a_file_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="could not write"):
         write(tmp_path / "file" / "m")
-
-
-def test_ctrl_c_while_writing_keeps_the_old_content(tmp_path, monkeypatch):
-    write(tmp_path / "m", 1)
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "m", 2)
-    monkeypatch.undo()
-    assert value_of(tmp_path / "m") == 1 and len(os.listdir(tmp_path / "m")) == 4
 
 
 def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path):

@@ -97,7 +97,7 @@ def test_rows_that_another_process_added_can_be_changed_at_once(client, folder):
     assert client.get(f"/rows/{row}").json()["label"] == "no"
 
 
-def test_the_last_row_of_a_class_goes_where_that_is_meant(client, model):
+def test_the_last_row_of_a_class_goes_where_that_is_meant(client):
     _, rows = json_rows(1)
     body = {"rows": rows, "labels": ["rare"], "new_classes": True}
     (row,) = client.post("/rows", json=body).json()["ids"]
@@ -152,13 +152,6 @@ def test_labels_that_look_wrong_are_listed_until_something_is_done(client, model
     assert second in [one["id"] for one in client.get("/issues").json()["issues"]]
     for wrong in ({"action": "relabel"}, {"action": "keep", "label": "yes"}, {"action": "x"}):
         problem(client.post(f"/issues/{first}", json=wrong), 422)
-
-
-def test_the_map_has_each_row_once(client, model):
-    found = client.get("/map").json()
-    assert found["id"] == model.memory_.ids.tolist()
-    assert len(found["x"]) == len(found["y"]) == len(found["label"]) == len(model.memory_)
-    assert np.std(found["x"]) >= np.std(found["y"]) > 0
 
 
 def done(client, job):

@@ -245,7 +245,7 @@ def test_a_class_that_came_after_the_fit_moves_with_the_base(left, tmp_path):
     assert (theirs.argmax(1) == new_y).mean() > 0.8
 
 
-def test_columns_may_come_with_other_types(made, tmp_path):
+def test_columns_may_come_with_other_types(tmp_path):
     X = pd.DataFrame({"a": np.arange(60) % 50, "b": ["x", "y"] * 30})
     model = AttnKNNClassifier(random_state=0, preset="instant").fit(X, np.arange(60) % 2)
     move_memory(model, tmp_path / "m")
@@ -320,7 +320,7 @@ def test_a_store_elsewhere_and_one_of_another_model(made, tmp_path):
         AttnKNNClassifier.load(tmp_path / "m", trusted_store=place)
 
 
-def test_approximate_search_is_exact_where_it_finds_the_neighbors(made, tmp_path, monkeypatch):
+def test_approximate_search_is_exact_where_it_finds_the_neighbors(tmp_path, monkeypatch):
     monkeypatch.setattr(bulk, "AUTO_EXACT_BELOW", 500)
     X, y = blobs(3000, seed=4)
     model = AttnKNNClassifier(**INSTANT).fit(X, y)

@@ -244,7 +244,7 @@ def test_what_describes_rows_and_indexes_is_read_or_refused_whatever_it_says(fol
     assert found > 3
 
 
-def test_rows_of_another_store_are_noticed_whatever_their_checksum(made, folder):
+def test_rows_of_another_store_are_noticed_whatever_their_checksum(folder):
     shutil.rmtree(bulk_of(folder) / "rows.lance")
     other = DiskStore.create(folder.parent / "o", SCHEMA, [some_rows(800, seed=5)], SUMMARY)
     shutil.copytree(bulk_of(folder.parent / "o") / "rows.lance", bulk_of(folder) / "rows.lance")

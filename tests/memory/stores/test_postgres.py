@@ -62,7 +62,7 @@ def test_of_equal_rows_those_of_the_lowest_rank_are_found(uri):
     store.close()
 
 
-def test_an_error_in_the_middle_of_a_change_undoes_it(uri, monkeypatch):
+def test_an_error_in_the_middle_of_a_change_undoes_it(uri):
     rows = some_rows(50)
     store = PostgresStore.create(uri, SCHEMA, [rows], SUMMARY)
     store.apply(edit(1, key="k"), 0)

@@ -1,11 +1,13 @@
 """Run the command line as a user does, in this process."""
 
 import io
+import json
 import shutil
 import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +23,14 @@ class Result:
     exit_code: int
     out: str
     err: str
+
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.out)
+
+    def table(self) -> pd.DataFrame:
+        """Standard output as CSV."""
+        return pd.read_csv(io.StringIO(self.out))
 
 
 class _Stdin:

@@ -33,19 +33,6 @@ class Result:
         return pd.read_csv(io.StringIO(self.out))
 
 
-class _Stdin:
-    """Standard input with bytes beneath, as a pipe has."""
-
-    def __init__(self, content: bytes) -> None:
-        self.buffer = io.BytesIO(content)
-
-    def read(self) -> str:
-        return self.buffer.read().decode()
-
-    def isatty(self) -> bool:
-        return False
-
-
 @pytest.fixture
 def nearwise(capfdbinary, monkeypatch):
     """Give a function that runs ``nearwise ARGUMENT ...`` and returns a `Result`."""
@@ -55,7 +42,7 @@ def nearwise(capfdbinary, monkeypatch):
 
     def run(*arguments: object, stdin: bytes | None = None) -> Result:
         if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", _Stdin(stdin))
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capfdbinary.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])

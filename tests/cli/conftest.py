@@ -1,11 +1,13 @@
 """Run the command line as a user does, in this process."""
 
 import io
+import json
 import shutil
 import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,18 +24,13 @@ class Result:
     out: str
     err: str
 
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.out)
 
-class _Stdin:
-    """Standard input with bytes beneath, as a pipe has."""
-
-    def __init__(self, content: bytes) -> None:
-        self.buffer = io.BytesIO(content)
-
-    def read(self) -> str:
-        return self.buffer.read().decode()
-
-    def isatty(self) -> bool:
-        return False
+    def table(self) -> pd.DataFrame:
+        """Standard output as CSV."""
+        return pd.read_csv(io.StringIO(self.out))
 
 
 @pytest.fixture
@@ -45,7 +42,7 @@ def nearwise(capfdbinary, monkeypatch):
 
     def run(*arguments: object, stdin: bytes | None = None) -> Result:
         if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", _Stdin(stdin))
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capfdbinary.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])

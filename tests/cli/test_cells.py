@@ -113,7 +113,7 @@ def test_codes_that_decide_the_label_stay_two_categories(nearwise, tmp_path, tex
     data, place = codes(tmp_path, texts), tmp_path / "m"
     fit = ("fit", data, "-t", "y", "--category", "code", "-o", place, *INSTANT)
     assert nearwise(*fit).exit_code == 0
-    (_, report) = json.loads(nearwise("inspect", place, "--json").out)["column_report"]
+    (_, report) = nearwise("inspect", place, "--json").json()["column_report"]
     assert (report["use"], report["distinct"], report["missing"]) == ("category", 2, 1)
     found = nearwise("predict", place, data, "-q").out.split()[1:]
     assert np.mean(np.array(found) == pd.read_csv(data)["y"]) > 0.95
@@ -128,10 +128,10 @@ def test_labels_that_one_number_stands_for_stay_apart(nearwise, tmp_path, labels
     frame.iloc[:20].to_csv(tmp_path / "one.csv", index=False)
     fit = nearwise("fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", *INSTANT[:2])
     assert fit.exit_code == 0 and "RuntimeWarning" not in fit.err
-    classes = json.loads(nearwise("inspect", tmp_path / "m", "--json").out)["classes"]
+    classes = nearwise("inspect", tmp_path / "m", "--json").json()["classes"]
     assert classes == dict.fromkeys(labels, 20)
     result = nearwise("evaluate", tmp_path / "m", tmp_path / "one.csv", "--json", "-", "-q")
-    assert json.loads(result.out)["n"] == 20
+    assert result.json()["n"] == 20
 
 
 def test_one_number_written_in_two_ways_is_one_label(nearwise, tmp_path):
@@ -172,14 +172,14 @@ def test_a_model_reads_the_words_that_it_has_learned(nearwise, with_words, tmp_p
     keep = ("--keep-words", "quality", "--keep-words", "continent", "--skip-unlabelled")
     place = tmp_path / "m"
     assert nearwise("fit", with_words, "-t", "quality", "-o", place, *keep, *INSTANT).exit_code == 0
-    facts = json.loads(nearwise("inspect", place, "--json").out)
+    facts = nearwise("inspect", place, "--json").json()
     assert facts["classes"] == {"Good": 29, "None": 29}
     (continent,) = (c for c in facts["column_report"] if c["name"] == "continent")
     assert (continent["distinct"], continent["missing"]) == (3, 1)
     refused = nearwise("evaluate", place, with_words)
     assert refused.exit_code == 2 and "2 of 60 rows have no value" in refused.err
     scores = nearwise("evaluate", place, with_words, "--skip-unlabelled", "--json", "-", "-q")
-    assert json.loads(scores.out)["n"] == 58
+    assert scores.json()["n"] == 58
     added = nearwise("add", place, with_words, "--skip-unlabelled")
     assert "Added 58 rows" in added.err and "new classes" not in added.err
     predicted = nearwise("predict", place, with_words)

@@ -1,6 +1,5 @@
 """``add``, ``remove``, ``relabel``, ``undo``, ``history`` and ``compact``."""
 
-import json
 import os
 
 import pandas as pd
@@ -11,15 +10,15 @@ from nearwise.memory import JOURNAL
 
 
 def facts_of(nearwise, model):
-    return json.loads(nearwise("inspect", model, "--json").out)
+    return nearwise("inspect", model, "--json").json()
 
 
 def history_of(nearwise, model):
-    return json.loads(nearwise("history", model, "--json").out)
+    return nearwise("history", model, "--json").json()
 
 
 def row(nearwise, model, number):
-    (found,) = json.loads(nearwise("inspect", model, "--rows", number, "--json").out)
+    (found,) = nearwise("inspect", model, "--rows", number, "--json").json()
     return found
 
 
@@ -142,7 +141,7 @@ def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, mod
     undone = nearwise("undo", model, "2")
     assert undone.exit_code == 2 and "forgets removed rows for good" in undone.err
     assert nearwise("undo", model, "1").exit_code == 0
-    facts = json.loads(nearwise("verify", model, "--json").out)
+    facts = nearwise("verify", model, "--json").json()
     assert facts["changes"] == {"in the journal": 3, "not folded in yet": 1}
 
 

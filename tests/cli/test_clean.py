@@ -1,7 +1,5 @@
 """``nearwise clean`` names rows whose label looks wrong."""
 
-import io
-
 import pandas as pd
 import pytest
 
@@ -41,7 +39,7 @@ def test_columns_of_rows_that_are_called_as_those_of_the_ranking_are_written_too
     train = pd.read_csv(table[0]).rename(columns={"a": "given", "b": "given_"})
     train.to_csv(tmp_path / "named.csv", index=False)
     arguments = ("-t", "kind", "--out", "-", "-q")
-    written = pd.read_csv(io.StringIO(nearwise("clean", tmp_path / "named.csv", *arguments).out))
+    written = nearwise("clean", tmp_path / "named.csv", *arguments).table()
     assert set(written["given"]) == {"no", "yes"}
     assert written["given_"].tolist() == train["given"][written["id"]].tolist()
     assert written["given__"].tolist() == train["given_"][written["id"]].tolist()

@@ -26,7 +26,7 @@ def test_the_training_table_is_scored_row_by_row_without_itself(
     nearwise, tables, trained, tmp_path
 ):
     numbers, printed = evaluated(nearwise, trained, tables / "train.csv", tmp_path)
-    left_out = json.loads(nearwise("inspect", trained, "--scores", "--json").out)["left_out"]
+    left_out = nearwise("inspect", trained, "--scores", "--json").json()["left_out"]
     assert numbers["metrics"] == left_out and left_out["accuracy"] < 1
     assert (numbers["n"], numbers["rows"]["new"], numbers["rows"]["n_learned"]) == (160, False, 160)
     assert "160 of 160 rows equal rows the model learned from, in all 3 columns that" in printed
@@ -76,7 +76,7 @@ def test_rows_that_were_forgotten_are_counted(nearwise, tables, trained, tmp_pat
     add = ("add", trained, tables / "test.csv", "-o", out, "--capacity", "120", "-q")
     assert nearwise(*add).exit_code == 0
     result = nearwise("evaluate", out, tables / "train.csv", "--resamples", "20", "--json", "-")
-    rows = json.loads(result.out)["rows"]
+    rows = result.json()["rows"]
     assert rows["n_forgotten"] == 100
     assert "100 rows that it no longer remembers" in " ".join(rows["remarks"])
 
@@ -95,7 +95,7 @@ def test_images_that_were_held_out_are_scored_and_the_others_left_out(nearwise, 
     rows = numbers["rows"]
     assert (rows["new"], rows["n_learned"], numbers["n"]) == (False, 80, 20)
     assert "60 of them are left out: the networks know their labels" in " ".join(rows["remarks"])
-    held = json.loads(nearwise("inspect", pictures / "model", "--json").out)["oof_nll"]
+    held = nearwise("inspect", pictures / "model", "--json").json()["oof_nll"]
     assert 0 < numbers["metrics"]["nll"] < held + 0.05
 
 

@@ -117,7 +117,7 @@ def test_cv_is_a_number_of_folds_a_share_or_auto():
     assert [parse_cv("--cv", text) for text in texts] == [5, 0.1, "auto", None]
 
 
-@pytest.mark.parametrize("text", ["1", "0", "-3", "1.0", "1.5", "nan", "inf", "many", ""])
+@pytest.mark.parametrize("text", ["1", "0", "0.0", "-3", "1.0", "1.5", "nan", "inf", "many", ""])
 def test_another_cv_is_refused_with_what_is_taken(text):
     with pytest.raises(ValueError, match=r"--cv .* no number of folds .* no share"):
         parse_cv("--cv", text)

@@ -1,8 +1,5 @@
 """Tables without a first line of names, and with decimal commas, from fit to evaluate."""
 
-import io
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,7 +40,7 @@ def folder(tmp_path_factory):
 
 def predictions(result) -> list[str]:
     assert result.exit_code == 0, result.err
-    return pd.read_csv(io.StringIO(result.out))["prediction"].tolist()
+    return result.table()["prediction"].tolist()
 
 
 def test_a_file_without_names_is_asked_about_by_every_command(nearwise, folder):
@@ -64,7 +61,7 @@ def test_a_file_without_names_is_asked_about_by_every_command(nearwise, folder):
 
 
 def test_no_row_is_lost_and_the_target_is_the_column_that_was_named(nearwise, folder):
-    facts = json.loads(nearwise("inspect", folder / "m.model", "--json").out)
+    facts = nearwise("inspect", folder / "m.model", "--json").json()
     assert (facts["rows"], facts["target"], list(facts["columns"])) == (120, "3", ["0", "1", "2"])
     assert set(facts["classes"]) == {"<=50K", ">50K"}
 

@@ -1,7 +1,5 @@
 """Folders of images come in by the same door as tables: fit, predict, evaluate, add, clean."""
 
-import io
-import json
 import shutil
 import sys
 
@@ -32,10 +30,6 @@ def pictures(tmp_path_factory):
     return root
 
 
-def frame_of(text):
-    return pd.read_csv(io.StringIO(text))
-
-
 def test_a_folder_is_fitted_predicted_and_measured(nearwise, pictures, tmp_path):
     model = tmp_path / "model"
     done = nearwise("fit", pictures / "set", "--out", model, *FAST[:-1])
@@ -46,30 +40,30 @@ def test_a_folder_is_fitted_predicted_and_measured(nearwise, pictures, tmp_path)
     assert not (tmp_path / "model.checkpoint").exists()
     measured = nearwise("evaluate", model, pictures / "set", "--json", "-", "--resamples", 20)
     assert "took its test part, 12 images" in measured.err
-    assert json.loads(measured.out)["n"] == 12
+    assert measured.json()["n"] == 12
 
 
 def test_images_are_predicted_file_by_file(nearwise, pictures):
     result = nearwise("predict", pictures / "model", pictures / "new", "--proba")
     assert result.exit_code == 0, result.err
-    table = frame_of(result.out)
+    table = result.table()
     assert list(table.columns) == ["file", "prediction", "proba_down", "proba_up"]
     files = [pictures / "new" / name for name in ("0.png", "2.png", "deeper/1.png")]
     assert table["file"].tolist() == [str(file) for file in files]
     listed = nearwise("predict", pictures / "model", *reversed(files), "--proba")
-    np.testing.assert_allclose(frame_of(listed.out)["proba_up"], table["proba_up"][::-1], atol=1e-6)
+    np.testing.assert_allclose(listed.table()["proba_up"], table["proba_up"][::-1], atol=1e-6)
 
 
 def test_neighbors_are_named_by_their_files(nearwise, pictures):
     file = pictures / "new" / "0.png"
     ask = ("predict", pictures / "model", file, "--explain", "--neighbors", 2)
-    table = frame_of(nearwise(*ask).out)
+    table = nearwise(*ask).table()
     name, row = table["neighbor_1_file"][0], table["neighbor_1_id"][0]
     assert name.split("/")[:3] == ["set", "train", table["neighbor_1_label"][0]]
     assert (pictures / name).is_file()
-    record = json.loads(nearwise(*ask, "--format", "jsonl").out)
+    record = nearwise(*ask, "--format", "jsonl").json()
     assert record["neighbors"][0]["row"] == {"file": name}
-    shown = json.loads(nearwise("inspect", pictures / "model", "--rows", row, "--json").out)
+    shown = nearwise("inspect", pictures / "model", "--rows", row, "--json").json()
     assert shown == [{"id": row, "class": table["neighbor_1_label"][0], "file": name}]
     assert "set: 80" in nearwise("inspect", pictures / "model").out
 
@@ -169,7 +163,7 @@ def test_files_that_cannot_be_read_are_named_or_left_out_when_asked(nearwise, pi
     assert broken.exit_code == 2 and "broken.png cannot be read" in broken.err
     assert "left out 1 file" in broken.err and "notes.txt" in broken.err
     done = nearwise("predict", pictures / "model", tmp_path / "new", "--skip-damaged")
-    assert done.exit_code == 0 and len(frame_of(done.out)) == 3
+    assert done.exit_code == 0 and len(done.table()) == 3
     assert "broken.png" in done.err and "1 of 4 left out" in done.err
 
 

@@ -51,7 +51,7 @@ def test_add_teaches_new_rows_and_new_classes(nearwise, tables, model, tmp_path)
     assert result.exit_code == 0 and "12 rows" in result.err
     assert "172 rows" in result.err
     assert "far" in result.err
-    facts = json.loads(nearwise("inspect", model, "--json").out)
+    facts = nearwise("inspect", model, "--json").json()
     assert facts["rows"] == 172
     assert facts["classes"]["far"] == 12
     table = nearwise("predict", model, tmp_path / "more.csv", "--proba").out
@@ -63,7 +63,7 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     options = ("--capacity", "120", "--eviction", "age", "--refresh")
     result = nearwise("add", trained, tables / "test.csv", "-o", out, *options)
     assert result.exit_code == 0 and "100 were forgotten" in result.err
-    before, facts = (json.loads(nearwise("inspect", one, "--json").out) for one in (trained, out))
+    before, facts = (nearwise("inspect", one, "--json").json() for one in (trained, out))
     assert (before["rows"], facts["rows"]) == (160, 120)
     assert facts["settings"] | {"capacity": 120, "eviction": "age"} == facts["settings"]
     assert facts["oof_nll"] != before["oof_nll"]  # measured on the rows that it now holds
@@ -78,11 +78,11 @@ def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
     assert text.exit_code == 0
     for word in ("160", "label", "width", "color", "yes", "calibration"):
         assert word in text.out
-    facts = json.loads(nearwise("inspect", trained, "--json").out)
+    facts = nearwise("inspect", trained, "--json").json()
     assert facts["target"] == "label"
     assert list(facts["columns"]) == ["width", "height", "color"]
     assert sum(facts["classes"].values()) == facts["rows"] == 160
-    facts = json.loads(nearwise("inspect", trained, "--scores", "--json").out)
+    facts = nearwise("inspect", trained, "--scores", "--json").json()
     assert 0.5 < facts["left_out"]["accuracy"] < 1
     assert facts["settings"]["cv"] == 2
     assert "left out" in nearwise("inspect", trained, "--scores").out
@@ -143,9 +143,9 @@ def test_inspect_looks_remembered_rows_up_by_the_ids_that_predictions_name(
     nearwise, tables, trained
 ):
     why = ("predict", trained, tables / "train.csv", "--explain", "--neighbors", "1", "--quiet")
-    ids = pd.read_csv(io.StringIO(nearwise(*why).out))["neighbor_1_id"][:2].tolist()
+    ids = nearwise(*why).table()["neighbor_1_id"][:2].tolist()
     asked = ",".join(map(str, ids))
-    shown = json.loads(nearwise("inspect", trained, "--rows", asked, "--json").out)
+    shown = nearwise("inspect", trained, "--rows", asked, "--json").json()
     rows = pd.read_csv(tables / "train.csv").iloc[[row["id"] for row in shown]]
     assert [row["id"] for row in shown] == list(dict.fromkeys(ids))
     assert [row["label"] for row in shown] == rows["label"].tolist()
@@ -162,7 +162,7 @@ def test_inspect_keeps_ids_and_labels_apart_from_columns_of_these_names(nearwise
     names = [f"c{i}" for i in range(20)]
     rows = pd.DataFrame(np.tile(X, 10)[:, :20], columns=names).assign(id=range(700, 740))
     fitted(rows, pd.Series(y, name="label")).save(tmp_path / "m")
-    (found,) = json.loads(nearwise("inspect", tmp_path / "m", "--rows", "3", "--json").out)
+    (found,) = nearwise("inspect", tmp_path / "m", "--rows", "3", "--json").json()
     assert (found["id"], found["id_"], found["label"]) == (3, 703, y[3])
     lines = nearwise("inspect", tmp_path / "m", "--rows", "3,5").out.splitlines()
     assert any({"id_", "703", "705"} <= set(line.split()) for line in lines)  # a line per column

@@ -1,7 +1,5 @@
 """``move``, and the commands that take a model whose memory is in a store."""
 
-import json
-
 import pandas as pd
 import pytest
 
@@ -33,13 +31,13 @@ def test_a_moved_model_answers_as_the_one_before(nearwise, tables, model, moved)
 
 def test_its_memory_is_changed_listed_and_compacted(nearwise, tables, moved, more):
     def facts():
-        return json.loads(nearwise("inspect", moved, "--json").out)
+        return nearwise("inspect", moved, "--json").json()
 
     assert facts()["rows"] == 160 and str(moved) in facts()["memory"]
     added = nearwise("add", moved, more)
     assert added.exit_code == 0 and "now remembers 163 rows" in added.err
     assert f"take it back: nearwise undo {moved} 1\n" in added.err
-    (row,) = json.loads(nearwise("inspect", moved, "--rows", "160", "--json").out)
+    (row,) = nearwise("inspect", moved, "--rows", "160", "--json").json()
     first = pd.read_csv(more).iloc[0]
     assert (row["label"], row["width"]) == (first["label"], first["width"])
     label = next(iter(facts()["classes"]))
@@ -50,10 +48,10 @@ def test_its_memory_is_changed_listed_and_compacted(nearwise, tables, moved, mor
     compacted = nearwise("compact", moved)
     assert compacted.exit_code == 0 and "Rewrote 163 rows" in compacted.err
     assert nearwise("predict", moved, tables / "new.csv", "--proba").out == answers
-    listed = json.loads(nearwise("history", moved, "--json").out)
+    listed = nearwise("history", moved, "--json").json()
     assert [one["change"] for one in listed] == ["add", "relabel", "remove", "add"]
     verified = nearwise("verify", moved, "--json")
-    assert verified.exit_code == 0 and json.loads(verified.out)["rows"] == 163
+    assert verified.exit_code == 0 and verified.json()["rows"] == 163
 
 
 def test_verify_predicts_by_the_rows_of_the_store(nearwise, moved, monkeypatch):
@@ -80,11 +78,11 @@ def test_what_a_memory_in_a_store_cannot_do_is_said(nearwise, moved, more, comma
     words = {"MODEL": moved, "MORE": more, "OTHER": moved.parent / "other"}
     result = nearwise(*(words.get(word, word) for word in command))
     assert result.exit_code == 2 and problem in result.err
-    assert json.loads(nearwise("inspect", moved, "--json").out)["rows"] == 160
+    assert nearwise("inspect", moved, "--json").json()["rows"] == 160
 
 
 def test_verify_finds_a_damaged_byte_in_the_rows_and_says_what_it_checked(nearwise, moved):
-    told = json.loads(nearwise("verify", moved, "--json").out)
+    told = nearwise("verify", moved, "--json").json()
     assert "checksums of the rows' files" in told["checked"]
     assert "not checked" not in told
     (rows,) = moved.glob("rows/bulk-*/rows.lance/data/*.lance")

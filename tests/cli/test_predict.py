@@ -1,6 +1,5 @@
 """``nearwise predict``: every row once, in order, in every format, with its neighbors if asked."""
 
-import io
 import json
 
 import numpy as np
@@ -8,16 +7,12 @@ import pandas as pd
 import pytest
 
 
-def frame_of(text):
-    return pd.read_csv(io.StringIO(text))
-
-
 def test_one_prediction_a_row_is_the_class_of_the_largest_probability(nearwise, tables, trained):
     result = nearwise("predict", trained, tables / "new.csv")
     assert result.exit_code == 0
-    alone = frame_of(result.out)
+    alone = result.table()
     assert list(alone.columns) == ["prediction"] and len(alone) == 20
-    table = frame_of(nearwise("predict", trained, tables / "new.csv", "--proba").out)
+    table = nearwise("predict", trained, tables / "new.csv", "--proba").table()
     assert (table["prediction"] == alone["prediction"]).all()
     proba = table[["proba_no", "proba_yes"]]
     np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-6)
@@ -31,7 +26,7 @@ def test_formats_hold_the_same_values(nearwise, tables, trained, tmp_path, suffi
     assert nearwise("predict", trained, tables / "new.csv", "-o", out, "--proba").exit_code == 0
     readers = {"csv": pd.read_csv, "tsv": lambda p: pd.read_csv(p, sep="\t")}
     table = readers.get(suffix, pd.read_parquet)(out)
-    expected = frame_of(nearwise("predict", trained, tables / "new.csv", "--proba").out)
+    expected = nearwise("predict", trained, tables / "new.csv", "--proba").table()
     pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-6)
 
 
@@ -47,15 +42,15 @@ def test_extra_columns_are_ignored_with_a_note_and_kept_ones_without(nearwise, t
     assert "'row'" in noted.err
     kept = nearwise("predict", trained, tables / "new.csv", "--keep", "row")
     assert "note" not in kept.err
-    assert list(frame_of(kept.out).columns) == ["row", "prediction"]
-    assert list(frame_of(kept.out)["row"]) == [f"r2-{i}" for i in range(20)]
+    assert list(kept.table().columns) == ["row", "prediction"]
+    assert list(kept.table()["row"]) == [f"r2-{i}" for i in range(20)]
 
 
 def test_explain_adds_the_weightiest_neighbors_as_columns(nearwise, tables, trained):
     train = pd.read_csv(tables / "train.csv")
     ask = ("predict", trained, tables / "new.csv")
-    table = frame_of(nearwise(*ask, "--explain", "--neighbors", "3").out)
-    assert (table["prediction"] == frame_of(nearwise(*ask).out)["prediction"]).all()
+    table = nearwise(*ask, "--explain", "--neighbors", "3").table()
+    assert (table["prediction"] == nearwise(*ask).table()["prediction"]).all()
     fields = [f"neighbor_{i}_{f}" for i in (1, 2, 3) for f in ("id", "label", "weight", "distance")]
     assert list(table.columns) == ["prediction", "null_mass", *fields]
     assert (table["neighbor_1_weight"] >= table["neighbor_2_weight"]).all()

@@ -102,11 +102,9 @@ def test_confidence_means_the_same_to_evaluate_as_to_predict(
     nearwise, tables, trained, given, bound, sets
 ):
     options = [] if given is None else ["--confidence", given]
-    numbers = json.loads(
-        nearwise(
-            "evaluate", trained, tables / "test.csv", "--resamples", "20", "--json", "-", *options
-        ).out
-    )
+    numbers = nearwise(
+        "evaluate", trained, tables / "test.csv", "--resamples", "20", "--json", "-", *options
+    ).json()
     assert numbers["selective"]["bound_confidence"] == bound
     assert numbers["sets"]["confidence"] == sets
     said = nearwise("predict", trained, tables / "test.csv", "--coverage", "0.9", *options).err

@@ -1,7 +1,5 @@
 """`nearwise verify` says what a folder holds, and names what is wrong with it."""
 
-import json
-
 import torch
 
 from nearwise.classifier.storage.persistence import VERSION
@@ -16,7 +14,7 @@ def test_it_tells_what_a_model_holds(nearwise, tmp_path):
     done = nearwise("verify", tmp_path / "m")
     assert done.exit_code == 0 and "is sound" in done.err
     assert "attention k-NN classifier" in done.out and "extra-trees" in done.out
-    facts = json.loads(nearwise("verify", tmp_path / "m", "--json").out)
+    facts = nearwise("verify", tmp_path / "m", "--json").json()
     assert facts["rows"] == 48 and facts["classes"] == ["no", "yes"]
     assert {*facts["base"]} == {*model.report_.choice["base"]} and facts["networks"] == 0
     assert facts["format version"] == VERSION and "predictions" in facts["checked"]
@@ -37,10 +35,10 @@ def test_it_tells_what_a_model_holds(nearwise, tmp_path):
 
 def test_it_checks_other_folders_as_far_as_it_knows_them(nearwise, tmp_path):
     MemoryBank(torch.eye(4), torch.tensor([0, 1, 1, 2])).save(tmp_path / "bank")
-    facts = json.loads(nearwise("verify", tmp_path / "bank", "--json").out)
+    facts = nearwise("verify", tmp_path / "bank", "--json").json()
     assert (facts["holds"], facts["rows"], facts["classes"]) == ("memory bank", 4, 3)
     write_folder(tmp_path / "other", kind="notes", format_version=1, tensors={}, meta={})
-    facts = json.loads(nearwise("verify", tmp_path / "other", "--json").out)
+    facts = nearwise("verify", tmp_path / "other", "--json").json()
     assert facts["holds"] == "notes" and facts["checked"] == ["manifest", "sizes", "checksums"]
 
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -109,15 +108,15 @@ def test_what_cannot_be_written_is_explained(tmp_path, table, path, message):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout here")
 def test_a_redirected_dev_stdout_is_written_in_place(tmp_path):
-    if not Path("/dev/stdout").exists():
-        pytest.skip("no /dev/stdout here")
-    code = (
-        "import pandas as pd; from nearwise.data import write_table; "
-        "write_table(pd.DataFrame({'a': [1]}), '/dev/stdout', format='csv')"
-    )
-    with (tmp_path / "out.txt").open("wb") as out:
-        inode = os.fstat(out.fileno()).st_ino
-        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
-    assert (tmp_path / "out.txt").read_text() == "a\n1\n"
-    assert (tmp_path / "out.txt").stat().st_ino == inode
+    path, before = tmp_path / "out.txt", os.dup(1)
+    with path.open("wb") as out:
+        os.dup2(out.fileno(), 1)
+        try:
+            write_table(pd.DataFrame({"a": [1]}), "/dev/stdout", format="csv")
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+        assert path.stat().st_ino == os.fstat(out.fileno()).st_ino
+    assert path.read_text() == "a\n1\n"

@@ -1,4 +1,4 @@
-"""One call measures all, as the single metrics do, whatever the order of the rows."""
+"""One call measures all, as the single metrics do."""
 
 from nearwise import metrics
 from nearwise.metrics import evaluate_probabilities

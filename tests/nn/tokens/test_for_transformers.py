@@ -299,17 +299,6 @@ def test_models_that_copy_their_configuration_while_they_run_compile_in_one_grap
     torch.testing.assert_close(compiled(**given)[0], nearest(**given)[0])
 
 
-@pytest.mark.parametrize("cls", ["CLIPModel", "AutoModel"])
-def test_parts_of_a_model_keep_their_own_attention(tmp_path, cls):
-    parts = {"vision_config": transformers_attention([3, 4]), "text_config": "sdpa"}
-    saved, given = model("CLIP", parts), inputs("CLIP")
-    saved.save_pretrained(tmp_path)
-    loaded = getattr(transformers, cls).from_pretrained(tmp_path)
-    assert loaded.config.vision_config._attn_implementation == parts["vision_config"]
-    assert loaded.config.text_config._attn_implementation == "sdpa"
-    assert torch.equal(loaded(**given).logits_per_image, saved(**given).logits_per_image)
-
-
 @pytest.mark.parametrize("cls", ["ViTModel", "AutoModel"])
 @pytest.mark.parametrize("other", ["sdpa", "nearwise_knn_matmul_6"])
 def test_another_attention_comes_only_by_name(tmp_path, cls, other):

@@ -51,7 +51,8 @@ def stage_configs(
 
 def usual_epochs(preset: Any) -> tuple[int, int]:
     """Epochs of a preset's first stage, and of each further one."""
-    return FieldConfig(preset=preset).epochs, _FINETUNE_EPOCHS.get(preset, _OTHER_FINETUNE_EPOCHS)
+    first = FieldConfig(**{"preset": preset}).epochs
+    return first, _FINETUNE_EPOCHS.get(preset, _OTHER_FINETUNE_EPOCHS)
 
 
 @dataclass(frozen=True)

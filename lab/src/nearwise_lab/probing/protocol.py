@@ -219,17 +219,19 @@ def _cells(
         raise ValueError("encoders, probes, contexts, pools, draws and seeds must not be empty.")
     reads = {name: make_probe(probe).reads_tokens for name, probe in probes.items()}
     for name, encoder in encoders.items():
-        stored = isinstance(encoder, StoredFeatures)
-        if stored and any(reads.values()):
+        found = [STORED]
+        if not isinstance(encoder, StoredFeatures):
+            found = [*pools, TOKENS]
+            for pool in pools:
+                refuse_cls(encoder, pool)
+        elif any(reads.values()):
             deep = next(probe for probe in probes if reads[probe])
             raise ValueError(
                 f"The probe {deep!r} reads tokens, and {name!r} is one vector per row. Leave the "
                 "probe out."
             )
-        for pool in () if stored else pools:
-            refuse_cls(encoder, pool)
         for context in map(Context.parse, contexts):
-            if stored and context.kind != "full":
+            if STORED in found and context.kind != "full":
                 raise ValueError(
                     f"The features of {name!r} are stored and cannot be made from the context "
                     f"{context}. Leave other contexts out."
@@ -237,7 +239,7 @@ def _cells(
             if n_points is not None:
                 context.n_shown(n_points)  # raises where it leaves none
             for draw in draws if context.kind != "full" else draws[:1]:
-                for pool in [STORED] if stored else [*pools, TOKENS]:
+                for pool in found:
                     for probe in probes:
                         if reads[probe] == (pool == TOKENS):
                             for seed in seeds:

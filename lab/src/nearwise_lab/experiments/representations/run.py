@@ -224,6 +224,9 @@ def _facts(study: Study, dataset: Dataset, seen: Mapping[str, int]) -> dict[str,
     return facts
 
 
+Task = tuple[int, Arm, int | None]  # seed, arm, and how many of its stages alone
+
+
 class _NotMeasured(Exception):
     """Something would have to be measured."""
 
@@ -236,8 +239,9 @@ def _measure_beforehand(study: Study, arms: Sequence[Arm], seeds: Sequence[int],
     """
     missing = [(s, arm) for s in seeds for arm in arms if not _is_done(study, arm, s)]
     # a first stage is shared by several arms, which wait for it; what needs none fills the gaps
-    first: dict[Any, tuple[int, Arm, int | None]] = {}
-    now, later = [], []
+    first: dict[Any, Task] = {}
+    now: list[Task] = []
+    later: list[Task] = []
     for seed, arm in missing:
         stage = arm.stages[:1]
         if stage and not study.is_trained(stage, seed):
@@ -269,7 +273,7 @@ def _refuse(words: str) -> None:
     raise _NotMeasured(words)
 
 
-def _do(study: Study, task: tuple[int, Arm, int | None], progress: Progress) -> None:
+def _do(study: Study, task: Task, progress: Progress) -> None:
     """Do one task in a process of its own: the first stages of a field, or an arm."""
     study, (seed, arm, n_stages) = replace(study, progress=progress), task
     if n_stages is not None:

@@ -24,7 +24,8 @@ from typing import Any
 
 from keeping import HERE, RESULTS, keep, listed, options_of, read
 from nearwise_lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
-from nearwise_lab.experiments.methods import get_methods
+from nearwise_lab.experiments.methods import FOUNDATION_MODELS, get_methods
+from nearwise_lab.experiments.peers.foundation import find_checkpoints
 from nearwise_lab.records import COSTS, METRICS
 from nearwise_lab.report.summary import Results
 from nearwise_lab.results.measures import Mean, mean_with_interval
@@ -267,9 +268,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         __doc__, datasets=",".join(BARS), methods=f"{OURS},peers", seeds=None, data_root=None,
         out=Path("runs/quality"), results=RESULTS, judge_only=False, keep=False, quiet=False,
     )  # fmt: skip
+    parser.add_argument("--peer-weights", action="append", default=[], metavar="PATH")
     options = parser.parse_args(arguments)
     options.datasets = listed(options.datasets)
-    options.methods = [m.name for m in get_methods(listed(options.methods))]
+    options.weights = find_checkpoints(options.peer_weights)
+    asked = [m.name for m in get_methods(listed(options.methods))]
+    options.methods = [m for m in asked if m not in FOUNDATION_MODELS or m in options.weights]
+    if left_out := [m for m in asked if m not in options.methods]:
+        print(f"left out without --peer-weights: {', '.join(left_out)}", file=sys.stderr)
     if unknown := [d for d in options.datasets if d not in BARS]:
         parser.error(f"no bar for {', '.join(unknown)}; known: {', '.join(BARS)}")
     return options
@@ -282,6 +288,7 @@ def own_command(options: argparse.Namespace) -> str:
         words += ["--datasets", ",".join(options.datasets)]
     if options.methods != [OURS, *PEERS]:
         words += ["--methods", ",".join(options.methods)]
+    words += [f"--peer-weights={name}=PATH" for name in options.weights]
     if options.seeds:
         words += ["--seeds", options.seeds]
     if options.keep:
@@ -302,10 +309,11 @@ def main(arguments: list[str]) -> None:
             seeds,
             options.out,
             data_root=options.data_root,
+            peer_weights=options.weights,
             progress=not options.quiet,
             command=command,
         )
-    peers = [m for m in options.methods if m in (*PEERS, *HIGHER_PEERS)]
+    peers = [m for m in options.methods if m in (*PEERS, *HIGHER_PEERS, *FOUNDATION_MODELS)]
     target = options.results / "quality.json"
     former = read(target) if options.keep else None
     summary = summarize(options.out, options.datasets, peers, command, former)

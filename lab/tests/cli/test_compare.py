@@ -68,3 +68,15 @@ def test_wrong_names_and_rates_are_one_line(nearwise, tmp_path):
         assert result.exit_code == 2
         assert hint in result.err
         assert result.err.count("\n") == 1
+
+
+def test_foundation_models_without_weights_are_left_out_with_one_line(nearwise, tmp_path):
+    options = ("--seeds", "0", "-q", "-o", tmp_path / "runs")
+    result = nearwise("compare", "iris", "--methods", "tabicl,knn-uniform", *options)
+    assert result.exit_code == 0
+    (note,) = [line for line in result.err.splitlines() if "tabicl" in line]
+    assert note.startswith("note: tabicl left out") and "--peer-weights tabicl=PATH" in note
+    assert [r.method for r in read_records(tmp_path / "runs")] == ["knn-uniform"]
+    result = nearwise("compare", "iris", "--peer-weights", f"tabicl={tmp_path}/none", *options)
+    assert result.exit_code == 2
+    assert "no checkpoint at" in result.err

@@ -66,13 +66,14 @@ def test_members_stop_on_the_fold_that_they_leave_out(noisy):
     assert set.union(*(stopped for _, stopped in Sure.seen)) == every
 
 
-def test_labels_without_signal_flatten_a_sure_member(noisy):
+@pytest.mark.parametrize("opinions", ["folds", "folds, refitted"])
+def test_labels_without_signal_flatten_a_sure_member(noisy, opinions):
     X, y = noisy
-    bag = TemperedBag(Sure(), stops=False).fit(X, y)
+    bag = TemperedBag(Sure(), opinions, stops=False).fit(X, y)
     assert bag.temperature_ > 3
     assert mean_nll(bag.predict_proba(X[::-1] + 0.6), y[::-1]) < 1.0  # 2.3 without a temperature
     assert bag.oof_nll_ < 0.75
-    assert len(bag.members_) == 5
+    assert len(bag.members_) == (5 if opinions == "folds" else 1)
 
 
 def test_a_forest_gets_its_temperature_out_of_bag():

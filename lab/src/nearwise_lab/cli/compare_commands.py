@@ -1,6 +1,7 @@
 """``nearwise compare`` and ``nearwise demo``: methods side by side on the same splits."""
 
 from collections import defaultdict
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,7 +35,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Names; peers and higher-peers stand for all of a kind. "
+            help="Names; peers, higher-peers and foundation-models stand for all of a kind. "
             "Default: attention and the peers that are installed.",
         ),
     ] = None,
@@ -45,6 +46,14 @@ def compare(
         Literal["symmetric", "asymmetric"],
         typer.Option(help="symmetric: to any other class; asymmetric: to the next class."),
     ] = "symmetric",
+    peer_weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Checkpoints of tabicl, tabpfn or lightpfn: NAME=PATH, or a folder of files named "
+            "after them. May be repeated; nothing is downloaded.",
+        ),
+    ] = None,
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -63,22 +72,26 @@ def compare(
       nearwise compare digits wine-red --seeds 0-4 --out runs/first
       nearwise compare adult --methods attention,lightgbm,logistic --seeds 0,1 --out runs/adult
       nearwise compare wine --methods attention,higher-peers --seeds 0 --out runs/higher
+      nearwise compare wine --peer-weights tabicl=tabicl.ckpt --out runs/pretrained
       nearwise compare digits --noise 0.3 --out runs/noisy
       nearwise compare my_table.csv:label --out runs/mine
     """
     check_folder("--out", out, paths_among(*datasets))
     from nearwise_lab.experiments import compare as run_comparison
+    from nearwise_lab.experiments.peers.foundation import find_checkpoints
     from nearwise_lab.report import render_report
 
-    wanted = split_list(methods) or ["peers", "attention"]
+    weights = find_checkpoints(peer_weights or [])
+    wanted = split_list(methods) or ["peers", *weights, "attention"]
     records = run_comparison(
         datasets,
-        _present_methods(wanted),
+        _present_methods(wanted, weights),
         parse_seeds(seeds),
         out,
         noise=noise,
         noise_kind=noise_kind,
         data_root=data_root,
+        peer_weights=weights,
         progress=not quiet,
     )
     with steps("Writing the report", quiet=quiet) as progress:
@@ -116,19 +129,25 @@ def demo(
         say(f"Wrong and unsure digits with their neighbors, reliability, training curves: {page}")
 
 
-def _present_methods(wanted: list[str]) -> list[str]:
-    """Replace groups by their methods whose packages are here, and name the others."""
-    from nearwise_lab.experiments.methods import GROUPS, METHODS
+def _present_methods(wanted: list[str], weights: Collection[str]) -> list[str]:
+    """Replace groups by those of their methods whose packages are here; report which are left out.
+
+    Foundation models are left out where no weights are given, by whatever name they are requested.
+    """
+    from nearwise_lab.experiments.methods import GROUPS, METHODS, weights_wanted
 
     names, absent = [], defaultdict(list)
     for one in wanted:
         for name in GROUPS.get(one, (one,)):
             method = METHODS.get(name)
-            if one in GROUPS and method and method.module and find_spec(method.module) is None:
-                absent[method.extra].append(name)
+            if method and method.needs_weights and name not in weights:
+                say(f"note: {name} left out; it {weights_wanted(name)}")
+            elif one in GROUPS and method and method.module and find_spec(method.module) is None:
+                absent[f"'nearwise-lab[{method.extra}]'" if method.extra else method.module].append(
+                    name
+                )
             else:
                 names.append(name)
-    for extra, left_out in absent.items():
-        brought = f"pip install 'nearwise-lab[{extra}]' brings them."
-        say(f"note: {', '.join(left_out)} left out; {brought}")
+    for package, left_out in absent.items():
+        say(f"note: {', '.join(left_out)} left out; pip install {package} brings them.")
     return names

@@ -1,7 +1,7 @@
 """Compare methods on the same splits; every finished row is kept, a killed run goes on."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,11 +15,12 @@ import pandas as pd
 from nearwise.data import Dataset, split_dataset
 from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments.methods import Method, get_methods
+from nearwise_lab.experiments.peers.foundation import Checkpoint, as_checkpoints
 from nearwise_lab.experiments.runner import Binding, Experiment, Job, Say, checked_seeds, run
 from nearwise_lab.experiments.trial import TEST_SIZE, NoiseKind, Split, make_split, run_trial
 from nearwise_lab.records import Record, facts
 
-PEER_PACKAGES = ("pytabkit", "xrfm")
+PEER_PACKAGES = ("pytabkit", "xrfm", "tabicl", "tabpfn", "lightpfn")
 
 
 def compare(
@@ -31,6 +32,7 @@ def compare(
     noise: float = 0.0,
     noise_kind: NoiseKind = "symmetric",
     data_root: str | PathLike[str] | None = None,
+    peer_weights: Mapping[str, str | PathLike[str] | Checkpoint] | None = None,
     progress: bool = True,
     command: str | None = None,
 ) -> list[Record]:
@@ -58,6 +60,8 @@ def compare(
         Another class uniformly, or the next class.
     data_root : path, optional
         Where `load_dataset` searches first.
+    peer_weights : mapping of str to path or Checkpoint, optional
+        Checkpoints on this machine of "tabicl", "tabpfn" and "lightpfn"; nothing is downloaded.
     progress : bool, default=True
         Show a bar with the remaining time on standard error; False is silent.
     command : str, optional
@@ -71,9 +75,11 @@ def compare(
     Raises
     ------
     ValueError
-        If a name is unknown, nothing is requested, or `noise` is out of range.
+        If a name is unknown, nothing is requested, a checkpoint is missing, or `noise` is out of
+        range.
     RecordsError
-        If the folder belongs to other settings, other data or another running process.
+        If the folder belongs to other settings, other data, other weights of a foundation model or
+        another running process.
     KeyboardInterrupt
         After Ctrl-C; the finished rows are on disk.
     """
@@ -85,6 +91,7 @@ def compare(
     seeds = checked_seeds(seeds)
     if not datasets or not chosen:
         raise ValueError("compare needs at least one data set and one method; got none.")
+    weights = as_checkpoints(peer_weights)
     views = any(method.takes_views for method in chosen)
     loaded = [
         d if isinstance(d, Dataset) else load_dataset(d, data_root=data_root, views=views)
@@ -103,8 +110,10 @@ def compare(
 
     def job(name: str, seed: int, method: Method) -> Job:
         def make(missing: Sequence[Record]) -> Iterator[Record]:
-            one = split(name, seed)
-            yield from run_trial(method, one, missing[0], Path(out), gallery=seed == seeds[0])
+            yield from run_trial(
+                method, split(name, seed), missing[0], Path(out),
+                gallery=seed == seeds[0], weights=weights.get(method.name),
+            )  # fmt: skip
 
         blank = Record(name, method.name, seed, float(noise), noise_kind, **stated)
         return Job(f"{name} · {method.name} · seed {seed}", (blank,), make)
@@ -113,9 +122,13 @@ def compare(
         return [[job(n, seed, method) for n in by_name for seed in seeds for method in chosen]]
 
     wanted = {m.name for m in chosen}
+    of_weights = [
+        Binding(f"weights of {n}", {"sha256": weights[n].sha256}, lambda r, n=n: r.method == n)  # type: ignore[misc]
+        for n in sorted(wanted & {*weights})
+    ]
     experiment = Experiment(
         {"noise": float(noise), "noise_kind": noise_kind, "test_size": TEST_SIZE},
-        list(map(bound_rows, loaded)),
+        [*of_weights, *map(bound_rows, loaded)],
         jobs,
         lambda r: r.dataset in by_name and r.seed in seeds and (r.part_of or r.method) in wanted,
     )

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib.util import find_spec
+from typing import Any, Literal, get_args
 
 from sklearn.base import BaseEstimator
 from sklearn.ensemble import RandomForestClassifier
@@ -16,9 +17,15 @@ from nearwise_lab.experiments.linear import TunedLogistic
 from nearwise_lab.experiments.neighbors import PlainKNN, TunedKNN
 from nearwise_lab.experiments.network import StoppedMLP
 from nearwise_lab.experiments.peers.bag import TemperedBag
+from nearwise_lab.experiments.peers.foundation import (
+    CLASSES,
+    Checkpoint,
+    FoundationModel,
+    PretrainedClassifier,
+)
 from nearwise_lab.experiments.peers.networks import Network, TabularNetwork
 from nearwise_lab.experiments.peers.without_neighbors import BaseAlone, stack
-from nearwise_lab.experiments.preprocess import CompleteEncoder, FeatureEncoder
+from nearwise_lab.experiments.preprocess import CompleteEncoder, FeatureEncoder, NativeEncoder
 
 Family = Literal["neighbors", "linear", "trees", "boosting", "network", "ensemble", "attention"]
 
@@ -28,8 +35,8 @@ class MethodContext:
     """What a factory may use before it gets the data.
 
     `seed` is of everything random, `n_train` and `n_classes` are the sizes of the training part,
-    `n_threads` those the method may use. Embeddings share one unit: where `kind` is not "table",
-    columns are scaled by one number.
+    `n_threads` those the method may use, `weights` of a foundation model. Embeddings share one
+    unit: where `kind` is not "table", columns are scaled by one number.
     """
 
     seed: int
@@ -37,6 +44,7 @@ class MethodContext:
     n_classes: int
     kind: Kind = "table"
     n_threads: int = 1
+    weights: Checkpoint | None = None
 
     @property
     def units(self) -> Literal["columns", "overall"]:
@@ -80,6 +88,8 @@ class Method:
     higher : bool
         Whether it is one of the higher peers: tuned, bagged and tempered; minutes on a table of a
         thousand rows, and not run unless it is requested.
+    needs_weights : bool
+        Whether it is a foundation model, which needs a checkpoint on this machine.
     """
 
     name: str
@@ -90,14 +100,32 @@ class Method:
     extra: str | None = None
     takes_views: bool = False
     higher: bool = False
+    needs_weights: bool = False
 
     def __call__(
-        self, seed: int, n_train: int, n_classes: int = 2, kind: Kind = "table"
-    ) -> BaseEstimator:
-        """Build the classifier; names the missing extra where its package is absent."""
+        self, seed: int, n_train: int, n_classes: int = 2, kind: Kind = "table",
+        weights: Checkpoint | None = None,
+    ) -> BaseEstimator:  # fmt: skip
+        """Build the classifier; names the missing extra or package where it is absent."""
         if self.module is not None and self.extra is not None:
             require_extra(f'the method "{self.name}"', self.extra, self.module, of="nearwise-lab")
-        return self.build(MethodContext(seed, n_train, n_classes, kind, available_threads()))
+        if self.needs_weights and weights is None:
+            raise ValueError(f"{self.name} {weights_wanted(self.name)}")
+        if self.module is not None and find_spec(self.module) is None:
+            raise ImportError(
+                f'the method "{self.name}" needs the package {self.module}: '
+                f"pip install {self.module}"
+            )
+        context = MethodContext(seed, n_train, n_classes, kind, available_threads(), weights)
+        return self.build(context)
+
+
+def weights_wanted(name: str) -> str:
+    """Report how the checkpoint of a foundation model is given."""
+    return (
+        f"needs a checkpoint on this machine: --peer-weights {name}=PATH, or "
+        f'compare(..., peer_weights={{"{name}": PATH}}).'
+    )
 
 
 def _encoded(build: Callable[[MethodContext], Any], scale: Any = None) -> Callable[..., Any]:
@@ -128,6 +156,16 @@ def _tabular_network(network: Network) -> Callable[[MethodContext], Pipeline]:
     def build(c: MethodContext) -> Pipeline:
         member = TabularNetwork(network, n_threads=c.n_threads)
         return make_pipeline(CompleteEncoder(), TemperedBag(member, random_state=c.seed))
+
+    return build
+
+
+def _pretrained(model: FoundationModel) -> Callable[[MethodContext], Pipeline]:
+    def build(c: MethodContext) -> Pipeline:
+        assert c.weights is not None  # Method.__call__ requires them
+        one = PretrainedClassifier(model, c.weights, c.n_threads)
+        bag = TemperedBag(one, "folds, refitted", stops=False, n_folds=3, random_state=c.seed)
+        return make_pipeline(NativeEncoder("category"), bag)
 
     return build
 
@@ -247,6 +285,15 @@ _ALL = (
         higher=True,
     ),
     *(
+        Method(
+            name, _pretrained(name), "network",
+            f"{CLASSES[name]}, its defaults, with weights of this machine on the CPU; temperature "
+            f"out of 3 folds{_PULL}; all rows as context",
+            name, needs_weights=True,
+        )
+        for name in get_args(FoundationModel)
+    ),
+    *(
         Method(name, _attention(**settings), "attention", summary, takes_views="views" in name)
         for name, settings, summary in (
             ("attention", {},
@@ -264,11 +311,15 @@ _ALL = (
 )  # fmt: skip
 
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
-PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.family != "attention" and not m.higher)
+PEERS: tuple[str, ...] = tuple(
+    m.name for m in _ALL if m.family != "attention" and not (m.higher or m.needs_weights)
+)
 HIGHER_PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.higher)
+FOUNDATION_MODELS: tuple[str, ...] = tuple(m.name for m in _ALL if m.needs_weights)
 GROUPS: dict[str, tuple[str, ...]] = {
     "peers": PEERS,
     "higher-peers": HIGHER_PEERS,
+    "foundation-models": FOUNDATION_MODELS,
 }
 
 

@@ -18,6 +18,7 @@ from nearwise_lab.corrupt import label_noise
 from nearwise_lab.experiments.artifacts import keep_json, record_path, save_predictions
 from nearwise_lab.experiments.measure import PeakMemory, one_row_ms, stored_mb
 from nearwise_lab.experiments.methods import Method
+from nearwise_lab.experiments.peers.foundation import Checkpoint
 from nearwise_lab.interrupts import whole_or_nothing
 from nearwise_lab.records import Record
 from nearwise_lab.results.gallery import make_gallery
@@ -75,19 +76,25 @@ def make_split(
 
 
 def run_trial(
-    method: Method, split: Split, blank: Record, out: Path, *, gallery: bool = True
+    method: Method,
+    split: Split,
+    blank: Record,
+    out: Path,
+    *,
+    gallery: bool = True,
+    weights: Checkpoint | None = None,
 ) -> list[Record]:
     """Fit and measure one method; its row comes last, before it those of the halves of attention.
 
     `blank` has its final key and the facts that it states; artifacts go to the results folder
-    `out`, with a gallery where the method explains its answers.
+    `out`, with a gallery where the method explains its answers. `weights`: of a foundation model.
     """
     sizes = len(split.y_train), len(split.y_test), len(split.classes)
     blank = replace(blank, n_train=sizes[0], n_test=sizes[1], n_classes=sizes[2])
     with warnings.catch_warnings():
         # A solver at its iteration limit is part of the method as documented.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model: Any = method(split.seed, sizes[0], sizes[2], split.dataset.kind)
+        model: Any = method(split.seed, sizes[0], sizes[2], split.dataset.kind, weights)
         with whole_or_nothing(), PeakMemory() as memory:
             start, cpu_start = time.perf_counter(), time.process_time()
             model.fit(split.X_train, split.y_train, **split.views(method, test=False))

@@ -1,1 +1,1 @@
-"""Higher peers: tuned boosting, stacks and networks for tables."""
+"""Higher peers: tuned boosting, stacks, networks for tables and foundation models."""

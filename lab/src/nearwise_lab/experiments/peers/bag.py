@@ -13,7 +13,7 @@ from nearwise_lab.experiments.preprocess import Table, take_rows
 
 RIDGE = 2.0  # pull of a temperature towards 1, in rows
 
-Opinions = Literal["folds", "out-of-bag"]
+Opinions = Literal["folds", "folds, refitted", "out-of-bag"]
 
 
 @dataclass(eq=False, repr=False)
@@ -25,8 +25,9 @@ class TemperedBag(Peer):
 
     `member` is unfitted and takes rows and class positions; its `random_state`, where it has one,
     is the seed of its fold. `opinions` says where predictions for the temperature come from, and
-    what predicts. "folds": the members of the folds. "out-of-bag": one member with
-    `oob_decision_function_`. Where `stops`, `member.fit` takes the rows of the fold,
+    what predicts. "folds": the members of the folds. "folds, refitted": they give the temperature,
+    one member that is fitted to all rows predicts. "out-of-bag": one member with
+    `oob_decision_function_` does both. Where `stops`, `member.fit` takes the rows of the fold,
     ``X_val`` and ``y_val``, to stop on. Folds are plain where the rarest class has fewer rows than
     there are folds, stratified otherwise.
 
@@ -51,6 +52,8 @@ class TemperedBag(Peer):
             judged = np.isfinite(unseen).all(axis=1) & (unseen.sum(axis=1) > 0)
         else:
             unseen, judged = self._cross_fit(X, labels)
+            if self.opinions == "folds, refitted":
+                self.members_ = [self._member(self.n_folds).fit(X, labels)]
         self.temperature_ = 1.0
         if judged.any():
             ridge = RIDGE / int(judged.sum())
@@ -82,7 +85,8 @@ class TemperedBag(Peer):
                 rest = {"X_val": take_rows(X, stop), "y_val": labels[stop]}
             member = self._member(number).fit(take_rows(X, rows), labels[rows], **rest)
             unseen[held_out] = self._predict(member, take_rows(X, held_out))
-            self.members_.append(member)
+            if self.opinions == "folds":
+                self.members_.append(member)
         return unseen, known
 
     def _predict(self, member: Any, X: Table) -> np.ndarray:

@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
 _said: set[str] = set()  # warnings of this command; several passes over a table repeat theirs
 
 
-def _say_warning(message: Warning | str, *place: object, **more: object) -> None:
+def _say_warning(message: Warning | str, *rest: object, **more: object) -> None:
     """Print a warning as a user needs it: once, without the line of code it came from."""
     if str(message) in _said:
         return

@@ -135,8 +135,8 @@ def main(arguments: list[str]) -> None:
         {"": "measured", **measured, "disk_mb": size / 2**20, **made},
         {"": "at most", **BARS},
     ]
-    told = shlex.join(["python", "benchmarks/disk_store.py", *without_path])
-    keep(conditions(told) | {"results": results}, RESULTS / "disk_store.json")
+    recorded = shlex.join(["python", "benchmarks/disk_store.py", *without_path])
+    keep(conditions(recorded) | {"results": results}, RESULTS / "disk_store.json")
     print(json.dumps(results, indent=1))
     print(write_page(RESULTS, HERE / "RESULTS.md"))
 

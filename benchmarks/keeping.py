@@ -40,8 +40,9 @@ def listed(text: str, kind: Callable[[str], Any] = str) -> list[Any]:
 
 
 def conditions(command: str | None = None) -> dict[str, Any]:
-    """Command (by default that of this process, without paths to it), hardware and versions."""
-    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+    """Command (by default this process', without its machine's paths), hardware and versions."""
+    rest = ["PATH" if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *rest]
     return {
         "command": shlex.join(words) if command is None else command,
         "hardware": hardware(),

@@ -126,9 +126,7 @@ FORGERIES = {
     "child is its parent": ("extra-trees", {"left": put(0)}, "later node"),
     "child of another tree": ("extra-trees", {"right": lambda a: put(len(a) - 1)(a)}, "later node"),
     "leaf without values": (
-        "extra-trees",
-        {"right": lambda a: put(10**6, -1)(a)},
-        "a leaf is none",
+        "extra-trees", {"right": lambda a: put(10**6, -1)(a)}, "a leaf is none",
     ),
     "column out of range": ("extra-trees", {"feature": put(2**30)}, "splits by a column"),
     "column below zero": ("extra-trees", {"feature": put(-5)}, "splits by a column"),
@@ -159,7 +157,7 @@ FORGERIES = {
     "no layer": ("mlp", {"coef_0": None}, "'coef_0' is missing"),
     "NaN in a layer": ("mlp", {"intercept_1": put(np.nan)}, "NaN or infinity"),
     "components cut": ("kernel-logistic", {"components": lambda a: a[:-1]}, "shape"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORGERIES)

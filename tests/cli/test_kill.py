@@ -63,11 +63,9 @@ def predictions(tables):
     return of
 
 
-FIT = ("-t", "label", "--drop", "row", "--cv", "2", "--estimator", "none", "-q")
-
-
+OPTIONS = "-t label --drop row --cv 2 --estimator none -q --n-neighbors 5 --overwrite"
 CHANGES = {
-    "fit": ("fit", "TRAIN", *FIT, "--n-neighbors", "5", "--overwrite", "-o", "MODEL"),
+    "fit": ("fit", "TRAIN", *OPTIONS.split(), "-o", "MODEL"),
     "add": ("add", "MODEL", "TEST", "-q"),
 }
 

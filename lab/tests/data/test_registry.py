@@ -152,30 +152,24 @@ def test_a_file_with_other_rows_than_the_official_one_is_reported(data_root):
         load_dataset("letter", data_root=data_root)
 
 
-def test_a_registered_file_of_another_width_is_refused(data_root):
-    (data_root / "tabular" / "magic04.data").write_text("1,2,3,g\n")
-    with pytest.raises(ValueError, match=r"magic04\.data has 4 columns, expected 11"):
-        load_dataset("magic04", data_root=data_root)
-
-
-def test_text_where_numbers_are_expected_is_named(data_root):
-    path = data_root / "tabular" / "letter-recognition.data"
-    path.write_text(path.read_text().replace("T,2,", "T,two,"))
-    with pytest.raises(ValueError, match=r"column 'x-box' holds text where numbers"):
-        load_dataset("letter", data_root=data_root)
-
-
-def test_an_empty_registered_file_is_refused(data_root):
-    (data_root / "tabular" / "magic04.data").write_text("")
-    with pytest.raises(ValueError, match=r"magic04\.data is empty"):
-        load_dataset("magic04", data_root=data_root)
-
-
-def test_a_wine_file_with_commas_is_refused_with_its_columns(data_root):
-    path = data_root / "wine-quality" / "winequality-red.csv"
-    path.write_text(path.read_text().replace(";", ","))
-    with pytest.raises(ValueError, match="lacks the columns"):
-        load_dataset("wine-red", data_root=data_root)
+@pytest.mark.parametrize(
+    ("name", "file", "damage", "message"),
+    [
+        ("magic04", "tabular/magic04.data", lambda text: "1,2,3,g\n",
+         r"magic04\.data has 4 columns, expected 11"),
+        ("magic04", "tabular/magic04.data", lambda text: "", r"magic04\.data is empty"),
+        ("letter", "tabular/letter-recognition.data", lambda text: text.replace("T,2,", "T,two,"),
+         r"column 'x-box' holds text where numbers"),
+        ("wine-red", "wine-quality/winequality-red.csv", lambda text: text.replace(";", ","),
+         "lacks the columns"),
+    ],
+    ids=["width", "empty", "text", "commas"],
+)  # fmt: skip
+def test_a_registered_file_of_another_form_is_refused(data_root, name, file, damage, message):
+    path = data_root / file
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ValueError, match=message):
+        load_dataset(name, data_root=data_root)
 
 
 @pytest.mark.parametrize(

@@ -81,23 +81,14 @@ def test_neighbors_by_position_on_a_line_are_a_convolution():
     torch.testing.assert_close(layer(x)[:, inner], convolved, **CLOSE)
 
 
-@pytest.mark.parametrize("kind", ["all", "random", "line", "grid"])
-def test_candidates_lie_within_the_tokens_and_name_none_twice(kind):
-    sampling = Sampling(kind, 4, num_prefix_tokens=1)
-    drawn = sampling.draw(17, torch.device("cpu"), training=True)
-    if kind == "all":
-        assert drawn is None
-        return
-    assert len(drawn) == len(set(drawn.tolist())) == {"grid": 17}.get(kind, 5)
-    assert drawn[0] == 0  # the class token
-    assert int(drawn.max()) < 17
-
-
 def test_spatial_candidates_spread_evenly():
     place = torch.device("cpu")
+    assert Sampling("all", 4).draw(17, place, True) is None
     assert Sampling("line", 5).draw(17, place, False).tolist() == [0, 4, 8, 12, 16]
     assert Sampling("line", 3, padding=2).draw(17, place, False).tolist() == [2, 8, 14]
     assert Sampling("line", 1).draw(17, place, False).tolist() == [0]
+    beside = Sampling("line", 4, num_prefix_tokens=1).draw(17, place, False)
+    assert beside.tolist() == [0, 1, 6, 11, 16]
     drawn = Sampling("grid", 2, num_prefix_tokens=1).draw(17, place, False)
     assert drawn.tolist() == [0, 1, 4, 13, 16]  # the class token and the corners
     inner = Sampling("grid", 2, padding=1, grid_size=(4, 4)).draw(16, place, False)
@@ -112,6 +103,8 @@ def test_random_candidates_follow_their_generator_and_rest_in_evaluation():
     ]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
+    beside = Sampling("random", 16, num_prefix_tokens=1).draw(17, place, True)
+    assert beside[0] == 0 and set(beside.tolist()) == set(range(17))  # the class token first
     before = torch.get_rng_state()
     Sampling("random", 6, generator=torch.Generator()).draw(17, place, True)
     assert torch.equal(before, torch.get_rng_state())

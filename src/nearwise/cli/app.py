@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -75,12 +75,13 @@ def _add_plugins() -> None:
         plugin.load()(app)
 
 
-def _print_version(value: bool) -> None:
+def _version(value: bool) -> None:
     if value:
         typer.echo(f"nearwise {__version__}")
         raise typer.Exit
 
 
+_VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
 _HELP = """Classify by attention over nearest neighbors: calibrated, with the neighbors to show.
 
 [bold]Examples[/bold]
@@ -95,12 +96,7 @@ by Ctrl-C.
 
 @app.callback(help=flowing(_HELP))
 def _start(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
+    version: Annotated[bool, _VERSION] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     show_tracebacks(debug)
@@ -124,14 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
 _said: set[str] = set()  # warnings of this command; several passes over a table repeat theirs
 
 
-def _say_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _say_warning(message: Warning | str, *rest: object, **more: object) -> None:
     """Print a warning as a user needs it: once, without the line of code it came from."""
     if str(message) in _said:
         return

@@ -164,8 +164,6 @@ class EmbedderObjective(Objective):
     starts_judged = True
     refresh_every = 5
     """Epochs between two times that all cached keys are computed anew."""
-    needs_unmixed = False
-    """Whether the loss needs the keys of a MixUp batch's rows as they are."""
 
     def __init__(
         self,
@@ -283,7 +281,6 @@ class EmbedderObjective(Objective):
                 generator,
                 self.cache,
                 change=self.changed,
-                needs_unmixed=self.needs_unmixed,
             )
             parts = self.terms(step, generator)
             loss = torch.stack(

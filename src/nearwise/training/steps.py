@@ -66,7 +66,6 @@ class StepKeys(NamedTuple):
     query_keys: Tensor  # (B, dim), of mixed rows where there is MixUp
     labels: Tensor  # theirs
     ids: Tensor  # (B,) or (B, 2), of the rows they come from
-    unmixed: Tensor  # (B, dim), of the rows as they are; (0, dim) where none needs them
     memory: Tensor  # (N, dim), of the candidates where they are compared
     n_learned: int  # the first of these have a gradient
 
@@ -80,15 +79,13 @@ def compute_keys(
     cache: KeyCache | None = None,
     *,
     change: Callable[[Tensor, Tensor, torch.Generator], Tensor],
-    needs_unmixed: bool = False,
 ) -> StepKeys:
     """Compute the keys of a step.
 
     Rows are on the network's device, the generator (views and MixUp) on the CPU. Candidates outside
     the batch take their keys from the cache, without gradient, and keys of the queries are written
     to it; without a cache all keys are computed here. `change` alters numbers or images of the
-    queries at random, given them, their positions and the generator. With `needs_unmixed` a MixUp
-    batch has the keys of its rows as they are, whether or not they are compared.
+    queries at random, given them, their positions and the generator.
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
@@ -103,10 +100,10 @@ def compute_keys(
     mix = draw_batch_mix(
         config.mixup_alpha, config.mixup_probability, len(queries), generator, device
     )
-    # The unmixed keys are candidates or views; where neither is needed, mixed ones are enough,
-    # and images, dear to encode, take their candidates from the cache.
+    # The unmixed keys are candidates; where none is needed, mixed ones are enough, and images, dear
+    # to encode, take their candidates from the cache.
     from_cache = cache is not None and rows.are_images
-    only_mixed = not needs_unmixed and (not config.knn_weight or from_cache)
+    only_mixed = not config.knn_weight or from_cache
     with autocast(device, config.precision):
         if mix is None:
             keys = embedder(x_num, x_cat).float()
@@ -117,11 +114,12 @@ def compute_keys(
             query_keys = embedder.key(mixed).float()
             labels, ids = mix_labels(labels, mix, network.n_classes), mix_ids(ids, mix)
             keys = query_keys[:0] if keys is None else keys
-    unmixed, memory = keys[: len(queries)], keys
+    memory = keys
     if cache is not None:
         memory = torch.cat([keys, cache.keys[candidates[len(keys) :]]])
+        unmixed = keys[: len(queries)]
         cache.refresh(queries[: len(unmixed)], unmixed)
-    return StepKeys(queries, candidates, query_keys, labels, ids, unmixed, memory, len(keys))
+    return StepKeys(queries, candidates, query_keys, labels, ids, memory, len(keys))
 
 
 def step_losses(

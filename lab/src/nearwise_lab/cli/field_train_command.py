@@ -158,6 +158,16 @@ def _draw(run: "FieldRun", data: "ProbeData", config: "FieldConfig") -> list[str
     return [path.name for path in paths]
 
 
+_COLUMNS = (
+    ("step", "steps", "d"),
+    ("train_mse", "train MSE", ".5f"),
+    ("nce", "NCE", ".3f"),
+    ("psnr", "PSNR, all pixels", ".2f"),
+    ("sparse_psnr", "PSNR, some", ".2f"),
+    ("hidden_mse", "MSE, hidden", ".5f"),
+)
+
+
 def _show(run: "FieldRun") -> None:
     """Show what was reached, one row per stage."""
     from rich.box import SIMPLE_HEAD
@@ -165,15 +175,9 @@ def _show(run: "FieldRun") -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("objective")
-    for title in ("steps", "train MSE", "NCE", "PSNR, all pixels", "PSNR, some", "MSE, hidden"):
+    for _, title, _ in _COLUMNS:
         table.add_column(title, justify="right")
-    ends = [
-        row
-        for row, after in zip(run.history, [*run.history[1:], {"stage": None}], strict=True)
-        if row["stage"] != after["stage"] or row["step"] > after["step"]
-    ]
-    for row in ends:
-        cells = [("train_mse", ".5f"), ("nce", ".3f"), ("psnr", ".2f"), ("sparse_psnr", ".2f")]
-        texts = [f"{row[k]:{f}}" if k in row else "-" for k, f in (*cells, ("hidden_mse", ".5f"))]
-        table.add_row(row["stage"], str(row["step"]), *texts)
+    ends = {row["stage"]: row for row in run.history}
+    for stage, row in ends.items():
+        table.add_row(stage, *(f"{row[k]:{f}}" if k in row else "-" for k, _, f in _COLUMNS))
     show(table)

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import io
 import os
 import sys
 import tempfile
@@ -79,39 +80,24 @@ def one_row_ms(predict: Callable[[int], Any], n_rows: int) -> float:
     return 1e3 * float(np.median(seconds))
 
 
-class _Counted:
-    """A file that only counts its bytes."""
-
-    def __init__(self) -> None:
-        self.n_bytes = 0
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        self.n_bytes += size
-        return size
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-
 def stored_mb(model: Any) -> float | None:
     """Size of a fitted model on disk in MB (10**6 bytes).
 
-    A model with `save` is saved to a folder that is thrown away; of others the bytes of a pickle
-    are counted as they are written, arrays uncompressed, and kept nowhere. None where it cannot be
-    pickled, such as an object of a class that was made inside a function.
+    A model with `save` is saved to a folder that is thrown away; of others it is the size of a
+    pickle, arrays uncompressed. None where it cannot be pickled, such as an object of a class that
+    was made inside a function.
     """
     if hasattr(model, "save"):
         with tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder, "model"))
             files = [path for path in Path(folder).rglob("*") if path.is_file()]
             return sum(path.stat().st_size for path in files) / MB
-    counted = _Counted()
+    pickled = io.BytesIO()
     try:
-        torch.save(model, counted)  # type: ignore[arg-type]  # it needs no more than write and flush
+        torch.save(model, pickled)
     except Exception:  # each class refuses in its own way; size is no reason to lose the row
         return None
-    return counted.n_bytes / MB
+    return pickled.tell() / MB
 
 
 def _resident_bytes() -> int:

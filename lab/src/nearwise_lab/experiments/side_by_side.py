@@ -3,13 +3,15 @@
 import contextlib
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from nearwise.conditions import available_threads
 
@@ -20,14 +22,23 @@ Jobs = int | str
 
 _TELL_EVERY = 0.3  # seconds
 _LOOK_FOR_PARENT_EVERY = 1.0  # seconds
+_BETWEEN = " | "
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_words: Any = None  # of a process: the queue for what it is doing
 
 
 def number_of_jobs(n_jobs: Jobs, device: str) -> int:
-    """Give the requested number of processes; "auto": one per processor, on a GPU one.
+    """Give the requested number of processes.
 
-    Raises ValueError if it is neither "auto" nor at least 1.
+    Parameters
+    ----------
+    n_jobs : int or "auto"
+        auto: on a CPU as many as this process may use processors, on a GPU one.
+    device : str
+
+    Raises
+    ------
+    ValueError
+        If it is neither "auto" nor at least 1.
     """
     if n_jobs == "auto":
         return available_threads() if device == "cpu" else 1
@@ -72,13 +83,19 @@ def run_side_by_side(
             for item in items:
                 work(item, progress)
         return
-    others, context = set(active_children()), get_context("spawn")
-    words = context.SimpleQueue()
-    pool = ProcessPoolExecutor(n_jobs, context, initializer=_begin, initargs=(os.getpid(), words))
+    others = set(active_children())
+    pool = ProcessPoolExecutor(
+        n_jobs, get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    )
     try:
-        with _threads_for_each(n_jobs):
-            for items in rounds:
-                _await([pool.submit(_do, work, item) for item in items], words, progress)
+        with _threads_for_each(n_jobs), tempfile.TemporaryDirectory() as notes:
+            for number, items in enumerate(rounds):
+                places = [Path(notes, f"{number}-{i:04}") for i in range(len(items))]
+                waiting = [
+                    pool.submit(_noted, work, item, note)
+                    for item, note in zip(items, places, strict=True)
+                ]
+                _await(waiting, places, progress)
     except BrokenProcessPool as error:
         raise ChildProcessError(
             f"One of {n_jobs} processes was killed, most likely for lack of memory. Use fewer "
@@ -93,28 +110,39 @@ def run_side_by_side(
             process.join()  # its processor time counts from then on
 
 
-def _await(tasks: Sequence[Future[None]], words: Any, progress: Progress) -> None:
-    """Wait for tasks, and pass on what the processes are doing as it changes."""
-    doing: dict[int, str] = {}
-    left = set(tasks)
+def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], progress: Progress) -> None:
+    """Wait for tasks, and pass on their notes as they change."""
+    before = ""
+    left = set(waiting)
     while left:
         done, left = wait(left, _TELL_EVERY, FIRST_EXCEPTION)
-        before = dict(doing)
-        while not words.empty():
-            process, now = words.get()
-            doing[process] = now
         for task in done:
             task.result()
-        if doing != before and any(doing.values()):
-            progress(" | ".join(filter(None, doing.values())))
+        words = _BETWEEN.join(_read(notes))
+        if words and words != before:
+            progress(words)
+            before = words
 
 
-def _do(work: Work[Item], item: Item) -> None:
-    """Do one task in a process."""
+def _read(notes: Sequence[Path]) -> list[str]:
+    """Read the notes of the tasks that are being done."""
+    found = []
+    for note in notes:
+        with contextlib.suppress(FileNotFoundError):  # of tasks to come, or that ended just now
+            found.append(note.read_text(encoding="utf-8"))
+    return [words for words in found if words]  # none while a note is being written
+
+
+def _noted(work: Work[Item], item: Item, note: Path) -> None:
+    """Do one task in a process, with its words in a file."""
+
+    def tell(words: str) -> None:
+        note.write_text(words, encoding="utf-8")
+
     try:
-        work(item, lambda now: _words.put((os.getpid(), now)))
+        work(item, tell)
     finally:
-        _words.put((os.getpid(), ""))
+        note.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -129,10 +157,8 @@ def _threads_for_each(n_jobs: int) -> Iterator[None]:
             del os.environ[name]
 
 
-def _begin(caller: int, words: Any) -> None:
+def _begin(caller: int) -> None:
     """Leave Ctrl-C to the caller, and end when it is gone: it may have been started again."""
-    global _words
-    _words = words
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:

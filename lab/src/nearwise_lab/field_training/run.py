@@ -31,7 +31,7 @@ def train_field(
     config: FieldConfig,
     *,
     validation: NDArray[Any] | Tensor | None = None,
-    start_from: PerceiverAutoencoder | str | Path | None = None,
+    start_from: PerceiverAutoencoder | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     checkpoint: str | Path | None = None,
@@ -50,8 +50,8 @@ def train_field(
     config : FieldConfig
     validation : array like `images`, optional
         Images to follow the error on; nothing is chosen by them.
-    start_from : PerceiverAutoencoder or path, optional
-        Model, or folder of one, to go on from; it stays as it is. Default: random weights.
+    start_from : PerceiverAutoencoder, optional
+        Model to go on from; it stays as it is. Default: random weights.
     seed : int, default=0
         Decides first weights, batches, contexts and views; those of a run that goes on from
         another one are not the same again.
@@ -172,18 +172,12 @@ def reconstruction_errors(
 
 
 def _starting_model(
-    pixels: Tensor,
-    config: FieldConfig,
-    start_from: PerceiverAutoencoder | str | Path | None,
-    seed: int,
+    pixels: Tensor, config: FieldConfig, start: PerceiverAutoencoder | None, seed: int
 ) -> PerceiverAutoencoder:
     """Return a fresh model, or a copy of the one to go on from."""
     sizes = config.perceiver((pixels.shape[2], pixels.shape[3]), pixels.shape[1])
     model = PerceiverAutoencoder(sizes, random_state=seed)
-    if start_from is not None:
-        start = start_from
-        if not isinstance(start, PerceiverAutoencoder):
-            start = PerceiverAutoencoder.load(start)
+    if start is not None:
         if differences := start.config.differences(sizes):
             raise ValueError(
                 f"The model to start from is not that of the settings: {'; '.join(differences)}. "

@@ -47,25 +47,15 @@ _KINDS: dict[Any, FlopKind] = {
 
 @dataclass(frozen=True)
 class FlopCount:
-    """FLOPs of one forward pass.
+    """FLOPs of one forward pass, by kind, of each module and all inside it.
 
-    Attributes
-    ----------
-    by_module : mapping of str to mapping of str to int
-        FLOPs by kind of each module and all inside it, by its name in the model ("" for the
-        model); modules that multiply nothing are missing.
+    `by_module` has them by name ("" for the whole); modules that multiply nothing are missing.
     """
 
     by_module: Mapping[str, Mapping[str, int]]
 
     def of(self, name: str = "") -> dict[str, int]:
-        """FLOPs by kind of a module and all inside it; default of all.
-
-        Parameters
-        ----------
-        name : str
-            Of a module in the model, such as "blocks.0.attn".
-        """
+        """FLOPs by kind of a module and all inside it, such as "blocks.0.attn"; default of all."""
         return {kind: self.by_module.get(name, {}).get(kind, 0) for kind in FLOP_KINDS}
 
     @property
@@ -103,10 +93,6 @@ def count_flops(
         Whether to count as in training: with sampled candidates, and with dropout.
     **keywords
         More arguments of the forward pass.
-
-    Returns
-    -------
-    count : FlopCount
 
     Raises
     ------

@@ -35,7 +35,7 @@ from nearwise_lab.records import append_lines, as_line, facts, now, read_lines
 STORED, TOKENS, PCA_POOL = "stored", "tokens", "flatten-pca"
 _PCA_WIDTH = 256
 Encoders = Mapping[str, Encoder | StoredFeatures]
-Parts = tuple[FeatureSet, FeatureSet, FeatureSet]
+Parts = list[FeatureSet]  # training, validation, test
 Progress = Callable[[str, int, int], None]
 
 
@@ -266,10 +266,9 @@ def _features(
     options: Mapping[str, Any],
 ) -> Parts:
     if isinstance(encoder, StoredFeatures):
-        train, validation, test = (encoder.take(part.rows, part.labels) for part in data)
-        return train, validation, test
+        return [encoder.take(part.rows, part.labels) for part in data]
     pool: Any = {TOKENS: None, PCA_POOL: "flatten"}.get(cell.pool, cell.pool)
-    train, validation, test = (
+    parts = [
         extract_features(
             encoder,
             part.images,
@@ -283,16 +282,15 @@ def _features(
             **options,
         )
         for part in data
-    )
+    ]
     if cell.pool != PCA_POOL:
-        return train, validation, test
-    width = min(_PCA_WIDTH, *train.X.shape)
-    pca = PCA(width, svd_solver="randomized", random_state=cell.seed).fit(train.X)
-    train, validation, test = (
+        return parts
+    width = min(_PCA_WIDTH, *parts[0].X.shape)
+    pca = PCA(width, svd_solver="randomized", random_state=cell.seed).fit(parts[0].X)
+    return [
         FeatureSet(pca.transform(part.X).astype(np.float32), part.y, part.index, part.meta)
-        for part in (train, validation, test)
-    )
-    return train, validation, test
+        for part in parts
+    ]
 
 
 def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str) -> Record:

@@ -321,7 +321,7 @@ class Tables:
         )  # fmt: skip
 
     def probes(self, context: str) -> list[Block | None]:
-        """Accuracy, differences from the baseline, pooling, calibration and costs."""
+        """Accuracy, differences from the baseline, pooling and calibration."""
         found = self.found
         differences = difference_table(
             f"Points over the full baseline, context {context}",
@@ -330,21 +330,19 @@ class Tables:
             {arm_of(n).title: _over_full(found, n, context) for n in found.encoders if n != "full"},
             [replace(POINTS, key=p, title=p) for p in found.probes],
         )
-        extra = self.pick(part=POOLING, measure="accuracy", context=context)
-        seen = dict.fromkeys((r["probe"], r["pool"]) for r in extra)
-        names = {r["encoder"] for r in extra}
-        main = self.pick(part=MAIN, measure="accuracy", context=context)
+        pooled = self.pick(part=POOLING, measure="accuracy", context=context)
+        columns = dict.fromkeys(f"{r['probe']}, {r['pool']}" for r in pooled)
         pooling = self.table(
             f"Pooling, context {context}",
-            f"What averaging the tokens of an image costs. {self.over(extra)}.",
-            [Measure(f"{p}, {pool}", f"{p}, {pool}", 3, True) for p, pool in seen],
-            [*(r for r in main if r["encoder"] in names), *extra],
+            f"What averaging the tokens of an image costs. {self.over(pooled)}.",
+            [Measure(column, column, 3, True) for column in columns],
+            pooled,
             "{probe}, {pool}",
         )
         return [
             self.accuracy(context),
             differences,
-            pooling if extra else None,
+            pooling,
             Fold("Calibration, probe by probe", [self.of_probe(context, p) for p in found.probes]),
         ]
 
@@ -378,12 +376,11 @@ class Tables:
         """How well each field gives back the test images."""
         rows = self.pick(part="reconstruction")
         seen = dict.fromkeys((r["context"], r["measure"]) for r in rows)
-        kept = [(c, m) for c, m in seen if m in ERRORS and (c != "full" or m == "psnr")]
         return self.table(
             "Reconstruction of test images",
             "PSNR of mean squared errors over all pixels and channels, data range 1; hidden pixels "
             f"are those outside the context. {self.over([])}.",
-            [Measure(f"{c}: {m}", f"{c}: {ERRORS[m]}", 2, True) for c, m in kept],
+            [Measure(f"{c}: {m}", f"{c}: {ERRORS[m]}", 2, True) for c, m in seen],
             rows, "{context}: {measure}",
         )  # fmt: skip
 
@@ -433,38 +430,18 @@ def _over_full(
     return lambda m: found.difference(Place(encoder, m.key, context), Place("full", m.key, context))
 
 
-_CURVES = {
-    "train_mse": "reconstruction error of the batches",
-    "nce": "contrastive term, nats",
-    "loss": "training loss",
-}
-
-
 def _learning_curves(found: Comparison) -> Picture | None:
-    """Training loss of every field against its steps, both stages, means over seeds."""
-    recorded = [
-        {"encoder": f["encoder"], **row} for f in found.fields for row in f.get("history") or ()
+    """Training losses of every field against its steps, both stages, means over seeds."""
+    rows = [{"encoder": f["encoder"], **row} for f in found.fields for row in f["history"]]
+    panels = [
+        _curves(rows, "reconstruction error of the batches", "steps", "step", "train_mse", "y"),
+        _curves(rows, "contrastive term, nats", "steps", "step", "nce"),
     ]
-    panels = [p for key in _CURVES if (p := _curves(recorded, _CURVES[key], "step", key))]
-    if not panels:
-        return None
-    figure = chart(panels[:2], (9.4 if panels[1:] else 7.2, 3.0), heading="Learning curves")
     caption = (
         "Means over seeds. Finetuned fields share their first stage with their control, which "
         "goes on for as many steps without the contrastive term."
     )
-    return picture(figure, "learning", "Learning curves of the fields.", caption)
-
-
-def _curves(rows: Sequence[Mapping[str, Any]], title: str, x: str, key: str) -> Lines | None:
-    """Draw a number of every encoder against another; None where nobody has it."""
-    lines = {}
-    for name in dict.fromkeys(row["encoder"] for row in rows):
-        points = points_of([r for r in rows if r["encoder"] == name], x, key)
-        if points:
-            lines[arm_of(name).title] = Line(points, COLORS.get(name, OTHER_COLOR), ".")
-    log = {"purity": "x", "train_mse": "y"}.get(key, "")
-    return Lines(title, lines, {"k": "neighbors", "step": "steps"}[x], log=log) if lines else None
+    return _side_by_side("learning", "Learning curves of the fields.", panels, caption)
 
 
 def _purity_curves(found: Comparison) -> Picture | None:
@@ -475,15 +452,33 @@ def _purity_curves(found: Comparison) -> Picture | None:
             {"encoder": g["encoder"], "k": int(k), "purity": value}
             for g in found.geometry
             if g["context"] == context
-            for k, value in (g.get("purity_curve") or {}).items()
+            for k, value in g["purity_curve"].items()
         ]
-        panels.append(_curves(rows, context_words(context), "k", "purity"))
-    shown = [p for p in panels if p is not None]
+        title = f"neighbors with own label, {context_words(context)}"
+        panels.append(_curves(rows, title, "neighbors", "k", "purity", "x"))
+    caption = "Purity of the k nearest other test rows by cosine; means over seeds and draws."
+    return _side_by_side("purity", "Purity against the number of neighbors.", panels, caption)
+
+
+def _curves(
+    rows: Sequence[Mapping[str, Any]], title: str, words: str, x: str, key: str, log: str = ""
+) -> Lines | None:
+    """Draw a number of every encoder against another; None where nobody has it."""
+    lines = {}
+    for name in dict.fromkeys(row["encoder"] for row in rows):
+        points = points_of([r for r in rows if r["encoder"] == name], x, key)
+        if points:
+            lines[arm_of(name).title] = Line(points, COLORS.get(name, OTHER_COLOR), ".")
+    return Lines(title, lines, words, log=log) if lines else None
+
+
+def _side_by_side(
+    name: str, alt: str, panels: Sequence[Lines | None], caption: str
+) -> Picture | None:
+    shown = [panel for panel in panels if panel is not None]
     if not shown:
         return None
-    figure = chart(shown, (max(7.2, 4.4 * len(shown)), 3.0), heading="Neighbors with own label")
-    caption = "Purity of the k nearest other test rows by cosine; means over seeds and draws."
-    return picture(figure, "purity", "Purity against the number of neighbors.", caption)
+    return picture(chart(shown, (max(7.2, 4.7 * len(shown)), 3.0)), name, alt, caption)
 
 
 def _map(found: Comparison, context: str) -> Picture | None:

@@ -109,18 +109,8 @@ def train_upper_bound(
 
 def _config(preset: StudyPreset, inputs: StudyInputs) -> UpperBoundConfig:
     """Make the settings of the training loop that train the study's CNN."""
-    return UpperBoundConfig.model_validate(
-        {
-            "epochs": preset.cnn_epochs,
-            "batch_size": preset.cnn_batch_size,
-            "lr": preset.cnn_lr,
-            "weight_decay": preset.cnn_weight_decay,
-            "label_smoothing": preset.cnn_label_smoothing,
-            "warmup_epochs": 0.0,
-            "knn_weight": 0.0,
-            "ce_weight": 1.0,
-            "patience": None,
-            "augment": study_augmentation(inputs),
-            "precision": preset.precision,
-        }
-    )
+    names = ("epochs", "batch_size", "lr", "weight_decay", "label_smoothing")
+    settings: dict[str, Any] = {name: getattr(preset, f"cnn_{name}") for name in names}
+    plain: dict[str, Any] = {"warmup_epochs": 0.0, "knn_weight": 0.0, "ce_weight": 1.0}
+    settings |= plain | {"patience": None, "precision": preset.precision}
+    return UpperBoundConfig(**settings, augment=study_augmentation(inputs))

@@ -5,8 +5,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
 from nearwise.training.settings import Precision, refuse_unknown
+from nearwise_lab.nn.convnn import Convolution
+from nearwise_lab.nn.dense import SparseMode
 from nearwise_lab.nn.layers import token_layer
+from nearwise_lab.nn.vit import Init, Pooling, Positions
 from nearwise_lab.training.runs import RunConfig
 
 MODEL, ATTENTION, DATA = "Model", "Attention layer", "Data"  # panels of the help
@@ -66,7 +70,7 @@ class VitSettings(BaseModel):
     drop_path: float = _model(
         0.0, "Stochastic depth of the last layer, from 0 at the first.", ge=0, lt=1
     )
-    pooling: Literal["token", "mean"] = _model(
+    pooling: Pooling = _model(
         "token", "What is classified: the class token, or the mean of the patches."
     )
     class_token: Literal["global", "local"] = _model(
@@ -74,15 +78,11 @@ class VitSettings(BaseModel):
         "KNNAttention, ConvNNAttention, NeighborhoodAttention: whether class token and registers "
         "are in reach of every token and in every draw, or the first tokens of the line.",
     )
-    positions: Literal["learned", "sincos", "sincos-2d", "none"] = _model(
-        "learned", "How positions of tokens are encoded."
-    )
+    positions: Positions = _model("learned", "How positions of tokens are encoded.")
     num_registers: int = _model(0, "Learned tokens beside the class token.", ge=0)
     patch_norm: bool = _model(False, "LayerNorm where patches become tokens.")
     final_norm: bool = _model(True, "LayerNorm before the tokens are pooled.")
-    init: Literal["truncated-normal", "torch"] = _model(
-        "truncated-normal", "First weights: of deviation 0.02, or torch's own."
-    )
+    init: Init = _model("truncated-normal", "First weights: of deviation 0.02, or torch's own.")
 
     layer: str = _attention(
         "Attention",
@@ -90,7 +90,7 @@ class VitSettings(BaseModel):
         "BranchConv, BranchAttention, KNNAttention, NeighborhoodAttention2D, SparseAttention or "
         "TokenConvolution.",
     )
-    convolution_type: Literal["standard", "depthwise", "depthwise-separable"] = _attention(
+    convolution_type: Convolution = _attention(
         "depthwise", "ConvNN: how the ranks of neighbors are mixed."
     )
     softmax_topk_val: bool = _attention(True, "ConvNN: softmax over the top-K scores.")
@@ -102,24 +102,20 @@ class VitSettings(BaseModel):
     )
     num_samples: int = _attention(-1, "Candidates (random, line) or side of the grid; -1 = all.")
     sample_padding: int = _attention(0, "Tokens left out at each edge; line, grid.", ge=0)
-    magnitude_type: Literal["matmul", "cosine", "euclidean"] = _attention(
-        "matmul", "How near two tokens are."
-    )
+    magnitude_type: TokenMetric = _attention("matmul", "How near two tokens are.")
     coordinate_encoding: bool = _attention(False, "ConvNN: positions count for neighbors.")
     kernel_size: int = _attention(9, "BranchConv: kernel of the convolution along tokens.", ge=1)
     branch_ratio: float = _attention(
-        0.5, "BranchConv, BranchAttention: ConvNN's channels.", ge=0, le=1
+        0.5, "BranchConv, BranchAttention: share of channels for ConvNN.", ge=0, le=1
     )
     sample_in_eval: bool = _attention(
-        False, "Draw random candidates in evaluations too, as published."
+        False, "Draw random candidates in evaluations too, as the published code did."
     )
     proj_bias: bool = _attention(True, "Bias of the layer's output projection.")
     window_size: int = _attention(128, "LocalAttention: tokens to each side.", ge=1)
-    sparse_mode: Literal["all", "local", "strided"] = _attention(
-        "local", "SparseAttention: its pattern."
-    )
+    sparse_mode: SparseMode = _attention("local", "SparseAttention: its pattern.")
     sparse_context_window: int = _attention(32, "SparseAttention: its width.", ge=1)
-    include_self: Literal["candidate", "always", "never"] = _attention(
+    include_self: IncludeSelf = _attention(
         "candidate", "KNNAttention: whether a token is its own neighbor."
     )
     learned_temperature: bool = _attention(False, "KNNAttention: a temperature per head.")
@@ -129,14 +125,15 @@ class VitSettings(BaseModel):
         "cifar10", "cifar10, cifar100, imagenet, mnist, digits, or a folder of class folders."
     )
     data_path: str = _data(
-        "./Data", "Folder of the data sets; without it NEARWISE_DATA, cache, download."
+        "./Data",
+        "Folder of the data sets. Where it is not there: NEARWISE_DATA, the cache, a download.",
     )
     resize: int = _data(224, "Side that images are resized to; 0 keeps their size.", ge=0)
     augment: bool = _data(False, "Random crops and, except for digits, mirroring.")
     noise: float = _data(0.0, "Standard deviation of Gaussian noise on the data.", ge=0)
     noise_on: Literal["train", "test", "both"] = _data("train", "Which images get noise.")
     color_jitter: float = _data(
-        0.0, "Largest change of brightness, contrast, saturation.", ge=0, le=1
+        0.0, "Largest change of brightness, contrast and saturation.", ge=0, le=1
     )
     rotation: float = _data(0.0, "Largest rotation in degrees.", ge=0, le=180)
     cutout: int = _data(0, "Side of a square that is blotted out, in pixels.", ge=0)

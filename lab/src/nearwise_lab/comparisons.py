@@ -1,6 +1,6 @@
 """Comparisons of methods: paired differences with their intervals, and mean ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -145,12 +145,20 @@ def crossed_difference(differences: npt.ArrayLike) -> PairedDifference:
     parts = [(float(values.mean(axis=0).var(ddof=1)) / values.shape[1], values.shape[1] - 1)]
     if len(values) > 1:
         parts.append((float(values.mean(axis=1).var(ddof=1)) / len(values), len(values) - 1))
-    mean, variance = float(values.mean()), sum(v for v, _ in parts)
+    return with_components(float(values.mean()), parts, len(values))
+
+
+def with_components(mean: float, parts: Sequence[tuple[float, int]], n: int) -> PairedDifference:
+    """Give a mean its 95 % interval from components of its variance, each with its freedom.
+
+    Student's quantile with Satterthwaite's degrees of freedom; `n` is that of the result.
+    """
+    variance = sum(v for v, _ in parts)
     half = 0.0
     if variance > 0:
         freedom = variance**2 / sum(v**2 / f for v, f in parts)
         half = float(stdtrit(freedom, 0.5 + 0.5 * LEVEL)) * np.sqrt(variance)
-    return PairedDifference(mean, mean - half, mean + half, len(values), LEVEL, "t")
+    return PairedDifference(mean, mean - half, mean + half, n, LEVEL, "t")
 
 
 def paired_bootstrap(

@@ -30,6 +30,8 @@ def experiment(
         Literal[
             "main",
             "weights",
+            "weights-noise",
+            "weights-tail",
             "k-sweep",
             "label-noise",
             "long-tail",
@@ -40,8 +42,8 @@ def experiment(
         ],
         typer.Argument(
             metavar="NAME",
-            help="main, weights (v1 alone), k-sweep, label-noise, long-tail, efficiency, theory, "
-            "ablation or all.",
+            help="main, weights, weights-noise, weights-tail (all three of v1 alone), k-sweep, "
+            "label-noise, long-tail, efficiency, theory, ablation or all.",
         ),
     ],
     out: Annotated[

@@ -38,10 +38,13 @@ class Place:
             where = self.condition.removeprefix("where=")
             kind = f" {self.noise_kind}" if self.noise else ""
             return f"{100 * self.noise:.3g} %{kind}, {where}"
+        if self.experiment == "weights-noise":
+            return f"{100 * self.noise:.3g} % {self.noise_kind}, {self.condition}"
         name, _, value = self.condition.partition("=")
         if name in ("with", "without"):
             return f"{name} {value.replace('-', ' ')}"
-        return self.condition.replace("=", " = ").replace("-", " ")
+        shown = self.condition.replace("with=", "with ").replace("without=", "without ")
+        return shown.replace("=", " = ").replace("-", " ")
 
 
 def place_of(record: Record) -> Place:

@@ -9,8 +9,9 @@ from nearwise_lab.experiments.places import Place, place_of
 from nearwise_lab.report.summary import Results
 
 EFFICIENCY = "efficiency"
+WEIGHTS = ("weights", "weights-noise", "weights-tail")
 EXPERIMENT_ORDER = (
-    "main", "weights", "k-sweep", "label-noise", "long-tail", "theory", "ablation", EFFICIENCY,
+    "main", *WEIGHTS, "k-sweep", "label-noise", "long-tail", "theory", "ablation", EFFICIENCY,
 )  # fmt: skip
 
 

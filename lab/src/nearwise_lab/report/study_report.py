@@ -21,7 +21,7 @@ from nearwise_lab.report.document import (
     mean_rows,
 )
 from nearwise_lab.report.drawing import ACCENT, INK, LINE_COLORS, Picture, picture, slug
-from nearwise_lab.report.study import EFFICIENCY, Study
+from nearwise_lab.report.study import EFFICIENCY, WEIGHTS, Study
 from nearwise_lab.report.study_claims import ATTENTION, Findings, judge_claims
 from nearwise_lab.report.study_reported import (
     DATASET,
@@ -145,7 +145,7 @@ def _preset_sections(
             sections.append(Section(f"{dataset}, {preset}: {title}", made, 3))
     missing = [e for e in _EXPERIMENTS if e not in there]
     if preset != CORRECTED:  # "weights" exchanges those of the classifier
-        missing = [e for e in missing if e != "weights"]
+        missing = [e for e in missing if e not in WEIGHTS]
     if missing:
         words = ["nearwise", "experiment", missing[0], "--dataset", dataset, "--preset", preset]
         ask = f"{shlex.join(words)} --out DIR"
@@ -182,7 +182,7 @@ def _weights_blocks(study: Study, dataset: str, preset: str, name: str) -> list[
     differences = difference_table(
         f"{dataset}, {preset}: what exchanging the weights of the same neighbors does",
         "Attention minus the other, all else equal: memory, neighbors, pool, rows that parameters "
-        "are fitted to. In brackets a 95 % bootstrap interval over seeds and test rows together.",
+        "are fitted to. In brackets a 95 % interval over seeds and test rows together.",
         "attention minus",
         rows,
         COMPARED,
@@ -226,6 +226,8 @@ def _sweep_blocks(study: Study, dataset: str, preset: str, name: str) -> list[Bl
 _EXPERIMENTS: dict[str, tuple[str, Callable[[Study, str, str, str], list[Block | None]]]] = {
     "main": ("all methods", _main_blocks),
     "weights": ("weights of the same neighbors", _weights_blocks),
+    "weights-noise": ("the same with wrong labels", _weights_blocks),
+    "weights-tail": ("the same with a long tail", _weights_blocks),
     "k-sweep": ("how many neighbors", _sweep_blocks),
     "label-noise": ("label noise", _sweep_blocks),
     "long-tail": ("imbalance", _sweep_blocks),
@@ -484,7 +486,7 @@ def _numbers(study: Study) -> compare.Numbers:
             measures = COMPARED
             pairs = [(m, "uniform") for m in results.methods if m != "uniform"]
             pairs += [(m, half) for m in results.methods for half in results.halves(m)]
-        elif place.experiment == "weights":
+        elif place.experiment in WEIGHTS:
             find, measures = results.paired_over_rows, COMPARED
             pairs = [(ATTENTION, other) for other in other_weightings(results)]
         rows += compare.difference_numbers(find, dataset, pairs, measures, **where)

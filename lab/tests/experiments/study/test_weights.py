@@ -17,6 +17,8 @@ from nearwise_lab.experiments.study.weightings import (
     weigh,
 )
 
+from nearwise.classifier.noise.noisy_labels import NoisyLabels
+from nearwise.classifier.noise.transition import known_transition
 from nearwise.data import Dataset
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.nn.neighbor_set import N_SUMMARY
@@ -210,10 +212,76 @@ def test_a_rare_class_does_not_end_the_table(run):
     rare = replace(data, y=labels.astype(str))
     records = run("weights", rare, "v1", config={"preset": "instant"})
     assert {r.reason for r in records} == {None}
-    assert len(records) == 15
+    assert len(records) == 17
     assert {r.n_classes for r in records} == {4}
 
 
-def test_it_belongs_to_the_corrected_method(run):
-    with pytest.raises(ValueError, match='"weights" compares weightings within AttnKNNClassifier'):
-        run("weights", blobs(), "v0.5")
+INSTANT = {"preset": "instant", "noise_rates": [0.0, 0.3], "tail_ratios": [1.0, 0.1]}
+
+
+@pytest.fixture
+def measured(run):
+    """Rows of an experiment by condition, noise, kind of noise and method."""
+
+    def measure(name, **settings):
+        records = run(name, blobs(210), "v1", config=INSTANT | settings)
+        assert {r.reason for r in records} == {None}
+        return {(r.condition, r.noise, r.noise_kind, r.method): r for r in records}
+
+    return measure
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short")
+def test_wrong_labels_are_judged_by_given_and_by_right_labels_and_corrected_for_all(measured):
+    found = measured("weights-noise", preset="default", cv=2)
+    for kind in ("symmetric", "asymmetric"):
+        for name in (*WEIGHTINGS, "classifier"):
+            for where in ("memory", "everywhere"):
+                for how in ("as-given", "corrected"):
+                    assert (f"{where}; {how}; without=base", 0.3, kind, name) in found
+            right, given = (
+                found[f"everywhere; as-given; without=base{judged}", 0.3, kind, name]
+                for judged in ("", "; given-labels")
+            )
+            # against labels of which 30 % are wrong nobody can be right more often
+            assert given.accuracy < right.accuracy, (kind, name)
+
+
+@pytest.mark.parametrize("name", ["uniform", "distance-learned", "distance+agreement", "attention"])
+def test_wrong_labels_are_counted_out_alike_for_every_weighting(name):
+    """A pool that knows how labels went wrong is surer of the right ones than one that does not."""
+    shared, truth = exchange(n=1500)
+    rng, rate = np.random.default_rng(0), 0.4
+    moved = rng.random(1500) < rate
+    wrong = torch.from_numpy(np.where(moved, rng.integers(1, C, 1500), 0))
+    given = replace(shared, labels=(shared.labels + wrong) % C)
+    matrix = np.full((C, C), rate / (C - 1)) + (1 - rate - rate / (C - 1)) * np.eye(C)
+    unaware = weigh(given, name).proba
+    aware = weigh(replace(given, label_model=known_noise(matrix)), name).proba
+    right = weigh(shared, name).proba
+    assert nll(aware, truth) < nll(unaware, truth) - 0.02
+    assert nll(aware, truth) < nll(right, truth) + 0.05
+
+
+def known_noise(matrix):
+    labels = np.arange(C).repeat(10)
+    transition = known_transition(matrix, labels)
+    return NoisyLabels(transition=transition, matrices=torch.from_numpy(matrix).float()[None])
+
+
+@pytest.mark.usefixtures("short")
+def test_a_long_tail_is_corrected_to_the_shares_before_it(measured):
+    found = measured("weights-tail")
+    for name in (*WEIGHTINGS, "base", "classifier"):
+        row = {
+            what: found[f"ratio=0.1; {what}; with=base", 0.0, "symmetric", name]
+            for what in ("as-given", "corrected")
+        }
+        assert row["corrected"].nll < row["as-given"].nll, name
+
+
+@pytest.mark.parametrize("name", ["weights", "weights-noise", "weights-tail"])
+def test_it_belongs_to_the_corrected_method(name, run):
+    with pytest.raises(ValueError, match=f'"{name}" compares weightings within AttnKNNClassifier'):
+        run(name, blobs(), "v0.5")

@@ -26,10 +26,11 @@ from nearwise_lab.experiments.study.findings import (
 from nearwise_lab.experiments.study.inputs import StudyInputs
 from nearwise_lab.experiments.study.key_space import N_NEIGHBORS, NETWORK, KeySpace, key_space
 from nearwise_lab.experiments.study.session import Session
-from nearwise_lab.experiments.study.weights import weights_jobs
+from nearwise_lab.experiments.study.weights import CLEAN, NOISE, TAIL, weights_jobs
 from nearwise_lab.experiments.trial import HALVES, WARM_UP_ROWS, Split, align, run_trial
 from nearwise_lab.records import Record
 
+WEIGHTS = (CLEAN, NOISE, TAIL)
 MOST_NEIGHBORS = 64  # that the trained head may use
 _VIEW = "of the data set"  # a mirrored image, but a mirrored digit is another one
 _NOISE_MODEL = {"label_noise": "auto"}
@@ -65,8 +66,8 @@ _METHODS = {
 
 def corrected_jobs(session: Session, experiment: str) -> list[Job]:
     """Jobs of an experiment with the corrected method."""
-    if experiment == "weights":
-        return weights_jobs(session)
+    if experiment in WEIGHTS:
+        return weights_jobs(session, experiment)
     if experiment == "theory":
         return [_theory(session)]
     of_case = _of_images if session.dataset.kind == "images" else _of_columns

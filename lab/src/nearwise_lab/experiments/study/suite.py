@@ -14,7 +14,7 @@ from nearwise_lab.experiments.compare import bound_rows
 from nearwise_lab.experiments.places import place_of
 from nearwise_lab.experiments.runner import Binding, Experiment, Job, Say, checked_seeds, run
 from nearwise_lab.experiments.study.arms import require_human_labels
-from nearwise_lab.experiments.study.corrected import corrected_jobs
+from nearwise_lab.experiments.study.corrected import WEIGHTS, corrected_jobs
 from nearwise_lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
 from nearwise_lab.experiments.study.presets import CORRECTED, check_preset_name
 from nearwise_lab.experiments.study.replayed import replay_jobs
@@ -22,11 +22,11 @@ from nearwise_lab.experiments.study.session import Session
 from nearwise_lab.experiments.study.settings import deciding, read_config, resolve
 from nearwise_lab.records import Record, facts
 
-EFFICIENCY, WEIGHTS, ALL = "efficiency", "weights", "all"
+EFFICIENCY, ALL = "efficiency", "all"
 LARGE_IMAGE_SETS = ("cifar10", "cifar100", "mnist")
 SMALL_SLICE = (3000, 1000)
 EXPERIMENTS: tuple[str, ...] = (
-    "main", WEIGHTS, "k-sweep", "label-noise", "long-tail", EFFICIENCY, "theory", "ablation",
+    "main", *WEIGHTS, "k-sweep", "label-noise", "long-tail", EFFICIENCY, "theory", "ablation",
 )  # fmt: skip
 
 
@@ -54,8 +54,8 @@ def run_experiment(
     Parameters
     ----------
     name : str
-        "main", "weights" (of "v1" alone), "k-sweep", "label-noise", "long-tail", "efficiency",
-        "theory", "ablation", "all".
+        "main", "k-sweep", "label-noise", "long-tail", "efficiency", "theory", "ablation", "all"; of
+        "v1" alone "weights", "weights-noise", "weights-tail".
     dataset : str, path or Dataset
         For `load_dataset`, or a data set. "efficiency" needs none and makes its own rows.
     preset : str
@@ -105,7 +105,7 @@ def run_experiment(
     if names != [EFFICIENCY]:
         loaded = dataset if isinstance(dataset, Dataset) else _load(dataset, data_root, small)
         frame = resolve(loaded, preset, small, changes)
-        if preset == CORRECTED and "label-noise" in names:
+        if preset == CORRECTED and {"label-noise", "weights-noise"} & {*names}:
             asked = "human_labels" in changes
             require_human_labels(frame[0], loaded, data_root, asked=asked)
         bindings, sets = [bound_rows(loaded), _bound(loaded, *frame)], {size.name, loaded.name}
@@ -155,14 +155,14 @@ def experiment_names(name: str, preset: str) -> list[str]:
         raise ValueError(
             f"unknown experiment {name!r}.{hint} Known: {', '.join([*EXPERIMENTS, ALL])}."
         )
-    if name == WEIGHTS and preset != CORRECTED:
+    if name in WEIGHTS and preset != CORRECTED:
         raise ValueError(
-            f'"{WEIGHTS}" compares weightings within AttnKNNClassifier, and {preset!r} is a '
+            f'"{name}" compares weightings within AttnKNNClassifier, and {preset!r} is a '
             f"version of the study. Use -p {CORRECTED}."
         )
     if name != ALL:
         return [name]
-    return [e for e in EXPERIMENTS if e != WEIGHTS or preset == CORRECTED]
+    return [e for e in EXPERIMENTS if e not in WEIGHTS or preset == CORRECTED]
 
 
 def _bound(dataset: Dataset, preset: Any, parameters: dict[str, Any] | None) -> Binding:

@@ -7,7 +7,8 @@ spaces and the base:
 
     log p = a log p_base + sum_s b_s log((1 - e) v_s + e prior) + const
 
-followed by a temperature. `a`, `b_s` and `e` are positive and fitted by their NLL.
+followed by a temperature. `a`, `b_s` and `e` are positive and fitted by their NLL. Where labels may
+be wrong, that is the NLL of the given labels, through the same transition for every weighting.
 """
 
 import math
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearwise.classifier.fit.problem import make_folds
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.classifier.model.log_linear_pool import fit_temperature, merge_views
 from nearwise.nn import PretrainedNeighborHead
 from nearwise.nn.pretrained_head import softmax_or_nothing
@@ -30,7 +32,8 @@ from nearwise.training.settings import EngineConfig
 from nearwise_lab.nn import MultiHeadNeighborAttention
 
 WEIGHTINGS = (
-    "uniform", "distance", "distance-tuned", "distance-learned", "multi-head", "attention",
+    "uniform", "distance", "distance-tuned", "distance-learned", "distance+agreement",
+    "multi-head", "attention",
 )  # fmt: skip
 SCALES = tuple(2.0 ** (step / 2) for step in range(-6, 15))  # of the tuned temperature
 _RIDGE = 2.0  # pull of every parameter to its start, in rows
@@ -77,13 +80,19 @@ class Exchange:
     Attributes
     ----------
     fitted, test : list of View
-        Of the rows that parameters are fitted to (with their `labels`, (n,)), and of the test rows.
+        Of the rows that parameters are fitted to (with their given `labels`, (n,)), which all else
+        has not seen, and of the test rows.
     prior : Tensor of shape (C,)
         Class shares.
     memory : list of Tensor of shape (n_memory, width)
         Keys of the remembered rows in each space.
     own : (list of Weights, list of Weights)
         Weights of the classifier's own attention, for each view of both.
+    learned : (list of View, int64 Tensor) or None
+        The rows that the classifier's own attention learned from, each left out of its neighbors,
+        and their given labels; None where their keys are not known in every space.
+    label_model : LabelModel
+        How given labels come about from the classes to predict.
     """
 
     fitted: list[View]
@@ -93,6 +102,12 @@ class Exchange:
     memory: list[Tensor]
     own: tuple[list[Weights], list[Weights]]
     seed: int
+    learned: tuple[list[View], Tensor] | None = None
+    label_model: LabelModel = AS_GIVEN
+
+    def nll(self, log_proba: Tensor, labels: Tensor) -> Tensor:
+        """Mean NLL of given labels (n,) under log-probabilities (n, C) of the classes."""
+        return F.nll_loss(self.label_model.given_log_proba(log_proba), labels)
 
     @property
     def has_base(self) -> bool:
@@ -121,17 +136,18 @@ def weigh(exchange: Exchange, name: str, progress: Progress = lambda text: None)
 
     "uniform": all alike; "distance": the reciprocal of the distance, as scikit-learn's; with
     "distance-tuned" ``exp(-s d)``, `s` by the NLL of the neighbors alone; with "distance-learned"
-    one `s` per space, fitted with the pool from there on; "multi-head": the study's attention over
-    keys, trained on the fitted rows at the best of three learning rates; "attention": the
-    classifier's own. The two trained ones give a fitted row the weights of a head that has not
-    seen it.
+    one `s` per space, fitted with the pool from there on; "distance+agreement" has beside it one
+    `a` per space, ``exp(a g - s d)``, where `g` is the share of the query's neighbors with the
+    neighbor's label; "multi-head": the study's attention over keys, trained on the rows that the
+    classifier's own attention learned from, at the best of three learning rates; "attention": the
+    classifier's own. The two trained ones have not seen the fitted rows.
     """
     if name == "attention":
         return _predicted(exchange, *exchange.own)
     if name == "multi-head":
         return _predicted(exchange, *_multi_head(exchange, progress))
-    if name == "distance-learned":
-        return _with_learned_scales(exchange)
+    if name in ("distance-learned", "distance+agreement"):
+        return _with_learned_scales(exchange, agreement=name == "distance+agreement")
     scale = _tuned_scale(exchange) if name == "distance-tuned" else None
     weights = [
         [[_plain(name, space, scale) for space in view.spaces] for view in views]
@@ -162,7 +178,7 @@ def _tuned_scale(exchange: Exchange) -> float:
         ]
         epsilon = torch.sigmoid(torch.tensor(_START_SMOOTHING))
         mixed = (1 - epsilon) * torch.cat(votes) + epsilon * exchange.prior
-        return float(F.nll_loss(torch.log_softmax(mixed.log().mean(1), dim=1), labels))
+        return float(exchange.nll(torch.log_softmax(mixed.log().mean(1), dim=1), labels))
 
     return min(SCALES, key=nll)
 
@@ -214,7 +230,7 @@ def _fit_pool(exchange: Exchange, votes: Callable[[], Tensor], *scales: nn.Param
 
     def loss() -> Tensor:
         moved = [(now - then).square().sum() for now, then in zip(learned, start, strict=True)]
-        return F.nll_loss(pool(votes(), base), labels) + ridge * torch.stack(moved).sum()
+        return exchange.nll(pool(votes(), base), labels) + ridge * torch.stack(moved).sum()
 
     minimize(learned, loss)
     return pool
@@ -234,28 +250,39 @@ def _predicted(exchange: Exchange, fitted: Sequence[Weights], test: Sequence[Wei
     return _finished(exchange, _fit_pool(exchange, lambda: together), of_fitted, of_test)
 
 
-def _with_learned_scales(exchange: Exchange) -> Weighed:
+def _with_learned_scales(exchange: Exchange, *, agreement: bool) -> Weighed:
     start = math.log(_tuned_scale(exchange))
     log_scale = nn.Parameter(torch.full((len(exchange.memory),), start))
+    trust = nn.Parameter(torch.zeros(len(exchange.memory)), requires_grad=agreement)
+    agreeing = {
+        id(space): _agreement(space) if agreement else torch.zeros(())
+        for view in (*exchange.fitted, *exchange.test)
+        for space in view.spaces
+    }
 
     def votes(views: Sequence[View]) -> list[Tensor]:
-        scales = log_scale.exp()
-        return [
-            _votes(
-                view,
-                [
-                    _plain("", space, scale)
-                    for space, scale in zip(view.spaces, scales, strict=True)
-                ],
-                exchange.prior,
-            )
-            for view in views
-        ]
+        found = []
+        for view in views:
+            scores = [
+                space.log_weight - scale * space.distances + side * agreeing[id(space)]
+                for space, scale, side in zip(view.spaces, log_scale.exp(), trust, strict=True)
+            ]
+            weights = [softmax_or_nothing(of_space) for of_space in scores]
+            found.append(_votes(view, weights, exchange.prior))
+        return found
 
-    pool = _fit_pool(exchange, lambda: torch.cat(votes(exchange.fitted)), log_scale)
+    pool = _fit_pool(exchange, lambda: torch.cat(votes(exchange.fitted)), log_scale, trust)
     with torch.no_grad():
         found = _finished(exchange, pool, votes(exchange.fitted), votes(exchange.test))
-    return Weighed(found.proba, found.details | {"scale": log_scale.exp().tolist()})
+    details = found.details | {"scale": log_scale.exp().tolist()}
+    return Weighed(found.proba, details | ({"agreement": trust.tolist()} if agreement else {}))
+
+
+def _agreement(space: Any) -> Tensor:
+    """Share (n, k) of a query's neighbors that carry the neighbor's label."""
+    there = torch.isfinite(space.log_weight)
+    same = space.labels[:, :, None] == space.labels[:, None, :]
+    return (same & there[:, None, :]).sum(2) / there.sum(1, keepdim=True).clamp_min(1)
 
 
 @torch.no_grad()
@@ -282,7 +309,7 @@ def _tempered(
     n_rows = len(exchange.labels)
     temperature, nll = fit_temperature(
         merge_views(fitted, "probabilities"), exchange.labels, torch.ones(n_rows),
-        ridge=_RIDGE / n_rows,
+        exchange.label_model, ridge=_RIDGE / n_rows,
     )  # fmt: skip
     scores = merge_views(test, "probabilities").double() / temperature
     found = {"temperature": temperature, "fitted_nll": nll}
@@ -293,7 +320,19 @@ def _tempered(
 
 
 def _multi_head(exchange: Exchange, progress: Progress) -> tuple[list[Weights], list[Weights]]:
-    """Train the study's attention on all folds but one at a time; test rows get the mean."""
+    """Train the study's attention, and give the weights of the fitted and the test rows.
+
+    On the rows that the classifier's own attention learned from. Where these are not known in
+    every space, on the fitted rows: on all folds but one at a time, and test rows get the mean.
+    """
+    if exchange.learned is not None:
+        progress("multi-head attention")
+        folds = make_folds(exchange.learned[1].numpy(), _FOLDS, exchange.seed)
+        model = _best_multi_head(exchange, exchange.learned, *folds[0], exchange.seed)
+        fitted, test = (
+            [model.weights(view) for view in views] for views in (exchange.fitted, exchange.test)
+        )
+        return fitted, test
     folds = make_folds(exchange.labels.numpy(), _FOLDS, exchange.seed)
     fitted, test = (
         [[torch.zeros_like(space.distances) for space in view.spaces] for view in views]
@@ -303,10 +342,8 @@ def _multi_head(exchange: Exchange, progress: Progress) -> tuple[list[Weights], 
         progress(f"multi-head attention, fold {number + 1} of {len(folds)}")
         stop = folds[number - 1][1] if len(folds) > 2 else held_out
         train = np.setdiff1d(others, stop) if len(folds) > 2 else others
-        candidates = [
-            _train_multi_head(exchange, train, stop, lr, exchange.seed + number) for lr in _RATES
-        ]
-        model = min(candidates, key=lambda one: one[1])[0]
+        own = exchange.fitted, exchange.labels
+        model = _best_multi_head(exchange, own, train, stop, exchange.seed + number)
         rows = torch.from_numpy(held_out)
         for view, of_view in zip(exchange.fitted, fitted, strict=True):
             for kept, weight in zip(of_view, model.weights(view.take(rows)), strict=True):
@@ -315,6 +352,18 @@ def _multi_head(exchange: Exchange, progress: Progress) -> tuple[list[Weights], 
             for kept, weight in zip(of_view, model.weights(view), strict=True):
                 kept += weight / len(folds)
     return fitted, test
+
+
+def _best_multi_head(
+    exchange: Exchange,
+    rows: tuple[list[View], Tensor],
+    train: np.ndarray,
+    stop: np.ndarray,
+    seed: int,
+) -> "_MultiHead":
+    """Give that of `_RATES` whose model predicts the rows that stopped it best."""
+    found = [_train_multi_head(exchange, rows, train, stop, lr, seed) for lr in _RATES]
+    return min(found, key=lambda one: one[1])[0]
 
 
 class _MultiHead(nn.Module):
@@ -353,26 +402,30 @@ def _heads_for(width: int) -> int:
 
 
 def _train_multi_head(
-    exchange: Exchange, train: np.ndarray, stop: np.ndarray, lr: float, seed: int
+    exchange: Exchange,
+    of: tuple[list[View], Tensor],
+    train: np.ndarray,
+    stop: np.ndarray,
+    lr: float,
+    seed: int,
 ) -> tuple[_MultiHead, float]:
-    """Train on some of the fitted rows, in a view drawn per step; others decide when to stop.
+    """Train on some of the rows, in a view drawn per step; others of them decide when to stop.
 
     Returns the model and its NLL on those others.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _MultiHead(exchange)
-    rows, views = torch.from_numpy(train), exchange.fitted
-    stopping = torch.from_numpy(stop)
+    (views, labels), rows, stopping = of, torch.from_numpy(train), torch.from_numpy(stop)
 
     def loss(batch: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         view = views[int(torch.randint(len(views), (), generator=generator))]
         some = rows[batch]
-        return {"loss": F.nll_loss(model(view.take(some)), exchange.labels[some])}
+        return {"loss": exchange.nll(model(view.take(some)), labels[some])}
 
     def evaluate(epoch: int) -> dict[str, float]:
         parts = [model(views[0].take(some)) for some in stopping.split(_CHUNK)]
-        return {"nll": float(F.nll_loss(torch.cat(parts), exchange.labels[stopping]))}
+        return {"nll": float(exchange.nll(torch.cat(parts), labels[stopping]))}
 
     config = EngineConfig.model_validate(_TRAINING | {"lr": lr})
     train_epochs(BatchLoss(model, loss, len(train), evaluate), config, seed=seed, monitor="nll")

@@ -228,8 +228,8 @@ def test_a_device_that_is_not_there_is_refused(digits, tmp_path):
 
 def test_the_names_are_those_of_the_study():
     assert EXPERIMENTS == (
-        "main", "weights", "weights-noise", "weights-tail", "k-sweep", "label-noise", "long-tail", "efficiency", "theory",
-        "ablation",
+        "main", "weights", "weights-noise", "weights-tail", "k-sweep", "label-noise", "long-tail",
+        "efficiency", "theory", "ablation",
     )  # fmt: skip
 
 

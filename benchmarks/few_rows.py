@@ -9,7 +9,7 @@ over .05 on at most 5 % of them.
 Choices are made on the part "choose": families (the name before the first hyphen) whose tables the
 pretrained head has seen or was developed on. "report" holds the families kept from both and every
 third of the others. A draw is a stratified split of 75 to 25; a class of one row is left out. Kept
-per draw in runs/few-rows/NAME-PART.jsonl, where a run goes on; `--write` puts the summary into
+per draw in runs/few-rows/NAME-PART, where a run goes on; `--write` puts the summary into
 benchmarks/results/few_rows.json.
 """
 
@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from keeping import HERE, RESULTS, add_line, conditions, keep, kept_lines, listed, options_of, read
+from keeping import HERE, RESULTS, conditions, keep, listed, options_of, read
+from nearwise_lab.records import append_lines, read_lines
 from pretrain_tasks import family_split, read_table
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
@@ -114,8 +115,8 @@ def main() -> None:
     )  # fmt: skip
     options = parser.parse_args()
     presets = listed(options.presets)
-    path = RUNS / f"{options.name}-{options.part}.jsonl"
-    done = kept_lines(path, "table", "seed")
+    folder = RUNS / f"{options.name}-{options.part}"
+    done = {(one["table"], one["seed"]): one for one in read_lines(folder)}
     names = tables_of(options.tables, options.part)
     names = listed(options.names) if options.names else names
     wanted = [(name, seed) for seed in listed(options.seeds, int) for name in names]
@@ -128,7 +129,7 @@ def main() -> None:
             found = {preset: measured(rows, preset, seed) for preset in presets}
         one = {"table": name, "seed": seed, "rows": len(rows[1]), "tested": len(rows[3])} | found
         done[name, seed] = one
-        add_line(one, path)
+        append_lines(folder, [one])
         print(name, seed, len(rows[1]), *(found[preset]["nll"] for preset in presets), flush=True)
     draws = [done[key] for key in wanted if key in done]
     about = {"part": options.part, "seeds": options.seeds, "summary": summary(draws)}

@@ -7,7 +7,7 @@ severity; a third of the subjects is new) and a synthetic table (40 subjects of 
 ones; a subject's features lie around a center, its class depends on that). Copies: tables of which
 every training row is there twice, with the copies taken for one group (the default) or for rows of
 their own. Each condition has the NLL that the fit promises (of left-out rows), the NLL of new rows,
-and how many of their 90 % sets hold the label. Kept per fit in runs/groups.jsonl, where a run goes
+and how many of their 90 % sets hold the label. Kept per fit in runs/groups, where a run goes
 on; `--write` puts the summary into benchmarks/results/groups.json. Seeds 0 to 9 chose nothing;
 above 100 was chosen by.
 """
@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from keeping import HERE, RESULTS, add_line, conditions, keep, kept_lines, listed, options_of, read
+from keeping import HERE, RESULTS, conditions, keep, listed, options_of, read
 from nearwise_lab.data import load_dataset
+from nearwise_lab.records import append_lines, read_lines
 from nearwise_lab.results.measures import mean_with_interval
 from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from threadpoolctl import threadpool_limits
@@ -30,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from nearwise import AttnKNNClassifier
 from nearwise.metrics import ece, nll
 
-KEPT = HERE.parent / "runs" / "groups.jsonl"
+KEPT = HERE.parent / "runs" / "groups"
 CONFIDENCE = 0.9
 SUBJECTS, ROWS, FEATURES = 40, 30, 8
 COPIED = ("wine", "breast_cancer", "ionosphere", "digits", "magic04", "letter")
@@ -143,7 +144,7 @@ def main() -> None:
     kept, record = read(target), conditions()
     seeds = listed(options.seeds, int)
     keys = ("case", "preset", "grouped", "seed")
-    done = kept_lines(KEPT, *keys)
+    done = {tuple(one[key] for key in keys): one for one in read_lines(KEPT)}
     for preset in listed(options.presets):
         for case, seed in cases(options, seeds):
             for grouped in (True, False):
@@ -154,7 +155,7 @@ def main() -> None:
                     warnings.simplefilter("ignore")
                     found = measured(case, preset, grouped=grouped, seed=seed)
                 done[key] = dict(zip(keys, key, strict=True)) | found
-                add_line(done[key], KEPT)
+                append_lines(KEPT, [done[key]])
                 print(*key, {name: round(value, 3) for name, value in found.items()}, flush=True)
     rows = summary([one for one in done.values() if one["seed"] in seeds])
     print(pd.DataFrame(rows).to_string(index=False))

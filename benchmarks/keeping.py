@@ -5,7 +5,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +60,6 @@ def keep(content: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(plain(content), indent=1, ensure_ascii=False)
     write_aside(path, (text + "\n").encode())
-
-
-def kept_lines(path: Path, *keys: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows of a file of JSON lines by their values of some keys; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {tuple(one[key] for key in keys): one for one in map(json.loads, lines)}
-
-
-def add_line(row: Mapping[str, Any], path: Path) -> None:
-    """Add a row to a file of JSON lines."""
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def interval(values: Any, digits: int | None = None) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def usual_arguments(arguments: list[str], switches: set[str]) -> list[str]:
     """
     names = (x[2:].partition("=")[0].replace("-", "_") for x in arguments if x[:2] == "--")
     if unknown := [name for name in dict.fromkeys(names) if name in NEVER_EXISTED]:
-        told = (f"There is no --{name}: it is --{NEVER_EXISTED[name]}." for name in unknown)
-        raise ValueError(" ".join(told))
+        hints = (f"There is no --{name}: it is --{NEVER_EXISTED[name]}." for name in unknown)
+        raise ValueError(" ".join(hints))
     written: list[str] = []
     left = list(arguments)
     while left:

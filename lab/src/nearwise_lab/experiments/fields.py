@@ -180,8 +180,8 @@ def _train(
         nonlocal errors
         shown = {"train MSE": record["train"]["mse"], "NCE": record["train"].get("nce"),
                  "held-out PSNR": record["evaluation"].get("psnr")}  # fmt: skip
-        told = ", ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
-        errors = f"; epoch {record['epoch']}: {told}"
+        values = ", ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
+        errors = f"; epoch {record['epoch']}: {values}"
         progress(f"{config.objective}{errors}")
 
     model, epochs = train_field(

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from nearwise_lab.records import Record
 
+WEIGHTS = CLEAN, NOISE, TAIL = "weights", "weights-noise", "weights-tail"
+"""Experiments that exchange the weighting of neighbors and nothing else."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -38,11 +41,8 @@ class Place:
             where = self.condition.removeprefix("where=")
             kind = f" {self.noise_kind}" if self.noise else ""
             return f"{100 * self.noise:.3g} %{kind}, {where}"
-        if self.experiment == "weights-noise":
+        if self.experiment == NOISE:
             return f"{100 * self.noise:.3g} % {self.noise_kind}, {self.condition}"
-        name, _, value = self.condition.partition("=")
-        if name in ("with", "without"):
-            return f"{name} {value.replace('-', ' ')}"
         shown = self.condition.replace("with=", "with ").replace("without=", "without ")
         return shown.replace("=", " = ").replace("-", " ")
 

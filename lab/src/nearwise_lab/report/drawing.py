@@ -89,8 +89,8 @@ def picture(figure: Figure, name: str, alt: str, caption: str) -> Picture:
         svg = svg.replace(drawn, css)
     svg = re.sub(r'\b(width|height)="[\d.]+pt"', "", svg, count=2)  # the page gives the width
     width = round(POINTS_TO_PIXELS * 72 * float(figure.get_size_inches()[0]))
-    told = f'role="img" aria-label="{html.escape(alt)}" style="max-width: {width}px"'
-    return Picture(svg.replace("<svg ", f"<svg {told} ", 1), caption, alt, name)
+    attributes = f'role="img" aria-label="{html.escape(alt)}" style="max-width: {width}px"'
+    return Picture(svg.replace("<svg ", f"<svg {attributes} ", 1), caption, alt, name)
 
 
 def print_svg(svg: str) -> str:

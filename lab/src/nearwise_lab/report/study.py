@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from nearwise_lab.experiments import Record
-from nearwise_lab.experiments.places import Place, place_of
+from nearwise_lab.experiments.places import WEIGHTS, Place, place_of
 from nearwise_lab.report.summary import Results
 
 EFFICIENCY = "efficiency"
-WEIGHTS = ("weights", "weights-noise", "weights-tail")
 EXPERIMENT_ORDER = (
     "main", *WEIGHTS, "k-sweep", "label-noise", "long-tail", "theory", "ablation", EFFICIENCY,
 )  # fmt: skip

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nearwise_lab.experiments.places import Place
+from nearwise_lab.experiments.places import WEIGHTS, Place
 from nearwise_lab.experiments.study.presets import CORRECTED
 from nearwise_lab.report import compare
 from nearwise_lab.report.charts import Line, Lines, chart, line_of, points_of
@@ -21,7 +21,7 @@ from nearwise_lab.report.document import (
     mean_rows,
 )
 from nearwise_lab.report.drawing import ACCENT, INK, LINE_COLORS, Picture, picture, slug
-from nearwise_lab.report.study import EFFICIENCY, WEIGHTS, Study
+from nearwise_lab.report.study import EFFICIENCY, Study
 from nearwise_lab.report.study_claims import ATTENTION, Findings, judge_claims
 from nearwise_lab.report.study_reported import (
     DATASET,

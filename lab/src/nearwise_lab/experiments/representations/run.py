@@ -189,7 +189,7 @@ def _looked(
     kept = load_json(path)
     if kept is None:
         study.progress(f"seed {seed}, geometry of {len(encoders)} encoders")
-        told = [
+        trained = [
             {
                 "encoder": name,
                 "seed": seed,
@@ -199,7 +199,7 @@ def _looked(
             }
             for name, field in fields.items()
         ]
-        kept = plain({"geometry": looking.geometry(study, encoders, seed), "fields": told})
+        kept = plain({"geometry": looking.geometry(study, encoders, seed), "fields": trained})
         save_json(path, kept)
     return dict(kept)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from nearwise_lab.experiments.artifacts import keep_json
 from nearwise_lab.experiments.methods import METHODS, Method, MethodContext
+from nearwise_lab.experiments.places import WEIGHTS
 from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.arms import Case, cases
 from nearwise_lab.experiments.study.evaluate import Prediction, measured
@@ -26,11 +27,10 @@ from nearwise_lab.experiments.study.findings import (
 from nearwise_lab.experiments.study.inputs import StudyInputs
 from nearwise_lab.experiments.study.key_space import N_NEIGHBORS, NETWORK, KeySpace, key_space
 from nearwise_lab.experiments.study.session import Session
-from nearwise_lab.experiments.study.weights import CLEAN, NOISE, TAIL, weights_jobs
+from nearwise_lab.experiments.study.weights import weights_jobs
 from nearwise_lab.experiments.trial import HALVES, WARM_UP_ROWS, Split, align, run_trial
 from nearwise_lab.records import Record
 
-WEIGHTS = (CLEAN, NOISE, TAIL)
 MOST_NEIGHBORS = 64  # that the trained head may use
 _VIEW = "of the data set"  # a mirrored image, but a mirrored digit is another one
 _NOISE_MODEL = {"label_noise": "auto"}

@@ -11,10 +11,10 @@ from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
 from nearwise_lab.data import load_dataset, load_images
 from nearwise_lab.experiments.compare import bound_rows
-from nearwise_lab.experiments.places import place_of
+from nearwise_lab.experiments.places import NOISE, WEIGHTS, place_of
 from nearwise_lab.experiments.runner import Binding, Experiment, Job, Say, checked_seeds, run
 from nearwise_lab.experiments.study.arms import require_human_labels
-from nearwise_lab.experiments.study.corrected import WEIGHTS, corrected_jobs
+from nearwise_lab.experiments.study.corrected import corrected_jobs
 from nearwise_lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
 from nearwise_lab.experiments.study.presets import CORRECTED, check_preset_name
 from nearwise_lab.experiments.study.replayed import replay_jobs
@@ -105,7 +105,7 @@ def run_experiment(
     if names != [EFFICIENCY]:
         loaded = dataset if isinstance(dataset, Dataset) else _load(dataset, data_root, small)
         frame = resolve(loaded, preset, small, changes)
-        if preset == CORRECTED and {"label-noise", "weights-noise"} & {*names}:
+        if preset == CORRECTED and {"label-noise", NOISE} & {*names}:
             asked = "human_labels" in changes
             require_human_labels(frame[0], loaded, data_root, asked=asked)
         bindings, sets = [bound_rows(loaded), _bound(loaded, *frame)], {size.name, loaded.name}

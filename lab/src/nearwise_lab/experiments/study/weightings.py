@@ -254,26 +254,26 @@ def _with_learned_scales(exchange: Exchange, *, agreement: bool) -> Weighed:
     start = math.log(_tuned_scale(exchange))
     log_scale = nn.Parameter(torch.full((len(exchange.memory),), start))
     trust = nn.Parameter(torch.zeros(len(exchange.memory)), requires_grad=agreement)
-    agreeing = {
-        id(space): _agreement(space) if agreement else torch.zeros(())
-        for view in (*exchange.fitted, *exchange.test)
-        for space in view.spaces
-    }
+    fitted, test = (
+        [(v, [_agreement(one) if agreement else 0.0 for one in v.spaces]) for v in views]
+        for views in (exchange.fitted, exchange.test)
+    )
 
-    def votes(views: Sequence[View]) -> list[Tensor]:
+    def votes(views: Sequence[tuple[View, list[Any]]]) -> list[Tensor]:
         found = []
-        for view in views:
+        for view, agreeing in views:
+            parts = zip(view.spaces, agreeing, log_scale.exp(), trust, strict=True)
             scores = [
-                space.log_weight - scale * space.distances + side * agreeing[id(space)]
-                for space, scale, side in zip(view.spaces, log_scale.exp(), trust, strict=True)
+                space.log_weight - scale * space.distances + side * share
+                for space, share, scale, side in parts
             ]
             weights = [softmax_or_nothing(of_space) for of_space in scores]
             found.append(_votes(view, weights, exchange.prior))
         return found
 
-    pool = _fit_pool(exchange, lambda: torch.cat(votes(exchange.fitted)), log_scale, trust)
+    pool = _fit_pool(exchange, lambda: torch.cat(votes(fitted)), log_scale, trust)
     with torch.no_grad():
-        found = _finished(exchange, pool, votes(exchange.fitted), votes(exchange.test))
+        found = _finished(exchange, pool, votes(fitted), votes(test))
     details = found.details | {"scale": log_scale.exp().tolist()}
     return Weighed(found.proba, details | ({"agreement": trust.tolist()} if agreement else {}))
 

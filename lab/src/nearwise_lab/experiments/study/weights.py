@@ -16,6 +16,7 @@ from nearwise.classifier.model import memory_views
 from nearwise.classifier.model.row_models import KeyedRows
 from nearwise.data import hold_out
 from nearwise_lab.corrupt import label_noise
+from nearwise_lab.experiments.places import CLEAN, NOISE, TAIL
 from nearwise_lab.experiments.runner import Job
 from nearwise_lab.experiments.study.arms import Case, cases
 from nearwise_lab.experiments.study.evaluate import Prediction, measured
@@ -33,7 +34,6 @@ from nearwise_lab.experiments.study.weightings import (
 from nearwise_lab.experiments.trial import align
 from nearwise_lab.records import Record
 
-CLEAN, NOISE, TAIL = "weights", "weights-noise", "weights-tail"
 BASE, CLASSIFIER = "base", "classifier"
 WITH_BASE, WITHOUT_BASE = "with=base", "without=base"
 MEMORY, EVERYWHERE = "memory", "everywhere"

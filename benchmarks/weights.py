@@ -1,136 +1,125 @@
 """Learned attention beside other weightings of the same neighbors, all else equal.
 
 Claim: with the same memory, neighbors, pool and calibration, the weights of the classifier's
-attention predict better than distance, tuned distance and uniform weights, and the neighbors add to
-the base alone.
+attention predict better than distance, tuned distance and uniform weights: on clean labels, with
+wrong labels and with long tails, where every weighting is corrected alike.
 
-    python benchmarks/weights.py --datasets cifar10 --seeds 0-2
-    python benchmarks/weights.py --datasets quality --seeds 0-4
-    python benchmarks/weights.py --datasets wine,ionosphere --seeds 31-40 --label other_seeds
+    python benchmarks/weights.py run clean --datasets cifar10 --seeds 0-2
+    python benchmarks/weights.py run noise --datasets letter,adult --seeds 0-2 \\
+        --only "30 % symmetric, *"
+    python benchmarks/weights.py run tail --datasets quality --seeds 0-4
+    python benchmarks/weights.py run clean --datasets large-tables --seeds 101-105 \\
+        --only "without base, *"
+    python benchmarks/weights.py run clean --datasets small-tables --seeds 101-120 \\
+        --only "without base, *"
+    python benchmarks/weights.py record
 
-Runs the experiment "weights" (`nearwise experiment weights`) into runs/weights, one folder per data
-set; run again, it goes on. Writes benchmarks/RESULTS.md and benchmarks/results/weights.json, which
-keeps the data sets that this run leaves out. With a label the names of its folder and file end with
-that, and the record without one stays.
+`run` runs an experiment of the lab (`nearwise experiment weights`, `weights-noise`, `weights-tail`)
+into runs/weights, one folder per data set; run again, it goes on. Names of data sets are separated
+by commas; "quality" stands for those of quality.py, "large-tables" for 24 tables of at least 1,000
+rows and "small-tables" for 40 tables of which each seed draws 100 to 400. `record` reads all these
+folders and writes benchmarks/results/weights.json, weights_tables.json and benchmarks/RESULTS.md.
 """
 
 import argparse
-import json
-import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from keeping import conditions
 from nearwise_lab.cli.settings_text import parse_seeds
-from nearwise_lab.experiments import Record
+from nearwise_lab.experiments.places import CLEAN, NOISE, TAIL
 from nearwise_lab.experiments.study import run_experiment
-from nearwise_lab.experiments.study.weights import CLASSIFIER, WITH_BASE, WITHOUT_BASE
-from nearwise_lab.report.summary import Results
-from nearwise_lab.results.measures import MEASURES, better
+from pretrain_tasks import family_split
 from quality import BARS as QUALITY
-from results_page import write_page
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results"
-KEYS = ("accuracy", "nll", "ece", "aurc")
-BARS = {"accuracy": 0.940, "nll": 0.193, "ece": 0.006, "aurc": 0.0067}  # of the classifier
-BARRED = "cifar10"
-"""The data set that the bars are for."""
+EXPERIMENTS = {"clean": CLEAN, "noise": NOISE, "tail": TAIL}
+LARGE, SMALL = "large-tables", "small-tables"
+N_TABLES = {LARGE: 24, SMALL: 40}
+FEWEST = {LARGE: 1000, SMALL: 190}  # rows of a table of the group
+DRAWN = (100, 200, 300, 400)  # rows of a draw of a small table, by the seed
 
 
-def summary(records: list[Record], folder: Path) -> list[dict[str, Any]]:
-    """One row per condition and method: means over seeds, and attention minus the method."""
-    rows = []
-    for condition in (WITH_BASE, WITHOUT_BASE):
-        mine = [r for r in records if r.condition == condition]
-        results = Results(mine, folder)
-        for method in results.methods:
-            row: dict[str, Any] = {"condition": condition, "method": method}
-            row["seeds"] = [r.seed for r in mine if r.method == method]
-            for key in KEYS:
-                mean = results.mean(mine[0].dataset, method, key)
-                row[key] = None if mean is None else round(mean.mean, 5)
-            if method not in ("attention", CLASSIFIER):
-                row |= differences(results, mine[0].dataset, method)
-            rows.append(row)
-    return rows
+def tables(folder: Path, group: str) -> list[str]:
+    """Names of the tables of a group.
 
-
-def differences(results: Results, dataset: str, method: str) -> dict[str, Any]:
-    """Attention minus a method, with intervals over seeds and test rows together."""
-    found = {}
-    for measure in MEASURES:
-        if measure.key in KEYS:
-            gap = results.paired_over_rows(dataset, "attention", method, measure.key)
-            if gap is not None:
-                ends = {name: round(getattr(gap, name), 5) for name in ("mean", "low", "high")}
-                verdict = better(gap, measure)
-                found[f"attention minus it, {measure.key}"] = ends | {"verdict": verdict}
-    return found
-
-
-def bars(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Reached and wanted on CIFAR-10: the classifier's own figures."""
-    whole = next(r for r in rows if (r["condition"], r["method"]) == (WITH_BASE, CLASSIFIER))
-    return {
-        key: {
-            "reached": whole[key],
-            "wanted": bar,
-            "met": whole[key] >= bar if key == "accuracy" else whole[key] <= bar,
-        }
-        for key, bar in BARS.items()
+    All that are large enough and of families that the pretrained head has not met, then one of each
+    family that it learned from, by name, until there are enough.
+    """
+    rows = pd.read_csv(folder / "INDEX.csv").set_index("name")["rows"]
+    parts = {
+        part: [name for name in names if rows[name] >= FEWEST[group]]
+        for part, names in family_split(folder).items()
     }
+    chosen = [*parts["judge"], *parts["dev"]]
+    families = defaultdict(list)
+    for name in parts["train"]:
+        families[name.split("-")[0]].append(name)
+    chosen += [names[0] for _, names in sorted(families.items())]
+    return chosen[: N_TABLES[group]]
+
+
+def requests(arguments: argparse.Namespace) -> Iterator[tuple[str, str, list[int], dict[str, Any]]]:
+    """Give name of the folder, data set, seeds and settings of each run."""
+    seeds = parse_seeds(arguments.seeds)
+    for name in arguments.datasets.split(","):
+        if name == "quality":
+            yield from ((n, n, seeds, {}) for n, bar in QUALITY.items() if bar.dataset is None)
+        elif name == LARGE:
+            folder = arguments.data_root / "tables"
+            for table in tables(folder, LARGE):
+                yield table, f"{folder / table}.parquet:Class", seeds, {}
+        elif name == SMALL:
+            folder = arguments.data_root / "tables"
+            for table in tables(folder, SMALL):
+                for at, n_rows in enumerate(DRAWN):
+                    some = [seed for seed in seeds if seed % len(DRAWN) == at]
+                    place = f"{table}-{n_rows}"
+                    if some:
+                        yield place, f"{folder / table}.parquet:Class", some, {"max_rows": n_rows}
+        else:
+            yield name, name, seeds, {}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run what is missing of the experiment."""
+    command = conditions()["command"]
+    for place, dataset, seeds, settings in requests(arguments):
+        records = run_experiment(
+            EXPERIMENTS[arguments.experiment],
+            dataset,
+            "v1",
+            seeds,
+            arguments.runs / arguments.experiment / place,
+            config=settings,
+            data_root=arguments.data_root,
+            only=arguments.only,
+            command=command,
+        )
+        failed = {r.reason: r for r in records if r.status == "failed"}
+        for reason, record in failed.items():
+            print(f"{place}, seed {record.seed}, {record.condition}: {reason}", flush=True)
+        print(f"{place}: {sum(r.status == 'ok' for r in records)} rows", flush=True)
 
 
 def main() -> None:
-    """Run the experiment on each data set and write what it shows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--datasets", default=BARRED, help="names, comma separated; quality: those of quality.py"
+    """Run an experiment on data sets, or record what was run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", default="0-2", help="0-4, or 0,2,7")
-    parser.add_argument("--label", default="", help="of a record beside the first, as other_seeds")
-    parser.add_argument("--runs", type=Path, help="default: runs/weights, with the label")
-    parser.add_argument("--data-root", type=Path)
+    commands = parser.add_subparsers(required=True)
+    running = commands.add_parser("run", help="run what is missing")
+    running.add_argument("experiment", choices=EXPERIMENTS)
+    running.add_argument("--datasets", default="cifar10", help="names, comma separated")
+    running.add_argument("--seeds", default="0-2", help="0-4, or 0,2,7")
+    running.add_argument("--only", help="rows with such names, as reports give them")
+    running.add_argument("--runs", type=Path, default=Path("runs/weights"))
+    running.add_argument("--data-root", type=Path)
+    running.set_defaults(work=run)
     arguments = parser.parse_args()
-    label = f"_{arguments.label}" if arguments.label else ""
-    result = RESULTS / f"weights{label}.json"
-    runs = arguments.runs or Path(f"runs/weights{label}")
-    kept = json.loads(result.read_text()) if result.exists() else {}
-    quality = [name for name, bar in QUALITY.items() if bar.dataset is None]
-    names = arguments.datasets.replace("quality", ",".join(quality)).split(",")
-    command = f"python benchmarks/weights.py --datasets {arguments.datasets}"
-    command += f" --seeds {arguments.seeds}"
-    command += f" --label {arguments.label}" if arguments.label else ""
-    for name in names:
-        folder = runs / name
-        records = run_experiment(
-            "weights",
-            name,
-            "v1",
-            parse_seeds(arguments.seeds),
-            folder,
-            data_root=arguments.data_root,
-            command=command,
-        )
-        done = [r for r in records if r.status == "ok"]
-        for record in records:
-            if record.status == "failed":
-                print(f"{name} {record.method}: {record.reason}", file=sys.stderr)
-        if not done:
-            continue
-        rows = summary(done, folder)
-        kept[name] = {
-            "results": rows,
-            "n_train": done[-1].n_train,
-            "n_test": done[-1].n_test,
-            "command": command,
-            "versions": done[-1].versions,
-            "hardware": done[-1].hardware,
-        }
-        if name == BARRED:
-            kept[name]["bars"] = bars(rows)
-        result.write_text(json.dumps(kept, indent=1) + "\n")
-        write_page(RESULTS, HERE / "RESULTS.md")
+    arguments.work(arguments)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ from nearwise_lab.experiments import Record, read_records
 from nearwise_lab.experiments.study import run_experiment
 from nearwise_lab.report.study import Study
 from nearwise_lab.report.study_report import theory_table
+from nearwise_lab.report.summary import Results
+from nearwise_lab.results.measures import MEASURES, better
 from results_page import write_page
-from weights import differences
 
 from nearwise.safe_files import write_aside
 
@@ -114,6 +115,19 @@ def summary(study: Study, dataset: str) -> list[dict[str, Any]]:
                     row |= differences(part, dataset, method)
                 rows.append(row)
     return rows
+
+
+def differences(results: Results, dataset: str, method: str) -> dict[str, Any]:
+    """Attention minus a method, with intervals over seeds and test rows together."""
+    found = {}
+    for measure in MEASURES:
+        if measure.key in KEYS[:4]:
+            gap = results.paired_over_rows(dataset, ATTENTION, method, measure.key)
+            if gap is not None:
+                ends = {name: round(getattr(gap, name), 5) for name in ("mean", "low", "high")}
+                verdict = better(gap, measure)
+                found[f"attention minus it, {measure.key}"] = ends | {"verdict": verdict}
+    return found
 
 
 def theory_rows(study: Study, dataset: str) -> list[dict[str, Any]]:

@@ -18,23 +18,40 @@ wrong labels and with long tails, where every weighting is corrected alike.
 into runs/weights, one folder per data set; run again, it goes on. Names of data sets are separated
 by commas; "quality" stands for those of quality.py, "large-tables" for 24 tables of at least 1,000
 rows and "small-tables" for 40 tables of which each seed draws 100 to 400; "cifar10:10000" takes as
-many training rows. `record` reads all these folders and writes benchmarks/results/weights.json, weights_tables.json and benchmarks/RESULTS.md.
+many training rows. Of wrong labels 30 % are drawn, and a rare class has a hundredth of the largest
+one; `--grid all` takes the other rates and ratios, and people's labels. `record` reads all these
+folders and writes benchmarks/results/weights.json, weights_tables.json and benchmarks/RESULTS.md.
 """
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from keeping import conditions
+from keeping import RESULTS, conditions, keep
 from nearwise_lab.cli.settings_text import parse_seeds
+from nearwise_lab.comparisons import PairedDifference, holm, paired_difference
+from nearwise_lab.experiments import Record
 from nearwise_lab.experiments.places import CLEAN, NOISE, TAIL
 from nearwise_lab.experiments.study import run_experiment
+from nearwise_lab.experiments.study.weights import CLASSIFIER
+from nearwise_lab.records import read_records
+from nearwise_lab.report.summary import Results
+from nearwise_lab.results.measures import MEASURES
 from pretrain_tasks import family_split
 from quality import BARS as QUALITY
+from results_page import write_page
 
+HERE = Path(__file__).parent
+ATTENTION = "attention"
+WHOLE = (ATTENTION, CLASSIFIER)  # what nothing is subtracted from
+COMPARED = {m.key: m for m in MEASURES if m.key in ("accuracy", "nll", "ece", "aurc")}
+SURE = 0.05  # of Holm's adjusted p-values
+HARDEST = {"noise_rates": [0.3], "human_labels": [], "tail_ratios": [0.01]}
+FAR = 0.05  # nats by which attention may be behind on one draw
 EXPERIMENTS = {"clean": CLEAN, "noise": NOISE, "tail": TAIL}
 LARGE, SMALL = "large-tables", "small-tables"
 N_TABLES = {LARGE: 24, SMALL: 40}
@@ -65,25 +82,26 @@ def tables(folder: Path, group: str) -> list[str]:
 def requests(arguments: argparse.Namespace) -> Iterator[tuple[str, str, list[int], dict[str, Any]]]:
     """Give name of the folder, data set, seeds and settings of each run."""
     seeds = parse_seeds(arguments.seeds)
+    grid = HARDEST if arguments.grid == "hardest" else {}
     for name in arguments.datasets.split(","):
         if name == "quality":
-            yield from ((n, n, seeds, {}) for n, bar in QUALITY.items() if bar.dataset is None)
+            yield from ((n, n, seeds, grid) for n, bar in QUALITY.items() if bar.dataset is None)
         elif name == LARGE:
             folder = arguments.data_root / "tables"
             for table in tables(folder, LARGE):
-                yield table, f"{folder / table}.parquet:Class", seeds, {}
+                yield table, f"{folder / table}.parquet:Class", seeds, grid
         elif name == SMALL:
             folder = arguments.data_root / "tables"
             for table in tables(folder, SMALL):
                 for at, n_rows in enumerate(DRAWN):
                     some = [seed for seed in seeds if seed % len(DRAWN) == at]
-                    place = f"{table}-{n_rows}"
+                    place, drawn = f"{table}-{n_rows}", grid | {"max_rows": n_rows}
                     if some:
-                        yield place, f"{folder / table}.parquet:Class", some, {"max_rows": n_rows}
+                        yield place, f"{folder / table}.parquet:Class", some, drawn
         else:
             dataset, _, most = name.partition(":")
             place = name.replace(":", "-")
-            yield place, dataset, seeds, {"max_rows": int(most)} if most else {}
+            yield place, dataset, seeds, grid | ({"max_rows": int(most)} if most else {})
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -107,6 +125,129 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{place}: {sum(r.status == 'ok' for r in records)} rows", flush=True)
 
 
+# --- what was measured ----------------------------------------------------------------------------
+
+
+def record(arguments: argparse.Namespace) -> None:
+    """Write what all runs show: one part for data sets, one for groups of tables."""
+    folder = arguments.data_root / "tables"
+    split = {name: part for part, names in family_split(folder).items() for name in names}
+    named, of_tables = list[dict[str, Any]](), list[dict[str, Any]]()
+    commands: dict[bool, set[str]] = {True: set(), False: set()}
+    for path in sorted(arguments.runs.glob("*/*/records.jsonl")):
+        name = path.parent.name
+        table, _, n_rows = name.rpartition("-")
+        group, what = (LARGE, name) if name in split else (SMALL, table)
+        is_table = what in split and (group == LARGE or n_rows.isdigit())
+        done = [r for r in read_records(path.parent) if r.status == "ok"]
+        commands[is_table] |= {r.command for r in done}
+        for row in parts(done, path.parent):
+            if is_table:
+                of_tables.append({"group": group, "table": what} | row)
+            else:
+                named.append({"data": name} | row)
+    groups = []
+    for group in N_TABLES:
+        mine = [row for row in of_tables if row["group"] == group]
+        unmet = [row for row in mine if split[row["table"]] != "train"]
+        groups += questions(group, "all", mine)
+        groups += questions(group, "not met by the head", unmet)
+    keep({"commands": sorted(commands[False]), "results": named}, RESULTS / "weights.json")
+    shown = {"commands": sorted(commands[True]), "results": groups, "runs": of_tables}
+    keep(shown, RESULTS / "weights_tables.json")
+    write_page(RESULTS, HERE / "RESULTS.md")
+
+
+def parts(done: list[Record], folder: Path) -> list[dict[str, Any]]:
+    """One row per condition and method of a folder, with the values of each seed."""
+    found: dict[Any, list[Record]] = defaultdict(list)
+    for one in done:
+        found[one.experiment, one.condition, one.noise, one.noise_kind].append(one)
+    rows = []
+    for (experiment, condition, noise, kind), records in found.items():
+        results = Results(records, folder)
+        if ATTENTION not in results.methods:
+            continue  # still running
+        described = {"experiment": experiment, "condition": condition}
+        described |= {"noise": f"{100 * noise:g} % {kind}"} if noise else {}
+        new = [described | _row(results, method) for method in results.methods]
+        _correct([row for row in new if row["method"] not in WHOLE], "attention minus it, ")
+        rows += new
+    return rows
+
+
+def _row(results: Results, method: str) -> dict[str, Any]:
+    mine = [r for r in results.records if r.method == method]
+    dataset = mine[0].dataset
+    row: dict[str, Any] = {"method": method, "n_train": mine[0].n_train, "n_test": mine[0].n_test}
+    for key in COMPARED:
+        found = results.values(dataset, method, key)
+        row[key] = {str(seed): round(value, 5) for seed, value in found.items()}
+    row["commit"] = ", ".join(sorted({r.versions.get("commit", "unknown") for r in mine}))
+    for key in COMPARED if method not in WHOLE else ():
+        gap = results.paired_over_rows(dataset, ATTENTION, method, key)
+        row[f"attention minus it, {key}"] = _ends(gap)
+    return row
+
+
+def questions(group: str, families: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Attention minus each other weighting, a table being one observation."""
+    by: dict[Any, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        place = row["experiment"], row["condition"], row.get("noise", ""), row["method"]
+        merged = by[place].setdefault(row["table"], {key: {} for key in COMPARED})
+        for key in COMPARED:
+            merged[key] |= row[key]
+    answers = defaultdict(list)
+    for (experiment, condition, noise, method), theirs in by.items():
+        if method in WHOLE:
+            continue
+        mine = by[experiment, condition, noise, ATTENTION]
+        gaps = {
+            key: {t: _gaps(mine[t][key], theirs[t][key]) for t in theirs if t in mine}
+            for key in COMPARED
+        }
+        means = {key: {t: sum(d) / len(d) for t, d in g.items() if d} for key, g in gaps.items()}
+        if len(means["nll"]) < 2:
+            continue
+        draws = [gap for found in gaps["nll"].values() for gap in found]
+        answer: dict[str, Any] = {"group": group, "families": families, "condition": condition}
+        answer |= {"noise": noise} if noise else {}
+        answer |= {"attention minus": method, "n_tables": len(means["nll"]), "n_draws": len(draws)}
+        for key, found in means.items():
+            answer[key] = _ends(paired_difference(list(found.values()), [0.0] * len(found)))
+        answer["share_of_tables_with_lower_nll"] = _share(g < 0 for g in means["nll"].values())
+        answer["share_of_draws_worse_by_over_.05"] = _share(gap > FAR for gap in draws)
+        answers[experiment, condition, noise].append(answer)
+    for same in answers.values():
+        _correct(same)
+    return [answer for same in answers.values() for answer in same]
+
+
+def _gaps(mine: dict[str, float], theirs: dict[str, float]) -> list[float]:
+    return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+
+
+def _share(found: Iterable[bool]) -> float:
+    values = list(found)
+    return round(sum(values) / len(values), 3)
+
+
+def _ends(gap: PairedDifference | None) -> dict[str, Any]:
+    if gap is None:
+        raise ValueError("A weighting has no seed in common with attention: run what is missing.")
+    ends = {name: getattr(gap, name) for name in ("mean", "low", "high")}
+    return {n: round(v, 5) if isfinite(v) else None for n, v in ends.items()} | {"p": gap.p_value}
+
+
+def _correct(rows: Sequence[dict[str, Any]], before: str = "") -> None:
+    """Give each difference of some rows its verdict, all of them together by Holm."""
+    every = [(key, row[before + key]) for row in rows for key in COMPARED]
+    for (key, cell), p in zip(every, holm([cell.pop("p") for _, cell in every]), strict=True):
+        verdict = "better" if (cell["mean"] > 0) == COMPARED[key].higher_is_better else "worse"
+        cell["verdict"] = verdict if p < SURE else "none"
+
+
 def main() -> None:
     """Run an experiment on data sets, or record what was run."""
     parser = argparse.ArgumentParser(
@@ -117,10 +258,14 @@ def main() -> None:
     running.add_argument("experiment", choices=EXPERIMENTS)
     running.add_argument("--datasets", default="cifar10", help="names, comma separated")
     running.add_argument("--seeds", default="0-2", help="0-4, or 0,2,7")
+    running.add_argument("--grid", choices=("hardest", "all"), default="hardest")
     running.add_argument("--only", help="rows with such names, as reports give them")
-    running.add_argument("--runs", type=Path, default=Path("runs/weights"))
-    running.add_argument("--data-root", type=Path)
     running.set_defaults(work=run)
+    recording = commands.add_parser("record", help="write what all runs show")
+    recording.set_defaults(work=record)
+    for command in (running, recording):
+        command.add_argument("--runs", type=Path, default=Path("runs/weights"))
+        command.add_argument("--data-root", type=Path)
     arguments = parser.parse_args()
     arguments.work(arguments)
 

@@ -7,6 +7,7 @@ import pytest
 from nearwise_lab.comparisons import (
     FEW_ROWS,
     crossed_difference,
+    holm,
     paired_bootstrap,
     paired_difference,
     rank_methods,
@@ -23,7 +24,9 @@ from tests.metrics.cases import random_case
 def test_the_t_interval_is_that_of_the_paired_t_test(n, level, rng):
     a, b = rng.normal(0.3, 0.1, n), rng.normal(0.25, 0.1, n)
     ours = paired_difference(a, b, level=level)
-    theirs = stats.ttest_rel(a, b).confidence_interval(level)
+    test = stats.ttest_rel(a, b)
+    theirs = test.confidence_interval(level)
+    assert ours.p_value == pytest.approx(test.pvalue)
     assert ours.n == n and ours.mean == pytest.approx(np.mean(a - b))
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
 
@@ -199,3 +202,10 @@ def test_mean_ranks_share_ties_and_come_best_first():
 def test_ranks_over_a_table_with_holes_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         rank_methods(values)
+
+
+def test_holm_multiplies_the_smallest_most_and_keeps_the_order():
+    assert holm([0.04, 0.01, np.nan, 0.03]) == pytest.approx(
+        [0.06, 0.03, np.nan, 0.06], nan_ok=True
+    )
+    assert holm([0.5, 0.9]).tolist() == [1.0, 1.0]

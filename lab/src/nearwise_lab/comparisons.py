@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 from scipy.stats import rankdata
 
 from nearwise.metrics.calibration import wilson_interval
@@ -34,6 +34,8 @@ class PairedDifference:
         Coverage of the interval, for example 0.95.
     method : {"t", "bootstrap"}
         How the interval was made.
+    freedom : float, optional
+        Degrees of freedom of a "t" interval with a finite width.
     """
 
     mean: float
@@ -42,6 +44,7 @@ class PairedDifference:
     n: int
     level: float
     method: Literal["t", "bootstrap"]
+    freedom: float | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -49,6 +52,15 @@ class PairedDifference:
         if self.low <= 0.0 <= self.high:
             return "none"
         return "higher" if self.low > 0.0 else "lower"
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided p-value of the difference by the "t" interval; NaN where there is none."""
+        half = (self.high - self.low) / 2
+        if self.freedom is None or half == 0:
+            return float("nan")
+        scale = half / float(stdtrit(self.freedom, 0.5 + 0.5 * self.level))
+        return float(2 * stdtr(self.freedom, -abs(self.mean) / scale))
 
     def as_dict(self) -> dict[str, Any]:
         """Fields and verdict for JSON; an infinite end becomes None."""
@@ -108,7 +120,8 @@ def paired_difference(
     if method == "t":
         scale = float(difference.std(ddof=1)) / np.sqrt(n)
         half = float(stdtrit(n - 1, 0.5 + 0.5 * level)) * scale
-        return PairedDifference(mean, float(mean - half), float(mean + half), n, level, method)
+        low, high = float(mean - half), float(mean + half)
+        return PairedDifference(mean, low, high, n, level, method, n - 1)
     values = resampled(lambda rows: float(difference[rows].mean()), n, level, n_resamples, 0)
     return PairedDifference(mean, *percentiles(values, level), n, level, method)
 
@@ -154,11 +167,26 @@ def with_components(mean: float, parts: Sequence[tuple[float, int]], n: int) -> 
     Student's quantile with Satterthwaite's degrees of freedom; `n` is that of the result.
     """
     variance = sum(v for v, _ in parts)
-    half = 0.0
+    half, freedom = 0.0, None
     if variance > 0:
         freedom = variance**2 / sum(v**2 / f for v, f in parts)
         half = float(stdtrit(freedom, 0.5 + 0.5 * LEVEL)) * np.sqrt(variance)
-    return PairedDifference(mean, mean - half, mean + half, n, LEVEL, "t")
+    return PairedDifference(mean, mean - half, mean + half, n, LEVEL, "t", freedom)
+
+
+def holm(p_values: npt.ArrayLike) -> FloatArray:
+    """Adjust p-values (n,) for their number, so that all hold at once; NaN stays NaN.
+
+    References
+    ----------
+    Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(p))
+    order = known[np.argsort(p[known], kind="stable")]
+    adjusted = p.copy()
+    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)).clip(max=1.0)
+    return adjusted
 
 
 def paired_bootstrap(

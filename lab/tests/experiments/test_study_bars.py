@@ -1,9 +1,10 @@
 """The study's benchmark judges its bars by what the folder holds, finished or not."""
 
 import json
+from dataclasses import asdict
 
 import pytest
-from nearwise_lab.records import Record, RunFolder
+from nearwise_lab.records import Record, RunFolder, append_lines
 
 
 @pytest.fixture
@@ -153,26 +154,40 @@ def test_the_network_under_the_classifiers_prior_stands_in_the_summary_of_long_t
     assert accuracies == {"attention+uniform-prior": 0.81, name: 0.71}
 
 
-def test_weights_of_other_seeds_keep_a_record_of_their_own(load_benchmark, tmp_path, monkeypatch):
+def test_weightings_are_compared_by_table_and_every_seed_is_kept(
+    load_benchmark, tmp_path, monkeypatch
+):
     weights = load_benchmark("weights")
-    (tmp_path / "results").mkdir()
-    first = tmp_path / "results" / "weights.json"
-    first.write_text('{"wine": {"results": []}}')
+    families = [f"family{at}" for at in range(20)]
+    index = "\n".join(["name,rows,columns,classes,categories", *(f"{f},9,2,2,0" for f in families)])
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "INDEX.csv").write_text(index)
+    met = set(weights.family_split(tmp_path / "tables")["train"])
+    for at, table in enumerate(families):
+        at_place = {"experiment": "weights", "preset": "v1", "condition": "without=base"}
+        places = [(table, s, m) for s in (101, 102) for m in ("uniform", "attention")]
+        records = [
+            Record(
+                table, method, seed, **at_place, accuracy=0.9, ece=0.0, aurc=0.0,
+                nll=0.5 - 0.01 * at * (method == "attention"),
+            )
+            for table, seed, method in places
+        ]  # fmt: skip
+        begun = Record(table, "uniform", 101, experiment="weights", condition="with=base", nll=1.0)
+        append_lines(tmp_path / "runs" / "clean" / table, [asdict(r) for r in (*records, begun)])
     monkeypatch.setattr(weights, "HERE", tmp_path)
     monkeypatch.setattr(weights, "RESULTS", tmp_path / "results")
-    ran = []
-
-    def run_experiment(experiment, name, preset, seeds, folder, *, command, **options):
-        ran.append((seeds, folder.as_posix(), command))
-        return [Record(name, "attention", s, condition="with=base", nll=0.1) for s in seeds]
-
-    monkeypatch.setattr(weights, "run_experiment", run_experiment)
-    options = ["--datasets", "wine", "--seeds", "31,32", "--label", "other"]
+    options = ["record", "--runs", str(tmp_path / "runs"), "--data-root", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["weights.py", *options])
     weights.main()
-    command = "python benchmarks/weights.py " + " ".join(options)
-    assert ran == [([31, 32], "runs/weights_other/wine", command)]
-    found = json.loads((tmp_path / "results" / "weights_other.json").read_text())["wine"]
-    assert found["command"] == command
-    assert [row["seeds"] for row in found["results"]] == [[31, 32]]
-    assert json.loads(first.read_text()) == {"wine": {"results": []}}
+    content = json.loads((tmp_path / "results" / "weights_tables.json").read_text())
+    every, new = content["results"]  # and nothing of what attention has not finished
+    assert (every["n_tables"], every["n_draws"]) == (20, 40)
+    assert new["n_tables"] == 20 - len(met) and new["families"] == "not met by the head"
+    ends = [every["nll"][end] for end in ("mean", "low", "high")]
+    assert ends == pytest.approx([-0.095, -0.12269, -0.06731], abs=1e-4)  # t of 20 tables
+    assert every["nll"]["verdict"] == "better"
+    assert every["accuracy"]["verdict"] == "none"
+    assert every["share_of_tables_with_lower_nll"] == 0.95
+    first = next(row for row in content["runs"] if row["table"] == "family3")
+    assert first["nll"] == {"101": 0.5, "102": 0.5}

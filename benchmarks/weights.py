@@ -30,8 +30,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from keeping import RESULTS, conditions, keep
+from keeping import RESULTS, conditions, keep, read
 from nearwise_lab.cli.settings_text import parse_seeds
 from nearwise_lab.comparisons import PairedDifference, holm, paired_difference
 from nearwise_lab.experiments import Record
@@ -44,6 +45,7 @@ from nearwise_lab.results.measures import MEASURES
 from pretrain_tasks import family_split
 from quality import BARS as QUALITY
 from results_page import write_page
+from scipy.stats import wilcoxon
 
 HERE = Path(__file__).parent
 ATTENTION = "attention"
@@ -146,6 +148,7 @@ def record(arguments: argparse.Namespace) -> None:
                 of_tables.append({"group": group, "table": what} | row)
             else:
                 named.append({"data": name} | row)
+    named += pooled(read(RESULTS / "weights_former_networks.json"))
     groups = []
     for group in N_TABLES:
         mine = [row for row in of_tables if row["group"] == group]
@@ -176,6 +179,32 @@ def parts(done: list[Record], folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def pooled(networks: dict[str, Any]) -> list[dict[str, Any]]:
+    """Attention minus each weighting over two sets of three networks of CIFAR-10.
+
+    Both were measured on the same test images, so the half width of the mean is taken as the mean
+    of the half widths: it is that if the two share all that they vary by, and smaller else.
+    """
+    sets = [
+        {(row["condition"], row["method"]): row for row in networks[name]["results"]}
+        for name in ("cifar10, three later networks", "cifar10, three networks")
+        if name in networks
+    ]
+    rows = []
+    for place in sets[0] if len(sets) == 2 else ():
+        both = [found[place] for found in sets if place in found]
+        keys = [key for key in both[0] if key.startswith("attention minus it")]
+        if len(both) < 2 or not keys:
+            continue
+        row = {"data": "cifar10, six networks", "condition": place[0], "method": place[1]}
+        for key in keys:
+            ends = {n: round(sum(r[key][n] for r in both) / 2, 5) for n in ("mean", "low", "high")}
+            sure = not ends["low"] <= 0 <= ends["high"]
+            row[key] = ends | {"verdict": _word(key.split(", ")[1], ends["mean"], sure)}
+        rows.append(row)
+    return rows
+
+
 def _row(results: Results, method: str) -> dict[str, Any]:
     mine = [r for r in results.records if r.method == method]
     dataset = mine[0].dataset
@@ -191,7 +220,12 @@ def _row(results: Results, method: str) -> dict[str, Any]:
 
 
 def questions(group: str, families: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Attention minus each other weighting, a table being one observation."""
+    """Attention minus each other weighting, a table being one observation.
+
+    Intervals of means are Student's; a verdict is that of Wilcoxon's signed ranks, as few tables
+    with large differences decide a mean. Demsar, "Statistical comparisons of classifiers over
+    multiple data sets", 2006.
+    """
     by: dict[Any, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in rows:
         place = row["experiment"], row["condition"], row.get("noise", ""), row["method"]
@@ -215,7 +249,9 @@ def questions(group: str, families: str, rows: list[dict[str, Any]]) -> list[dic
         answer |= {"noise": noise} if noise else {}
         answer |= {"attention minus": method, "n_tables": len(means["nll"]), "n_draws": len(draws)}
         for key, found in means.items():
-            answer[key] = _ends(paired_difference(list(found.values()), [0.0] * len(found)))
+            values = np.array(list(found.values()))
+            answer[key] = _ends(paired_difference(values, np.zeros(len(values))))
+            answer[key]["p"] = wilcoxon(values).pvalue if values.any() else float("nan")
         answer["share_of_tables_with_lower_nll"] = _share(g < 0 for g in means["nll"].values())
         answer["share_of_draws_worse_by_over_.05"] = _share(gap > FAR for gap in draws)
         answers[experiment, condition, noise].append(answer)
@@ -244,8 +280,13 @@ def _correct(rows: Sequence[dict[str, Any]], before: str = "") -> None:
     """Give each difference of some rows its verdict, all of them together by Holm."""
     every = [(key, row[before + key]) for row in rows for key in COMPARED]
     for (key, cell), p in zip(every, holm([cell.pop("p") for _, cell in every]), strict=True):
-        verdict = "better" if (cell["mean"] > 0) == COMPARED[key].higher_is_better else "worse"
-        cell["verdict"] = verdict if p < SURE else "none"
+        cell["verdict"] = _word(key, cell["mean"], bool(p < SURE))
+
+
+def _word(key: str, mean: float, sure: bool) -> str:
+    if not sure:
+        return "none"
+    return "better" if (mean > 0) == COMPARED[key].higher_is_better else "worse"
 
 
 def main() -> None:

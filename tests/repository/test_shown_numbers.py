@@ -22,7 +22,7 @@ AT_MOST = 3
 NUMBER = re.compile(r"(?<![\w.,-])[-+]?(?:\d{1,3}(?:,\d{3})+|\d*\.?\d+)(?![\w-]|\.\d)")
 # No numbers of a result: code, targets of links, the level of intervals.
 ASIDE = re.compile(r"`[^`]*`|\]\([^)]*\)|\b95 %")
-GENERATED = re.compile(r"<!-- results:start -->.*?<!-- results:end -->", re.DOTALL)
+GENERATED = re.compile(r"<!-- (\S+):start -->.*?<!-- \1:end -->", re.DOTALL)
 QUALITY = ("accuracy", "nll", "ece")
 Shown = dict[str, list[float]]
 
@@ -166,7 +166,8 @@ def results() -> dict[str, Shown]:
             '"Classifier, one view" of CIFAR-10': main("cifar10", "", "attention"),
             "Targets for two views on CIFAR-10": [
                 *bars("cifar10", two_views, "accuracy", "nll", "aurc", "ece"),
-                at("weights", "cifar10", "bars", "ece", "reached"),
+                at("weights_former_networks", "cifar10, three later networks", "bars", "ece",
+                   "reached"),
                 *bars("cifar10_95", two_views, "accuracy", "nll", "ece", "aurc"),
                 *bars("cifar10_95", two_views, "nll", "aurc", "accuracy", "ece", of="reached")]},
         "Wrong labels": {

@@ -5,6 +5,7 @@ python benchmarks/results_page.py
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,56 +66,59 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def age_part(results: Path) -> Iterator[str]:
-    """How many commits have changed the code of each result since; nothing outside a checkout."""
+    """The commits that each result names, and how many changed its code since; none outside git."""
     rows = []
     for path in sorted(results.glob("*.json")):
-        commit = _commit_of(path)
-        if commit is None:
-            continue
+        parts = _parts(_read(path))
+        full = {name: _git(results, "rev-parse", "-q", "--verify", f"{name}^{{commit}}")
+                for part in parts for name in part}  # fmt: skip
+        counts = Counter(commit for part in parts for commit in {full[name] for name in part})
+        unknown = counts.pop(None, 0)
+        shares = {commit: f"{n} of {len(parts)}" for commit, n in counts.items() if commit}
+        if not shares:
+            recorded = _git(results, "log", "-1", "--format=%H", "--", path.name)
+            shares = {recorded: "recorded"} if recorded else {}
         code = next((c for start, c in JUDGED.items() if path.stem.startswith(start)), CLASSIFIER)
         folders = [f":(top)src/nearwise/{folder}" for folder in code]
-        since = _git(results, "rev-list", "--count", f"{commit}..HEAD", "--", *folders)
-        day = _git(results, "log", "-1", "--format=%as", commit)
-        rows.append([path.stem, commit[:10], day or "", since or "", _without_commit(_read(path))])
+        depth = {c: int(_git(results, "rev-list", "--count", c) or 0) for c in shares}
+        for commit in sorted(shares, key=depth.__getitem__):
+            since = _git(results, "rev-list", "--count", f"{commit}..HEAD", "--", *folders) or ""
+            day = _git(results, "log", "-1", "--format=%as", commit) or ""
+            rows.append([path.stem, commit[:10], day, since, shares[commit]])
+        if counts and unknown:
+            rows.append([path.stem, "unknown", "", "", f"{unknown} of {len(parts)}"])
     if rows:
         note = (
-            "The oldest commit that a file, or a row of it, names as the code that ran, else the "
-            "one that recorded the file; and the commits since that touched the parts of the "
-            "library the result depends on. Where that is not 0, the code may do better or worse "
-            "today. Rows that name no commit, or an unknown one, may be older."
+            "A line per commit that a result names as the code that ran, oldest first: the commits "
+            "since that touched the parts of the library the result depends on, and how many rows "
+            "(or parts, where rows name none) are of it; a row of several commits counts for each. "
+            "Where later commits are not 0, the code may do better or worse today. Rows of an "
+            "unknown commit may be older than all. A result of unknown commits alone has the one "
+            "that recorded it."
         )
-        head = ["result", "commit", "of", "later commits to its code", "rows that name no commit"]
+        head = ["result", "commit", "of", "later commits to its code", "rows of it"]
         yield "\n".join(["## How old these results are", "", note, "", *_table(head, rows), ""])
 
 
-def _commit_of(path: Path) -> str | None:
-    """Find the oldest code that ran for a file, or the commit that last changed the file."""
-    named = {name.rstrip("+") for text in _commits(_read(path)) for name in text.split(", ")}
-    known = [c for c in named if _git(path.parent, "cat-file", "-t", c) == "commit"]
-    if known:  # the oldest: rows of several commits may stand in one file
-        return min(known, key=lambda c: int(_git(path.parent, "rev-list", "--count", c) or 0))
-    return _git(path.parent, "log", "-1", "--format=%H", "--", path.name) or None
+def _parts(node: Any) -> list[set[str]]:
+    """Names of the commits of each row or part below a node; "unknown" where it names none.
 
-
-def _commits(node: Any) -> Iterator[str]:
-    """Texts that name commits: of a file's or a part's versions, and of single rows."""
-    if isinstance(node, dict):
-        if isinstance(node.get("commit"), str):
-            yield node["commit"]
-        node = list(node.values())
+    What stands above rows that name their commits is a part of its own if they do not name its.
+    """
     if isinstance(node, list):
-        for below in node:
-            yield from _commits(below)
-
-
-def _without_commit(content: dict[str, Any]) -> str:
-    """How many rows name no known commit, where any row of the file names one."""
-    results = content.get("results")
-    rows = [row for row in results if isinstance(row, dict)] if isinstance(results, list) else []
-    if not any("commit" in row for row in rows):
-        return ""
-    silent = sum("unknown" in row.get("commit", "unknown") for row in rows)
-    return f"{silent} of {len(rows)}" if silent else ""
+        each = [_parts(below) for below in node]
+        return [p for parts in each for p in parts or [{"unknown"}]] if any(each) else []
+    if not isinstance(node, dict):
+        return []
+    below = [part for key, value in node.items() if key != "versions" for part in _parts(value)]
+    versions = node.get("versions", [])
+    texts = [v.get("commit", "unknown") for v in versions] if isinstance(versions, list) else []
+    if isinstance(versions, dict) or "commit" in node:
+        named = [v["commit"] for v in (node, versions) if "commit" in v]
+        texts = [", ".join(named) or "unknown"]
+    own = [{name.rstrip("+") for name in t.partition(";")[0].split(", ")} for t in texts]
+    listed = set().union(*below)
+    return below + [part for part in own if not below or not part <= listed | {"unknown"}]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -1,6 +1,7 @@
 """The quality benchmark judges what the records say."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -113,7 +114,7 @@ def commit(tmp_path):
     return commit
 
 
-def test_a_file_is_as_old_as_its_oldest_row(quality, tmp_path, commit):
+def test_the_page_ages_the_rows_of_a_file_by_each_of_their_commits(quality, tmp_path, commit):
     first = commit("src/nearwise/nn/a.py", "1")[:10]
     second = commit("src/nearwise/nn/a.py", "2")[:10]
     third = commit("src/nearwise/nn/a.py", "3")[:10]
@@ -124,9 +125,29 @@ def test_a_file_is_as_old_as_its_oldest_row(quality, tmp_path, commit):
     results = tmp_path / "benchmarks" / "results"
     commit("benchmarks/results/several.json", json.dumps(content))
     (text,) = sys.modules["results_page"].age_part(results)
-    row = next(line for line in text.splitlines() if line.startswith("| several |"))
-    assert row.startswith(f"| several | {first} |")
-    assert row.endswith("| 2 | 2 of 3 |")  # later commits; rows with an unknown one
+    found = [row.split(" | ") for row in text.splitlines() if row.startswith("| several |")]
+    assert [(row[1], *row[3:]) for row in found] == [
+        (first, "2", "1 of 3 |"),  # later commits, rows
+        (second, "1", "1 of 3 |"),
+        (third, "0", "1 of 3 |"),
+        ("unknown", "", "2 of 3 |"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ({"versions": {"commit": "a+"}}, [{"a"}]),
+        ({"versions": [{"commit": "a"}, {}]}, [{"a"}, {"unknown"}]),
+        ({"digits": {"versions": {"commit": "a"}}, "wine": {"versions": {}}}, [{"a"}, {"unknown"}]),
+        ({"commit": "b", "results": {"1": {"commit": "a"}, "2": {}}}, [{"a"}, {"b"}]),
+        ({"versions": {"commit": "a"}, "runs": [{"versions": {"commit": "a, b"}}]}, [{"a", "b"}]),
+        ({"commit": "a; the script is at b", "rows": [1]}, [{"a"}]),
+        ({"rows": [{"nll": 1}]}, []),
+    ],
+)
+def test_rows_and_parts_name_their_commits(quality, content, parts):
+    assert sys.modules["results_page"]._parts(content) == parts
 
 
 def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path, commit):
@@ -142,9 +163,9 @@ def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path
     sys.modules["results_page"].write_page(results, page)
     lines = [line for line in page.read_text().splitlines() if line.startswith(("| na", "| si"))]
     assert lines[0].startswith(f"| named | {first[:10]} |")
-    assert lines[0].endswith("| 2 |  |")
+    assert lines[0].endswith("| 2 | 1 of 1 |")
     assert lines[1].startswith(f"| silent | {last[:10]} |")
-    assert lines[1].endswith("| 1 |  |")
+    assert lines[1].endswith("| 1 | recorded |")
 
 
 def test_the_page_shows_lists_intervals_and_seeds(quality):
@@ -215,6 +236,16 @@ def test_the_documented_table_is_that_of_the_record(quality):
     block = text.partition(page.MARKS[0])[2].partition(page.MARKS[1])[0]
     record = json.loads((page.HERE / "results" / "quality.json").read_text(encoding="utf-8"))
     assert block.strip().splitlines() == page.summary_part(record)
+
+
+def test_the_page_of_results_is_that_of_the_records_but_for_their_ages(quality, tmp_path):
+    page = sys.modules["results_page"]
+    written = page.write_page(page.HERE / "results", tmp_path / "page.md")
+    now, kept = (
+        re.sub(r"(?s)## How old.*?(?=\n## )", "", path.read_text(encoding="utf-8"))
+        for path in (written, page.HERE / "RESULTS.md")
+    )
+    assert now == kept, "Run python benchmarks/results_page.py."
 
 
 def test_the_best_peer_is_shown_where_it_has_fewer_seeds(quality):

@@ -1,0 +1,330 @@
+"""The numbers that README.md and docs/results.md show are those of benchmarks/results.
+
+For each row, bullet and paragraph with numbers, `readme` and `results` give a text that only this
+one of its section has (numbers in this text are not looked at), and the numbers in the rest of it,
+in order, from their records. A number that is written out there is a condition or a target.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# What docs/results.md shows and no record has: none may be added, and AT_MOST falls with them.
+WITHOUT_RECORD = ("NLL of .4195 ± .0314", "accuracy of .8025 ± .0271", "ECE of\n.0629 ± .0214")
+AT_MOST = 3
+NUMBER = re.compile(r"(?<![\w.,-])[-+]?(?:\d{1,3}(?:,\d{3})+|\d*\.?\d+)(?![\w-]|\.\d)")
+# No numbers of a result: code, targets of links, the level of intervals.
+ASIDE = re.compile(r"`[^`]*`|\]\([^)]*\)|\b95 %")
+GENERATED = re.compile(r"<!-- (\S+):start -->.*?<!-- \1:end -->", re.DOTALL)
+QUALITY = ("accuracy", "nll", "ece")
+Shown = dict[str, list[float]]
+
+
+@cache
+def record(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
+
+
+def at(name: str, *path: Any) -> Any:
+    """What a file has at a path; a dict in it stands for the one row of a list with its values."""
+    node = record(name)
+    for step in path:
+        if isinstance(step, dict):
+            (node,) = [row for row in node if step.items() <= row.items()]
+        else:
+            node = node[step]
+    return node
+
+
+def study(name: str, place: str, *methods: str, experiment: str) -> list[float]:
+    """Accuracy, NLL and ECE of each method in a study."""
+    where = {"experiment": experiment, "place": place}
+    rows = [at(f"study_{name}", "results", where | {"method": method}) for method in methods]
+    return [row[key] for row in rows for key in QUALITY]
+
+
+def bars(name: str, bar: str, *keys: str, of: str = "wanted") -> list[float]:
+    return [at(f"study_{name}", "checks", {"bar": f"{bar}, {key}"}, of) for key in keys]
+
+
+def means(node: dict[str, Any]) -> list[float]:
+    return [node[key]["mean"] for key in QUALITY]
+
+
+def noisy_table(task: str, *methods: str) -> list[float]:
+    found = at("label_noise", "tasks", task, "means")
+    return [value for method in methods for value in means(found[method])]
+
+
+def interval(found: dict[str, Any], scale: float = 1) -> list[float]:
+    return [found[key] * scale for key in ("mean", "low", "high")]
+
+
+def nll(dataset: str, *methods: str) -> list[float]:
+    found = at("quality", "datasets", dataset, "means")
+    return [found[method]["nll"]["mean"] for method in methods]
+
+
+def rank(dataset: str, left_out: str = "") -> list[int]:
+    """Rank by NLL of the classifier among the methods of a data set, and their number."""
+    methods = [m for m in at("quality", "datasets", dataset, "means") if ":" not in m]
+    methods = sorted(set(methods) - {left_out}, key=lambda m: nll(dataset, m))
+    return [methods.index("attention") + 1, len(methods)]
+
+
+def one_head(key: str) -> list[float]:
+    """Value of each of the three seeds of CIFAR-10 with one pretrained head."""
+    return [at("one_head", "results", f"cifar10, seed {n}", "after", key) for n in range(3)]
+
+
+def small_table(name: str) -> list[float]:
+    """Mean NLL, accuracy and fit time; the default minus it; on how many it is lower, of all."""
+    found = at("instant", "summary", "folds")
+    row = [found["mean_nll"][name], *(found["costs"][k][name] for k in ("accuracy", "fit_s"))]
+    if name == "default":
+        return row
+    minus = found["differences"][f"default - {name}"]
+    return [*row, *interval(minus), minus["share_better"] * minus["tables"], minus["tables"]]
+
+
+def stream(method: str) -> list[float]:
+    """Accuracy, NLL, ECE and seconds in percent of the refits, of classes that come in turn."""
+    found, refits = (at("stream", "results", {"stream": "classes", "method": name})
+                     for name in (method, "refit on everything"))  # fmt: skip
+    return [*means(found), 100 * found["seconds"]["mean"] / refits["seconds"]["mean"]]
+
+
+def layer(arm: str) -> list[float]:
+    """Accuracy and difference from full attention: with a class token, with the mean of tokens."""
+    rows = [at(f"vit_training_digits_augmented{pooling}", "table", {"arm": arm})
+            for pooling in ("", "_mean")]  # fmt: skip
+    minus = [interval(row["difference"], 0.01) if "difference" in row else [] for row in rows]
+    return [n for row, less in zip(rows, minus, strict=True) for n in (row["top1"] / 100, *less)]
+
+
+# fmt: off
+VOTES = ("uniform", "distance-tuned")
+FOUR = (*VOTES, "cnn+temperature", "attention")
+TTA, MODEL, PRIOR = "attention+tta", "attention+noise-model", "attention+uniform-prior"
+EVERYTHING, ADDED, KNN = (
+    "refit on everything", "add, never refreshed", "uniform k-NN, k = 5, on everything")
+
+
+def results() -> dict[str, Shown]:
+    """Headings of docs/results.md with what stands below them."""
+    peers = {
+        "**default**": "default", 'the former `"fast"`': "fast", '`preset="instant"`': "instant",
+        "the pretrained head alone": "instant without base", "CatBoost": "CatBoost + T",
+        "extra-trees": "extra-trees + T", "random forest": "random forest + T",
+        "MLP, bag of 5": "MLP", "logistic regression": "tuned logistic", "tuned k-NN": "tuned k-NN"}
+    ranks, of_adult = at("quality", "ranks"), rank("adult", left_out="modern-nca")[0]
+    n = len(ranks["datasets"])
+    main, noise, tail = (partial(study, experiment=e) for e in ("main", "label-noise", "long-tail"))
+    network = main("cifar10", "", "cnn+temperature")
+    two_views = "main: attention+tta"
+    symmetric, asymmetric, worse, people = (f"{kind}, everywhere" for kind in (
+        "30 % symmetric", "20 % asymmetric", "40.2 % human-worse", "9.01 % human-aggregate"))
+    memory = "30 % symmetric, memory"
+    in_nll, in_ece = one_head("nll, memory wrong"), one_head("ece, memory wrong")
+    six = ("knn-uniform", "knn-tuned", "lightgbm", "mlp", "attention-plain", "attention")
+    features = ("knn-uniform", "knn-uniform+prior", "attention-fast", "attention-fast+prior")
+    fits = [fit for found in at("trust", "results").values() for fit in found.values()]
+    coverage = [100 * fit["sets"]["lac"]["coverage"]["mean"] for fit in fits]
+    unlike = at("out_of_distribution", "cifar10-full", "cifar100", "detection")
+    arms = {
+        "a fixed window of tokens": "neighborhood 1-d", "ConvNN": "convnn",
+        "**k-NN attention**": "knn", "branching convolution": "branch conv",
+        "a fixed window of patches": "neighborhood 2-d", "full attention": "attention"}
+    published, curve = "vit_training_published", ("layer_memory", "results", "curve")
+    times = [at("token_speed", "results", size, "layers", "KNNAttention K=9", "ratio").values()
+             for size in ("B=8 N=197", "B=2 N=1024")]
+    head = at("pretrained_head", "timings")
+    instant = at("instant_speed", "results", "digits", "instant")
+    return {
+        "Small tables": {
+            "tables of at most 1,600 training rows": [at("instant", "summary", "folds", "tables")],
+            **{f"| {label}": small_table(name) for label, name in peers.items()},
+            "A pull of powers towards 1": [50]},
+        "Tables, seed by seed": {
+            "With Adult counted": [
+                of_adult, (ranks["mean_nll_rank"]["attention"] * n + of_adult) / (n + 1),
+                *rank("breast_cancer")]},
+        "Images": {
+            "Seeds 0 to 2 of CIFAR-10, seed 0 of MNIST": [],
+            "| CIFAR-10 |": [
+                *main("cifar10", "", *FOUR[:3]), *(mean(one_head(key)) for key in QUALITY),
+                *main("cifar10", "", TTA)],
+            "| CIFAR-10, `Settings": main("cifar10_95", "", *FOUR, TTA),
+            "| MNIST |": main("mnist", "", *FOUR, TTA),
+            '"Classifier, one view" of CIFAR-10': main("cifar10", "", "attention"),
+            "Targets for two views on CIFAR-10": [
+                *bars("cifar10", two_views, "accuracy", "nll", "aurc", "ece"),
+                at("weights_former_networks", "cifar10, three later networks", "bars", "ece",
+                   "reached"),
+                *bars("cifar10_95", two_views, "accuracy", "nll", "ece", "aurc"),
+                *bars("cifar10_95", two_views, "nll", "aurc", "accuracy", "ece", of="reached")]},
+        "Wrong labels": {
+            "| 30 % symmetric, all": noise("cifar10", symmetric, *FOUR, MODEL),
+            "| 20 % asymmetric": noise("cifar10_half", asymmetric, *FOUR, MODEL),
+            "| people's majority, 9 %": noise("cifar10_half", people, *FOUR, MODEL),
+            "| 30 % symmetric, in the memory": [
+                *noise("cifar10", memory, *VOTES), *tail("cifar10", "ratio = 1", "cnn+temperature"),
+                mean(in_nll), mean(in_ece), *noise("cifar10", memory, "attention")[1:]],
+            "`relabel` of 30 %": [*in_nll, network[1], *in_ece],
+            "- Targets: 30 % symmetric": [
+                *bars("cifar10", f"{symmetric}: {MODEL}", "accuracy", "ece"),
+                *noise("cifar10", symmetric, f"{MODEL}+tta"),
+                40, *noise("cifar10", worse, MODEL),
+                *bars("cifar10", f"{worse}: {MODEL}", "accuracy"),
+                9, *noise("cifar10", people, MODEL),
+                *bars("cifar10", f"{people}: {MODEL}", "ece")],
+            "Tables, 30 % symmetric noise": [],
+            "| digits |": noisy_table("digits", *six),
+            "| wine-red |": noisy_table("wine-red", *six),
+            "| Adult, former default |": noisy_table("adult", "lightgbm", "mlp", "attention"),
+            "40 % wrong, former default": [
+                noisy_table("cifar10n", "attention")[2],
+                400, noisy_table("cifar10n", "attention-audited")[2]]},
+        "Rare classes": {
+            "seed 0 unless noted": [],
+            "| 5,000 to 500 |": tail("cifar10", "ratio = 0.1", *FOUR, PRIOR),
+            "| 5,000 to 50 |": tail(
+                "cifar10", "ratio = 0.01", *FOUR, f"{PRIOR}:base-alone", PRIOR),
+            "Without a correction of the class shares": [
+                at("long_tail", "results", {"dataset": "cifar10-features", "method": method},
+                   "accuracy", "mean") for method in features]},
+        "A memory that changes": {
+            "| refitting at every class |": stream(EVERYTHING),
+            "| `partial_fit` |": stream("partial_fit"),
+            "| `add` alone |": stream(ADDED),
+            "| uniform k-NN, k = 5 |": stream(KNN),
+            "`add` keeps the accuracy": [stream(ADDED)[0] - stream(KNN)[0]]},
+        "Trust": {
+            "90 % sets contain": [
+                min(coverage), max(coverage), fits[0]["splits"],
+                *(unlike[score]["auroc"]["mean"] for score in ("entropy", "combined")), 0.92]},
+        "Layers for transformers": {
+            **{f"| {label}": layer(arm) for label, arm in arms.items()},
+            "read from the mean": [
+                at(published, "settings", "train_limit"),
+                *(at(published, "table", {"arm": arm}, "top1") / 100
+                  for arm in ("convnn random", "attention"))],
+            "A k-NN attention layer": [
+                9, at("token_speed", "repeats"), 197, 8, *times[0], 1024, 2, *times[1], 16384,
+                *(at(*curve, {"layer": name, "tokens": 16384}, "mib")
+                  for name in ("KNNAttention", "MultiHeadAttention", "KNNAttention plain"))]},
+        "What a prediction costs": {
+            "The pretrained head takes": [
+                head["predict_batch_us_per_row"], head["predict_one_row_ms"], 32,
+                1e6 * instant["batch_s_per_row"]["least"], 1e3 * instant["one_row_s"]["least"]]}}
+
+
+def readme() -> dict[str, Shown]:
+    """Headings of README.md with what stands below them."""
+    peers = ("default", "CatBoost + T", "tuned logistic", "tuned k-NN", "instant without base")
+    small = [small_table(name)[0] for name in peers]
+    page = results()
+    wrong, tail = page["Wrong labels"], page["Rare classes"]["| 5,000 to 50 |"]
+    anywhere, memory = wrong["| 30 % symmetric, all"], wrong["| 30 % symmetric, in the memory"]
+    knn, window, branch, full = map(layer, ("knn", "neighborhood 1-d", "branch conv", "attention"))
+    return {
+        "When to use it": {
+            "**Small tables": [small_table("fast")[-1], 1600, small_table("CatBoost + T")[-2]]},
+        "When not": {"**Large tables": [at("quality", "datasets", "adult", "n_train")]},
+        "Results": {
+            "of the difference contains 0": [],
+            "[21 small tables]": small[:4],
+            "its head alone": [small[4], small[1]],
+            "| [Adult]": nll("adult", "attention", "catboost", "lightgbm"),
+            "| [breast_cancer]": nll("breast_cancer", "attention", "logistic", "knn-tuned"),
+            "| [CIFAR-10, 30 % wrong labels]": [anywhere[11], anywhere[5], anywhere[2]],
+            '| the same, `label_noise="auto"`': [anywhere[14]],
+            "| the same labels in the memory": [
+                memory[9], wrong["`relabel` of 30 %"][3], memory[4]],
+            "| [50 to 5,000 rows per class]": [tail[9], tail[0], tail[6]],
+            '| the same, `class_prior="uniform"`': [tail[15], tail[12]],
+            "| [`add` class by class]": [stream(m)[1] for m in (ADDED, EVERYTHING, KNN)],
+            "| [k-NN layers in a small ViT]": [knn[0], window[0], full[0]],
+            "| the same, mean of the tokens": [knn[4], branch[4], window[4], full[1]]}}
+
+
+# fmt: on
+PAGES = {"README.md": readme, "docs/results.md": results}
+# Sections of the results, and rows of README.md, that are not compared.
+NOT_YET = (
+    "The weights alone", "| [CIFAR-10, weights alone]", "| the same, ECE", "| the same, accuracy",
+    "| [wine, ionosphere, weights alone]",
+)  # fmt: skip
+
+
+def sections(page: str) -> dict[str, str]:
+    text = GENERATED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for phrase in WITHOUT_RECORD:
+        text = text.replace(phrase, "")
+    return dict(re.findall(r"^## (.*)\n((?:(?!## ).*\n?)*)", text, re.MULTILINE))
+
+
+def differences(text: str, shown: Shown) -> Iterator[str]:
+    """Tell what a section shows otherwise than its records, and what is looked up in vain."""
+    blocks = re.split(r"\n(?=\||- )|\n\s*\n", text)
+    for key in shown:
+        if (found := sum(key in block for block in blocks)) != 1:
+            yield f"{key!r} is in {found} rows, bullets and paragraphs, not in one."
+    for block in blocks:
+        keys = [key for key in shown if key in block]
+        expected = [value for key in keys for value in shown[key]]
+        rest = block.replace(keys[0], "", 1) if keys else block
+        numbers = NUMBER.findall(ASIDE.sub("", rest))
+        if len(numbers) != len(expected) and not block.startswith(NOT_YET):
+            yield f"{block!r} shows {numbers}, the records give {expected}."
+        for number, value in zip(numbers, expected, strict=False):
+            last_place = 10.0 ** -len(number.partition(".")[2])
+            if abs(float(number.replace(",", "")) - value) > 0.5 * last_place + 1e-9:
+                yield f"{block!r} shows {number}, its record {value:.6g}."
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_number_shown_is_that_of_its_record(page: str):
+    found = sections(page)
+    for heading, shown in PAGES[page]().items():
+        assert list(differences(found[heading], shown)) == []
+
+
+def test_every_section_of_the_results_is_compared():
+    assert sections("docs/results.md").keys() - set(NOT_YET) == results().keys()
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in NOT_YET if name not in text] == []
+
+
+def test_numbers_without_a_record_stand_on_the_page_and_get_no_more():
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert [text.count(phrase) for phrase in WITHOUT_RECORD] == [1] * len(WITHOUT_RECORD)
+    assert len(WITHOUT_RECORD) <= AT_MOST
+
+
+ROW, BULLET = "| a | .25 [-.1, +1,000] |", "\n- 3 b"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (ROW + BULLET, ""),
+        (ROW + " CIFAR-10, `k=1`, [d](e5.md#1), 95 %" + BULLET, ""),
+        (ROW.replace(".25", ".26") + BULLET, "shows .26, its record 0.25."),
+        (ROW.replace("-.1", ".1") + BULLET, "shows .1, its record -0.1."),
+        (ROW + " 7 |" + BULLET, "'7'], the records give [0.25, -0.1, 1000]."),
+        (ROW + "\n| c | .5 |" + BULLET, "['.5'], the records give []."),
+        (ROW, "'b' is in 0 rows"),
+        (ROW + BULLET + BULLET, "'b' is in 2 rows"),
+    ],
+)
+def test_what_differs_is_found(text: str, found: str):
+    seen = list(differences(text, {"a": [0.25, -0.1, 1000], "b": [3]}))
+    assert [found in line for line in seen] == [True] * bool(found)

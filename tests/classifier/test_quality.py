@@ -26,7 +26,8 @@ FITS = {
     "instant": {"preset": "instant"},
     "neighbors alone": {"preset": "instant", "estimator": None},
 }
-# Most NLL and ECE of the rows left over
+# NLL and ECE of the rows left over are below: the highest of random states 0 to 9, 3 to 20 % and
+# 27 to 69 % added (torch 2.13, scikit-learn 1.9; with 1.7 or without AVX they move by under .005).
 BOUNDS = {
     ("digits", "default"): (0.080, 0.030),
     ("digits", "instant"): (0.080, 0.032),

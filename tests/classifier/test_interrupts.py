@@ -39,7 +39,7 @@ def test_ctrl_c_before_every_member_has_an_embedder_goes_on_without(monkeypatch,
         model = attn_knn(**EMBEDDED).fit(X, y)
     assert "networks are left out and the fit goes on" in " ".join(capsys.readouterr().err.split())
     assert len(calls) == 2 and model.report_.choice["embedder"] == "identity (interrupted)"
-    assert model.score(X, y) > 0.7 and sums_to_one(model.predict_proba(X))
+    assert sums_to_one(model.predict_proba(X))
     without = fitted(X, y, **EMBEDDED | {"embedder": "identity"})
     assert same(model.predict_proba(X), without.predict_proba(X))
 

@@ -18,6 +18,7 @@ from tests.classifier.cases import (
     attn_knn,
     blobs,
     fitted,
+    left_out_accuracy,
     logistic,
     reopened,
     same,
@@ -58,8 +59,8 @@ def test_the_first_batch_is_fitted_and_later_ones_are_added(calibration):
     assert same(model.predict_proba(X), begun(calibration=calibration).predict_proba(X))
     stream(model)  # brings two classes more, and rows enough for a refresh
     assert len(model.memory_) == 240 and model.classes_.tolist() == [0, 1, 2, 3]
-    assert model.score(X, Y) > 0.9
-    assert sums_to_one(model.predict_proba(X)) and model.refresh().score(X, Y) > 0.9
+    assert sums_to_one(model.predict_proba(X)) and left_out_accuracy(model) > 0.9
+    assert left_out_accuracy(model.refresh()) > 0.9
 
 
 def test_declared_classes_have_columns_before_their_first_row(tmp_path):
@@ -180,8 +181,8 @@ def test_refresh_makes_new_classes_full_classes(settings, tmp_path):
     proba = model.predict_proba(X)
     assert proba.shape == (240, 4) and sums_to_one(proba)
     assert sums_to_one(model.query(X).parts.base_proba)
+    assert left_out_accuracy(model) > 0.85
     left_out = model.predict_proba(None)
-    assert (left_out.argmax(1) == model.memory_.labels.numpy()).mean() > 0.85
     again = reopened(model, tmp_path / "m")
     assert same(again.predict_proba(X), proba) and same(again.predict_proba(None), left_out)
 
@@ -240,7 +241,7 @@ def test_rows_held_out_once_stream_and_are_refreshed():
     model = begun(cv=0.4)
     stream(model)
     model.refresh()
-    assert model.score(X, Y) > 0.8
+    assert left_out_accuracy(model) > 0.8
 
 
 def test_a_memory_may_be_small():

@@ -230,7 +230,7 @@ def test_bad_rows_are_not_added(of_table, case):
 def test_sparse_rows_go_through_a_few_dense_columns():
     X, y = blobs(n_features=12)
     pipeline = make_pipeline(TruncatedSVD(3, random_state=0), attn_knn(**CHEAP))
-    assert pipeline.fit(csr_matrix(X), y).score(csr_matrix(X), y) > 0.6
+    assert pipeline.fit(csr_matrix(X[:60]), y[:60]).score(csr_matrix(X[60:]), y[60:]) > 0.6
 
 
 def test_gaps_in_arrays_are_those_of_a_table():

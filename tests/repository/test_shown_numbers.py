@@ -120,7 +120,7 @@ EVERYTHING, ADDED, KNN = (
 def results() -> dict[str, Shown]:
     """Headings of docs/results.md with what stands below them."""
     peers = {
-        "**default**": "default", 'the former `"fast"`': "fast", '`preset="instant"`': "instant",
+        "**default**": "default", '`preset="instant"`': "instant",
         "the pretrained head alone": "instant without base", "CatBoost": "CatBoost + T",
         "extra-trees": "extra-trees + T", "random forest": "random forest + T",
         "MLP, bag of 5": "MLP", "logistic regression": "tuned logistic", "tuned k-NN": "tuned k-NN"}
@@ -134,7 +134,6 @@ def results() -> dict[str, Shown]:
     memory = "30 % symmetric, memory"
     in_nll, in_ece = one_head("nll, memory wrong"), one_head("ece, memory wrong")
     six = ("knn-uniform", "knn-tuned", "lightgbm", "mlp", "attention-plain", "attention")
-    features = ("knn-uniform", "knn-uniform+prior", "attention-fast", "attention-fast+prior")
     fits = [fit for found in at("trust", "results").values() for fit in found.values()]
     coverage = [100 * fit["sets"]["lac"]["coverage"]["mean"] for fit in fits]
     unlike = at("out_of_distribution", "cifar10-full", "cifar100", "detection")
@@ -187,19 +186,12 @@ def results() -> dict[str, Shown]:
                 *bars("cifar10", f"{people}: {MODEL}", "ece")],
             "Tables, 30 % symmetric noise": [],
             "| digits |": noisy_table("digits", *six),
-            "| wine-red |": noisy_table("wine-red", *six),
-            "| Adult, former default |": noisy_table("adult", "lightgbm", "mlp", "attention"),
-            "40 % wrong, former default": [
-                noisy_table("cifar10n", "attention")[2],
-                400, noisy_table("cifar10n", "attention-audited")[2]]},
+            "| wine-red |": noisy_table("wine-red", *six)},
         "Rare classes": {
             "seed 0 unless noted": [],
             "| 5,000 to 500 |": tail("cifar10", "ratio = 0.1", *FOUR, PRIOR),
             "| 5,000 to 50 |": tail(
-                "cifar10", "ratio = 0.01", *FOUR, f"{PRIOR}:base-alone", PRIOR),
-            "Without a correction of the class shares": [
-                at("long_tail", "results", {"dataset": "cifar10-features", "method": method},
-                   "accuracy", "mean") for method in features]},
+                "cifar10", "ratio = 0.01", *FOUR, f"{PRIOR}:base-alone", PRIOR)},
         "A memory that changes": {
             "| refitting at every class |": stream(EVERYTHING),
             "| `partial_fit` |": stream("partial_fit"),
@@ -236,7 +228,7 @@ def readme() -> dict[str, Shown]:
     knn, window, branch, full = map(layer, ("knn", "neighborhood 1-d", "branch conv", "attention"))
     return {
         "When to use it": {
-            "**Small tables": [small_table("fast")[-1], 1600, small_table("CatBoost + T")[-2]]},
+            "**Small tables": [small_table("CatBoost + T")[-1], 1600, small_table("CatBoost + T")[-2]]},
         "When not": {"**Large tables": [at("quality", "datasets", "adult", "n_train")]},
         "Results": {
             "of the difference contains 0": [],

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shlex
 import sys
 import time
@@ -59,7 +60,14 @@ def keep(content: Any, path: Path) -> None:
     """Write a file of results, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(plain(content), indent=1, ensure_ascii=False)
+    text = re.sub(r"([\[{])\s+([^][{}]*?)\s+([]}])", _one_line, text)
     write_aside(path, (text + "\n").encode())
+
+
+def _one_line(found: re.Match[str]) -> str:
+    """Write a list or object that holds no other on one line."""
+    before, within, after = found.groups()
+    return before + re.sub(r"\n\s*", " ", within) + after
 
 
 def interval(values: Any, digits: int | None = None) -> dict[str, Any]:

@@ -145,7 +145,8 @@ def record(arguments: argparse.Namespace) -> None:
         commands[is_table] |= {r.command for r in done}
         for row in parts(done, path.parent):
             if is_table:
-                of_tables.append({"group": group, "table": what} | row)
+                bare = {key: v for key, v in row.items() if not key.startswith("attention minus")}
+                of_tables.append({"group": group, "table": what} | bare)
             else:
                 named.append({"data": name} | row)
     named += pooled(read(RESULTS / "weights_former_networks.json"))

@@ -46,12 +46,12 @@ def is_shown(row: dict[str, Any]) -> bool:
     return row.get("noise", "30 % symmetric") == "30 % symmetric"
 
 
-def questions(group: str, families: str) -> Iterator[str]:
+def questions(group: str) -> Iterator[str]:
     """Attention minus each weighting, tables as observations."""
     answers = [
         row
         for row in read(RESULTS / "weights_tables.json").get("results", [])
-        if (row["group"], row["families"]) == (group, families) and is_shown(row)
+        if (row["group"], row["families"]) == (group, "all") and is_shown(row)
     ]
     yield from _head(["labels and rows", "attention minus", "tables", "NLL", "lower NLL on",
                       "accuracy", "ECE", "AURC x1000"])  # fmt: skip
@@ -67,14 +67,14 @@ def questions(group: str, families: str) -> Iterator[str]:
 COMPACT = ("uniform", "distance-tuned", "distance-learned", "multi-head", "base")
 
 
-def summary(data: str) -> Iterator[str]:
+def summary(data: str, families: str = "all") -> Iterator[str]:
     """Attention minus each weighting in one row per condition and measure: tables, or images."""
     of_tables = data == "large-tables"
     rows = read(RESULTS / f"weights{'_tables' if of_tables else ''}.json").get("results", [])
     mine = [
         {"method": r["attention minus"], "condition": r["condition"]} | {k: r[k] for k in MEASURED}
         for r in rows
-        if of_tables and (r["group"], r["families"]) == (data, "all") and is_shown(r)
+        if of_tables and (r["group"], r["families"]) == (data, families) and is_shown(r)
     ] + [
         {"method": r["method"], "condition": r["condition"]}
         | {k: r[f"attention minus it, {k}"] for k in MEASURED}
@@ -134,6 +134,15 @@ def networks(base: str) -> Iterator[str]:
             yield _line([NAMES[row["method"]], *cells])
 
 
+def bars() -> Iterator[str]:
+    """What was wanted, what was reached."""
+    yield from _head(["bar", "wanted", "reached", ""])
+    for bar in read(RESULTS / "weights_tables.json").get("bars", []):
+        reached = bar["reached"]
+        text = _gap(reached) if isinstance(reached, dict) else f"{reached:+.4f}"
+        yield _line([bar["bar"], bar["wanted"], text, "met" if bar["met"] else "missed"])
+
+
 def _gap(gap: dict[str, Any], scale: int = 1) -> str:
     digits = 2 if scale > 1 else 4
     mean, low, high = (f"{scale * gap[end]:+.{digits}f}" for end in ("mean", "low", "high"))
@@ -155,11 +164,12 @@ def _line(cells: list[str]) -> str:
 
 
 BLOCKS = {
+    "weights-bars": bars,
     "weights-tables-summary": lambda: summary("large-tables"),
     "weights-images-summary": lambda: summary("cifar10-10000"),
-    "weights-tables": lambda: questions("large-tables", "all"),
-    "weights-tables-unmet": lambda: questions("large-tables", "not met by the head"),
-    "weights-small-tables": lambda: questions("small-tables", "all"),
+    "weights-tables": lambda: questions("large-tables"),
+    "weights-tables-unmet": lambda: summary("large-tables", "not met by the head"),
+    "weights-small-tables": lambda: questions("small-tables"),
     "weights-networks": lambda: networks("with=base"),
     "weights-networks-alone": lambda: networks("without=base"),
     "weights-images": lambda: scores("cifar10-10000", "with=base"),

@@ -111,16 +111,29 @@ def scores(data: str, base: str) -> Iterator[str]:
             yield _line([words, *(_score(found.get(method)) for method in methods)])
 
 
+def others() -> Iterator[str]:
+    """NLL of every weighting on data sets of ten seeds, labels as they are."""
+    yield from _head(["data set", "in the pool", *NAMES.values()])
+    rows = read(RESULTS / "weights.json").get("results", [])
+    for data in ("wine", "ionosphere", "breast_cancer", "wine-red", "wine-red-dd"):
+        for base, words in (("with=base", "base and neighbors"), ("without=base", "neighbors")):
+            found = {r["method"]: r for r in rows if (r["data"], r["condition"]) == (data, base)}
+            cells = [_number(found[m], "nll", 4) if m in found else "" for m in NAMES]
+            yield _line([data, words, *cells])
+
+
+def _number(row: dict[str, Any], key: str, digits: int) -> str:
+    """Mean over seeds; + or - where attention is better or worse."""
+    gap = row.get(f"attention minus it, {key}", {})
+    mark = {"better": "+", "worse": "-"}.get(gap.get("verdict", ""), "")
+    return f"{_mean(row[key]):.{digits}f}".removeprefix("0") + mark
+
+
 def _score(row: dict[str, Any] | None) -> str:
     """Accuracy, NLL and ECE: means over seeds; + or - where attention is better or worse."""
     if row is None:
         return ""
-    shown = []
-    for key, digits in (("accuracy", 3), ("nll", 3), ("ece", 3)):
-        gap = row.get(f"attention minus it, {key}", {})
-        mark = {"better": "+", "worse": "-"}.get(gap.get("verdict", ""), "")
-        shown.append(f"{_mean(row[key]):.{digits}f}".removeprefix("0") + mark)
-    return " / ".join(shown)
+    return " / ".join(_number(row, key, 3) for key in ("accuracy", "nll", "ece"))
 
 
 def networks(base: str) -> Iterator[str]:
@@ -173,6 +186,7 @@ BLOCKS = {
     "weights-networks": lambda: networks("with=base"),
     "weights-networks-alone": lambda: networks("without=base"),
     "weights-images": lambda: scores("cifar10-10000", "with=base"),
+    "weights-others": others,
     "weights-digits": lambda: scores("digits", "with=base"),
     "weights-digits-alone": lambda: scores("digits", "without=base"),
 }

@@ -14,6 +14,8 @@ wrong labels and with long tails, where every weighting is corrected alike.
         --only "without base, *"
     python benchmarks/weights.py record
 
+All of them with `--data-root DATA`.
+
 `run` runs an experiment of the lab (`nearwise experiment weights`, `weights-noise`, `weights-tail`)
 into runs/weights, one folder per data set; run again, it goes on. Names of data sets are separated
 by commas; "quality" stands for those of quality.py, "large-tables" for 24 tables of at least 1,000
@@ -370,7 +372,7 @@ def main() -> None:
     recording.set_defaults(work=record)
     for command in (running, recording):
         command.add_argument("--runs", type=Path, default=Path("runs/weights"))
-        command.add_argument("--data-root", type=Path)
+        command.add_argument("--data-root", type=Path, required=True, help="where data sets lie")
     arguments = parser.parse_args()
     arguments.work(arguments)
 

@@ -14,15 +14,14 @@ wrong labels and with long tails, where every weighting is corrected alike.
         --only "without base, *"
     python benchmarks/weights.py record
 
-All of them with `--data-root DATA`.
-
-`run` runs an experiment of the lab (`nearwise experiment weights`, `weights-noise`, `weights-tail`)
-into runs/weights, one folder per data set; run again, it goes on. Names of data sets are separated
-by commas; "quality" stands for those of quality.py, "large-tables" for 24 tables of at least 1,000
-rows and "small-tables" for 40 tables of which each seed draws 100 to 400; "cifar10:10000" takes as
-many training rows. Of wrong labels 30 % are drawn, and a rare class has a hundredth of the largest
-one; `--grid all` takes the other rates and ratios, and people's labels. `record` reads all these
-folders and writes benchmarks/results/weights.json, weights_tables.json and benchmarks/RESULTS.md.
+All take `--data-root DATA`. `run` runs an experiment of the lab (`nearwise experiment weights`,
+`weights-noise`, `weights-tail`) into runs/weights, a folder per data set; run again, it goes on.
+Names of data sets are separated by commas; "quality" stands for those of quality.py, "large-tables"
+for 24 tables of at least 1,000 rows and "small-tables" for 40 tables of which each seed draws 100
+to 400; "cifar10:10000" takes as many training rows. Of wrong labels 30 % are drawn, and a rare
+class has a hundredth of the largest one; `--grid all` takes the other rates and ratios, and
+people's labels. `record` reads all these folders and writes benchmarks/results/weights.json,
+weights_tables.json and benchmarks/RESULTS.md.
 """
 
 import argparse

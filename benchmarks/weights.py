@@ -275,8 +275,7 @@ def _row(results: Results, method: str) -> dict[str, Any]:
     dataset = mine[0].dataset
     row: dict[str, Any] = {"method": method, "n_train": mine[0].n_train, "n_test": mine[0].n_test}
     for key in COMPARED:
-        found = results.values(dataset, method, key)
-        row[key] = {str(seed): round(value, 5) for seed, value in found.items()}
+        row[key] = {str(s): round(v, 5) for s, v in results.values(dataset, method, key).items()}
     row["commit"] = ", ".join(sorted({r.versions.get("commit", "unknown") for r in mine}))
     for key in COMPARED if method not in WHOLE else ():
         gap = results.paired_over_rows(dataset, ATTENTION, method, key)

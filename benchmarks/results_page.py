@@ -18,7 +18,7 @@ _CONDITIONS = ("hardware", "versions", "settings", "asked", "commands")
 _FACTS = ("seed", "seeds", "repeats", "note")
 # Lists of single runs: shown only where a file has nothing that sums them up.
 _RUNS = ("rows", "runs", "records")
-MARKS = ("<!-- results:start -->", "<!-- results:end -->")
+MARKS = ("<!-- results:start -->", "<!-- results:end -->")  # of a block of a page, by its name
 COSTS = {  # beside every quality: title and decimals
     "fit_seconds": ("fit s", 1),
     "fit_cpu_seconds": ("fit CPU s", 1),
@@ -89,21 +89,21 @@ def age_part(results: Path) -> Iterator[str]:
             rows.append([path.stem, "unknown", "", "", f"{unknown} of {len(parts)}"])
     if rows:
         note = (
-            "A line per commit that a result names as the code that ran, oldest first: the commits "
-            "since that touched the parts of the library the result depends on, and how many rows "
-            "(or parts, where rows name none) are of it; a row of several commits counts for each. "
+            "A line per commit that a result names as the code that ran, oldest first. Beside it: "
+            "later commits to the parts of the library that the result depends on, and its rows "
+            "(or parts, where rows name none); a row of several commits counts for each. "
             "Where later commits are not 0, the code may do better or worse today. Rows of an "
             "unknown commit may be older than all. A result of unknown commits alone has the one "
             "that recorded it."
         )
         head = ["result", "commit", "of", "later commits to its code", "rows of it"]
-        yield "\n".join(["## How old these results are", "", note, "", *_table(head, rows), ""])
+        yield "\n".join(["## How old these results are", "", note, "", *as_table(head, rows), ""])
 
 
 def _parts(node: Any) -> list[set[str]]:
     """Names of the commits of each row or part below a node; "unknown" where it names none.
 
-    What stands above rows that name their commits is a part of its own if they do not name its.
+    A file or part whose own commit none of its rows names counts as one part more.
     """
     if isinstance(node, list):
         each = [_parts(below) for below in node]
@@ -155,7 +155,7 @@ def _bars(datasets: dict[str, Any]) -> list[str]:
         "Means over seeds ± half the 95 % t-interval. A bar is met when the mean reaches it; a "
         "missed one says by how much."
     )
-    return ["### Bars", "", note, "", *_table(head, rows), ""]
+    return ["### Bars", "", note, "", *as_table(head, rows), ""]
 
 
 def _verdict(check: dict[str, Any], key: str) -> list[str]:
@@ -179,7 +179,7 @@ def _against_peers(datasets: dict[str, Any]) -> list[str]:
         "NLL of attention minus NLL of the peer, paired by seed, with its 95 % t-interval: lower "
         'is better for attention, "none" when the interval holds 0.'
     )
-    return ["### Against every peer", "", note, "", *_table(["data set", *peers], rows), ""]
+    return ["### Against every peer", "", note, "", *as_table(["data set", *peers], rows), ""]
 
 
 def _difference(found: dict[str, Any] | None) -> str:
@@ -201,7 +201,7 @@ def _halves(datasets: dict[str, Any]) -> list[str]:
     if not rows:
         return []
     head = ["data set", "base alone", "neighbors alone", "attention"]
-    return ["### The two halves (NLL)", "", *_table(head, rows), ""]
+    return ["### The two halves (NLL)", "", *as_table(head, rows), ""]
 
 
 def _ranks(ranks: dict[str, Any]) -> list[str]:
@@ -216,7 +216,7 @@ def _ranks(ranks: dict[str, Any]) -> list[str]:
         note += f" Left out: {', '.join(ranks['left_out'])}."
     if ranks["absent"]:
         note += f" Without any row: {', '.join(ranks['absent'])}."
-    return ["### Mean NLL rank", "", note, "", *_table(["method", "mean rank"], rows), ""]
+    return ["### Mean NLL rank", "", note, "", *as_table(["method", "mean rank"], rows), ""]
 
 
 def _means(datasets: dict[str, Any]) -> list[str]:
@@ -241,7 +241,7 @@ def _means(datasets: dict[str, Any]) -> list[str]:
         n = f"{judged['n_train']:,} training and {judged['n_test']:,} test rows"
         titles = [title for title, _ in costs.values()]
         head = ["method", "accuracy", "NLL", "ECE", "Brier", "AURC x1000", *titles]
-        lines += [f"**{name}** ({n})", "", *_table(head, rows), ""]
+        lines += [f"**{name}** ({n})", "", *as_table(head, rows), ""]
     return lines
 
 
@@ -272,7 +272,7 @@ def _listed(results: list[dict[str, Any]]) -> list[str]:
     keys = list(dict.fromkeys(key for row in cells for key in row))
     keys = [key for key in keys if all(row.get(key, "") is not None for row in cells)]
     rows = [[row.get(key) or "" for key in keys] for row in cells]
-    return [*_table([key.replace("_", " ") for key in keys], rows), ""]
+    return [*as_table([key.replace("_", " ") for key in keys], rows), ""]
 
 
 def _walked(results: dict[str, Any], *, with_runs: bool = False) -> list[str]:
@@ -290,7 +290,7 @@ def _walked(results: dict[str, Any], *, with_runs: bool = False) -> list[str]:
             lists += [f"**{' / '.join([*path, name])}**", "", *_listed(found)]
     lines: list[str] = []
     for names, rows in tables.items():
-        lines += [*_table(["", *(name.replace("_", " ") for name in names)], rows), ""]
+        lines += [*as_table(["", *(name.replace("_", " ") for name in names)], rows), ""]
     return lines + lists
 
 
@@ -395,20 +395,26 @@ def _text(value: Any) -> str:
     return f"{round(value, 12) + 0.0:.4g}" if isinstance(value, float) else str(value)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def as_table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of a table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     return lines + ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows]
 
 
 def write_summary(results: Path, page: Path) -> None:
-    """Replace what stands between a page's marks by one row per data set."""
+    """Write one row per data set into a page."""
+    write_block(page, "results", summary_part(_read(results / "quality.json")))
+
+
+def write_block(page: Path, name: str, lines: list[str]) -> None:
+    """Replace what stands between the marks of a page's block."""
+    start, end = (mark.replace("results", name) for mark in MARKS)
     text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(MARKS[0])
-    _, mark, after = rest.partition(MARKS[1])
+    before, _, rest = text.partition(start)
+    _, mark, after = rest.partition(end)
     if not mark:
-        raise SystemExit(f"{page} has no {MARKS[0]} ... {MARKS[1]} to write between.")
-    block = "\n".join(["", *summary_part(_read(results / "quality.json")), ""])
-    write_aside(page, (before + MARKS[0] + block + MARKS[1] + after).encode())
+        raise SystemExit(f"{page} has no {start} ... {end} to write between.")
+    write_aside(page, "\n".join([before + start, *lines, end + after]).encode())
 
 
 def summary_part(summary: dict[str, Any]) -> list[str]:
@@ -432,7 +438,7 @@ def summary_part(summary: dict[str, Any]) -> list[str]:
         "Means over seeds with their 95 % interval; a peer with other seeds says how many.",
         f"Measured with `{summary['command']}`.",
         "",
-        *_table(head, rows),
+        *as_table(head, rows),
         *_rank_lines(summary),
     ]
 

@@ -21,7 +21,8 @@ for 24 tables of at least 1,000 rows and "small-tables" for 40 tables of which e
 to 400; "cifar10:10000" takes as many training rows. Of wrong labels 30 % are drawn, and a rare
 class has a hundredth of the largest one; `--grid all` takes the other rates and ratios, and
 people's labels. `record` reads all these folders and writes benchmarks/results/weights.json,
-weights_tables.json and benchmarks/RESULTS.md.
+weights_tables.json and benchmarks/RESULTS.md; `python benchmarks/weights_page.py` then writes the
+tables of the pages.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from nearwise_lab.comparisons import PairedDifference, holm, paired_difference
 from nearwise_lab.experiments import Record
 from nearwise_lab.experiments.places import CLEAN, NOISE, TAIL
 from nearwise_lab.experiments.study import run_experiment
-from nearwise_lab.experiments.study.weights import BASE, CLASSIFIER
+from nearwise_lab.experiments.study.weights import BASE, CLASSIFIER, WITH_BASE, WITHOUT_BASE
 from nearwise_lab.records import read_records
 from nearwise_lab.report.summary import Results
 from nearwise_lab.results.measures import MEASURES
@@ -47,6 +48,7 @@ from pretrain_tasks import family_split
 from quality import BARS as QUALITY
 from results_page import write_page
 from scipy.stats import wilcoxon
+from weights_page import differences, is_shown, mean_of
 
 HERE = Path(__file__).parent
 ATTENTION = "attention"
@@ -166,34 +168,28 @@ def record(arguments: argparse.Namespace) -> None:
 
 
 def bars(groups: list[dict[str, Any]], named: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the comparisons reach of what was wanted, on tables and on images.
+    """Bars of the comparisons on tables and on images, and how far each was reached.
 
-    Of attention minus several weightings, the one it is least ahead of counts.
+    Of several weightings, the one that attention is least ahead of counts.
     """
-    measured: dict[str, list[tuple[str, str, dict[str, Any]]]] = {"tables": [], "images": []}
-    for row in groups:
-        if (row["group"], row["families"]) == (LARGE, "all") and _is_symmetric(row):
-            place = row["condition"].replace("without=base", "")
-            measured["tables"].append((place, row["attention minus"], row))
-    for row in named:
-        if row["data"] == IMAGES and row["method"] not in WHOLE and _is_symmetric(row):
-            gaps = {key: row[f"attention minus it, {key}"] for key in COMPARED}
-            place = row["condition"].replace("with=base", "")
-            measured["images"].append((place, row["method"], gaps))
     wanted = [
-        ("judged by equally wrong labels", "everywhere; as-given; ; given-labels", "nll", ""),
-        ("judged by equally wrong labels", "everywhere; as-given; ; given-labels", "ece", ""),
-        ("wrong labels in all rows, corrected", "everywhere; corrected; ", "nll", ""),
-        ("wrong labels in all rows, corrected", "everywhere; corrected; ", "ece", ""),
-        ("long tail, corrected", "ratio=0.01; corrected; ", "accuracy", "uniform"),
-        ("long tail, corrected", "ratio=0.01; corrected; ", "nll", "uniform"),
-        ("labels as they are", "", "nll", "distance-learned"),
+        ("judged by equally wrong labels", "everywhere; as-given; {}; given-labels", "nll", ""),
+        ("judged by equally wrong labels", "everywhere; as-given; {}; given-labels", "ece", ""),
+        ("wrong labels in all rows, corrected", "everywhere; corrected; {}", "nll", ""),
+        ("wrong labels in all rows, corrected", "everywhere; corrected; {}", "ece", ""),
+        ("long tail, corrected", "ratio=0.01; corrected; {}", "accuracy", "uniform"),
+        ("long tail, corrected", "ratio=0.01; corrected; {}", "nll", "uniform"),
+        ("labels as they are", "{}", "nll", "distance-learned"),
     ]
     found = []
-    for data, differences in measured.items():
-        for title, place, key, other in wanted:
+    for data, rows, base in (
+        ("tables", differences(groups, LARGE), WITHOUT_BASE),
+        ("images", differences(named, IMAGES), WITH_BASE),
+    ):
+        for title, condition, key, other in wanted:
             sign = 1 if COMPARED[key].higher_is_better else -1
-            mine = [g[key] for p, m, g in differences if p == place and other in ("", m)]
+            mine = [row[key] for row in rows if row["condition"] == condition.format(base)
+                    and other in ("", row["method"])]  # fmt: skip
             if mine:
                 worst = min(mine, key=lambda gap: sign * gap["mean"])
                 beside = other or "each other weighting"
@@ -201,29 +197,20 @@ def bars(groups: list[dict[str, Any]], named: list[dict[str, Any]]) -> list[dict
                 side = "above" if sign > 0 else "below"
                 found.append({"bar": name, "wanted": f"{side} 0", "reached": worst,
                               "met": sign * worst["mean"] > 0})  # fmt: skip
-    after = [row for row in named if row["data"] == IMAGES and _is_symmetric(row)
-             and row["condition"] == "memory; as-given; with=base"]  # fmt: skip
+    after = {row["method"]: row for row in filter(is_shown, named) if row["data"] == IMAGES
+             and row["condition"] == "memory; as-given; with=base"}  # fmt: skip
     for key, most in (("nll", 0.0), ("ece", 0.005)) if after else ():
-        whole, base = (_mean(r[key]) for m in (CLASSIFIER, BASE) for r in after if r["method"] == m)
+        gap = mean_of(after[CLASSIFIER][key]) - mean_of(after[BASE][key])
         found.append({"bar": f"images, wrong labels in the memory: {key}, classifier minus network",
-                      "wanted": f"at most {most:g}", "reached": round(whole - base, 5),
-                      "met": whole - base <= most})  # fmt: skip
-    for row in groups:
-        place = row["group"], row["families"], row["attention minus"]
-        if place == (SMALL, "all", "distance-learned"):
+                      "wanted": f"at most {most:g}", "reached": round(gap, 5),
+                      "met": gap <= most})  # fmt: skip
+    for row in differences(groups, SMALL):
+        if row["method"] == "distance-learned":
             share = row["share_of_draws_worse_by_over_.05"]
             name = "small tables: share of draws worse than distance learned per space by over .05"
             found.append({"bar": name, "wanted": "at most 0.05", "reached": share,
                           "met": share <= 0.05})  # fmt: skip
     return found
-
-
-def _is_symmetric(row: dict[str, Any]) -> bool:
-    return row.get("noise", "30 % symmetric") == "30 % symmetric"
-
-
-def _mean(of_seed: dict[str, float]) -> float:
-    return sum(of_seed.values()) / len(of_seed)
 
 
 def parts(done: list[Record], folder: Path) -> list[dict[str, Any]]:

@@ -41,10 +41,11 @@ class Place:
             where = self.condition.removeprefix("where=")
             kind = f" {self.noise_kind}" if self.noise else ""
             return f"{100 * self.noise:.3g} %{kind}, {where}"
-        if self.experiment == NOISE:
-            return f"{100 * self.noise:.3g} % {self.noise_kind}, {self.condition}"
         shown = self.condition.replace("with=", "with ").replace("without=", "without ")
-        return shown.replace("=", " = ").replace("-", " ")
+        shown = shown.replace("=", " = ").replace("-", " ")
+        if self.experiment == NOISE:
+            return f"{100 * self.noise:.3g} % {self.noise_kind}, {shown}"
+        return shown
 
 
 def place_of(record: Record) -> Place:

@@ -265,3 +265,12 @@ def test_only_the_rows_that_a_pattern_names_are_made(run):
     assert {row.condition for row in part()} == {"k=1", "k=5"}
     with pytest.raises(ValueError, match=r"names no row. Known: .*k = 1, uniform"):
         part(only="k = 9*")
+
+
+@pytest.mark.parametrize("name", ["weights", "weights-noise", "weights-tail"])
+def test_rows_of_all_comparisons_of_weightings_are_named_alike(run, name):
+    with pytest.raises(ValueError, match="names no row") as refused:
+        run(name, "iris", "v1", config={"estimator": None}, only="nope")
+    rows = str(refused.value).split("Known: ")[1].split("; ")
+    assert any("with base" in row for row in rows), rows
+    assert not any("=base" in row or "as-given" in row for row in rows), rows

@@ -5,8 +5,9 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import load_wine
 
-from nearwise.classifier import report_columns
+from nearwise.classifier import AttnKNNClassifier, report_columns
 from tests.classifier.cases import CHEAP, attn_knn, blobs, reopened, same, sums_to_one, table
 
 
@@ -92,3 +93,12 @@ def test_the_report_of_columns_is_given_where_none_can_be_used():
         attn_knn(**CHEAP).fit(frame, [0, 1] * 15)
     with pytest.raises(ValueError, match="Text is not read as language: give embed"):
         attn_knn(**CHEAP).fit(frame[["text"]], [0, 1] * 15)
+
+
+def test_the_default_gives_no_warning_of_what_it_is_made_of():
+    """Below 80 rows a fold has fewer than a batch of the perceptron, which says so."""
+    X, y = load_wine(return_X_y=True)
+    some = np.random.default_rng(0).permutation(len(y))[:60]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AttnKNNClassifier(random_state=0).fit(X[some], y[some])

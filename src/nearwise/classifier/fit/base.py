@@ -124,14 +124,15 @@ class Candidate:
 
 
 @contextmanager
-def silent_on_early_stops(candidates: list[Candidate]) -> Iterator[None]:
-    """Hide warnings of early stops, which cost little, unless a classifier is the user's.
+def silent_candidates(candidates: list[Candidate]) -> Iterator[None]:
+    """Hide warnings of early stops and of batches larger than a table, unless one is the user's.
 
     Around fits in threads, not inside one: filters are of the process.
     """
     with warnings.catch_warnings():
         if not any(one.is_given for one in candidates):
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.filterwarnings("ignore", message="Got `batch_size`")
         yield
 
 
@@ -329,7 +330,7 @@ def cross_fit(
         return [one for one in ones if one.name in pool.powers]
 
     nll: dict[str, float] = {}
-    with silent_on_early_stops(candidates):
+    with silent_candidates(candidates):
         done = fitted(candidates, range(min(_TRIED, len(folds))))
         if len(folds) > _TRIED:
             if len(known) + len(done) > 1:

@@ -11,7 +11,7 @@ from nearwise.classifier.fit.base import (
     Candidate,
     auto_candidates,
     given_candidate,
-    silent_on_early_stops,
+    silent_candidates,
 )
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.inputs.table import LARGE
@@ -160,7 +160,7 @@ class TrueLabelPredictor:
                 encoder, encoded = self.problem.table
                 view = getattr(encoder, candidate.view)(encoded)
                 given = self.problem.labels, self.problem.weight
-                with silent_on_early_stops(light):
+                with silent_candidates(light):
                     list(candidate.fit_folds(view, *given, [(voters, queries)]))
                 predictions[candidate.name] = log_softmax(
                     candidate.log_proba(view[queries], 0, n_classes), axis=1

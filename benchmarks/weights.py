@@ -52,7 +52,7 @@ from weights_page import differences, is_shown, mean_of
 
 HERE = Path(__file__).parent
 ATTENTION = "attention"
-WHOLE = (ATTENTION, CLASSIFIER)  # what nothing is subtracted from
+WHOLE = (ATTENTION, "attention-normalised", CLASSIFIER)  # what nothing is subtracted from
 COMPARED = {m.key: m for m in MEASURES if m.key in ("accuracy", "nll", "ece", "aurc")}
 SURE = 0.05  # of Holm's adjusted p-values
 HARDEST = {"noise_rates": [0.3], "human_labels": [], "tail_ratios": [0.01]}

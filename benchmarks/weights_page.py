@@ -20,6 +20,7 @@ NAMES = {
     "multi-head": "multi-head",
     "base": "no neighbors",
     "attention": "attention",
+    "attention-normalised": "attention, weights of sum 1",
     "classifier": "the classifier",
 }
 CONDITIONS = {  # of records; the braces stand for with or without the base
@@ -113,14 +114,18 @@ def scores(data: str, base: str) -> list[str]:
 def others() -> list[str]:
     """NLL of every weighting on data sets of ten seeds, labels as they are."""
     measured, rows = _results("weights"), []
-    for data in ("wine", "ionosphere", "breast_cancer", "wine-red", "wine-red-dd"):
+    data_sets = "wine", "ionosphere", "breast_cancer", "wine-red", "wine-red-dd"
+    methods = [
+        m for m in NAMES if any((r["data"], r["method"]) == (data_sets[0], m) for r in measured)
+    ]
+    for data in data_sets:
         for base, words in (("with=base", "base and neighbors"), ("without=base", "neighbors")):
             found = {
                 r["method"]: r for r in measured if (r["data"], r["condition"]) == (data, base)
             }
-            cells = [_number(found[m], "nll", 4) if m in found else "" for m in NAMES]
+            cells = [_number(found[m], "nll", 4) if m in found else "" for m in methods]
             rows.append([data, words, *cells])
-    return as_table(["data set", "in the pool", *NAMES.values()], rows)
+    return as_table(["data set", "in the pool", *(NAMES[m] for m in methods)], rows)
 
 
 def _number(row: dict[str, Any], key: str, digits: int) -> str:

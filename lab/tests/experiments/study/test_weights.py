@@ -99,10 +99,21 @@ def test_attention_that_weighs_all_alike_is_the_uniform_weighting():
     )
 
 
+def test_normalised_attention_does_not_depend_on_what_it_leaves_to_no_neighbor():
+    shared, _ = exchange()
+    part = 0.3 + 0.6 * torch.rand(1000, 1, generator=torch.Generator().manual_seed(0))
+    less = [[[weight * part[: len(weight)] for weight in v] for v in views] for views in shared.own]
+    shared = replace(shared, own=tuple(less))
+    uniform = weigh(shared, "uniform").proba
+    np.testing.assert_allclose(weigh(shared, "attention-normalised").proba, uniform, atol=1e-4)
+    assert np.abs(weigh(shared, "attention").proba - uniform).max() > 0.01
+
+
 def test_weights_that_know_the_class_are_found_better_than_all_others():
     shared, truth = exchange(knowing)
     losses = {name: nll(weigh(shared, name).proba, truth) for name in WEIGHTINGS}
-    assert losses["attention"] < 0.5 * min(v for k, v in losses.items() if k != "attention")
+    others = min(loss for name, loss in losses.items() if not name.startswith("attention"))
+    assert losses["attention"] < 0.5 * others
     assert losses["attention"] < nll(base_alone(shared).proba, truth)
 
 
@@ -212,7 +223,7 @@ def test_a_rare_class_does_not_end_the_table(run):
     rare = replace(data, y=labels.astype(str))
     records = run("weights", rare, "v1", config={"preset": "instant"})
     assert {r.reason for r in records} == {None}
-    assert len(records) == 17
+    assert len(records) == 19
     assert {r.n_classes for r in records} == {4}
 
 

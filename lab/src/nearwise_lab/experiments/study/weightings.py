@@ -33,7 +33,7 @@ from nearwise_lab.nn import MultiHeadNeighborAttention
 
 WEIGHTINGS = (
     "uniform", "distance", "distance-tuned", "distance-learned", "distance+agreement",
-    "multi-head", "attention",
+    "multi-head", "attention", "attention-normalised",
 )  # fmt: skip
 SCALES = tuple(2.0 ** (step / 2) for step in range(-6, 15))  # of the tuned temperature
 _RIDGE = 2.0  # pull of every parameter to its start, in rows
@@ -140,10 +140,13 @@ def weigh(exchange: Exchange, name: str, progress: Progress = lambda text: None)
     `a` per space, ``exp(a g - s d)``, where `g` is the share of the query's neighbors with the
     neighbor's label; "multi-head": the study's attention over keys, trained on the rows that the
     classifier's own attention learned from, at the best of three learning rates; "attention": the
-    classifier's own. The two trained ones have not seen the fitted rows.
+    classifier's own, which leaves a part to the class shares; "attention-normalised": brought to a
+    sum of 1. The trained ones have not seen the fitted rows.
     """
     if name == "attention":
         return _predicted(exchange, *exchange.own)
+    if name == "attention-normalised":
+        return _predicted(exchange, *(_normalised(views) for views in exchange.own))
     if name == "multi-head":
         return _predicted(exchange, *_multi_head(exchange, progress))
     if name in ("distance-learned", "distance+agreement"):
@@ -155,6 +158,10 @@ def weigh(exchange: Exchange, name: str, progress: Progress = lambda text: None)
     ]
     found = _predicted(exchange, weights[0], weights[1])
     return found if scale is None else Weighed(found.proba, found.details | {"scale": scale})
+
+
+def _normalised(views: list[Weights]) -> list[Weights]:
+    return [[weight / weight.sum(1, keepdim=True).clamp_min(1e-6) for weight in v] for v in views]
 
 
 def _plain(name: str, space: Any, scale: float | Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,30 @@ def _one_line(found: re.Match[str]) -> str:
     """Write a list or object that holds no other on one line."""
     before, within, after = found.groups()
     return before + re.sub(r"\n\s*", " ", within) + after
+
+
+def keep_runs(
+    wanted: Iterable[dict[str, Any]],
+    measure: Callable[..., dict[str, Any]],
+    summary: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    path: Path,
+) -> None:
+    """Measure what a file of results lacks, and keep each run as it comes.
+
+    `wanted` has the arguments of `measure` for each run, which are kept with what it finds, and
+    `summary` makes the results of all runs.
+    """
+    content = read(path)
+    runs, commands = content.get("runs", []), content.get("commands", [])
+    for which in wanted:
+        if any(which.items() <= run.items() for run in runs):
+            continue
+        found = measure(**which)
+        made = conditions()
+        commands = list(dict.fromkeys([*commands, made.pop("command")]))
+        runs.append(which | {"commit": made["versions"].get("commit", "unknown")} | found)
+        print(*which.values(), flush=True)
+        keep({"commands": commands, **made, "results": summary(runs), "runs": runs}, path)
 
 
 def interval(values: Any, digits: int | None = None) -> dict[str, Any]:

@@ -4,22 +4,23 @@ Claims: with one class held out of training, the default novelty score has a hig
 largest probability and than methods for outliers; p <= .05 flags about one known row in twenty.
 
     python benchmarks/out_of_distribution.py --data-root DATA
-    python benchmarks/out_of_distribution.py --datasets cifar10:10000 --data-root DATA
+    python benchmarks/out_of_distribution.py --datasets cifar10 --seeds 0 --data-root DATA
 
 Tables: each class is held out in turn (of letter the first five) and is the novel one; 70 % of the
 other rows are trained on, 30 % are the known ones. letter has 4,000 rows, cifar10-features 6,000.
-Images: the classifier is trained on CIFAR-10 (as many images as the name says, else all) and meets
-CIFAR-100 and MNIST; `--networks` takes over what study.py trained of the same rows and seed,
-runs/study/checkpoints/attention. Rows that the JSON file holds already are kept.
+Images: the classifier is trained on CIFAR-10 and meets CIFAR-100 and MNIST; `--networks` takes over
+what study.py trained with the same seed, runs/study/checkpoints/attention. Rows that the JSON file
+holds already are kept.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keeping import RESULTS, conditions, interval, keep, listed, options_of, read
+from keeping import RESULTS, interval, keep_runs, listed, options_of
 from nearwise_lab.comparisons import paired_difference
 from nearwise_lab.data import load_dataset, load_images
 from nearwise_lab.experiments.study.inputs import make_inputs
@@ -48,27 +49,26 @@ ALARM = 0.05
 Scores = dict[str, np.ndarray]
 
 
-def of_tables(name: str, root: str | None) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Give training rows, known rows and novel ones of each class held out."""
+def of_table(name: str, which: int, root: str | None) -> dict[str, np.ndarray]:
+    """Give training rows, known rows, and as novel ones those of a class held out."""
     data = load_dataset(name, data_root=root)
     X, y = np.asarray(data.X), np.asarray(data.y)
     if name in MOST_ROWS:
         some = np.random.default_rng(0).permutation(len(y))[: MOST_ROWS[name]]
         X, y = X[some], y[some]
-    for which, novel in enumerate(np.unique(y)[: MOST_CLASSES.get(name)]):
-        known = np.flatnonzero(y != novel)
-        train, test = train_test_split(known, test_size=0.3, stratify=y[known], random_state=which)
-        yield which, {
-            "X": X[train], "y": y[train], "known": X[test], "known labels": y[test],
-            "held-out class": X[y == novel],
-        }  # fmt: skip
+    novel = np.unique(y)[which]
+    known = np.flatnonzero(y != novel)
+    train, test = train_test_split(known, test_size=0.3, stratify=y[known], random_state=which)
+    return {
+        "X": X[train], "y": y[train], "known": X[test], "known labels": y[test],
+        "held-out class": X[y == novel],
+    }  # fmt: skip
 
 
-def of_images(n_train: int, seed: int, root: str | None) -> dict[str, np.ndarray]:
+def of_images(seed: int, root: str | None) -> dict[str, np.ndarray]:
     """Give the study's training and test images of CIFAR-10, and images of two other data sets."""
     data = load_images("cifar10", data_root=root)
-    preset, _ = resolve(data, CORRECTED, False, {"max_rows": n_train} if n_train else {})
-    rows = make_inputs(data, preset, seed)
+    rows = make_inputs(data, resolve(data, CORRECTED, False, {})[0], seed)
     digits = np.asarray(load_images("mnist", split="test", limit=N_MET, data_root=root).X)
     others = load_images("cifar100", split="test", limit=N_MET, data_root=root)
     return {
@@ -79,16 +79,16 @@ def of_images(n_train: int, seed: int, root: str | None) -> dict[str, np.ndarray
     }  # fmt: skip
 
 
-def measure(rows: dict[str, np.ndarray], seed: int, networks: Path) -> dict[str, Any]:
+def measure(root: str | None, networks: Path, dataset: str, which: int) -> dict[str, Any]:
     """Fit the default and peers, and score known and novel rows; images get two views."""
-    rows = dict(rows)
+    images = dataset == "cifar10"
+    rows = of_images(which, root) if images else of_table(dataset, which, root)
     X, y, known, labels = (rows.pop(key) for key in ("X", "y", "known", "known labels"))
-    images = X.ndim == 4
     start = time.perf_counter()
     settings = Settings(tta=("flip",), checkpoint_dir=networks) if images else None
-    model = AttnKNNClassifier(settings=settings, random_state=seed).fit(X, y)
+    model = AttnKNNClassifier(settings=settings, random_state=which).fit(X, y)
     seconds = round(time.perf_counter() - start, 1)
-    peers = {} if images else fitted_peers(X, seed)
+    peers = {} if images else fitted_peers(X, which)
     query, usual = model.query(known), scores(model, peers, known)
     return {
         "n_train": len(y),
@@ -175,33 +175,17 @@ def main() -> None:
         networks=Path("runs/out_of_distribution"), out=RESULTS / "out_of_distribution.json",
     )  # fmt: skip
     options = parser.parse_args()
-    content = read(options.out)
-    runs, commands = content.get("runs", []), content.get("commands", [])
 
-    def parts(name: str) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        dataset, _, n_train = name.partition(":")
-        if dataset == "cifar10":
-            for seed in listed(options.seeds, int):
-                yield seed, of_images(int(n_train or 0), seed, options.data_root)
-        else:
-            yield from of_tables(dataset, options.data_root)
+    def wanted() -> Iterator[dict[str, Any]]:
+        for name in listed(options.datasets):
+            if name == "cifar10":
+                runs: Sequence[int] = listed(options.seeds, int)
+            else:
+                classes = np.unique(load_dataset(name, data_root=options.data_root).y)
+                runs = range(len(classes))[: MOST_CLASSES.get(name)]
+            yield from ({"dataset": name, "which": which} for which in runs)
 
-    for name in listed(options.datasets):
-        for which, rows in parts(name):
-            if (name, which) in {(r["dataset"], r["which"]) for r in runs}:
-                continue
-            found = measure(rows, which, options.networks)
-            made = conditions()
-            commands = list(dict.fromkeys([*commands, made.pop("command")]))
-            commit = made["versions"].get("commit", "unknown")
-            runs.append({"dataset": name, "which": which, "commit": commit} | found)
-            shown = {
-                k: round(d["detection"]["combined"]["auroc"], 3) for k, d in found["met"].items()
-            }
-            print(name, which, shown, f"{found['fit_seconds']:.0f} s", flush=True)
-            keep(
-                {"commands": commands, **made, "results": summary(runs), "runs": runs}, options.out
-            )
+    keep_runs(wanted(), partial(measure, options.data_root, options.networks), summary, options.out)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from keeping import RESULTS, conditions, interval, keep, listed, options_of, read, take
+from keeping import RESULTS, interval, keep_runs, listed, options_of, take
 from nearwise_lab.cli.settings_text import parse_seeds
 from nearwise_lab.data import load_dataset
 from sklearn.model_selection import train_test_split
@@ -45,8 +45,9 @@ def rows_of(name: str, root: str | None) -> tuple[Any, np.ndarray]:
     return data.X, np.asarray(data.y)
 
 
-def measure(X: Any, y: np.ndarray, seed: int) -> dict[str, Any]:
+def measure(root: str | None, dataset: str, seed: int) -> dict[str, Any]:
     """Fit on one split and measure every promise on its test part."""
+    X, y = rows_of(dataset, root)
     train, test = train_test_split(np.arange(len(y)), test_size=0.3, stratify=y, random_state=seed)
     model = AttnKNNClassifier(random_state=seed).fit(take(X, train), y[train])
     rows, codes = take(X, test), np.searchsorted(model.classes_, y[test])
@@ -111,20 +112,9 @@ def main() -> None:
         out=RESULTS / "trust.json",
     )  # fmt: skip
     options = parser.parse_args()
-    content = read(options.out)
-    runs, commands = content.get("runs", []), content.get("commands", [])
-    for name in listed(options.datasets):
-        X, y = rows_of(name, options.data_root)
-        for seed in parse_seeds(options.seeds):
-            if (name, seed) in {(r["dataset"], r["seed"]) for r in runs}:
-                continue
-            made = conditions()
-            commands = list(dict.fromkeys([*commands, made.pop("command")]))
-            commit = made["versions"].get("commit", "unknown")
-            runs.append({"dataset": name, "seed": seed, "commit": commit} | measure(X, y, seed))
-            print(name, seed, runs[-1]["sets"]["LAC"]["coverage"], flush=True)
-            found = {"commands": commands, **made, "results": summary(runs), "runs": runs}
-            keep(found, options.out)
+    names, seeds = listed(options.datasets), parse_seeds(options.seeds)
+    wanted = [{"dataset": name, "seed": seed} for name in names for seed in seeds]
+    keep_runs(wanted, partial(measure, options.data_root), summary, options.out)
 
 
 if __name__ == "__main__":

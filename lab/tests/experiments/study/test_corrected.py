@@ -17,6 +17,8 @@ from nearwise.classifier import Parts
 from nearwise.memory import MemoryBank
 from nearwise.training.embedder import EmbedderObjective
 
+HELD_OUT = 50  # of the remembered rows; plain neighbors are not sought among them
+
 
 class FakeImageClassifier(ClassifierMixin, BaseEstimator):
     """k-NN on pixels with the methods of AttnKNNClassifier."""
@@ -36,6 +38,8 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.rows_ = images.reshape(len(images), -1)
         self.memory_ = MemoryBank(np.zeros((len(y), 2), np.float32), torch.from_numpy(codes))
+        judged = torch.arange(len(y)) < HELD_OUT
+        self.fitted_ = SimpleNamespace(predictor=SimpleNamespace(judged=judged))
         self.report_ = SimpleNamespace(choice={"space": "pixels"}, history=[], temperature=1.2)
         return self
 
@@ -69,10 +73,19 @@ def stand_in(monkeypatch):
 
     def view(model, images):
         keys, labels = torch.from_numpy(model.rows_).float(), model.memory_.labels
+        held_out, labels_held_out = keys[:HELD_OUT], labels[:HELD_OUT]
         even = np.full((len(images), 10), 0.1)
         test = torch.from_numpy(images.reshape(len(images), -1)).float()
-        head = even[:50], even
-        return KeySpace(keys, labels, keys[:50], labels[:50], test, model.classes_, head)
+        head = even[:HELD_OUT], even
+        return KeySpace(
+            keys[HELD_OUT:],
+            labels[HELD_OUT:],
+            held_out,
+            labels_held_out,
+            test,
+            model.classes_,
+            head,
+        )
 
     monkeypatch.setattr(nearwise.classifier, "AttnKNNClassifier", FakeImageClassifier)
     monkeypatch.setattr(settings, "check_parameters", lambda parameters, dataset: None)
@@ -136,6 +149,7 @@ def test_wrong_labels_come_in_the_memory_alone_and_in_all_rows(run):
     assert "cnn" not in methods  # the network was trained on the right labels
     for method in ("uniform", "attention"):
         right = rows["where=memory", "symmetric", 0.0, method]
+        assert right.accuracy > 0.8
         assert rows["where=memory", "symmetric", 0.3, method].nll > right.nll
         # the right labels again, after the wrong ones: a new draw starts from them
         assert rows["where=memory", "asymmetric", 0.3, method].nll > right.nll

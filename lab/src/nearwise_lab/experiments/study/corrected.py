@@ -214,13 +214,14 @@ def _memory_noise(session: Session) -> Job:
         model = session.classifier().fit(inputs.X_train, inputs.given_labels)
         space = key_space(model, inputs.X_test)
         ids = model.memory_.ids.numpy()
+        searched = ids[~model.fitted_.predictor.judged.numpy()]
         for case, of_case in zip(drawn, blanks, strict=True):
             wanted = [blank for blank in of_case if blank in missing]
             if not wanted:
                 continue
             noisy = case.rows(inputs)
             model.relabel(ids, noisy.given_labels[ids])
-            wrong = replace(space, memory_labels=noisy.y_train[ids])
+            wrong = replace(space, memory_labels=noisy.y_train[searched])
             yield from _beside(session, [b for b in wanted if b.method in PLAIN], wrong, noisy)
             if wanted[-1].method not in PLAIN:
                 yield from _measured_parts(session, wanted[-1], model, noisy, None)

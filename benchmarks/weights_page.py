@@ -100,15 +100,19 @@ def _short(gap: dict[str, Any]) -> str:
     return f"{gap['mean']:+.4f} {word}".strip()
 
 
-def scores(data: str, base: str) -> list[str]:
+def scores(base: str, *data: str) -> list[str]:
     """Accuracy, NLL and ECE of every weighting, with a mark where attention differs."""
-    mine = [row for row in _results("weights") if row["data"] == data and is_shown(row)]
+    mine = [r for r in _results("weights") if r["data"] in data and is_shown(r)]
     methods, rows = [m for m in NAMES if any(row["method"] == m for row in mine)], []
-    for condition, words in CONDITIONS.items():
-        found = {r["method"]: r for r in mine if r["condition"] == condition.format(base)}
-        if "attention" in found:
-            rows.append([words, *(_score(found.get(method)) for method in methods)])
-    return as_table(["labels and rows", *(NAMES[m] for m in methods)], rows)
+    for name in data:
+        for condition, words in CONDITIONS.items():
+            here = name, condition.format(base)
+            found = {r["method"]: r for r in mine if (r["data"], r["condition"]) == here}
+            if "attention" in found:
+                cells = [_score(found.get(method)) for method in methods]
+                rows.append([*([name] if len(data) > 1 else []), words, *cells])
+    head = ["data set"] if len(data) > 1 else []
+    return as_table([*head, "labels and rows", *(NAMES[m] for m in methods)], rows)
 
 
 def others() -> list[str]:
@@ -170,6 +174,7 @@ def _gap(gap: dict[str, Any], scale: int = 1) -> str:
 
 
 TABLES = ("weights_tables", "large-tables", "without=base")
+SETS = ("letter-8000", "cifar10-features-8000", "adult-8000", "magic04-8000")
 BLOCKS = {
     "weights-bars": bars,
     "weights-tables-summary": lambda: summary(*TABLES),
@@ -179,10 +184,12 @@ BLOCKS = {
     "weights-small-tables": lambda: questions("small-tables"),
     "weights-networks": lambda: networks("with=base"),
     "weights-networks-alone": lambda: networks("without=base"),
-    "weights-images": lambda: scores("cifar10-10000", "with=base"),
+    "weights-images": lambda: scores("with=base", "cifar10-10000"),
     "weights-others": others,
-    "weights-digits": lambda: scores("digits", "with=base"),
-    "weights-digits-alone": lambda: scores("digits", "without=base"),
+    "weights-digits": lambda: scores("with=base", "digits"),
+    "weights-digits-alone": lambda: scores("without=base", "digits"),
+    "weights-sets": lambda: scores("with=base", *SETS),
+    "weights-sets-alone": lambda: scores("without=base", *SETS),
 }
 
 

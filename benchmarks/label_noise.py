@@ -42,7 +42,6 @@ from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.log_linear_pool import fit_temperature
 from nearwise.classifier.noise.noisy_labels import ForwardCorrection
 from nearwise.classifier.noise.transition import estimate_transition
-from nearwise.conditions import command_line
 from nearwise.data import hold_out, split_dataset
 from nearwise.metrics import evaluate_probabilities
 
@@ -277,7 +276,7 @@ def main(arguments: list[str]) -> None:
                     continue
                 work = run_issues if task in ISSUES else run
                 row = {"task": task, "method": method, "seed": seed, "rows": options.rows}
-                row |= work(task, method, seed, options) | {"command": command_line()}
+                row |= work(task, method, seed, options) | {"command": conditions()["command"]}
                 keep(row, path)
                 shown = {k: round(row[k], 4) for k in (*KEYS, "average_precision") if k in row}
                 print(task, method, seed, shown, f"{row['seconds']:.0f} s", flush=True)

@@ -14,9 +14,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from keeping import conditions
 from nearwise_lab.experiments.token_layers import LayerShape, layer_choices, peak_memory
-
-from nearwise.conditions import command_line, hardware, versions
 
 HERE = Path(__file__).parent
 BAR_MIB, BAR_POWER = 60.0, 1.2
@@ -78,9 +77,8 @@ def main() -> None:
         "power_of_n": powers,
         "bar_power": BAR_POWER,
     }
-    conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
     settings = {"neighbors": args.neighbors, "dtype": args.dtype, "width": 192, "heads": 3}
-    args.out.write_text(json.dumps(conditions | settings | {"results": results}, indent=1) + "\n")
+    args.out.write_text(json.dumps(conditions() | settings | {"results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -153,12 +153,14 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for dataset, kind in dict.fromkeys((r["dataset"], kind) for r in runs for kind in r["met"]):
         of = [r for r in runs if r["dataset"] == dataset]
-        told = [r["met"][kind]["detection"] for r in of]
-        for name in told[0]:
+        detections = [r["met"][kind]["detection"] for r in of]
+        for name in detections[0]:
             row: dict[str, Any] = {"dataset": dataset, "met": kind, "score": name, "runs": len(of)}
-            row |= {key: interval([t[name][key] for t in told], 4) for key in told[0][name]}
+            row |= {
+                key: interval([t[name][key] for t in detections], 4) for key in detections[0][name]
+            }
             if name != OWN[0]:
-                own, other = ([t[n]["auroc"] for t in told] for n in (OWN[0], name))
+                own, other = ([t[n]["auroc"] for t in detections] for n in (OWN[0], name))
                 row["auroc of combined minus it"] = paired_difference(own, other).as_dict()
             if name in OWN:
                 row["false alarms"] = interval([r["false alarms"][name] for r in of], 4)

@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from keeping import conditions
 from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments.measure import PeakMemory
 from sklearn.neighbors import KNeighborsClassifier
 
-from nearwise.conditions import command_line, hardware, versions
 from nearwise.probes import KNNProbe
 
 ROOT = Path(__file__).parents[1]
@@ -144,9 +144,7 @@ def main() -> None:
         "device": "cpu",
         "medians": medians,
         "runs": runs,
-        "command": command_line(),
-        "versions": versions(),
-        "hardware": hardware(),
+        **conditions(),
     }
     out = Path(__file__).parent / "results" / f"{name}.json"
     out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from keeping import conditions
 from nearwise_lab.cli.settings_text import change_settings, parse_seeds
 from nearwise_lab.data import load_images
 from nearwise_lab.experiments.representations import Cell, Comparison, run_comparison
@@ -26,7 +27,6 @@ from nearwise_lab.report import render_report
 from nearwise_lab.report.representations import judge_all
 
 from nearwise.cli.rows.parsing import parse_count
-from nearwise.conditions import command_line, hardware, versions
 
 NAMES = {"digits": "digits-images"}
 # (encoder, probe, context): accuracy of one seed of a run of 600 steps, cosine k-NN, k 20
@@ -166,9 +166,7 @@ def main() -> None:
     for h in hypotheses:
         print(f"{h.claim.key}: {h.verdict}. {h.words}")
     content = {
-        "command": command_line(),
-        "versions": versions(),
-        "hardware": hardware(),
+        **conditions(),
         "note": "seconds: wall, report included; of a run that went on from a folder, of its last "
         "part. times: of the comparison without the report",
         "settings": comparison.facts["config"],

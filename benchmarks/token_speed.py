@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from keeping import conditions
 from nearwise_lab.experiments.token_layers import BASELINE, LayerChoice, LayerShape, time_layers
-
-from nearwise.conditions import command_line, hardware, versions
 
 HERE = Path(__file__).parent
 SHAPES = {"B=8 N=197": LayerShape(8, 197), "B=2 N=1024": LayerShape(2, 1024)}
@@ -64,8 +63,7 @@ def main() -> None:
             print(f"{name}  {layer:22} {forward:.2f} / {both:.2f}")
         reached = found.get("KNNAttention K=9", {}).get("ratio")
         results[name] = {"layers": found, "bar_of_KNNAttention_K=9": BARS[name], "reached": reached}
-    conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    text = json.dumps(conditions | {"repeats": args.repeats, "results": results}, indent=1)
+    text = json.dumps(conditions() | {"repeats": args.repeats, "results": results}, indent=1)
     args.out.write_text(text + "\n")
 
 

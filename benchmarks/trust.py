@@ -70,7 +70,7 @@ def measure(root: str | None, dataset: str, seed: int) -> dict[str, Any]:
 
 
 def answered(choose: Callable[[], Any], labels: np.ndarray) -> dict[str, Any]:
-    """What was promised beside what came; nothing where it cannot be promised."""
+    """Give what was promised and what came, or why it cannot be promised."""
     try:
         chosen = choose()
     except ValueError as error:

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from keeping import conditions
 from nearwise_lab.cli.settings_text import parse_seeds
 from nearwise_lab.cli.vit_train_command import training_bar
 from nearwise_lab.comparisons import paired_difference
 from nearwise_lab.experiments.vit import VitSettings, evaluate_vit, train_vit
 
-from nearwise.conditions import command_line, hardware, versions
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
@@ -213,9 +213,7 @@ def write(out: Path, data: str, records: list[dict[str, Any]]) -> None:
     """Write what is known so far."""
     rows = table(records)
     content = {
-        "command": command_line(),
-        "versions": versions(),
-        "hardware": hardware(),
+        **conditions(),
         "threads": torch.get_num_threads(),
         "settings": settings_shown(data),
         "table": rows,

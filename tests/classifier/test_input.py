@@ -96,7 +96,7 @@ def test_the_report_of_columns_is_given_where_none_can_be_used():
 
 
 def test_the_default_gives_no_warning_of_what_it_is_made_of():
-    """Below 80 rows a fold has fewer than a batch of the perceptron, which says so."""
+    """Of 60 rows a fold has fewer than a batch of scikit-learn's perceptron, which warns of it."""
     X, y = load_wine(return_X_y=True)
     some = np.random.default_rng(0).permutation(len(y))[:60]
     with warnings.catch_warnings():

@@ -331,6 +331,12 @@ def test_every_number_shown_is_that_of_its_record(page: str):
         assert list(differences(found[heading], shown)) == []
 
 
+def test_no_record_names_a_folder_of_the_machine_that_made_it():
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
+        found = re.findall(r"[ =\"'](/[a-z]+/[^\s\"']+)", path.read_text("utf-8"))
+        assert not found, (path.name, found[:3])
+
+
 def test_every_section_of_the_results_is_compared():
     assert sections("docs/results.md").keys() == results().keys()
 

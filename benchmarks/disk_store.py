@@ -30,7 +30,7 @@ from keeping import HERE, RESULTS, conditions, keep, milliseconds, options_of
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier import LiveModel, move_memory
+from nearwise.estimators import LiveModel, move_memory
 
 N_FEATURES, N_CLUSTERS, SPREAD = 128, 2_000, 0.7
 BATCH = 50_000

@@ -185,7 +185,7 @@ def pipelines(tree: ast.AST) -> int:
 
 def private_reaches(trees: Mapping[Path, ast.AST]) -> int:
     """Lines of classifier, service and commands that use a private name of the classifier."""
-    path = SOURCE / "classifier" / "classifier.py"
+    path = SOURCE / "estimators" / "classifier.py"
     parts = [n for n in nodes_of(trees[path]) if last_name(getattr(n, "value", None)) == "self"]
     parts += [n for n in nodes_of(trees[path]) if isinstance(n, ast.FunctionDef)]
     names = {str(getattr(part, "attr", getattr(part, "name", ""))) for part in parts}
@@ -200,7 +200,7 @@ def private_reaches(trees: Mapping[Path, ast.AST]) -> int:
             and node.attr in own
             and last_name(node.value) not in theirs
         }
-    rooms = {"classifier", "serve", "cli"}
+    rooms = {"estimators", "serve", "cli"}
     return sum(file != path and bool(rooms & {*file.parts}) for file, _ in found)
 
 
@@ -231,7 +231,7 @@ def kinds_and_words() -> dict[str, float]:
     ]
     inside = {
         room: [tree for path, tree in trees.items() if room in path.parent.parts]
-        for room in ("classifier", "fit", "nn")
+        for room in ("estimators", "fit", "nn")
     }
     return {
         "isinstance on kinds of rows": sum(map(kinds_of_rows, trees.values())),
@@ -246,7 +246,7 @@ def kinds_and_words() -> dict[str, float]:
         ),
         "rows held out once, in docs": sum(map(held_out_once, (*pages, readme))),
         "files that know label noise": sum(
-            bool(NOISE.search(text)) for path, text in texts.items() if "classifier" in path.parts
+            bool(NOISE.search(text)) for path, text in texts.items() if "estimators" in path.parts
         ),
         "training loops in the library": sum(
             bool(re.search(r"\.backward\(\)", text)) for text in texts.values()
@@ -309,8 +309,8 @@ def ways() -> dict[str, float]:
     from sklearn.datasets import load_iris
 
     from nearwise import AttnKNNClassifier
-    from nearwise.classifier.model.memory_views import MemoryViews
-    from nearwise.classifier.model.predictor import Predictor
+    from nearwise.estimators.model.memory_views import MemoryViews
+    from nearwise.estimators.model.predictor import Predictor
 
     X, y = load_iris(return_X_y=True)
     row = X[:1] + 0.01

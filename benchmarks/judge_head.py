@@ -32,9 +32,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from nearwise.classifier.fit.feature_space import choose_feature_space
-from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.model.row_models import supervised_keys
+from nearwise.estimators.fit.feature_space import choose_feature_space
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.model.row_models import supervised_keys
 from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.nn import PretrainedNeighborHead, RememberedSpace
 

@@ -33,7 +33,7 @@ from keeping import HERE, RESULTS, conditions, keep, options_of
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier import LiveModel, move_memory
+from nearwise.estimators import LiveModel, move_memory
 
 COLUMNS = list("abcd")
 LONGEST = 1.5  # seconds of writes before a service is killed

@@ -37,12 +37,12 @@ from nearwise_lab.experiments import get_method
 from sklearn.metrics import average_precision_score
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier, audited_transition
-from nearwise.classifier.model.label_model import AS_GIVEN
-from nearwise.classifier.model.log_linear_pool import fit_temperature
-from nearwise.classifier.noise.noisy_labels import ForwardCorrection
-from nearwise.classifier.noise.transition import estimate_transition
 from nearwise.data import hold_out, split_dataset
+from nearwise.estimators import AttnKNNClassifier, audited_transition
+from nearwise.estimators.model.label_model import AS_GIVEN
+from nearwise.estimators.model.log_linear_pool import fit_temperature
+from nearwise.estimators.noise.noisy_labels import ForwardCorrection
+from nearwise.estimators.noise.transition import estimate_transition
 from nearwise.metrics import evaluate_probabilities
 
 PEERS = ("mlp", "lightgbm", "knn-uniform", "knn-tuned")

@@ -25,8 +25,8 @@ from nearwise_lab.data import load_dataset
 from nearwise_lab.experiments import get_method
 from nearwise_lab.results.measures import mean_with_interval
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.data import split_dataset
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown
 from nearwise.safe_files import plain

@@ -35,8 +35,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier import Settings
-from nearwise.classifier.uncertainty.novelty import NoveltyScore
+from nearwise.estimators import Settings
+from nearwise.estimators.uncertainty.novelty import NoveltyScore
 from nearwise.functional import topk_neighbors
 
 TABLES = "digits,wine,letter,cifar10-features"

@@ -18,10 +18,10 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from nearwise.classifier.fit.base import floored_log
-from nearwise.classifier.fit.feature_space import FEATURE_MAPS, FeatureSpace, choose_feature_space
-from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.model.row_models import supervised_keys
+from nearwise.estimators.fit.base import floored_log
+from nearwise.estimators.fit.feature_space import FEATURE_MAPS, FeatureSpace, choose_feature_space
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.model.row_models import supervised_keys
 from nearwise.functional import topk_neighbors
 from nearwise.nn import NeighborSet, RememberedSpace
 

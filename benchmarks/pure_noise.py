@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from keeping import RESULTS, conditions, keep, listed, options_of, read
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.safe_files import plain
 
 N_TRAIN, N_FRESH, WIDTH = 300, 2000, 6

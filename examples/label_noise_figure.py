@@ -20,7 +20,7 @@ from nearwise_lab.corrupt import label_noise
 from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 
 PAGE = Path(__file__).parents[1] / "docs" / "images" / "label-noise.png"
 SHOWN = 14

@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier import Explanation
+from nearwise.estimators import Explanation
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "demo.png"
 N_NEIGHBORS = 6

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from nearwise import progress_bar
-from nearwise.classifier.progress import Progress, reporting_stages_to
+from nearwise.estimators.progress import Progress, reporting_stages_to
 from nearwise.progress_bar import ProgressBar
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nearwise.warn import warn_user
-from tests.classifier.cases import blobs, fitted
+from tests.estimators.cases import blobs, fitted
 
 
 def line_of(caught) -> tuple[str, int]:

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nearwise.classifier import AttnKNNClassifier as AttnKNNClassifier
-    from nearwise.classifier import LiveModel as LiveModel
-    from nearwise.classifier import review as review
+    from nearwise.estimators import AttnKNNClassifier as AttnKNNClassifier
+    from nearwise.estimators import LiveModel as LiveModel
+    from nearwise.estimators import review as review
     from nearwise.functional import knn_attention as knn_attention
     from nearwise.functional import set_attention_implementation as set_attention_implementation
     from nearwise.memory import MemoryBank as MemoryBank
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_CLASSIFIER = {
-    "AttnKNNClassifier": "nearwise.classifier",
-    "LiveModel": "nearwise.classifier",
+_ESTIMATORS = {
+    "AttnKNNClassifier": "nearwise.estimators",
+    "LiveModel": "nearwise.estimators",
     "MemoryBank": "nearwise.memory",
-    "review": "nearwise.classifier",
+    "review": "nearwise.estimators",
 }
 _LAYERS = {
     "KNNAttention": "nearwise.nn",
@@ -47,7 +47,7 @@ _REPRESENTATIONS = {
     "AttentionProbe": "nearwise.probes",
     "TransformerProbe": "nearwise.probes",
 }
-_HOMES = _CLASSIFIER | _LAYERS | _REPRESENTATIONS
+_HOMES = _ESTIMATORS | _LAYERS | _REPRESENTATIONS
 
 __all__ = [*_HOMES, "__version__"]
 

@@ -178,7 +178,7 @@ def test_a_change_stands_where_folding_in_fails(nearwise, model, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(change, "_LONGEST_REPLAY", 0.0)
-    monkeypatch.setattr("nearwise.classifier.stored.logs.save_model", full)
+    monkeypatch.setattr("nearwise.estimators.stored.logs.save_model", full)
     result = nearwise("remove", model, "0")
     assert result.exit_code == 0 and "the change is made, but" in result.err
     assert facts_of(nearwise, model)["rows"] == 159

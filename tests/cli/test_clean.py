@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.classifier.cases import blobs, wrong_labels
+from tests.estimators.cases import blobs, wrong_labels
 
 
 @pytest.fixture

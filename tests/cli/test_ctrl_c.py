@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nearwise.classifier.fit import pipeline
+from nearwise.estimators.fit import pipeline
 from tests.cli.conftest import make_table
 
 FIT = ("-t", "label", "--drop", "row", "-q")
@@ -55,7 +55,7 @@ def test_a_stop_while_classifiers_are_tried_saves_what_there_is(
     place = tmp_path / "m"
     options = ("--cv", "2")
     with monkeypatch.context() as patch:
-        patch.setattr("nearwise.classifier.fit.base.LogisticRegression.fit", signal_to_self)
+        patch.setattr("nearwise.estimators.fit.base.LogisticRegression.fit", signal_to_self)
         stopped = nearwise("fit", tables / "train.csv", "-o", place, *FIT, *options)
     assert stopped.exit_code == 130 and "holds the best so far" in stopped.err
     assert nearwise("predict", place, tables / "new.csv", "-q").exit_code == 0

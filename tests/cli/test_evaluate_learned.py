@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from nearwise import AttnKNNClassifier
-from tests.classifier.cases import attn_knn, quietly
-from tests.classifier.image_cases import QUICK, named_folder
+from tests.estimators.cases import attn_knn, quietly
+from tests.estimators.image_cases import QUICK, named_folder
 
 
 def evaluated(nearwise, model, data, folder):

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from nearwise import AttnKNNClassifier
-from tests.classifier.cases import attn_knn
-from tests.classifier.image_cases import QUICK, named_folder, patches
+from tests.estimators.cases import attn_knn
+from tests.estimators.image_cases import QUICK, named_folder, patches
 
 FAST = ("--embedder", "resnet-small", "--epochs", "2", "--quiet")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.classifier.cases import blobs, fitted
+from tests.estimators.cases import blobs, fitted
 
 
 def test_evaluate_writes_numbers_that_agree_with_the_predictions(

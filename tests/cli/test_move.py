@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from nearwise.classifier.stored.memory import StoredMemory
+from nearwise.estimators.stored.memory import StoredMemory
 from nearwise.memory.stores import StoredRows
 
 pytest.importorskip("lance")

@@ -19,7 +19,7 @@ from pathlib import Path
 import fastapi  # noqa: F401  # without the extra "serve" none of this can be tested
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 from tests.store.folders import plain_model
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.classifier.stored.folders import placed
+from tests.estimators.stored.folders import placed
 from tests.memory.stores.listeners import listener
 
 pytest.importorskip("lance")

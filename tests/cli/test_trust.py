@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 
 
 def frame_of(text):

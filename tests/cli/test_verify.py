@@ -2,7 +2,7 @@
 
 import torch
 
-from nearwise.classifier.storage.persistence import VERSION
+from nearwise.estimators.storage.persistence import VERSION
 from nearwise.memory import MemoryBank, write_folder
 from tests.store.folders import based_model, copied, edited, put
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from threadpoolctl import ThreadpoolController, threadpool_info
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.functional import threads
 from nearwise.functional.threads import Threads, coarse_threads, one_thread, own_threads
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.browser import no_serious_findings
-from tests.classifier.cases import CHEAP, attn_knn
+from tests.estimators.cases import CHEAP, attn_knn
 from tests.html.test_rendering import shown_in_notebooks
 from tests.store.folders import small_table
 

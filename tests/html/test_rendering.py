@@ -12,7 +12,7 @@ from nearwise import review
 from nearwise.html import STYLE, Chart, environment, neighbor_table, picture
 from nearwise.html.charts import up_to_a_tick
 from nearwise.html.rendering import cell, percent
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted
+from tests.estimators.cases import CHEAP, attn_knn, blobs, fitted
 from tests.store.folders import small_table
 
 HOSTILE = "<script>alert('x')</script>"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.classifier.cases import fitted
-from tests.classifier.conftest import pytest_itemcollected
 from tests.cli.conftest import nearwise, tables
+from tests.estimators.cases import fitted
+from tests.estimators.conftest import pytest_itemcollected
 
 __all__ = ["nearwise", "pytest_itemcollected", "tables"]
 

@@ -13,10 +13,10 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 
-from nearwise.classifier import AttnKNNClassifier, ColumnWarning
+from nearwise.estimators import AttnKNNClassifier, ColumnWarning
 from nearwise.memory import ExactIndex, make_index
 from nearwise.memory.ties import tie_order
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one
+from tests.estimators.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one
 from tests.reference.search import slow_topk
 
 

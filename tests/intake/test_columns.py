@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import ColumnReport, ColumnWarning, report_columns
-from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.data.tables.files import read_table
-from tests.classifier.cases import CHEAP, attn_knn, reopened, same, sums_to_one
+from nearwise.estimators import ColumnReport, ColumnWarning, report_columns
+from nearwise.estimators.inputs.table import TableEncoder
+from tests.estimators.cases import CHEAP, attn_knn, reopened, same, sums_to_one
 
 N = 120
 RNG = np.random.default_rng(0)

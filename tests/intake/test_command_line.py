@@ -12,8 +12,8 @@ import pytest
 
 from nearwise.cli.models import sole_writer
 from nearwise.cli.outputs import check_output
-from tests.classifier.image_cases import named_folder
 from tests.cli.conftest import make_table
+from tests.estimators.image_cases import named_folder
 
 QUICK = ("--cv", "2", "--estimator", "none", "-q")
 RAW = re.compile(r"Traceback|(Key|Type|Index|Runtime|Attribute|Assertion)Error|fault of nearwise")

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, report_columns
-from nearwise.classifier.inputs.columns import plan_columns
-from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.data import read_table
-from tests.classifier.cases import reopened, same
+from nearwise.estimators import AttnKNNClassifier, report_columns
+from nearwise.estimators.inputs.columns import plan_columns
+from nearwise.estimators.inputs.table import TableEncoder
+from tests.estimators.cases import reopened, same
 
 DAYS = pd.Series(pd.date_range("2018-01-03", periods=120, freq="9D"))
 MOMENTS = DAYS + pd.to_timedelta(np.arange(120) * 61, "min")

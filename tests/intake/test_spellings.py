@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel, report_columns
-from nearwise.classifier.inputs.columns import plan_columns
-from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.data import read_table
 from nearwise.data.tables.numeric_columns import Written
-from tests.classifier.cases import CHEAP, attn_knn, reopened, same
+from nearwise.estimators import AttnKNNClassifier, LiveModel, report_columns
+from nearwise.estimators.inputs.columns import plan_columns
+from nearwise.estimators.inputs.table import TableEncoder
+from tests.estimators.cases import CHEAP, attn_knn, reopened, same
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -381,7 +381,7 @@ def test_the_command_line_fits_what_is_written_with_signs(tmp_path, nearwise):
 def test_the_service_reads_text_as_the_training_file_was_written(later):
     from fastapi.testclient import TestClient
 
-    from nearwise.classifier import LiveModel
+    from nearwise.estimators import LiveModel
     from nearwise.serve import Limits, Service, create_app
 
     folder, text = later

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.storage.journaling import pack_table, unpack_table
-from nearwise.classifier.stored.row_codec import RowCodec
+from nearwise.estimators.storage.journaling import pack_table, unpack_table
+from nearwise.estimators.stored.row_codec import RowCodec
 from nearwise.memory.stores.disk import _pack_rows, _unpack_rows
 from nearwise.memory.stores.protocol import Schema, SpaceSchema, StoredRows
 

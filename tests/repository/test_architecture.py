@@ -25,9 +25,9 @@ def test_every_room_is_named_and_every_room_named_exists(text):
 
 
 def test_the_rooms_of_the_classifier_are_named():
-    table = MAP[MAP.index("| room of `classifier` |") :]
+    table = MAP[MAP.index("| room of `estimators` |") :]
     named = set(re.findall(r"^\| `(\w+)` \|", table[: table.index("\n\n")], re.MULTILINE))
-    assert named == {path.parent.name for path in (SOURCE / "classifier").glob("*/__init__.py")}
+    assert named == {path.parent.name for path in (SOURCE / "estimators").glob("*/__init__.py")}
 
 
 def test_every_file_that_the_map_names_exists():

@@ -113,7 +113,7 @@ def test_the_way_of_a_call_counts_files_entered_and_steps_between_them(house):
 
 
 def test_lines_that_use_a_private_name_of_the_classifier_are_counted(house):
-    own = house.SOURCE / "classifier" / "classifier.py"
+    own = house.SOURCE / "estimators" / "classifier.py"
     trees = {
         own: ast.parse("class C:\n    def _change(self):\n        self._lock.acquire()\n"),
         own.with_name("live.py"): ast.parse("a._lock\na._other\nself._lock\nb(a._change, a._lock)"),

@@ -119,7 +119,7 @@ def test_a_failed_installation_shows_its_output_and_goes_on_later(project):
 def test_the_newest_versions_are_tried_in_an_environment_of_their_own(project, asked):
     done = run(project, "newest", "-k", "round", **asked)
     assert done.returncode == 0, done.stderr
-    assert "tests/classifier/test_persistence.py" in done.stdout
+    assert "tests/estimators/test_persistence.py" in done.stdout
     assert done.stdout.endswith("-k round\n")
     venv, newest, torch = steps(project)
     assert (venv, newest) == ("venv", "newest")

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.estimators import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app
 from tests.store.folders import saved_pair, small_table
 

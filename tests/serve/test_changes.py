@@ -7,9 +7,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.estimators import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app, service
-from tests.classifier.cases import attn_knn
+from tests.estimators.cases import attn_knn
 from tests.forks import in_a_child
 from tests.serve.conftest import json_rows, problem, until
 from tests.store.folders import small_table

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from nearwise.serve.keys import make_key, read_keys
-from tests.classifier.cases import attn_knn
-from tests.classifier.image_cases import BRIEF, patches
+from tests.estimators.cases import attn_knn
+from tests.estimators.image_cases import BRIEF, patches
 
 
 def two_hundreds(operation):

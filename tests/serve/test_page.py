@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearwise import review
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.serve.keys import make_key, read_keys
 from nearwise.serve.page.asking import answer as page_answer
 from tests.serve.conftest import problem
@@ -177,7 +177,7 @@ def test_trust_says_what_the_model_measures_and_feedback_joins_it(client, model)
 def test_a_service_without_a_page_has_none(folder):
     from fastapi.testclient import TestClient
 
-    from nearwise.classifier import LiveModel
+    from nearwise.estimators import LiveModel
     from nearwise.serve import Service, create_app
 
     with TestClient(create_app(Service(LiveModel(folder)), page=False)) as client:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.estimators import AttnKNNClassifier, LiveModel
 from nearwise.serve.keys import make_key, read_keys
 from tests.browser import no_serious_findings
 from tests.serve.conftest import served

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearwise.classifier import LiveModel
+from nearwise.estimators import LiveModel
 from nearwise.serve import Service
 from nearwise.serve.service import Ask, Limits, answers
-from tests.classifier.cases import attn_knn
-from tests.classifier.image_cases import BRIEF, patches
+from tests.estimators.cases import attn_knn
+from tests.estimators.image_cases import BRIEF, patches
 from tests.serve.conftest import json_rows, problem
 from tests.store.folders import plain_model
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nearwise.classifier.memory_map import memory_map
+from nearwise.estimators.memory_map import memory_map
 from nearwise.serve import Limits, service
 from nearwise.serve.layouts import AbandonedError, Layouts
 from nearwise.serve.page import routes

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel, move_memory
+from nearwise.estimators import AttnKNNClassifier, LiveModel, move_memory
 from tests.serve.conftest import json_rows, problem
 
 pytest.importorskip("lance")

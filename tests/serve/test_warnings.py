@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.serve.service import Ask
 from nearwise.warn import RowsWarning
 from tests.serve.conftest import problem

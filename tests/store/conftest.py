@@ -1,6 +1,6 @@
 import pytest
 
-from tests.classifier.conftest import pytest_itemcollected
+from tests.estimators.conftest import pytest_itemcollected
 from tests.store.folders import based_model, plain_model
 
 __all__ = ["pytest_itemcollected"]

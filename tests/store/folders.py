@@ -9,11 +9,11 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.fit import pipeline
-from nearwise.classifier.storage.persistence import KIND, VERSION
+from nearwise.estimators.fit import pipeline
+from nearwise.estimators.storage.persistence import KIND, VERSION
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, quietly
+from tests.estimators.cases import CHEAP, QUICK, attn_knn, blobs, quietly
 
 
 def small_table(n=48, seed=0):

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, reopened, same
+from tests.estimators.cases import CHEAP, attn_knn, blobs, fitted, reopened, same
 from tests.store.folders import small_table
 
 LEAN = {**CHEAP, "embedder": "identity"}
@@ -38,7 +38,7 @@ def test_settings_of_numpy_and_torch_are_kept(settings, tmp_path):
 
 
 def test_a_rate_is_a_share_for_every_draw_of_labels():
-    from nearwise.classifier.noise.transition import known_transition
+    from nearwise.estimators.noise.transition import known_transition
 
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -95,7 +95,7 @@ def test_rows_that_cannot_be_kept_leave_the_memory_as_it_is(monkeypatch):
     def refuse(*_):
         raise TypeError("no such column")
 
-    monkeypatch.setattr("nearwise.classifier.online.changes.append_frame", refuse)
+    monkeypatch.setattr("nearwise.estimators.online.changes.append_frame", refuse)
     with pytest.raises(TypeError):
         model.add(frame[:3], y[:3])
     assert len(model.memory_) == 60 and same(model.predict_proba(frame), before)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.estimators import AttnKNNClassifier, LiveModel
 from nearwise.memory import INDEX_NAMES, StoreError, verify_folder
 from nearwise.memory.cell_index import CellIndex
-from tests.classifier.cases import QUICK, attn_knn, blobs, fit_once, reopened, same
+from tests.estimators.cases import QUICK, attn_knn, blobs, fit_once, reopened, same
 from tests.store.folders import edited
 
 pytest.importorskip("faiss", exc_type=ImportError)

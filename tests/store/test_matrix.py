@@ -17,10 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from nearwise import review
-from nearwise.classifier.fit import base
-from nearwise.classifier.model import gates
-from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, reopened, same
-from tests.classifier.image_cases import BRIEF, patches
+from nearwise.estimators.fit import base
+from nearwise.estimators.model import gates
+from tests.estimators.cases import CHEAP, QUICK, attn_knn, blobs, reopened, same
+from tests.estimators.image_cases import BRIEF, patches
 from tests.store.folders import small_table
 
 SMALL = {
@@ -50,9 +50,9 @@ def small_bases(monkeypatch):
         return settings_of_forest(*args, **options) | {"n_estimators": 20}
 
     pooled, settings_of_forest = gates.pooled, base.forest_settings
-    monkeypatch.setattr("nearwise.classifier.fit.pipeline.auto_candidates", smaller)
-    monkeypatch.setattr("nearwise.classifier.fit.pipeline.forest_settings", fewer_trees)
-    monkeypatch.setattr("nearwise.classifier.noise.true_labels.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.estimators.fit.pipeline.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.estimators.fit.pipeline.forest_settings", fewer_trees)
+    monkeypatch.setattr("nearwise.estimators.noise.true_labels.auto_candidates", smaller)
     monkeypatch.setattr(base, "lean_pool", everyone)
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.model.array_models import Forest
-from nearwise.classifier.storage import persistence
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.model.array_models import Forest
+from nearwise.estimators.storage import persistence
 from nearwise.memory import StoreError
-from tests.classifier.cases import CHEAP, OwnLogistic, attn_knn, blobs, reopened, same
+from tests.estimators.cases import CHEAP, OwnLogistic, attn_knn, blobs, reopened, same
 from tests.store.folders import copied
 
 

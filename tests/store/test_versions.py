@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, Settings
-from nearwise.classifier.storage.model_schema import replace_former
-from nearwise.classifier.storage.persistence import KIND, VERSION
+from nearwise.estimators import AttnKNNClassifier, Settings
+from nearwise.estimators.storage.model_schema import replace_former
+from nearwise.estimators.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder, write_folder
 from tests.store.versions import FOLDERS, stored_form
 

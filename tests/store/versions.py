@@ -9,10 +9,10 @@ import json
 import re
 from pathlib import Path
 
-from nearwise.classifier import AttnKNNClassifier, Settings
-from nearwise.classifier.fit import base
-from nearwise.classifier.storage.model_schema import Part, StoredModel
-from nearwise.classifier.storage.persistence import VERSION
+from nearwise.estimators import AttnKNNClassifier, Settings
+from nearwise.estimators.fit import base
+from nearwise.estimators.storage.model_schema import Part, StoredModel
+from nearwise.estimators.storage.persistence import VERSION
 
 FOLDERS = Path(__file__).with_name("versions")
 
@@ -56,7 +56,7 @@ def write(folder):
                 candidate.model.set_params(n_estimators=5)
         return candidates
 
-    import nearwise.classifier.fit.pipeline as fitting
+    import nearwise.estimators.fit.pipeline as fitting
 
     fitting.auto_candidates = smaller
     try:

@@ -8,7 +8,7 @@ from nearwise_lab.cli.probe_command import _encoder, _short_names
 from sklearn.datasets import load_digits
 
 from nearwise.data import Dataset
-from tests.classifier.cases import attn_knn
+from tests.estimators.cases import attn_knn
 
 DIGITS = ("digits-images", "--limit", "300,150")
 

@@ -9,10 +9,10 @@ from nearwise_lab.experiments import Method
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.naive_bayes import GaussianNB
 
-from nearwise.classifier import FitReport
-from nearwise.classifier.uncertainty.explain import Parts
 from nearwise.data import Dataset
 from nearwise.data.tables.numeric_columns import Written
+from nearwise.estimators import FitReport
+from nearwise.estimators.uncertainty.explain import Parts
 
 Explanation = namedtuple("Explanation", "label proba null_mass neighbors")
 Neighbor = namedtuple("Neighbor", "id label distance weight proba_without row")

@@ -24,8 +24,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.naive_bayes import GaussianNB
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.data import split_dataset
+from nearwise.estimators import AttnKNNClassifier
 
 
 class Sure(ClassifierMixin, BaseEstimator):

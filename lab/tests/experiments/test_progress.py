@@ -2,7 +2,7 @@
 
 from nearwise_lab.experiments.progress import shown_bar
 
-from nearwise.classifier.progress import Progress
+from nearwise.estimators.progress import Progress
 from tests.test_progress_bar import log
 
 __all__ = ["log"]

@@ -153,8 +153,8 @@ def test_rows_and_parts_name_their_commits(quality, content, parts):
 def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path, commit):
     results = tmp_path / "benchmarks" / "results"
     page = tmp_path / "RESULTS.md"
-    first = commit("src/nearwise/classifier/a.py", "1")
-    commit("src/nearwise/classifier/a.py", "2")
+    first = commit("src/nearwise/estimators/a.py", "1")
+    commit("src/nearwise/estimators/a.py", "2")
     named = {"command": "it.py", "versions": {"commit": first[:10]}, "results": []}
     commit("benchmarks/results/named.json", json.dumps(named))
     last = commit("benchmarks/results/silent.json", json.dumps({"results": []}))

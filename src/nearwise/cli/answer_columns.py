@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.classifier import AttnKNNClassifier, Explanation, Neighbor, Selection
-    from nearwise.classifier.query import Query
+    from nearwise.estimators import AttnKNNClassifier, Explanation, Neighbor, Selection
+    from nearwise.estimators.query import Query
 
 
 def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
@@ -83,8 +83,8 @@ class TrustOptions:
 
     def check_ranges(self) -> None:
         """Refuse with ValueError a coverage or a confidence that is out of its range."""
-        from nearwise.classifier.uncertainty.conformal import check_confidence
-        from nearwise.classifier.uncertainty.selective import check_request
+        from nearwise.estimators.uncertainty.conformal import check_confidence
+        from nearwise.estimators.uncertainty.selective import check_request
 
         check_confidence(self.set_confidence)
         check_request(self.coverage, self.max_risk, self.bound_confidence)

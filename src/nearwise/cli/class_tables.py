@@ -60,8 +60,8 @@ def shots_of(
 ) -> dict[str, dict[str, Any]]:
     """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
     from nearwise import metrics
-    from nearwise.classifier import Settings
-    from nearwise.classifier.model.memory_views import FINDABLE
+    from nearwise.estimators import Settings
+    from nearwise.estimators.model.memory_views import FINDABLE
 
     memory = learned.memory_
     labels, weight = memory.labels, None

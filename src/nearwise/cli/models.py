@@ -13,7 +13,7 @@ from nearwise.cli.outputs import refuse_inside_model
 from nearwise.safe_files import is_own_lock, open_lock
 
 if TYPE_CHECKING:
-    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.estimators import AttnKNNClassifier
 
 
 def open_model(folder: Path, store: str | None = None) -> "AttnKNNClassifier":
@@ -22,7 +22,7 @@ def open_model(folder: Path, store: str | None = None) -> "AttnKNNClassifier":
     `store` is where the user says that its memory is.
     """
     require_model(folder)
-    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.estimators import AttnKNNClassifier
 
     return AttnKNNClassifier.load(folder, trusted_store=store)
 
@@ -49,7 +49,7 @@ def check_out(folder: Path, *, overwrite: bool | None) -> None:
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
     refuse_inside_model("--out", folder)
     if folder.is_dir() and any(folder.iterdir()):
-        from nearwise.classifier.storage.persistence import KIND, VERSION
+        from nearwise.estimators.storage.persistence import KIND, VERSION
         from nearwise.memory import StoreError, check_writable
 
         try:

@@ -13,9 +13,9 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
-from nearwise.classifier import LiveModel
-from nearwise.classifier.memory_map import MapMethod
-from nearwise.classifier.online.feedback import feedback_summary
+from nearwise.estimators import LiveModel
+from nearwise.estimators.memory_map import MapMethod
+from nearwise.estimators.online.feedback import feedback_summary
 from nearwise.memory import Change
 from nearwise.serve import answers
 from nearwise.serve.asked_rows import Answers, Ask

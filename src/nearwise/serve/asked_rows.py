@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nearwise.classifier.inputs.rows import AnyRows
-from nearwise.classifier.live import ReusedKeyError, Version
-from nearwise.classifier.query import Query
+from nearwise.estimators.inputs.rows import AnyRows
+from nearwise.estimators.live import ReusedKeyError, Version
+from nearwise.estimators.query import Query
 from nearwise.memory import StoreError, UnknownIdError
 from nearwise.serve.problems import ProblemError
 from nearwise.warn import collected_warnings

@@ -23,9 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from nearwise.classifier.inputs.images import ImageEncoder
-from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.live import Version
+from nearwise.estimators.inputs.images import ImageEncoder
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.live import Version
 from nearwise.names import did_you_mean, listed
 from nearwise.safe_files import plain
 from nearwise.serve.problems import ProblemError, problem_of_body

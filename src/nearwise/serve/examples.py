@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.live import Version
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.live import Version
 from nearwise.html import picture
 from nearwise.safe_files import plain
 from nearwise.serve.protocol import model_metadata

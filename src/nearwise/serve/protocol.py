@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from nearwise.classifier.inputs.images import ImageEncoder
-from nearwise.classifier.inputs.rows import KnownColumns
-from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.live import Version
+from nearwise.estimators.inputs.images import ImageEncoder
+from nearwise.estimators.inputs.rows import KnownColumns
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.live import Version
 from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import MOST_NEIGHBORS, Few, check_columns
 from nearwise.serve.problems import ProblemError

@@ -14,16 +14,16 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from nearwise.classifier import LiveModel
-from nearwise.classifier.live import Version
-from nearwise.classifier.memory_map import MapMethod, MemoryMap, memory_map
-from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.noise.label_issues import label_issues
-from nearwise.classifier.noise.review import findings, held_out_losses
-from nearwise.classifier.storage.journaling import ADD, FEEDBACK
-from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
-from nearwise.classifier.uncertainty.explain import without_pixels
-from nearwise.classifier.uncertainty.trust import Trust, measure_trust
+from nearwise.estimators import LiveModel
+from nearwise.estimators.live import Version
+from nearwise.estimators.memory_map import MapMethod, MemoryMap, memory_map
+from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.noise.label_issues import label_issues
+from nearwise.estimators.noise.review import findings, held_out_losses
+from nearwise.estimators.storage.journaling import ADD, FEEDBACK
+from nearwise.estimators.uncertainty.calibration_rows import calibration_rows
+from nearwise.estimators.uncertainty.explain import without_pixels
+from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve.asked_rows import (

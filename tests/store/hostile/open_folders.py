@@ -25,8 +25,8 @@ def no_connection(self, address):
 
 
 def run(command, folder, data):
-    from nearwise.classifier import AttnKNNClassifier
     from nearwise.cli import main
+    from nearwise.estimators import AttnKNNClassifier
 
     extras = {"predict": [data, "--out", "-"], "remove": ["0"]}
     said, shown = io.StringIO(), io.TextIOWrapper(io.BytesIO())
@@ -68,9 +68,6 @@ def child(folder, data, report):
 
 
 def main_of_all(data, folders):
-    import nearwise.classifier
-    import nearwise.cli.commands.predict
-    import nearwise.cli.commands.verify  # noqa: F401
 
     for folder in folders:
         here, there = os.pipe()

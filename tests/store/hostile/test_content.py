@@ -19,10 +19,10 @@ import pytest
 import torch
 from sklearn.naive_bayes import GaussianNB
 
-from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.storage.persistence import KIND, VERSION
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder
-from tests.classifier.cases import CHEAP, attn_knn, blobs, sums_to_one
+from tests.estimators.cases import CHEAP, attn_knn, blobs, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put
 
 HUGE = 10**9

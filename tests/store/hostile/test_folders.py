@@ -21,11 +21,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from nearwise.classifier import LiveModel
+from nearwise.estimators import LiveModel
 from nearwise.memory import JOURNAL
 from nearwise.memory.journal import _checksum
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import CHEAP, attn_knn
+from tests.estimators.cases import CHEAP, attn_knn
 from tests.store.folders import small_table
 from tests.store.hostile.open_folders import COMMANDS
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.memory import StoreError
 from nearwise.memory.store import MANIFEST
 from tests.store.folders import copied, with_manifest

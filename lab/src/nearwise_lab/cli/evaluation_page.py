@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.classifier import AttnKNNClassifier
     from nearwise.data.dataset import Kind
+    from nearwise.estimators import AttnKNNClassifier
 
 
 # how the page names the model and its halves

@@ -179,7 +179,7 @@ def _modern_nca(c: MethodContext) -> Any:
 
 def _attention(**settings: Any) -> Callable[[MethodContext], Any]:
     def build(context: MethodContext) -> Any:
-        from nearwise.classifier import AttnKNNClassifier
+        from nearwise.estimators import AttnKNNClassifier
 
         return AttnKNNClassifier(random_state=context.seed, **settings)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from nearwise.classifier.progress import reporting_stages_to
+from nearwise.estimators.progress import reporting_stages_to
 from nearwise.progress_bar import ProgressBar
 from nearwise_lab.records import Record
 

@@ -88,7 +88,7 @@ def _from_folder(folder: Path) -> Encoder:
         if opened is not None:
             return opened
     if (folder / MANIFEST).is_file():
-        from nearwise.classifier import AttnKNNClassifier
+        from nearwise.estimators import AttnKNNClassifier
         from nearwise.nn import ImageEmbedder
 
         row_models = AttnKNNClassifier.load(folder)._predictor.row_models

@@ -12,8 +12,8 @@ from nearwise_lab.experiments.study.key_space import KeySpace
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier
 
-import nearwise.classifier
-from nearwise.classifier import Parts
+import nearwise.estimators
+from nearwise.estimators import Parts
 from nearwise.memory import MemoryBank
 from nearwise.training.embedder import EmbedderObjective
 
@@ -87,7 +87,7 @@ def stand_in(monkeypatch):
             head,
         )
 
-    monkeypatch.setattr(nearwise.classifier, "AttnKNNClassifier", FakeImageClassifier)
+    monkeypatch.setattr(nearwise.estimators, "AttnKNNClassifier", FakeImageClassifier)
     monkeypatch.setattr(settings, "check_parameters", lambda parameters, dataset: None)
     monkeypatch.setattr(corrected, "key_space", view)
 

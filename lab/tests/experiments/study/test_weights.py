@@ -17,9 +17,9 @@ from nearwise_lab.experiments.study.weightings import (
     weigh,
 )
 
-from nearwise.classifier.noise.noisy_labels import NoisyLabels
-from nearwise.classifier.noise.transition import known_transition
 from nearwise.data import Dataset
+from nearwise.estimators.noise.noisy_labels import NoisyLabels
+from nearwise.estimators.noise.transition import known_transition
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.nn.neighbor_set import N_SUMMARY
 

@@ -19,7 +19,7 @@ from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
 
 if TYPE_CHECKING:
-    from nearwise.classifier import AttnKNNClassifier, LiveModel
+    from nearwise.estimators import AttnKNNClassifier, LiveModel
     from nearwise.memory import Change
 
 _LONGEST_REPLAY = 0.5  # seconds that opening a model may take longer for its changes
@@ -215,7 +215,7 @@ def relabel(
     """
     numbers = parse_numbers("IDS", ids)
 
-    from nearwise.classifier.inputs.by_text import code_by_text
+    from nearwise.estimators.inputs.by_text import code_by_text
 
     def change(live: "LiveModel") -> "Change":
         known = live.model.classes_.tolist()
@@ -279,7 +279,7 @@ def history(
       nearwise history iris.model --json
     """
     require_model(model)
-    from nearwise.classifier.stored.folder import history_of
+    from nearwise.estimators.stored.folder import history_of
 
     found = history_of(model, store)
     if as_json:
@@ -345,7 +345,7 @@ def compact(
       nearwise compact iris.model
     """
     require_model(model)
-    from nearwise.classifier import LiveModel
+    from nearwise.estimators import LiveModel
 
     if accept_lost_changes:
         _accept_lost_changes(model, store, quiet=quiet)
@@ -366,8 +366,8 @@ def compact(
 
 
 def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> None:
-    from nearwise.classifier import AttnKNNClassifier
-    from nearwise.classifier.stored.folder import accept_loss
+    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.stored.folder import accept_loss
 
     with in_place(folder):
         lost = accept_loss(AttnKNNClassifier, folder, store)
@@ -380,7 +380,7 @@ def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> Non
 def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["LiveModel"]:
     """Open a model for a change of its journal, and fold the journal in where it has grown long."""
     require_model(folder)
-    from nearwise.classifier import LiveModel
+    from nearwise.estimators import LiveModel
     from nearwise.memory import StoreError
 
     with in_place(folder), LiveModel(folder, trusted_store=store) as live:

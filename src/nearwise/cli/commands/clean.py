@@ -104,7 +104,7 @@ def clean(
         quiet=quiet,
     )
 
-    from nearwise.classifier import AttnKNNClassifier, ColumnWarning, review
+    from nearwise.estimators import AttnKNNClassifier, ColumnWarning, review
 
     model = AttnKNNClassifier(
         preset="instant" if rate is None else "default",

@@ -23,7 +23,7 @@ from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.interrupts import watch_interrupt
 
 if TYPE_CHECKING:
-    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.estimators import AttnKNNClassifier
 
 # The file marks a folder of checkpoints that may be removed; without it nothing is.
 _MARK = "made-by-nearwise-fit.txt"
@@ -192,8 +192,8 @@ def fit(
     if estimator == "none":
         parameters["estimator"] = None
 
-    from nearwise.classifier import AttnKNNClassifier, ColumnWarning, Settings
-    from nearwise.classifier.progress import reporting_stages_to
+    from nearwise.estimators import AttnKNNClassifier, ColumnWarning, Settings
+    from nearwise.estimators.progress import reporting_stages_to
 
     own: dict[str, Any] = {} if embedder is None else {"embedder": embedder}
     own |= {} if epochs is None else {"train": {"epochs": epochs}}

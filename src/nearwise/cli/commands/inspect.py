@@ -15,7 +15,7 @@ from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
 
 if TYPE_CHECKING:
-    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.estimators import AttnKNNClassifier
 
 _WIDE = 12  # columns
 _TITLES = {
@@ -73,7 +73,7 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
 
     A column whose name is taken gets a _ after it. Of an image its file, if known.
     """
-    from nearwise.classifier.uncertainty.explain import without_pixels
+    from nearwise.estimators.uncertainty.explain import without_pixels
     from nearwise.memory import UnknownIdError
 
     fitted, found, strange = model.fitted_, [], []
@@ -106,7 +106,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     calibration_source, temperature, oof_nll, and with `scores` left_out (metrics of the remembered
     rows, each without itself).
     """
-    from nearwise.classifier import Settings
+    from nearwise.estimators import Settings
 
     fitted, report = model.fitted_, model.report_
     params, defaults = model.get_params(deep=False), type(model)().get_params(deep=False)
@@ -135,7 +135,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     if not facts["files"]:
         del facts["files"]
     if not fitted.holds_memory:
-        from nearwise.classifier.stored.memory import stored
+        from nearwise.estimators.stored.memory import stored
 
         facts["memory"] = stored(fitted).store.place
     if scores:
@@ -155,7 +155,7 @@ def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
 
 def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
     """Give facts under the titles of a table, the report of the columns as text."""
-    from nearwise.classifier import ColumnReport
+    from nearwise.estimators import ColumnReport
 
     reports = [ColumnReport.from_json(report) for report in facts.pop("column_report")]
     if reports:  # images have none

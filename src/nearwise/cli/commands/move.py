@@ -46,8 +46,8 @@ def move(
       nearwise add large.model more.csv
     """
     check_folder("--out", out, [model], for_model=True)
-    from nearwise.classifier import move_memory
-    from nearwise.classifier.stored.folder import is_stored
+    from nearwise.estimators import move_memory
+    from nearwise.estimators.stored.folder import is_stored
 
     if is_stored(model):
         raise ValueError(f"The memory of {model} is in a store already.")

@@ -24,8 +24,8 @@ from nearwise.cli.rows.rows import read_to_predict
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nearwise.classifier import Explanation
-    from nearwise.classifier.query import Query
+    from nearwise.estimators import Explanation
+    from nearwise.estimators.query import Query
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 

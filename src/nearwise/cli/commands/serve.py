@@ -91,7 +91,7 @@ def serve(
     import torch
     import uvicorn
 
-    from nearwise.classifier import LiveModel
+    from nearwise.estimators import LiveModel
     from nearwise.functional.threads import coarse_threads
     from nearwise.serve import Limits, Service, create_app, read_keys
     from nearwise.serve.app import model_name

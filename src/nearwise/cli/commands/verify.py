@@ -9,7 +9,7 @@ from nearwise.cli import options
 from nearwise.cli.console import fact_table, reported, say, show, show_json
 
 if TYPE_CHECKING:
-    from nearwise.classifier.model.fitted_model import FittedModel
+    from nearwise.estimators.model.fitted_model import FittedModel
 
 _NAMED = 4  # largest parts that are listed one by one
 
@@ -54,8 +54,8 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
     holds, format version, files (how many, and bytes), checked; of a classifier also written with
     (versions), rows, classes, columns, base, networks; of a memory bank rows, classes, spaces.
     """
-    from nearwise.classifier.storage.persistence import KIND
-    from nearwise.classifier.stored.folder import STORED_KIND, refuse_trusted_store
+    from nearwise.estimators.storage.persistence import KIND
+    from nearwise.estimators.stored.folder import STORED_KIND, refuse_trusted_store
     from nearwise.memory import verify_folder
     from nearwise.memory.bank import KIND as BANK
 
@@ -84,8 +84,8 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
 def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any]:
     import numpy as np
 
-    from nearwise.classifier import LiveModel
-    from nearwise.classifier.storage.stored_parts import part_of_folder
+    from nearwise.estimators import LiveModel
+    from nearwise.estimators.storage.stored_parts import part_of_folder
 
     with LiveModel(folder, trusted=trusted, trusted_store=store) as live:
         fitted = live.now.fitted
@@ -110,8 +110,8 @@ def _store(fitted: "FittedModel") -> dict[str, Any]:
     """Read a store as a whole; StoreError if it is not as it was written, as far as that shows."""
     import numpy as np
 
-    from nearwise.classifier.stored.memory import stored
-    from nearwise.classifier.stored.row_codec import RowCodec
+    from nearwise.estimators.stored.memory import stored
+    from nearwise.estimators.stored.row_codec import RowCodec
     from nearwise.memory import StoreError
 
     views, wanted = stored(fitted), fitted.rows_per_class

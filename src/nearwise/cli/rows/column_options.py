@@ -10,7 +10,7 @@ from nearwise.cli.rows.frames import require_columns
 from nearwise.cli.rows.image_rows import names_images
 
 if TYPE_CHECKING:
-    from nearwise.classifier import ColumnReport
+    from nearwise.estimators import ColumnReport
 
 
 _ALL = 30  # columns up to which each has its line; of more, only those with something to report
@@ -92,7 +92,7 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
 
 def report(X: Any, data: str, uses: dict[str, Any], *, quiet: bool) -> None:
     """Report what the columns of a table will be used as; refuse here what cannot be used."""
-    from nearwise.classifier import report_columns
+    from nearwise.estimators import report_columns
 
     require_columns(X, uses, data)
     reports = report_columns(X, uses)

@@ -105,7 +105,7 @@ def as_learned(frame: Frame, known: "dict[str, list[object]]") -> None:
     """
     import pandas as pd
 
-    from nearwise.classifier.inputs.by_text import as_read
+    from nearwise.estimators.inputs.by_text import as_read
 
     for name, values in known.items():
         if name not in frame.table or not all(isinstance(value, str) for value in values):
@@ -150,7 +150,7 @@ def in_order(table: "pd.DataFrame", time: str, where: str, use: str = "") -> "pd
     """
     import pandas as pd
 
-    from nearwise.classifier.inputs.dates import moments_of
+    from nearwise.estimators.inputs.dates import moments_of
 
     column = table[time]
     layout = use.partition(":")[2]

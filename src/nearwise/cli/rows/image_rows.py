@@ -12,9 +12,9 @@ from nearwise.cli.rows.parsing import parse_size
 if TYPE_CHECKING:
     import numpy as np
 
-    from nearwise.classifier import AttnKNNClassifier
-    from nearwise.classifier.inputs.images import ImageEncoder
     from nearwise.data import Dataset
+    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.inputs.images import ImageEncoder
 
 _PARTS = {"train": "training", "test": "test"}
 _TARGET = "class"  # what the labels of a folder are called

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.classifier import AttnKNNClassifier
-    from nearwise.classifier.inputs.images import ImageEncoder
+    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.inputs.images import ImageEncoder
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Rows:
     @property
     def source(self) -> Any:
         """What `fit` and `add` take for X."""
-        from nearwise.classifier.inputs.groups import check_groups
-        from nearwise.classifier.inputs.rows import Source
+        from nearwise.estimators.inputs.groups import check_groups
+        from nearwise.estimators.inputs.rows import Source
 
         return Source(self.X, self.y, self.names, check_groups(self.groups))
 
@@ -227,7 +227,7 @@ def read_for_model(
     As `read_to_learn`, but the target is the model's own by default; `part` says what to take of a
     folder of images that has both, `groups` names a column that is read beside.
     """
-    from nearwise.classifier.inputs.by_text import labels_as_classes
+    from nearwise.estimators.inputs.by_text import labels_as_classes
 
     of_images = check_kind(model, name, [data], options)
     if of_images is None:

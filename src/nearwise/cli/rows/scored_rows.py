@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.classifier import AttnKNNClassifier, LearnedRows, Parts
+    from nearwise.estimators import AttnKNNClassifier, LearnedRows, Parts
 
 ONLY_LEARNED = (
     "Abstention and sets are calibrated on rows the model learned from, so they need others. Give "

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.inputs.by_text import in_text
-from nearwise.classifier.inputs.table import TableEncoder, ready_embeddings
-from nearwise.classifier.live import Version
-from nearwise.classifier.query import Query
-from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
-from nearwise.classifier.uncertainty.column_shares import column_shares
-from nearwise.classifier.uncertainty.explain import Explanation
+from nearwise.estimators.inputs.by_text import in_text
+from nearwise.estimators.inputs.table import TableEncoder, ready_embeddings
+from nearwise.estimators.live import Version
+from nearwise.estimators.query import Query
+from nearwise.estimators.uncertainty.calibration_rows import calibration_rows
+from nearwise.estimators.uncertainty.column_shares import column_shares
+from nearwise.estimators.uncertainty.explain import Explanation
 from nearwise.html.neighbors import is_missing
 from nearwise.serve.bodies import Rows, rows_for
 from nearwise.serve.problems import ProblemError

@@ -14,10 +14,10 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from pydantic import RootModel
 from starlette.responses import FileResponse, RedirectResponse, Response
 
-from nearwise.classifier import LiveModel
-from nearwise.classifier.memory_map import MapMethod
-from nearwise.classifier.noise.review import KINDS, IssueKind
-from nearwise.classifier.online.feedback import judged_rows
+from nearwise.estimators import LiveModel
+from nearwise.estimators.memory_map import MapMethod
+from nearwise.estimators.noise.review import KINDS, IssueKind
+from nearwise.estimators.online.feedback import judged_rows
 from nearwise.html import STYLE, environment
 from nearwise.memory import Change
 from nearwise.serve.bodies import reader

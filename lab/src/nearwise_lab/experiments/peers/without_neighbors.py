@@ -17,9 +17,9 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
-from nearwise.classifier.fit.base import Base, auto_candidates, cross_fit
-from nearwise.classifier.fit.problem import auto_folds, make_folds
-from nearwise.classifier.inputs.table import LARGE, TableEncoder
+from nearwise.estimators.fit.base import Base, auto_candidates, cross_fit
+from nearwise.estimators.fit.problem import auto_folds, make_folds
+from nearwise.estimators.inputs.table import LARGE, TableEncoder
 from nearwise.functional.threads import one_thread
 from nearwise_lab.experiments.linear import TunedLogistic
 from nearwise_lab.experiments.network import fit_temperature, mean_nll, tempered

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nearwise.classifier.model.memory_views import BASE, TRAINED
+from nearwise.estimators.model.memory_views import BASE, TRAINED
 from nearwise.functional import (
     Neighbors,
     aggregate_labels,

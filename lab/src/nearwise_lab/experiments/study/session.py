@@ -114,7 +114,7 @@ class Session:
 
 def make_classifier(parameters: Mapping[str, Any]) -> Any:
     """Make `AttnKNNClassifier` from parameters and settings in one list, the user's first."""
-    from nearwise.classifier import AttnKNNClassifier, Settings
+    from nearwise.estimators import AttnKNNClassifier, Settings
 
     own = dict(parameters)
     rare = {name: own.pop(name) for name in parameters if name in Settings.model_fields}

@@ -90,7 +90,7 @@ def deciding(preset: StudyPreset, parameters: dict[str, Any] | None) -> dict[str
 
 def check_parameters(parameters: Mapping[str, Any], dataset: Dataset) -> None:
     """Refuse values that no fit to the data set takes, before anything is run."""
-    from nearwise.classifier.fit.parameter_checks import check_settings
+    from nearwise.estimators.fit.parameter_checks import check_settings
 
     size = len(dataset), len(dataset.classes)
     check_settings(make_classifier(parameters), *size, seed=0, images=dataset.kind == "images")
@@ -101,7 +101,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 
     ValueError if a name belongs to neither; the nearest known one is named.
     """
-    from nearwise.classifier import AttnKNNClassifier, Settings
+    from nearwise.estimators import AttnKNNClassifier, Settings
 
     own = {*AttnKNNClassifier._get_param_names(), *Settings.model_fields} - {"settings"}
     known = [*STUDY_FIELDS, *sorted(own)]

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearwise.classifier.fit.problem import make_folds
-from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
-from nearwise.classifier.model.log_linear_pool import fit_temperature, merge_views
+from nearwise.estimators.fit.problem import make_folds
+from nearwise.estimators.model.label_model import AS_GIVEN, LabelModel
+from nearwise.estimators.model.log_linear_pool import fit_temperature, merge_views
 from nearwise.nn import PretrainedNeighborHead
 from nearwise.nn.pretrained_head import softmax_or_nothing
 from nearwise.training import BatchLoss, train_epochs

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.model import memory_views
-from nearwise.classifier.model.row_models import KeyedRows
 from nearwise.data import hold_out
+from nearwise.estimators.model import memory_views
+from nearwise.estimators.model.row_models import KeyedRows
 from nearwise_lab.corrupt import label_noise
 from nearwise_lab.experiments.places import CLEAN, NOISE, TAIL
 from nearwise_lab.experiments.runner import Job

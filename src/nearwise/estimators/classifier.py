@@ -1,0 +1,952 @@
+"""AttnKNNClassifier: learned attention over nearest neighbors as a scikit-learn classifier."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, estimator_html_repr
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from nearwise.estimators.fit.parameter_checks import check_checkpoint, check_settings
+from nearwise.estimators.fit.pipeline import fit_problem
+from nearwise.estimators.fit.problem import Problem, given_folds
+from nearwise.estimators.inputs import labels
+from nearwise.estimators.inputs.columns import Wish
+from nearwise.estimators.inputs.rows import KnownColumns, Rows, Source
+from nearwise.estimators.model.class_prior import ClassPrior
+from nearwise.estimators.model.fitted_model import FitReport, FittedModel, StreamState
+from nearwise.estimators.model.predictor import Predictor
+from nearwise.estimators.noise.fitting import label_fitter
+from nearwise.estimators.online import by_settings, changes
+from nearwise.estimators.online.changes import Bound
+from nearwise.estimators.online.refreshing import can_refresh
+from nearwise.estimators.progress import Progress
+from nearwise.estimators.query import Query, kneighbors
+from nearwise.estimators.settings import Preset, Settings, check_count, hinting, unknown_hint
+from nearwise.estimators.storage.persistence import load_model_folder, note_folder, save_model
+from nearwise.estimators.stored.folder import is_stored, open_stored, refuse_trusted_store
+from nearwise.estimators.uncertainty.conformal import Method, PredictionSets, check_confidence
+from nearwise.estimators.uncertainty.explain import Explanation
+from nearwise.estimators.uncertainty.novelty import NoveltyScore, check_novelty_score
+from nearwise.estimators.uncertainty.selective import Selection, check_request
+from nearwise.forking import heed_forks
+from nearwise.functional import Metric
+from nearwise.functional.threads import one_thread
+from nearwise.memory import MemoryBank
+from nearwise.memory.eviction import check_capacity
+
+_RARE = "settings__"  # how settings are named among the parameters
+_MOVED = {
+    "calibration_source_": "model.report_.calibration_source",
+    "choice_": "model.report_.choice",
+    "column_report_": "model.report_.column_report",
+    "column_types_": "model.report_.columns",
+    "evicted_": "model.fitted_.evicted",
+    "history_": "model.report_.history",
+    "kneighbors_graph": "nearwise.review(model).evidence().knn_graph",
+    "label_evidence": "nearwise.review(model).evidence",
+    "label_issues": "nearwise.review(model).issues",
+    "learned_rows": "nearwise.review(model).learned",
+    "measure_trust": "nearwise.review(model).trust",
+    "n_forgotten_": "nearwise.review(model).learned(X).n_forgotten",
+    "n_remembered_": "model.fitted_.n_remembered",
+    "noise_rate_": "nearwise.review(model).noise.rate",
+    "oof_nll_": "model.report_.oof_nll",
+    "predict_learned": "nearwise.review(model).predict_learned",
+    "predict_parts": "model.query(X).parts",
+    "review": "nearwise.review(model).findings",
+    "row_names_": "model.fitted_.row_names",
+    "target_name_": "model.fitted_.target_name",
+    "temperature_": "model.report_.temperature",
+    "to_frame": "nearwise.review(model).rows",
+    "transition_": "nearwise.review(model).noise.matrix",
+    "transition_interval_": "nearwise.review(model).noise.low",
+    "written_": "model.report_.written",
+}
+
+
+class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
+    """Classify by learned attention over the nearest remembered rows.
+
+    A query's nearest rows are found in key spaces; an attention head, trained on other tables
+    and further on this one, weighs them beside a null neighbor; neighbors and base are pooled. What
+    is learned about a row comes from models that were fitted without its fold, or rows are held
+    out.
+
+    Parameters
+    ----------
+    n_neighbors : int or "auto", default="auto"
+        Neighbors per key space; "auto" is 32, fewer in a small table.
+    columns : mapping of str to str, optional
+        What columns of a DataFrame are used as, where that is not left to `fit`: "number",
+        "category" (a zip code, say), "date" or with a format "date:%d-%m-%y", "left out", or "keep"
+        for one that would be left out. By default types decide; text that writes a date in every
+        row is one, and numbers with one sign or unit (95%, $5) are numbers; row numbers, row ids
+        and text that differs in (nearly) every row are left out. `report_.column_report` lists all.
+    estimator : "auto", None or classifier, default="auto"
+        The base, beside the neighbors. "auto": a forest (Gaussian classes for ready embeddings
+        where these are better), and classifiers that add to it and the neighbors (or the heads of
+        "deep" networks). None: the class shares stand in. One of your own is always taken.
+    preset : {"default", "instant"}, default="default"
+        "instant": what the base begins with (nothing with estimator=None) and the head as it is;
+        for tables and ready embeddings without `label_noise`. With fewer than 32 rows both are
+        this one, unless more is asked for.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
+    cv : "auto", int, float, splitter or list of (train, test) positions, default="auto"
+        Rows left out of what is fitted first, and then used for heads and calibration. An int:
+        folds of a cross-fit, for tables in one view. A float: a share once; it also stops the
+        networks. A splitter of scikit-learn: a cross-fit if it has several splits, else its test
+        rows once. "latest": the last fifth of the rows once, as given, to judge by what came last
+        where the first were earlier. "auto" and None: 5 folds, 3 above 5,000 rows; for images and
+        views a share of .1, up to .5 to reach 20 rows.
+    class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
+        Class shares where predictions are used. If they differ from those of training, votes,
+        null and base are reweighted.
+    label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
+        Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
+    settings : Settings or dict, optional
+        What few users change: embedder, capacity, calibration, index, training, device, folders,
+        ...; see `Settings`. Single ones are set by `set_params(settings__index="exact")`.
+    n_jobs : int, optional
+        Threads for the trees, the folds and the searches of a fit of a table. By default as many
+        as torch takes, at most the processors that this process may use (a container's share
+        counts), but one for the trees of 1,000 rows and fewer, where more cost more than they
+        save.
+    random_state : int, RandomState or None, default=None
+        An int makes the fit repeatable.
+    verbose : {0, 1, 2}, default=0
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_
+        Scikit-learn's; classes that `add` brought are at the end of `classes_`.
+    memory_ : MemoryBank
+        The remembered rows as they are now.
+    report_ : FitReport
+        What the fit chose and measured, and how it uses the columns.
+    fitted_ : FittedModel
+        The version that predictions see: target_name, n_remembered, row_names, evicted, ...
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> AttnKNNClassifier(estimator=None, random_state=0).fit(X, y).predict(X[:2]).tolist()
+    [0, 0]
+    """
+
+    fitted_: FittedModel  # the version that predictions see; a change replaces it
+
+    @hinting
+    def __init__(
+        self,
+        n_neighbors: int | Literal["auto"] = "auto",
+        *,
+        columns: Mapping[str, Wish] | None = None,
+        estimator: Any = "auto",
+        preset: Preset = "default",
+        metric: Metric = "euclidean",
+        cv: Any = "auto",
+        class_prior: ClassPrior = "train",
+        label_noise: Any = None,
+        settings: Settings | dict[str, Any] | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.columns = columns
+        self.estimator = estimator
+        self.preset = preset
+        self.metric = metric
+        self.cv = cv
+        self.class_prior = class_prior
+        self.label_noise = label_noise
+        self.settings = settings
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @torch.inference_mode(False)
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        views: Sequence[Any] | None = None,
+    ) -> Self:
+        """Learn from training rows.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+            A DataFrame may hold text, categories, dates and missing values, and so may what gives
+            one: tables of polars and pyarrow, dicts. Arrays hold numbers; NaN is missing.
+            Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels. The path
+            of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
+            their labels (a test part they may have is left out), and folders their files' names.
+        y : array-like of shape (n,)
+            At least 2 classes, one of them with at least 2 rows. A row that is alone in its class
+            is remembered; heads and calibration are fitted without it, with a warning.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; weighs a row's loss and its vote.
+        groups : array-like of shape (n,), optional
+            Group of each row, such as its patient or recording, where new rows will be of new
+            groups: a group is in one fold, its rows are no neighbors of each other in
+            training, and sets, risks and p-values count every group once. By default equal rows
+            are a group where many are copies (a twentieth of the rows or more, in a table without
+            few different rows); ``groups=range(n)`` takes copies for rows of their own. Not with
+            `label_noise`.
+        views : sequence of arrays like `X`, optional
+            Further views of the same rows, such as the embeddings of the flipped images. Networks
+            are trained on the first as well, keys are averaged over all, and predictions from as
+            many views are calibrated as such. Images have theirs from `tta`.
+        """
+        source, columns = Source.of(X, y, groups), KnownColumns()
+        rows = Rows.given(source.X, columns, views=views)
+        model = self._fit_model(source, rows, columns, sample_weight)
+        with self._lock:
+            before = self.fitted_.folders if hasattr(self, "fitted_") else {}
+            folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
+            self.fitted_ = replace(model, folders=folders)
+        return self
+
+    def _fit_model(
+        self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
+    ) -> FittedModel:
+        _, y, names, _ = source
+        classes, codes = labels.check_labels(y, len(rows))
+        groups = None if source.groups is None else source.groups.of_rows(len(rows))
+        labels.check_class_sizes(classes, codes, groups)
+        labels.warn_of_lone_rows(classes, codes, groups)
+        weight = labels.check_weight(sample_weight, len(rows))
+        weight_unit = 1.0 if weight is None else float(weight.mean())
+        weight = None if weight is None else weight / weight_unit
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        settings = check_settings(
+            self,
+            len(rows),
+            len(classes),
+            seed,
+            n_views=1 + len(rows.further),
+            images=rows.encoder.kind == "images",
+            folds=given_folds(self.cv, rows.X, classes[codes], groups),
+        )
+        if self.label_noise is not None and groups is not None:
+            raise ValueError(
+                "groups and label_noise do not go together: wrong labels are found by rows that "
+                "are left out one by one. Leave one of them out."
+            )
+        if self.label_noise is not None:
+            fitter = label_fitter(self.label_noise, classes, settings)
+            settings = settings.model_copy(update={"label_fitter": fitter})
+        settings = check_checkpoint(self, settings, [rows.X, *rows.further], codes, weight, groups)
+        encoder: Any = rows.encoder
+        encoded = encoder.learn(rows.X, self.columns)
+        problem = Problem(encoder, encoded, codes, weight, len(classes))
+        problem.group(groups, copies=self.label_noise is None)
+        if settings.capacity is not None:
+            check_capacity(settings.capacity, len(classes))
+        problem.tta = settings.tta
+        problem.views = rows.views(encoded, settings.tta)
+        with Progress(self.verbose) as progress:
+            predictor = fit_problem(problem, settings, progress)
+        bank = predictor.views.bank
+        remembered, first = bank.ids.numpy(), int(bank.ids.max()) + 1
+        model = FittedModel(
+            predictor=predictor,
+            columns=columns,
+            classes=classes,
+            rows=rows.take(remembered),
+            row_names=None if names is None else names[remembered],
+            weight_unit=weight_unit,
+            target_name=str(getattr(y, "name", None) or "target"),
+            group_name=None if source.groups is None else source.groups.name,
+            stream=StreamState(seed, first, len(bank), first),
+        )
+        if settings.capacity is None:
+            return model
+        model = changes.bounded(model, self._bound)
+        stream = replace(model.stream, refreshed_size=len(model.bank))
+        return replace(model, stream=stream)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
+        params: dict[str, Any] = super().get_params(deep)
+        if deep and "settings" in params:
+            settings = params["settings"]
+            rare = dict(settings if isinstance(settings, Settings) else Settings())
+            rare |= settings if isinstance(settings, dict) else {}
+            params |= {f"{_RARE}{name}": value for name, value in rare.items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters by name, settings as `settings__index="exact"`; see scikit-learn."""
+        known = self._get_param_names()
+        strange = [name for name in params if name.partition("__")[0] not in known]
+        if strange:
+            raise ValueError(
+                f"Invalid parameter {strange[0]!r} for estimator {type(self).__name__}."
+                f"{unknown_hint(strange[0], known)} Valid parameters are: {known!r}."
+            )
+        nested = [name for name in params if name.startswith(_RARE)]
+        rare = {name.removeprefix(_RARE): params.pop(name) for name in nested}
+        super().set_params(**params)
+        if rare:
+            self.settings = Settings.of(self.settings).changed(**rare)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that missing values are supported."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fitted_")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_writers"}
+
+    # --- the model, and its properties --------------------------------------------------------
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """Taken by whoever changes the model; predictions never wait."""
+        if "_writers" not in self.__dict__:
+            heed_forks(self, AttnKNNClassifier._renew_lock)
+        lock: threading.RLock = self.__dict__.setdefault("_writers", threading.RLock())
+        return lock
+
+    def _renew_lock(self) -> None:
+        """Have a lock that no thread holds."""
+        self.__dict__.pop("_writers", None)
+
+    def _change(self, change: Callable[[FittedModel], FittedModel]) -> None:
+        """Publish what a change makes of the model; writers take turns."""
+        check_is_fitted(self)
+        with self._lock, one_thread():
+            self.fitted_.predictor.views.check_changeable()
+            self.fitted_ = change(self.fitted_)
+
+    @property
+    def _predictor(self) -> Predictor:
+        return self._fitted.predictor
+
+    @property
+    def _bound(self) -> Bound:
+        settings = Settings.of(self.settings)
+        return Bound(settings.capacity, settings.eviction)
+
+    @property
+    def _fitted(self) -> FittedModel:
+        """The version of the model that a call works with from its first line to its last."""
+        check_is_fitted(self)
+        return self.fitted_
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of training columns; of values per image."""
+        return self._fitted.columns.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the training columns; AttributeError where the table had none."""
+        return self._fitted.columns.feature_names_in_
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Classes, ndarray of shape (n_classes,): sorted, those from `add` at the end."""
+        return self._fitted.classes
+
+    @property
+    def memory_(self) -> MemoryBank:
+        """The remembered rows as they are now: keys of every space, labels, ids, weights.
+
+        Change them by `add`, `remove` and `relabel`; each gives a new bank and leaves this one.
+        """
+        return self._fitted.bank
+
+    @property
+    def report_(self) -> FitReport:
+        """What the fit chose and measured, and how it uses the columns."""
+        return FitReport.of(self._fitted.predictor)
+
+    if not TYPE_CHECKING:  # every other name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where a former name is now."""
+            if name in _MOVED:
+                raise AttributeError(f"AttnKNNClassifier has no {name!r}: use {_MOVED[name]}.")
+            return self.__getattribute__(name)  # an AttributeError, of a property its own
+
+    # --- queries ------------------------------------------------------------------------------
+
+    @torch.inference_mode(False)
+    def query(
+        self,
+        X: Any = None,
+        views: Sequence[Any] | None = None,
+        *,
+        explain: int | Literal[False] | None = False,
+    ) -> Query:
+        """Answer several queries about the same rows: they are encoded, and neighbors found, once.
+
+        Parameters
+        ----------
+        X, views
+            As in `predict_proba`.
+        explain : int or None or False, default=False
+            Neighbors that explanations will show; None shows all.
+
+        Returns
+        -------
+        query : Query
+            Of the model as it is now, whatever is added or removed later.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = AttnKNNClassifier(estimator=None, random_state=0).fit(X[::2], y[::2])
+        >>> query = model.query(X[1::2])
+        >>> query.proba().shape, query.sets(0.9).shape
+        ((75, 3), (75, 3))
+        """
+        if explain is not None and explain is not False:
+            check_count("explain", explain, 1)
+        model = self._fitted
+        rows = None if X is None else model.encoded(X, views)
+        return Query(model, rows, explain=explain)
+
+    def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
+        """Class probabilities.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the remembered rows, each left out of its own neighbors, with out-of-fold and
+            out-of-bag predictions of the base. Images may be given as a folder that holds them, or
+            as a list of files.
+        views : sequence of arrays like `X`, optional
+            Further views of the rows, as many as `fit` was given, to be merged with the first.
+            Images have theirs from `tta`; an empty list asks for the prediction from one view.
+
+        Returns
+        -------
+        proba : ndarray of shape (n, n_classes)
+            In the order of `classes_`; rows sum to 1.
+        """
+        return self.query(X, views).proba()
+
+    def predict(self, X: Any = None, views: Sequence[Any] | None = None) -> Any:
+        """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
+        query = self.query(X, views)
+        return query.model.classes[query.proba().argmax(axis=1)]
+
+    def explain(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = 10,
+        *,
+        trust: bool = False,
+        views: Sequence[Any] | None = None,
+    ) -> list[Explanation]:
+        """Show the neighbors behind each prediction.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself (rows added later are left out).
+        n_neighbors : int or None, default=10
+            How many of the weightiest neighbors are shown; None shows all.
+        trust : bool, default=False
+            Whether to add each row's out-of-distribution p-value and its 90 % prediction set. That
+            needs new rows, and once a prediction of the calibration rows.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`; a neighbor's weight is its mean over the views.
+
+        Returns
+        -------
+        explanations : list of Explanation
+
+        Raises
+        ------
+        ValueError
+            If trust is requested for the training rows, or there are too few calibration rows.
+        """
+        if n_neighbors is not None:
+            check_count("n_neighbors", n_neighbors, 1)
+        query = self.query(X, views, explain=n_neighbors)
+        found = query.explanations(trust=trust)
+        if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
+            return found  # remembered rows, files, lists
+        return [replace(one, source=(X, at)) for at, one in enumerate(found)]
+
+    def predict_selective(
+        self,
+        X: Any,
+        *,
+        coverage: float | None = None,
+        max_risk: float | None = None,
+        confidence: float = 0.95,
+        views: Sequence[Any] | None = None,
+    ) -> Selection:
+        """Predict, and say which predictions, the most probable ones, to act on.
+
+        Parameters
+        ----------
+        X, views
+            As in `predict_proba`; new rows.
+        coverage : float in (0, 1], optional
+            Share of rows to answer. Either this or `max_risk` is given.
+        max_risk : float in (0, 1), optional
+            Share of answers that may be wrong; as many rows are answered as that allows.
+        confidence : float in (0, 1), default=0.95
+            With which the risk bound holds.
+
+        Returns
+        -------
+        selection : Selection
+            labels, accepted, threshold, expected_risk, risk_bound, guarantee, ...
+
+        Raises
+        ------
+        ValueError
+            If both or none of `coverage` and `max_risk` are given or out of their range, or no
+            threshold keeps the risk below `max_risk`.
+        """
+        check_request(coverage, max_risk, confidence)
+        return self.query(X, views).selection(
+            coverage=coverage, max_risk=max_risk, confidence=confidence
+        )
+
+    def predict_set(
+        self,
+        X: Any,
+        confidence: float = 0.9,
+        *,
+        method: Method = "lac",
+        class_conditional: bool = False,
+        allow_empty: bool = True,
+        penalty: float = 0.05,
+        free_ranks: int = 1,
+        seed: int | None = None,
+        views: Sequence[Any] | None = None,
+    ) -> PredictionSets:
+        """Predict sets of classes that hold the true one at about the given confidence.
+
+        Parameters
+        ----------
+        X, views
+            As in `predict_proba`; new rows.
+        confidence : float in (0, 1), default=0.9
+            Share of rows whose set is to hold the true class.
+        method : {"lac", "aps", "raps"}, default="lac"
+            "lac": the smallest sets on average. "aps": sets that grow with how hard a row is.
+            "raps": "aps" with a penalty on large sets.
+        class_conditional : bool, default=False
+            Whether each class is to be covered at this confidence, rather than all on average.
+        allow_empty : bool, default=True
+            Whether a set may be empty: no class fits the row as well as labels usually do. False
+            puts the most probable class in; coverage is then above `confidence`.
+        penalty, free_ranks : float, int
+            Of "raps": added for each class beyond the `free_ranks` most probable.
+        seed : int, optional
+            For "aps" and "raps": draw at random whether a class at the edge is in. Without, it is
+            always in: no set is empty, and coverage is above `confidence` where the classifier
+            is right more often than that.
+
+        Returns
+        -------
+        sets : PredictionSets of shape (n, n_classes)
+            A bool array in the order of `classes_`, with `to_frame`; a notebook shows its labels.
+
+        Raises
+        ------
+        ValueError
+            If there are too few calibration rows (of a class), with how many are needed.
+
+        Notes
+        -----
+        CV+: a calibration row is compared with what the head that predicted it predicts for the new
+        one. For rows drawn like the training rows, and heads that did not see their calibration
+        rows, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
+        practice near confidence. Held-out rows are unseen by memory and networks; calibration rows
+        of a cross-fit have been seen by memory, head and temperatures, and nothing is proved. What
+        is covered is the average over rows, or over the rows of a class, not every row.
+
+        Where `label_noise` found wrong labels, the sets are to hold the *true* class: the
+        calibration rows are counted through the inverse of the transition, and what is covered
+        is as right as that.
+        """
+        check_confidence(confidence)
+        query = self.query(X, views)
+        sets = query.sets(
+            confidence,
+            method=method,
+            class_conditional=class_conditional,
+            allow_empty=allow_empty,
+            penalty=penalty,
+            free_ranks=free_ranks,
+            seed=seed,
+        )
+        return PredictionSets.of(sets, query.model.classes)
+
+    def novelty_score(
+        self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Score how unlike the remembered rows new rows are.
+
+        Parameters
+        ----------
+        X, views
+            As in `predict_proba`; new rows.
+        score : {"combined", "entropy"}
+            "entropy": of the prediction, in nats. "combined" (default): the mean of this, the
+            distance to the k-th neighbor and the attention that went to no neighbor, each in
+            standard deviations from its mean among the calibration rows.
+
+        Returns
+        -------
+        score : float64 ndarray of shape (n,)
+            Larger is more novel.
+        """
+        check_novelty_score(score)
+        return self.query(X, views).novelty_score(score)
+
+    def novelty_p_value(
+        self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Out-of-distribution p-value: the share of known rows with at least this novelty score.
+
+        Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows.
+
+        Parameters
+        ----------
+        X, score, views
+            As in `novelty_score`.
+
+        Returns
+        -------
+        p : float64 ndarray of shape (n,)
+            In (0, 1]; the smallest possible is 1 / (1 + calibration rows).
+        """
+        check_novelty_score(score)
+        return self.query(X, views).novelty_p_value(score)
+
+    @torch.inference_mode(False)
+    def keys(self, X: Any, space: str = "features") -> np.ndarray:
+        """Keys of rows in one of the spaces that are searched for neighbors.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        space : str, default="features"
+            One of the names in `report_.choice["spaces"]`, or of `memory_.keys`.
+
+        Returns
+        -------
+        keys : float32 ndarray of shape (n, width)
+        """
+        model = self._fitted.for_query(remembered=False)
+        rows = model.encoded(X, [])
+        if space == "features":
+            return model.predictor.feature_keys(rows[0]).numpy()
+        found, _ = model.predictor.keys_of_new(rows)
+        if space not in found:
+            raise ValueError(f"There is no space {space!r}. Known: {', '.join(found)}.")
+        return found[space].numpy()
+
+    @torch.inference_mode(False)
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> Any:
+        """Nearest remembered rows in the feature space.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself.
+        n_neighbors : int, optional
+            Default: as many as the classifier uses.
+        return_distance : bool, default=True
+
+        Returns
+        -------
+        distances : ndarray of shape (n, n_neighbors)
+            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
+        ids : ndarray of shape (n, n_neighbors)
+            Ids in `memory_`; training rows count from 0.
+        """
+        features: Callable[[], Tensor] | None = None
+        model = self._fitted.for_query(remembered=X is None)
+        if X is not None:
+            features = lambda: model.predictor.feature_keys(model.encoded(X, [])[0])  # noqa: E731
+        distances, ids = kneighbors(model, features, n_neighbors)
+        return (distances, ids) if return_distance else ids
+
+    def _html_repr(self) -> str:
+        """Show what a fitted classifier holds; the parameters of one that is not."""
+        if not self.__sklearn_is_fitted__():
+            return str(estimator_html_repr(self))
+        from nearwise.html import notebook
+
+        model = self._fitted
+        return notebook(
+            "model.html",
+            name=type(self).__name__,
+            model=self,
+            n_rows=model.n_remembered,
+            counts=dict(zip(model.classes.tolist(), model.rows_per_class.tolist(), strict=True)),
+        )
+
+    # --- changes ------------------------------------------------------------------------------
+
+    @torch.inference_mode(False)
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        views: Sequence[Any] | None = None,
+    ) -> np.ndarray:
+        """Remember new rows, of new classes too, without training again.
+
+        A memory over its `capacity` then forgets rows by `eviction`; `fitted_.evicted` has their
+        ids, and new rows may be among them.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, views
+            As in `fit`. A classifier that was fitted with groups takes no rows without.
+
+        Returns
+        -------
+        ids : int64 ndarray of shape (n_added,)
+            Ids go on from the largest ever given, so they show the order of arrival.
+        """
+        check_is_fitted(self)
+        source = Source.of(X, y, groups)
+        with self._lock:
+            self.fitted_.predictor.views.check_changeable()
+            self.fitted_, ids = by_settings.with_rows(
+                self, self.fitted_, source, sample_weight, views, self._bound
+            )
+        return ids.numpy().copy()
+
+    @torch.inference_mode(False)
+    def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
+        """Forget remembered rows by id; nothing is trained again.
+
+        With preset="instant" and no forest (estimator=None, or `report_.choice["base"]` names
+        "gaussian" alone) they leave nothing behind: the model is the one that a fit without them
+        gives, to the bit without sample weights, in the time of such a fit. (Of equally near rows
+        it may find others: such a fit numbers rows anew.)
+        Elsewhere feature map, base and head keep what they learned from them until `refresh`.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_removed,)
+        forget_classes : bool, default=False
+            True lets a class lose its last row. It keeps its position in `classes_`, and only
+            the base and the null can predict it.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a class would lose its last row, or too few rows stay.
+            Nothing is then forgotten.
+        """
+        self._change(
+            lambda model: by_settings.with_change(
+                self, model, changes.without_rows, ids, forget_classes=forget_classes
+            )
+        )
+
+    @torch.inference_mode(False)
+    def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
+        """Give remembered rows other labels among `classes_`; nothing is trained again.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_changed,)
+        y : array-like of shape (n_changed,)
+        forget_classes : bool, default=False
+            As in `remove`.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a label is new, or a class would lose its last row.
+        """
+        self._change(
+            lambda model: by_settings.with_change(
+                self, model, changes.with_labels, ids, y, forget_classes=forget_classes
+            )
+        )
+
+    @torch.inference_mode(False)
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        views: Sequence[Any] | None = None,
+    ) -> Self:
+        """Learn from the next batch: the first is fitted, later ones are added.
+
+        After half as many new rows as the memory held, or some rows of a new class, all is fitted
+        again (`refresh`). Not where wrong labels were found (`label_noise`), nor with one fold
+        (images, views, a share in `cv`), whose networks take long. Rows are then added and no more.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, views
+            As in `fit`. The first batch must be one that can be fitted.
+        classes : array-like, optional
+            All classes that will ever come. Those the first batch lacks get their column at the
+            end of `classes_` at once, and later labels must be among them. Without, new classes
+            are added as they arrive.
+
+        Raises
+        ------
+        ValueError
+            If the first batch cannot be fitted, or a label is not among the declared classes.
+        """
+        source = Source.of(X, y, groups)
+        with self._lock:
+            if not hasattr(self, "fitted_"):
+                self._fit_first(source, classes, sample_weight, views)
+                return self
+            model = self.fitted_
+            if can_refresh(model.predictor) and not model.predictor.held_rows_out:
+                by_settings.settings_of_refresh(self, model)  # refused before anything is learned
+            model = changes.with_declared(model, classes, source.y)
+            model, _ = by_settings.with_rows(self, model, source, sample_weight, views, self._bound)
+            if changes.refresh_is_due(model):
+                model = by_settings.refreshed(self, model)
+            self.fitted_ = model
+        return self
+
+    def _fit_first(
+        self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None
+    ) -> None:
+        declared = None if classes is None else labels.check_labels(classes, len(classes))[0]
+        columns = KnownColumns()
+        rows = Rows.given(source.X, columns, views=views)
+        present, codes = labels.check_labels(source.y, len(rows))
+        unknown = [] if declared is None else labels.positions_among(declared, present)[1]
+        if unknown:
+            raise ValueError(f"y holds {unknown[:5]}, which classes={classes!r} does not list.")
+        try:
+            groups = None if source.groups is None else source.groups.of_rows(len(rows))
+            labels.check_class_sizes(present, codes, groups)
+        except ValueError as error:
+            raise ValueError(
+                f"The first batch of a stream must be one that can be fitted. {error} Collect "
+                "more rows before the first call of partial_fit."
+            ) from error
+        model = self._fit_model(source, rows, columns, sample_weight)
+        if declared is not None:
+            later = [c for c in declared.tolist() if c not in set(present.tolist())]
+            model = changes.with_classes(model, later)
+            model = replace(model, stream=replace(model.stream, declared=True))
+        self.fitted_ = model
+
+    @torch.inference_mode(False)
+    def refresh(self) -> Self:
+        """Fit again to what is remembered now, with the same seed.
+
+        That takes as long as `fit`. Classes that came later are full classes from then on, to the
+        base as well.
+
+        Raises
+        ------
+        ValueError
+            If the fit was given views, which are not remembered, took some labels to be wrong
+            (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
+        """
+        self._change(lambda model: by_settings.refreshed(self, model))
+        return self
+
+    # --- folders ------------------------------------------------------------------------------
+
+    @torch.inference_mode(False)
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the classifier to a folder; an older one there stays until the new is complete.
+
+        What was written is opened and compared before it replaces the old one, a base of your own
+        by the predictions of a few rows.
+
+        Parameters
+        ----------
+        folder : path
+        overwrite : bool, default=False
+            Also replace a model that has been written by somebody else since this one was loaded
+            from there.
+
+        Raises
+        ------
+        StoreError
+            If the folder holds something else, or has changed since this model was loaded.
+        OSError
+            If it cannot be written. What was there before is unchanged.
+        """
+        with self._lock:  # the same version to the end, whatever is added meanwhile
+            fitted = self._fitted
+        state = save_model(self, fitted, folder, overwrite=overwrite)
+        with self._lock:
+            note_folder(self.fitted_, folder, state)
+
+    @classmethod
+    @torch.inference_mode(False)
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        trusted: Sequence[str] = (),
+        trusted_store: str | os.PathLike[str] | None = None,
+    ) -> "AttnKNNClassifier":
+        """Read a classifier that `save` wrote; it predicts bit for bit the same.
+
+        Parameters
+        ----------
+        folder : path
+        trusted : sequence of str, default=()
+            Types in a saved base of your own that you trust: they could crash or take over the
+            process if the folder comes from somebody else. `save` names them.
+        trusted_store : str or path, optional
+            URI of the memory where it is in a store outside the folder: nothing is opened there
+            that you do not name. User, credentials and settings are those of this URI and of your
+            environment, none are the folder's.
+
+        Raises
+        ------
+        StoreError
+            If the folder is missing, torn, foreign, of another format version, or holds what
+            `save` never writes; `reason` says which, the message names the part. "untrusted" if the
+            memory is in a store that `trusted_store` does not name.
+        ValueError
+            If the base holds types that are not trusted.
+        """
+        if is_stored(folder):
+            return open_stored(cls, folder, trusted, trusted_store)
+        refuse_trusted_store(folder, trusted_store)
+        return load_model_folder(cls, folder, trusted)

@@ -1,0 +1,203 @@
+"""scikit-learn's fitted classifiers turned into array models."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import Pipeline
+
+from nearwise.estimators.model.array_models import (
+    CODES,
+    Boosting,
+    Forest,
+    KernelLogistic,
+    Logistic,
+    MultilayerPerceptron,
+)
+
+_WORDS = CODES // 32
+
+
+def as_arrays(model: Any) -> Any:
+    """Turn a scikit-learn classifier, fitted to class positions, into an `ArrayModel` if it can be.
+
+    With the same probabilities to the last bit; `model` itself where there is no array form.
+    """
+    kind = type(model)
+    if kind is LogisticRegression and model.solver != "liblinear":
+        return _logistic(model)
+    if kind in (ExtraTreesClassifier, RandomForestClassifier):
+        return _forest(model) if model.n_outputs_ == 1 else model
+    if kind is HistGradientBoostingClassifier:
+        return _boosting(model) if _codes_fit(model) else model
+    if kind is MLPClassifier and model.activation == "relu":
+        return _mlp(model)
+    if kind is Pipeline and [type(step) for _, step in model.steps] == [
+        Nystroem,
+        LogisticRegression,
+    ]:
+        return _kernel_logistic(model)
+    return model
+
+
+def _logistic(model: LogisticRegression) -> Logistic:
+    """Take over a fitted model."""
+    return Logistic({"classes": model.classes_, "coef": model.coef_, "intercept": model.intercept_})
+
+
+def _kernel_logistic(model: Pipeline) -> Any:
+    """Take over a fitted pipeline; one with another kernel is returned as it is."""
+    kernel, logistic = (step for _, step in model.steps)
+    if kernel.kernel != "rbf" or kernel.gamma is None or logistic.solver == "liblinear":
+        return model
+    arrays = {
+        "components": kernel.components_,
+        "normalization": kernel.normalization_,
+        "gamma": np.float64(kernel.gamma),
+    }
+    return KernelLogistic(arrays | _logistic(logistic).to_arrays())
+
+
+def _mlp(model: MLPClassifier) -> MultilayerPerceptron:
+    """Take over a fitted network."""
+    layers = enumerate(zip(model.coefs_, model.intercepts_, strict=True))
+    arrays = {"classes": np.asarray(model.classes_, dtype=np.int64)}
+    for i, (coef, intercept) in layers:
+        arrays |= {f"coef_{i}": coef, f"intercept_{i}": intercept}
+    return MultilayerPerceptron(arrays)
+
+
+def _forest(model: ExtraTreesClassifier | RandomForestClassifier) -> Forest:
+    """Take over a fitted forest."""
+    trees = [estimator.tree_ for estimator in model.estimators_]
+    roots = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])
+    left = np.concatenate([tree.children_left for tree in trees])
+    right = np.concatenate([tree.children_right for tree in trees])
+    feature = np.concatenate([tree.feature for tree in trees])
+    threshold = np.concatenate([tree.threshold for tree in trees])
+    leaf = left < 0
+    shift = np.repeat(roots, [tree.node_count for tree in trees])
+    # A leaf of a pure class holds one share: the zeros beside it are not kept.
+    shares = np.concatenate([tree.value[tree.children_left < 0, 0] for tree in trees])
+    which, classes = np.nonzero(shares)
+    return Forest(
+        {
+            "classes": np.asarray(model.classes_, dtype=np.int64),
+            "n_features": np.array([model.n_features_in_], dtype=np.int64),
+            "roots": roots.astype(np.int64),
+            "left": np.where(leaf, -1, left + shift).astype(np.int32),
+            "right": np.where(leaf, np.cumsum(leaf) - 1, right + shift).astype(np.int32),
+            "feature": np.where(leaf, 0, feature).astype(np.int32),
+            "threshold": round_down(np.where(leaf, 0.0, threshold)),
+            "leaf_start": np.searchsorted(which, np.arange(len(shares) + 1)).astype(np.int64),
+            "leaf_class": classes.astype(np.int32),
+            "leaf_share": shares[which, classes],
+        }
+    )
+
+
+def _boosting(model: HistGradientBoostingClassifier) -> Boosting:
+    """Take over a fitted model whose category codes lie between 0 and 255."""
+    trees = [tree for iteration in model._predictors for tree in iteration]
+    nodes = np.concatenate([tree.nodes for tree in trees])
+    sizes = [len(tree.nodes) for tree in trees]
+    roots = np.cumsum([0, *sizes[:-1]])
+    shift = np.repeat(roots, sizes)
+    leaf = nodes["is_leaf"].astype(bool)
+    order, categories = _columns_inside(model)
+    feature = order[np.where(leaf, 0, nodes["feature_idx"])]
+    by_code = nodes["is_categorical"].astype(bool) & ~leaf
+    sets = [_left_codes(tree, categories) for tree in trees]
+    return Boosting(
+        {
+            "classes": np.asarray(model.classes_, dtype=np.int64),
+            "n_features": np.array([model.n_features_in_], dtype=np.int64),
+            "roots": roots.astype(np.int64),
+            "left": np.where(leaf, -1, nodes["left"].astype(np.int64) + shift).astype(np.int32),
+            "right": np.where(
+                leaf, np.cumsum(leaf) - 1, nodes["right"].astype(np.int64) + shift
+            ).astype(np.int32),
+            "feature": feature.astype(np.int32),
+            "threshold": np.where(leaf | by_code, 0.0, nodes["num_threshold"]),
+            "missing_left": nodes["missing_go_to_left"].astype(np.uint8),
+            "code_split": np.where(by_code, np.cumsum(by_code) - 1, -1).astype(np.int32),
+            "left_codes": pack_codes(np.concatenate(sets)).view(np.int32),
+            "leaf_value": nodes["value"][leaf],
+            "baseline": model._baseline_prediction.reshape(-1).astype(np.float64),
+        }
+    )
+
+
+def _codes_fit(model: HistGradientBoostingClassifier) -> bool:
+    """Whether every category of a boosting model is a whole number from 0 to 255."""
+    _, categories = _columns_inside(model)
+    return all(
+        ((values >= 0) & (values < CODES) & (values == np.floor(values))).all()
+        for values in categories.values()
+    )
+
+
+def _columns_inside(
+    model: HistGradientBoostingClassifier,
+) -> tuple[NDArray[np.int64], dict[int, NDArray[np.float64]]]:
+    """Return which column each of a boosting model's own columns is, and their categories.
+
+    Inside, categories come first and are numbered in ascending order.
+    """
+    flags = model.is_categorical_
+    if flags is None:
+        return np.arange(model.n_features_in_), {}
+    order = np.concatenate([np.flatnonzero(flags), np.flatnonzero(~flags)])
+    encoder = model._preprocessor.named_transformers_["encoder"]
+    categories = {}
+    for inside, values in enumerate(encoder.categories_):
+        numbers = np.asarray(values, dtype=np.float64)
+        categories[inside] = numbers[~np.isnan(numbers)]
+    return order, categories
+
+
+def _left_codes(tree: Any, categories: dict[int, NDArray[np.float64]]) -> NDArray[np.bool_]:
+    """Return flags (n_splits, 256) of the codes that go left at a tree's splits by category.
+
+    Codes that training did not have go where missing values go.
+    """
+    nodes = tree.nodes
+    splits = nodes[nodes["is_categorical"].astype(bool) & ~nodes["is_leaf"].astype(bool)]
+    flags = np.zeros((len(splits), CODES), dtype=bool)
+    for row, split in enumerate(splits):
+        known = categories[int(split["feature_idx"])].astype(np.int64)
+        inside = unpack_codes(tree.raw_left_cat_bitsets[split["bitset_idx"]][None])[0]
+        flags[row] = bool(split["missing_go_to_left"])
+        flags[row, known] = inside[: len(known)]
+    return flags
+
+
+def pack_codes(is_left: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    """Pack flags (n, 256) into the bits that `add_leaf_values` reads, uint32 (n, 8)."""
+    bits = is_left.reshape(-1, _WORDS, 32).astype(np.uint32)
+    packed: NDArray[np.uint32] = (bits << np.arange(32, dtype=np.uint32)).sum(2, dtype=np.uint32)
+    return packed
+
+
+def unpack_codes(words: NDArray[Any]) -> NDArray[np.bool_]:
+    """Undo `pack_codes`: words (n, 8) to flags (n, 256)."""
+    bits = words.astype(np.uint32)[:, :, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
+    return bits.astype(bool).reshape(len(words), CODES)
+
+
+def round_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Give the largest float32 that is not above each value.
+
+    A float32 is at most a float64 threshold exactly where it is at most the threshold so rounded.
+    """
+    rounded = values.astype(np.float32)
+    below = np.nextafter(rounded, np.float32(-np.inf))
+    return np.where(rounded.astype(np.float64) > values, below, rounded).astype(np.float32)

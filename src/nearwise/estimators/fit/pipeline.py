@@ -1,0 +1,704 @@
+"""The fit: rows of one fold at a time are predicted as new, and decide on all that is learned.
+
+Tables are cross-fitted, or one fold is held out once, as it always is for images.
+"""
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+from sklearn.ensemble import ExtraTreesClassifier
+from torch import Tensor
+
+from nearwise.estimators.fit.as_arrays import as_arrays
+from nearwise.estimators.fit.base import (
+    RIDGE,
+    Base,
+    Candidate,
+    auto_candidates,
+    cross_fit,
+    floored_log,
+    given_candidate,
+)
+from nearwise.estimators.fit.embedding import HEAD, Embedding
+from nearwise.estimators.fit.forest import FEW, fit_forest, forest_settings
+from nearwise.estimators.fit.gaussian import fit_gaussian
+from nearwise.estimators.fit.head_fitting import (
+    JUDGED,
+    accept_head,
+    calibrated_views,
+    predictions_of,
+    tuned_head,
+)
+from nearwise.estimators.fit.image_networks import fit_image_networks
+from nearwise.estimators.fit.networks import (
+    embedder_kind,
+    fit_embedding,
+    fit_features,
+    fit_keys,
+    training_settings,
+)
+from nearwise.estimators.fit.parameter_checks import check_held_out
+from nearwise.estimators.fit.problem import (
+    FitSettings,
+    Problem,
+    Unseen,
+    auto_folds,
+    cross_fit_folds,
+    held_out_fold,
+    make_folds,
+)
+from nearwise.estimators.inputs.table import LARGE, ready_embeddings
+from nearwise.estimators.model.array_models import Gaussian
+from nearwise.estimators.model.class_prior import capped_rows
+from nearwise.estimators.model.gates import pooled, tempered_nll
+from nearwise.estimators.model.label_model import LabelModel
+from nearwise.estimators.model.log_linear_pool import clearly_better, mean_nll
+from nearwise.estimators.model.memory_views import (
+    BASE,
+    FINDABLE,
+    FOLD,
+    OPINION,
+    TRAINED,
+    MemoryViews,
+    Retrieval,
+    SpaceSpec,
+    below_each_other,
+)
+from nearwise.estimators.model.predictor import JudgedRows, Predictor, as_float
+from nearwise.estimators.model.row_models import (
+    FOREST,
+    GAUSSIAN,
+    KeyedRows,
+    RowModels,
+    TableModels,
+    average_views,
+    head_of_all,
+    supervised_keys,
+)
+from nearwise.estimators.progress import Progress
+from nearwise.memory import MemoryBank
+from nearwise.nn import NeighborSet, shared_head
+from nearwise.training import HeadRows
+
+_FEWEST = 32  # rows below which learning on the table makes predictions too sure
+_TUNED = 3  # folds whose heads are trained further
+_TUNED_MANY = 2  # the same beside Gaussian classes of many rows
+_HEADS = 5  # folds of rows that are held out once
+_EPOCHS_OF_VIEWS = 12
+_NEIGHBORS = "neighbors"
+_LEAST = -1e4  # log-probability of what cannot be
+_OF_GROUPS = 5  # folds of groups by which Gaussian classes leave them out
+_WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
+
+
+def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    """Fit to the folds of the settings: cross-fitted, or one fold that is held out once."""
+    if isinstance(share := settings.cv, float):
+        check_held_out(len(problem.labels), problem.n_classes, share)
+        fold = problem.without_copies(settings.folds) or [
+            held_out_fold(problem.labels, share, settings.seed, problem.groups)
+        ]
+        problem.folds = fold
+        held_out = problem.folds[0][1]
+        if problem.weight is not None and not problem.weight[held_out].any():
+            raise ValueError(
+                "Every row that was held out has sample_weight 0, so nothing can be fitted to "
+                "them. Drop the rows without weight, or change random_state."
+            )
+        problem.choice["held_out"] = len(held_out)
+        problem.n_networks = problem.encoder.n_networks
+    fits = {"images": _fit_images, "table": _fit_table}
+    with problem.encoder.threads(settings.n_jobs):
+        return fits[problem.encoder.kind](problem, settings, progress)
+
+
+def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    """Train networks on all rows but those of the fold, and remember all."""
+    models = fit_image_networks(problem, settings, progress)
+    problem.choice["base"] = "the networks' heads" if models.has_base else None
+    progress.stage("memory")
+    keyed = [models(rows).cpu() for rows in problem.all_views]
+    mean, every = average_views(keyed), np.arange(len(problem.labels))
+    base, known = mean.base_log_proba, problem.label_model
+    views = _remember(problem, settings, mean.keys, every, None, base, known)
+    views.to(torch.device(settings.device))
+    held_out = torch.from_numpy(problem.folds[0][1])
+    predictor = _predictor(problem, models, views)
+    looks = [predictor.retrieval(rows.take(held_out), held_out) for rows in keyed]
+    data = _head_rows(problem, *below_each_other(looks))
+    deepest = replace(data, spaces=data.spaces[:1])
+    return _with_head(predictor, problem, settings, [deepest, data], progress, keyed)
+
+
+def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    """Map the features, fit a base, remember the rows, and take the pretrained head.
+
+    The base begins with a forest, whose out-of-bag predictions the head compares; where that is
+    better for ready embeddings, with Gaussian classes, which leave each row out exactly. With the
+    preset "instant", and for few rows, temperatures are fitted to remembered rows, each left out;
+    without a forest nothing then depends on a row's own label. Else the head is trained further,
+    and a trained key space and other classifiers join, by rows of one fold at a time, which are
+    found in a memory and predicted by classifiers of the other rows, as new rows will be. Later
+    the forest, the key space and the memory are of all rows, and of the other classifiers the mean
+    over the folds predicts.
+    """
+    every = np.arange(len(problem.labels))
+    chosen_on = problem.folds[0][0] if problem.is_held_out else every
+    features = fit_features(problem, chosen_on, settings, progress)
+    encoder, _ = problem.table
+    keyed = [KeyedRows({"features": features(encoder, rows)}, None) for rows in problem.all_views]
+    spaces = average_views(keyed).keys
+    base: Base | None = None
+    own: tuple[Candidate, Tensor] | None = None
+    begun: ExtraTreesClassifier | None = None
+    data = opinion = embedding = None
+    learns = _learns(problem, settings)
+    if learns:
+        if not problem.is_held_out:
+            auto = auto_folds(len(every))
+            n_folds = auto if settings.cv == "auto" else int(settings.cv)
+            problem.folds = problem.without_copies(settings.folds) or cross_fit_folds(
+                problem.labels, n_folds, settings.seed, problem.groups
+            )
+        settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
+    every_label = problem.label_model.of_all(problem.folds)
+    if _may_be_gaussian(problem, settings):
+        progress.stage(GAUSSIAN)
+        own, begun = _better_gaussian(problem, settings)
+        problem.is_gaussian = own is not None
+    if learns:
+        embedding = _networks(problem, settings, progress)
+        of_own = None if own is None else own[1]
+        base, data = _cross_fitted(problem, settings, spaces, keyed, of_own, embedding, progress)
+    if embedding is not None and (base is None or not base.asks(HEAD)):
+        embedding = None
+    if problem.choice.get("embedder") == "table":
+        embedding = fit_keys(problem, settings, every, len(problem.folds), progress)
+        spaces[TRAINED] = embedding.keys(0, *problem.table)
+    if _takes_forest(problem, settings):
+        progress.stage("forest")
+        own = _forest(problem, settings, every, begun=begun)
+        opinion = own[1]
+    if own is not None:
+        base = base or _alone(problem, *own)
+        base.candidates.insert(0, own[0])
+    problem.choice["base"] = None if base is None else base.gates
+    if base is not None:
+        problem.choice["base_nll"] = base.nll
+    progress.stage("memory")
+    of_base = None if base is None else as_float(base.oof_log_proba)
+    predictor = _predictor(
+        problem,
+        TableModels(encoder, features, embedding, base, opinion is not None),
+        _remember(problem, settings, spaces, every, opinion, of_base, every_label),
+    )
+    if data is None:
+        progress.stage("temperature")
+        return _calibrated(predictor, problem, settings)
+    return _with_head(predictor, problem, settings, [data], progress, [])
+
+
+def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> Predictor:
+    """Put the parts together, with the head as it comes."""
+    return Predictor(
+        encoder=problem.encoder,
+        row_models=models,
+        views=views,
+        prior=problem.prior,
+        head=copy.deepcopy(shared_head()),
+        choice=problem.choice,
+        history=problem.history,
+        tta=problem.tta,
+        n_views=len(problem.all_views),
+    )
+
+
+def _with_head(
+    predictor: Predictor,
+    problem: Problem,
+    settings: FitSettings,
+    tries: list[HeadRows],
+    progress: Progress,
+    keyed: list[KeyedRows],
+) -> Predictor:
+    """Train the head further, and fit its share and the temperatures.
+
+    `tries` are all rows, or those of the fold held out, in all views one after the other, with
+    their neighbors in the first spaces of the memory; more spaces are searched where these rows are
+    then predicted clearly better. `keyed` are all rows in each view, where they are known.
+    """
+    folds, n_rows = problem.folds, len(tries[0])
+    n_heads = _TUNED_MANY if problem.is_gaussian and n_rows > LARGE else _TUNED
+    held_out = problem.folds[0][1]
+    if problem.is_held_out:
+        n_rows, n_heads = len(held_out), _HEADS
+        held_groups = problem.groups_at(held_out)
+        split = make_folds(problem.labels[held_out], n_heads, settings.seed, held_groups)
+        folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
+    model = problem.label_model
+    data, *others = tries
+    tune = (folds, n_heads, settings, model, progress)
+    fit, rows, problem.choice["head"] = tuned_head(predictor, data, *tune)
+    judged = data.labels[rows], data.weight[rows], model
+    for other in others:
+        found, _, nlls = tuned_head(predictor, other, *tune)
+        if clearly_better(found.log_proba, fit.log_proba, *judged):
+            data, fit, problem.choice["head"] = other, found, nlls
+    if len(tries) > 1:
+        problem.choice["spaces"] = [spec.name for spec in predictor.views.specs[: len(data.spaces)]]
+        predictor.views.keep(problem.choice["spaces"])
+    first = rows < n_rows
+    ridge = RIDGE / int(first.sum())
+    some = data.take(rows[first])
+    tuned = accept_head(predictor, fit.take(first), some, problem, settings, ridge=ridge)
+    if predictor.n_views == 1:
+        return tuned
+    progress.stage("views")
+    of_held = torch.from_numpy(held_out)
+    if keyed:
+        keyed = [one.take(of_held) for one in keyed]
+    else:
+        keyed = [predictor.row_models(rows.take(held_out)).cpu() for rows in problem.all_views]
+    ids = of_held if problem.ids is None else problem.ids[of_held]
+    order = torch.argsort(rows)  # the folds of one that is held out cover it
+    merged = calibrated_views(tuned, fit.take(order), data, problem, settings, ridge=ridge)
+    return replace(merged, judged_views=JudgedRows(ids, keyed))
+
+
+def _of_all_views(
+    fold: tuple[np.ndarray, np.ndarray], n_rows: int, n_views: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of a fold's rows in all views: a row's views stay on one side of the split."""
+    starts = n_rows * np.arange(n_views)[:, None]
+    train, held_out = ((starts + part).ravel() for part in fold)
+    return train, held_out
+
+
+def _head_rows(problem: Problem, spaces: list[NeighborSet], base_log_proba: Tensor) -> HeadRows:
+    """Rows for the head: all of them, or in all views those of the fold that is held out."""
+    labels, weight = problem.truth, problem.judging_weight
+    if problem.is_held_out:
+        at = torch.from_numpy(problem.folds[0][1]).repeat(len(problem.all_views))
+        labels, weight = labels[at], problem.row_weight[at]
+    given = problem.label_model.given_log_proba
+    return HeadRows(spaces, base_log_proba, labels, weight, given)
+
+
+def _learns(problem: Problem, settings: FitSettings) -> bool:
+    """Whether more than one classifier is learned on the table; of few rows only on request."""
+    if problem.is_held_out:
+        return True
+    if settings.preset == "instant" or len(problem.labels) >= _FEWEST:
+        return settings.preset != "instant"
+    own_base = settings.base is not None and not isinstance(settings.base, str)
+    noisy = settings.label_fitter.description is not None
+    return own_base or noisy or settings.embedder != "auto" or settings.cv != "auto"
+
+
+def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
+    """Whether a forest of the fit's own measures which rows are alike; it also joins the base."""
+    large = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
+    return settings.base == "auto" and not large and not problem.views and not problem.is_gaussian
+
+
+def _may_be_gaussian(problem: Problem, settings: FitSettings) -> bool:
+    """Whether to try Gaussian classes; rows that are held out must not be learned by them."""
+    ready = ready_embeddings(problem.table[0])
+    return settings.base == "auto" and ready and not problem.is_held_out
+
+
+def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
+    """Make a base of one classifier, which predicts each row by `left_out` (n, C)."""
+    base = Base([], {candidate.name: 1.0}, problem.n_classes)
+    base.oof_log_proba = left_out.double().numpy()
+    base.nll = {candidate.name: tempered_nll(base.oof_log_proba, *problem.judged)}
+    return base
+
+
+def _better_gaussian(
+    problem: Problem, settings: FitSettings
+) -> tuple[tuple[Candidate, Tensor] | None, ExtraTreesClassifier | None]:
+    """Give what `_gaussian` does if it predicts left-out rows better than votes, else None.
+
+    Of few rows half of a forest is tried as well, which comes second: many columns of numbers need
+    not be an embedding.
+    """
+
+    def nll(left_out: Tensor) -> float:
+        return tempered_nll(left_out.double().numpy(), *problem.judged)
+
+    gaussian, begun = _gaussian(problem), None
+    least = min(problem.choice["feature_nll"].values())
+    if len(problem.labels) <= FEW:
+        every = np.arange(len(problem.labels))
+        forest, out_of_bag = _forest(problem, settings, every, smaller=2)
+        least, begun = min(least, nll(out_of_bag)), forest.model
+    return (gaussian if nll(gaussian[1]) < least else None), begun
+
+
+def _gaussian(problem: Problem) -> tuple[Candidate, Tensor]:
+    """Fit Gaussian classes, with a temperature fitted to the rows, each left out.
+
+    Gives the left-out log-probabilities (n, C).
+    """
+    labels, weight = problem.labels, problem.weight
+    arrays, scores = fit_gaussian(*problem.table, labels, weight)
+    parts = np.full((len(labels), problem.n_classes), _LEAST)
+    parts[:, arrays["classes"]] = np.maximum(log_softmax(scores, axis=1), _LEAST)
+    if problem.groups is not None:
+        parts = _without_groups(problem, labels, weight)
+    pool = pooled({GAUSSIAN: parts}, *problem.judged, ridge=RIDGE / len(labels))
+    power = pool.powers[GAUSSIAN]
+    arrays |= {name: arrays[name] * power**0.5 for name in ("factor", "offset")}
+    arrays["bias"] = arrays["bias"] * power
+    left_out = floored_log(np.exp(pool.log_proba))
+    candidate = Candidate(GAUSSIAN, None, "dense", [Gaussian(arrays)])
+    return candidate, as_float(log_softmax(left_out, axis=1))
+
+
+def _without_groups(problem: Problem, labels: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Log-probabilities (n, C) of each row by Gaussian classes without some groups, its own too."""
+    encoder, rows = problem.table
+    parts = np.full((len(labels), problem.n_classes), _LEAST)
+    for train, held_out in make_folds(problem.labels, _OF_GROUPS, 0, problem.groups):
+        some = None if weight is None else weight[train]
+        if some is not None and not some.any():
+            continue  # nothing is learned without them
+        model = Gaussian(fit_gaussian(encoder, rows.take(train), labels[train], some)[0])
+        proba = model.predict_proba(encoder.dense(rows.take(held_out)))
+        log_proba = np.maximum(np.log(np.maximum(proba, np.finfo(float).tiny)), _LEAST)
+        parts[np.ix_(held_out, model.classes_)] = log_proba
+    return parts
+
+
+def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
+    """Train one network per fold whose head may join the base, where one is worth trying."""
+    kind = embedder_kind(problem, settings)
+    if kind in (None, "table") or settings.base is None:
+        problem.choice["embedder"] = "identity"
+        return None
+    train = training_settings(kind, problem, settings)
+    second = problem.views[0] if problem.views else None
+    if problem.views and "epochs" not in settings.train:
+        train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
+    return fit_embedding(kind, train, problem, settings, progress, second)
+
+
+def _forest(
+    problem: Problem,
+    settings: FitSettings,
+    rows: np.ndarray,
+    *,
+    smaller: int = 1,
+    begun: ExtraTreesClassifier | None = None,
+) -> tuple[Candidate, Tensor]:
+    """Fit trees to samples of some rows, and predict these by trees that did not learn them.
+
+    Gives log-probabilities (n_rows, C); the class shares where a row is in all samples. `smaller`
+    divides the number of trees; `begun` are the first trees of the same forest.
+    """
+    encoder, encoded = problem.table
+    options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
+    options["n_estimators"] //= smaller
+    labels, weight = problem.labels, problem.weight
+    model, out_of_bag = fit_forest(
+        encoder.ordinal_filled(encoded.take(rows)),
+        labels[rows],
+        None if weight is None else weight[rows],
+        options,
+        groups=problem.groups_at(rows),
+        begun=begun,
+    )
+    shares = problem.prior.double().repeat(len(rows), 1).numpy()
+    known = np.isfinite(out_of_bag).all(1) & (out_of_bag.sum(1) > 0)
+    shares[known] = 0.0
+    shares[np.ix_(known, model.classes_)] = out_of_bag[known]
+    candidate = Candidate(FOREST, model, "ordinal_filled", [as_arrays(model)])
+    return candidate, as_float(log_softmax(floored_log(shares), axis=1))
+
+
+def _remember(
+    problem: Problem,
+    settings: FitSettings,
+    keys: dict[str, Tensor],
+    rows: np.ndarray,
+    opinion: Tensor | None,
+    base_log_proba: Tensor | None,
+    label_model: LabelModel,
+) -> MemoryViews:
+    """Fill a memory with some rows, their predictions out of bag and those of the whole base.
+
+    `keys` (n, width) are those of all rows, by the names of the spaces.
+    """
+    at = torch.from_numpy(rows)
+    columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
+    columns |= {name: column[at] for name, column in problem.group_column.items()}
+    if problem.is_held_out and base_log_proba is not None:
+        columns[FOLD] -= torch.from_numpy(np.isin(rows, problem.folds[0][0])).long()
+    every = np.array_equal(rows, np.arange(len(problem.labels)))  # then keys are not copied
+    spaces = {name: of_all if every else of_all[at] for name, of_all in keys.items()}
+    weight = problem.row_weight[at]
+    if settings.max_per_class is not None:
+        labels = problem.labels[rows]
+        votes, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
+        columns[FINDABLE] = torch.from_numpy(np.isin(np.arange(len(rows)), votes))
+        weight[torch.from_numpy(votes)] *= as_float(stands_for)
+    if base_log_proba is not None:
+        columns[BASE] = base_log_proba
+    if opinion is not None:
+        columns[OPINION] = opinion
+        spaces["supervised"] = supervised_keys(spaces["features"], opinion)
+    bank = MemoryBank(
+        spaces,
+        problem.truth[at],
+        ids=None if problem.ids is None else problem.ids[at],
+        sample_weight=weight,
+        n_classes=problem.n_classes,
+        columns=columns,
+    )
+    width = problem.encoder.n_columns
+    views = MemoryViews(width, bank, [], settings.index, label_model=label_model.remembered())
+    k = min(settings.n_neighbors, views.n_others)
+    metrics = {"features": settings.metric}
+    specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]
+    return views.measure(specs)
+
+
+class _LeftOut:
+    """One fold, which is found in and predicted by the others.
+
+    Attributes
+    ----------
+    opinion : Tensor of shape (n, C) or None
+        Log-probabilities of its rows by a forest of the others, where one takes part.
+    """
+
+    def __init__(self, problem: Problem, settings: FitSettings, number: int) -> None:
+        self.problem, self.settings, self.number = problem, settings, number
+        self.train, held_out = problem.folds[number]
+        self.at = torch.from_numpy(held_out)
+        self.label_model = problem.label_model.of_fold(number)
+        self.opinion = self.out_of_bag = None
+        if _takes_forest(problem, settings):
+            encoder, rows = problem.table
+            fitted = _forest(problem, settings, self.train, smaller=2)
+            forest, self.out_of_bag = fitted
+            log_proba = forest.log_proba(
+                encoder.ordinal_filled(rows.take(held_out)), 0, problem.n_classes
+            )
+            self.opinion = as_float(log_softmax(log_proba, axis=1))
+
+    def retrieve(self, keys: dict[str, Tensor], view: dict[str, Tensor] | None = None) -> Retrieval:
+        """Find its rows' neighbors among the others.
+
+        Keys (n, width) are those of all rows, and of all rows in one view, by default the same.
+        """
+        problem, settings = self.problem, self.settings
+        views = _remember(
+            problem, settings, keys, self.train, self.out_of_bag, None, self.label_model
+        )
+        queries = {name: of_all[self.at] for name, of_all in (view or keys).items()}
+        if self.opinion is not None:
+            queries[OPINION] = self.opinion
+            queries["supervised"] = supervised_keys(queries["features"], self.opinion)
+        prior = problem.prior.log().expand(len(self.at), -1)
+        return views.retrieve(queries, prior, problem.n_classes)
+
+    def trained_keys(self, progress: Progress) -> Tensor:
+        """Keys (n, width) of all rows by a network of the others."""
+        problem, number = self.problem, self.number
+        network = fit_keys(problem, self.settings, self.train, number, progress)
+        return network.keys(0, *problem.table)
+
+    def nll(self, found: Retrieval) -> float:
+        """Mean NLL of its rows by the head as it comes."""
+        problem, at = self.problem, self.at
+        log_proba = shared_head().predict(found.spaces, self.opinion).log_proba
+        return mean_nll(log_proba, problem.truth[at], problem.row_weight[at], problem.label_model)
+
+    def nll_of_forest(self) -> float:
+        """Mean NLL of its rows by the forest, at the best temperature; infinite without one."""
+        problem, at = self.problem, self.at.numpy()
+        if self.opinion is None:
+            return math.inf
+        weight = None if problem.weight is None else problem.weight[at]
+        opinion = self.opinion.double().numpy()
+        return tempered_nll(opinion, problem.labels[at], weight, problem.label_model)
+
+
+def _as_new(
+    problem: Problem,
+    settings: FitSettings,
+    keys: dict[str, Tensor],
+    keyed: list[KeyedRows],
+    progress: Progress,
+) -> tuple[list[NeighborSet], Tensor | None]:
+    """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out.
+
+    Where neighbors of the first fold add to the forest, the trained key space is tried there, and
+    kept where it adds to these. Of a fold that is held out only its own rows, in all views.
+    """
+    if len(keyed) > 1:
+        fold = _LeftOut(problem, settings, 0)
+        return below_each_other([fold.retrieve(keys, one.keys) for one in keyed])[0], None
+    looks, opinions = [], []
+    trains_keys = embedder_kind(problem, settings) == "table"
+    for number in range(len(problem.folds)):
+        progress.stage(f"neighbors of fold {number + 1} of {len(problem.folds)}")
+        fold = _LeftOut(problem, settings, number)
+        tries = trains_keys and not number and settings.embedder == "auto"
+        if tries or not trains_keys:
+            found = fold.retrieve(keys)
+        if tries:
+            nll = fold.nll(found)
+            trains_keys = nll < (1 - _WORTH) * fold.nll_of_forest()
+        if trains_keys:
+            trained = fold.retrieve(keys | {TRAINED: fold.trained_keys(progress)})
+            if tries:
+                trains_keys = nll - fold.nll(trained) > max(_WORTH * nll, 1 / len(fold.at))
+            if trains_keys:
+                found = trained
+        looks.append(found)
+        opinions.append(fold.opinion)
+    if trains_keys:
+        problem.choice["embedder"] = "table"
+    spaces, known = below_each_other(looks)[0], [one for one in opinions if one is not None]
+    if problem.is_held_out:
+        return spaces, known[0] if known else None
+    held_out = np.concatenate([rows for _, rows in problem.folds])
+    # Rows that are never held out weigh nothing.
+    position = torch.zeros(len(problem.labels), dtype=torch.int64)
+    position[held_out] = torch.arange(len(held_out))
+    spaces = [space.take(position) for space in spaces]
+    if not known:
+        return spaces, None
+    opinion = problem.prior.log().repeat(len(position), 1)
+    opinion[held_out] = torch.cat(known)
+    return spaces, opinion
+
+
+def _cross_fitted(
+    problem: Problem,
+    settings: FitSettings,
+    keys: dict[str, Tensor],
+    keyed: list[KeyedRows],
+    gaussian: Tensor | None,
+    embedding: Embedding | None,
+    progress: Progress,
+) -> tuple[Base | None, HeadRows]:
+    """Cross-fit classifiers, and keep those that add to what the base begins with and neighbors.
+
+    Also gives every row as the head would see it, were it new; of a fold that is held out only its
+    own, in all views. A classifier of the user's own is taken in any case.
+    """
+    spaces, opinion = _as_new(problem, settings, keys, keyed, progress)
+    base, n = None, len(problem.labels)
+    if settings.base is not None:
+        encoder, rows = problem.table
+        of_head = shared_head().predict(spaces, opinion).log_proba
+        of_neighbors = _of_every(problem, of_head).double().numpy()
+        extra = {}
+        for name, part in ((FOREST, opinion), (GAUSSIAN, gaussian)):
+            if part is not None:
+                extra[name] = _of_every(problem, part).double().numpy()
+        if embedding is not None:
+            extra[HEAD] = _of_networks(embedding, problem)
+        base = cross_fit(
+            _candidates(problem, settings, embedding),
+            encoder,
+            rows,
+            problem.labels,
+            problem.weight,
+            problem.folds,
+            problem.n_classes,
+            extra=extra,
+            beside={_NEIGHBORS: of_neighbors} if settings.base == "auto" else None,
+            label_model=problem.label_model,
+            groups=problem.groups,
+            progress=progress.stage,
+        )
+        base = base if base.gates else None
+    of_base = problem.prior.log().expand(n, -1)
+    if base is not None:
+        if problem.is_held_out:
+            of_held = as_float(base.oof_log_proba[problem.folds[0][1]])
+            base.oof_log_proba = _of_every(problem, of_held).double().numpy()
+        of_base = as_float(base.oof_log_proba)
+    if problem.is_held_out:
+        _, held_out = problem.folds[0]
+        views = [of_base[held_out]]
+        for view in problem.views:
+            views.append(_of_view(base, embedding, problem, view.take(held_out)))
+        of_base = torch.cat(views)
+    return base, _head_rows(problem, spaces, of_base)
+
+
+def _of_every(problem: Problem, log_proba: Tensor) -> Tensor:
+    """Predictions (n, C) of all rows: the class shares of those that are not in the one fold."""
+    if not problem.is_held_out:
+        return log_proba
+    every, (_, held_out) = problem.prior.log().repeat(len(problem.labels), 1), problem.folds[0]
+    every[held_out] = log_proba[: len(held_out)]
+    return every
+
+
+def _of_view(base: Base | None, embedding: Embedding | None, problem: Problem, rows: Any) -> Tensor:
+    """Predictions (n, C) of rows by a base without a forest, or the class shares."""
+    if base is None:
+        return problem.prior.log().expand(len(rows), -1)
+    parts = base.parts(problem.table[0], rows)
+    if embedding is not None and base.asks(HEAD):
+        parts[HEAD] = head_of_all(embedding, problem.table[0], rows)
+    return as_float(base.pooled(parts))
+
+
+def _of_networks(embedding: Embedding, problem: Problem) -> np.ndarray:
+    """Log-probabilities (n, C) of every row by the head of the network that left it out."""
+    out = np.zeros((len(problem.labels), problem.n_classes))
+    if problem.is_held_out:
+        _, held_out = problem.folds[0]
+        out[held_out] = head_of_all(embedding, problem.encoder, problem.rows.take(held_out))
+        return out
+    for member, (_, held_out) in enumerate(problem.folds):
+        rows = problem.rows.take(held_out)
+        out[held_out] = embedding.head_log_proba(member, problem.encoder, rows).numpy()
+    return out
+
+
+def _candidates(
+    problem: Problem, settings: FitSettings, embedding: Embedding | None
+) -> list[Candidate]:
+    """Classifiers to cross-fit beside what the base begins with."""
+    if not isinstance(settings.base, str):
+        return [given_candidate(settings.base)]
+    encoder, n_rows = problem.table[0], len(problem.labels)
+    if embedding is not None and n_rows > LARGE and ready_embeddings(encoder):
+        return []  # the network is ahead of a linear model, which would cost more time
+    found = auto_candidates(
+        encoder,
+        n_rows,
+        problem.n_classes,
+        seed=settings.seed,
+        n_jobs=settings.n_jobs,
+    )
+    if problem.is_gaussian:  # trees would be slow and weak there
+        return [one for one in found if one.name == "logistic"]
+    return [one for one in found if one.name != FOREST]
+
+
+def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -> Predictor:
+    """Fit the temperatures, and the correction for the class prior."""
+    n = len(problem.labels)
+    some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:JUDGED])
+    rows = torch.from_numpy(some)
+    answer = predictor.predict_left_out(problem.n_classes, rows)
+    labelled = (problem.truth[rows], problem.judging_weight[rows])
+    parts = predictions_of(predictor, [answer], *labelled)
+    predictor = accept_head(predictor, *parts, problem, settings, ridge=RIDGE / len(rows))
+    source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
+    return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

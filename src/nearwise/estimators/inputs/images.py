@@ -1,0 +1,343 @@
+"""Images as rows of a classifier: checked, encoded, and seen in several views."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+
+from nearwise.data.tables.numeric_columns import Written
+from nearwise.estimators.inputs.sources import are_files
+from nearwise.estimators.inputs.table import as_digests
+from nearwise.functional.devices import fast_bfloat16
+from nearwise.functional.threads import own_threads
+from nearwise.memory.checks import as_tensor
+
+if TYPE_CHECKING:
+    from nearwise.data.images.decode import Color
+
+TTAView = Literal["flip", "shift"]
+TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
+_FEW = 20_000  # images up to which AdamW learns faster than SGD
+_MANY, _EPOCHS = 45_000, 16  # images from which a fast-cnn sees each this often; fewer more often
+_TINY = 16  # pixels up to which a small network is enough
+_SMALL = 64  # pixels up to which one is that trains in minutes on a CPU
+_SHIFT = 16  # a shifted crop moves by this part of the side
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Images as networks take them: uint8 (n, c, h, w)."""
+
+    pixels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def take(self, rows: np.ndarray) -> "EncodedImages":
+        """Return some of the images."""
+        return EncodedImages(self.pixels[rows])
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """No numbers that a file could round, float64 (n, 0)."""
+        return np.zeros((len(self), 0))
+
+    def digests(self) -> np.ndarray:
+        """Give a number for every image that another one does not have, int64 (n,)."""
+        return as_digests(image.tobytes() for image in self.pixels)
+
+    @classmethod
+    def joined(cls, parts: Sequence["EncodedImages"]) -> "EncodedImages":
+        """Return the images of several, one after another."""
+        return cls(np.concatenate([part.pixels for part in parts]))
+
+
+@dataclass
+class ImageEncoder:
+    """What is remembered of the training images: their size."""
+
+    kind: ClassVar[Literal["images"]] = "images"
+    n_networks: ClassVar[int] = 1
+    soft_targets: ClassVar[bool] = True  # networks learn from probabilities of the labels
+    columns: ClassVar[list[str]] = ["image"]
+    numeric: ClassVar[list[str]] = []
+    categorical: ClassVar[list[str]] = []
+    left_out: ClassVar[list[str]] = []
+    report: ClassVar[list[dict[str, Any]]] = []
+    written: ClassVar[Written] = Written()
+
+    height: int = 0
+    width: int = 0
+    channels: int = 0
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    @property
+    def n_columns(self) -> int:
+        """How many numbers a row is."""
+        return self.height * self.width * self.channels
+
+    @property
+    def color(self) -> "Color":
+        """What other images are turned into."""
+        return "rgb" if self.channels == 3 else "grey"
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """One column, the image, with its size."""
+        return {"image": f"{self.height} x {self.width} x {self.channels} uint8"}
+
+    def learn(self, images: Any, wishes: Any = None, before: Any = None) -> EncodedImages:
+        """Remember the size of training images (n, h, w, c) and return them encoded."""
+        _, self.height, self.width, self.channels = images.shape
+        return self.transform(images)
+
+    def transform(self, images: Any) -> EncodedImages:
+        """Encode images (n, h, w, c) of the size of the training images."""
+        size = (self.height, self.width, self.channels)
+        if images.shape[1:] != size:
+            raise ValueError(
+                f"The images are {_by(images.shape[1:])}, the classifier was fitted on "
+                f"{_by(size)} (height, width, channels). Resize or convert them."
+            )
+        return EncodedImages(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+
+    def network_inputs(self, rows: EncodedImages) -> tuple[torch.Tensor, None]:
+        """Make inputs of a network: the images as they are, uint8 (n, c, h, w)."""
+        return as_tensor(rows.pixels), None
+
+    def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
+        """Threads that a fit takes; those of a network are torch's."""
+        return own_threads()
+
+    def open_files(self, X: Any) -> Any:
+        """Read image files, or those of a folder; other rows are handed back.
+
+        They become grey or colour as in training; their size must be that of training.
+        """
+        from nearwise.data.images.folder import image_files, read_images
+
+        is_folder = isinstance(X, str | Path) and Path(X).is_dir()
+        if not (is_folder or are_files(X)):
+            return X
+        files = image_files(Path(X) if isinstance(X, str | Path) else X)
+        images = read_images(files, color=self.color)
+        if images.shape[1:3] != self.size:
+            raise ValueError(
+                f"{files[0]} is {_by(images.shape[1:3])}, the classifier was fitted on "
+                f"{_by(self.size)} (height, width). Resize: nearwise.data.read_images(..., "
+                f"image_size={self.size}, color={self.color!r})."
+            )
+        return images
+
+    def views(
+        self,
+        rows: EncodedImages,
+        given: Sequence[Any],
+        tta: TTAView | Sequence[TTAView] | None,
+    ) -> list[EncodedImages]:
+        """Make further views of images as `tta` names them; ValueError if some were given."""
+        if given:
+            raise ValueError("Images get further views from tta. Leave views out.")
+        return image_views(rows, check_tta(tta))
+
+    def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
+        """Give the images' files as a table, without pixels."""
+        return pd.DataFrame({} if names is None else {"file": names})
+
+    def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
+        """Give each image, with its file where that is known."""
+        files = [""] * len(X) if names is None else names.tolist()
+        pairs = zip(files, X, strict=True)
+        return [({"file": file} if file else {}) | {"image": image} for file, image in pairs]
+
+    def apart(self, X: Any) -> np.ndarray:
+        """Mean difference of each image's pixels but the first's from that one's, (n - 1,).
+
+        In shares of the range of a pixel.
+        """
+        pixels = np.asarray(X, dtype=np.float64) / 255
+        mean: np.ndarray = np.abs(pixels[1:] - pixels[0]).mean(axis=(1, 2, 3))
+        return mean
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "ImageEncoder":
+        """Rebuild an encoder from what `to_json` returned."""
+        return cls(**state)
+
+
+def check_images(X: Any) -> np.ndarray:
+    """Bring images to a uint8 array (n, h, w, c) with c of 1 or 3.
+
+    ValueError if there are none, they are not uint8, or the last axis holds no channels.
+    """
+    if isinstance(X, torch.Tensor):
+        X = X.detach().cpu().numpy()
+    images: np.ndarray = X[..., None] if X.ndim == 3 else X
+    if not len(images):
+        raise ValueError("Found array with 0 sample(s): there are no images. Give some.")
+    if images.dtype != np.uint8:
+        raise ValueError(
+            f"Images are expected as uint8 from 0 to 255, got {images.dtype} from "
+            f"{images.min()} to {images.max()}. Convert them: (255 * X).astype(np.uint8) if they "
+            "are in [0, 1]."
+        )
+    if images.shape[3] not in (1, 3):
+        raise ValueError(
+            f"Images are expected as (n, height, width, channels) with 1 or 3 channels, got shape "
+            f"{images.shape}. Move the channels last, or drop an alpha channel."
+        )
+    return images
+
+
+def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[EncodedImages]:
+    """Further views of images for test-time augmentation.
+
+    "flip" mirrors left and right; "shift" gives four crops, moved by a sixteenth of the side (at
+    least one pixel) along both diagonals, with the edge repeated.
+    """
+    views = []
+    for name in tta or ():
+        if name == "flip":
+            views.append(EncodedImages(np.ascontiguousarray(images.pixels[..., ::-1])))
+        else:
+            views += [EncodedImages(_shifted(images.pixels, *way)) for way in _DIAGONALS]
+    return views
+
+
+_DIAGONALS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def _shifted(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
+    height, width = pixels.shape[2:]
+    by = (max(1, height // _SHIFT), max(1, width // _SHIFT))
+    padded = np.pad(pixels, ((0, 0), (0, 0), (by[0], by[0]), (by[1], by[1])), mode="edge")
+    top, left = by[0] * (1 + down), by[1] * (1 + right)
+    return np.ascontiguousarray(padded[:, :, top : top + height, left : left + width])
+
+
+def check_tta(tta: Any) -> tuple[TTAView, ...]:
+    """Return the names of the views, checked."""
+    names = (tta,) if isinstance(tta, str) or not isinstance(tta, Sequence) else tuple(tta)
+    names = () if tta is None else names
+    if not all(name in TTA_VIEWS for name in names):
+        known = ", ".join(map(repr, TTA_VIEWS))
+        raise ValueError(f"{tta!r} names an unknown view. Use None, or some of {known}.")
+    return names
+
+
+def _by(size: Sequence[int]) -> str:
+    return " x ".join(map(str, size))
+
+
+def image_backbone(encoder: ImageEncoder, embedder: str) -> str:
+    """Decide what "auto" means for images of this size."""
+    if embedder != "auto":
+        return embedder
+    if min(encoder.size) <= _TINY:
+        return "resnet-small" if max(encoder.size) <= _SMALL else "resnet18"
+    return "fast-cnn" if max(encoder.size) <= _SMALL else "resnet18"
+
+
+def image_augmentation(encoder: ImageEncoder) -> dict[str, Any]:
+    """Random changes of training images that suit their size and colour.
+
+    Mirrored digits are other digits, so only colour images are flipped.
+    """
+    side = min(encoder.height, encoder.width)
+    changes: dict[str, Any] = {"crop_padding": max(1, side // 8)}
+    if encoder.channels == 3:
+        changes |= {"flip": True, "cutout": side // 4}
+    return changes
+
+
+def image_config(
+    encoder: ImageEncoder,
+    backbone: str,
+    n_rows: int,
+    *,
+    device: str,
+    epochs: int | None = None,
+    correcting: bool = False,
+) -> dict[str, Any]:
+    """Training settings of an image network for this many images; `epochs` where given.
+
+    A fast-cnn has those of its publication. Else cross-entropy beside the leave-one-out neighbor
+    loss over the whole memory, whose keys are refreshed in place; MixUp in half of the batches. A
+    pretrained backbone learns at a tenth of the projection's rate. A fast-cnn that is `correcting`
+    its labels trains longer: they get better from epoch to epoch.
+    """
+    if backbone.startswith("fast-cnn"):
+        return _fast_cnn_config(encoder, backbone, n_rows, device, epochs, correcting)
+    config: dict[str, Any] = {
+        "epochs": 40,
+        "batch_size": int(min(512, max(32, n_rows // 32))),
+        "warmup_epochs": 2.0,
+        "ce_weight": 1.0,
+        "knn_weight": 0.5,
+        "n_candidates": None,
+        "cache_momentum": 0.5,
+        "mixup_alpha": 0.2,
+        "augment": image_augmentation(encoder),
+        "patience": None,
+        "precision": "bfloat16" if device.startswith("cuda") else "float32",
+    }
+    if not backbone.startswith("resnet"):
+        config |= {"epochs": 10, "lr": 1e-3, "backbone_lr": 0.1, "weight_decay": 1e-2}
+    elif n_rows <= _FEW:
+        config |= {"lr": 3e-3, "weight_decay": 5e-2}
+    else:
+        config |= {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4}
+    return config
+
+
+def _fast_cnn_config(
+    encoder: ImageEncoder,
+    backbone: str,
+    n_rows: int,
+    device: str,
+    epochs: int | None,
+    correcting: bool,
+) -> dict[str, Any]:
+    """Training settings of a fast-cnn: those of its publication, for CIFAR-10, and longer.
+
+    Few images are shown more often, in smaller batches. A network that corrects labels takes three
+    times the epochs, of images that are changed as much as those of other networks.
+    """
+    wide = backbone == "fast-cnn-wide"
+    batch_size = int(min(1000, max(32, n_rows // 45)))
+    if epochs is None:
+        epochs = round(_EPOCHS * max(1.0, _MANY / n_rows) ** 0.15)
+        epochs *= 3 if correcting else 1
+    changes = {"crop_padding": max(1, round(min(encoder.size) / 16))}
+    if correcting:
+        changes = image_augmentation(encoder)
+    lr = (10.0 if wide else 11.5) / (1024 * (1 + 1 / (1 - 0.85)))  # per image of a batch
+    return {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "optimizer": "lookahead",
+        "lr": lr * batch_size,
+        "weight_decay": 0.0153 / (10.0 if wide else 11.5),
+        "warmup_epochs": 0.23 * epochs,
+        "ce_weight": 1.0,
+        "knn_weight": 0.0,
+        "label_smoothing": 0.2,
+        "augment": changes
+        | {"padding": "reflect"}
+        | ({"flip": "alternate"} if encoder.channels == 3 else {}),
+        "patience": None,
+        "precision": "bfloat16" if fast_bfloat16(device) else "float32",
+    }

@@ -1,0 +1,306 @@
+"""The door: rows as a user gives them, of a table or images, read and checked once."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from nearwise.estimators.inputs.columns import ColumnWarning, refuse_repeated
+from nearwise.estimators.inputs.groups import Groups, check_groups
+from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder, TTAView, check_images
+from nearwise.estimators.inputs.sources import as_rows, read_source
+from nearwise.estimators.inputs.table import Encoded, TableEncoder
+from nearwise.names import did_you_mean, listed
+from nearwise.warn import warn_user
+
+AnyEncoder = TableEncoder | ImageEncoder
+AnyRows = Encoded | EncodedImages
+_SHOWN = 12  # names in a message
+
+
+class KnownColumns(BaseEstimator):
+    """Number and names of the training columns, as scikit-learn's checks set and read them.
+
+    A part of each fitted model, so that a refit shows other columns when it is published, not
+    while it runs. For images `n_features_in_` counts the values of one.
+    """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    @property
+    def names(self) -> list[str] | None:
+        """Names of the columns; None where `fit` was given an array."""
+        found = getattr(self, "feature_names_in_", None)
+        return None if found is None else found.tolist()
+
+    @property
+    def width(self) -> int | None:
+        """Number of the columns; None before they are set."""
+        return getattr(self, "n_features_in_", None)
+
+
+KnownColumns.__name__ = "AttnKNNClassifier"  # scikit-learn's messages name the class
+
+
+class Source(NamedTuple):
+    """Rows, labels and groups as `fit` takes them, and names of rows (files of images), if any."""
+
+    X: Any
+    y: Any = None
+    names: np.ndarray | None = None
+    groups: Groups | None = None
+
+    @classmethod
+    def of(cls, X: Any, y: Any = None, groups: Any = None, *, training: bool = True) -> "Source":
+        """Read rows and labels from a folder, files or a data set, and keep all else as it is."""
+        if isinstance(X, Source):
+            return X
+        if isinstance(X, pd.DataFrame | np.ndarray):
+            return cls(X, y, groups=check_groups(groups))
+        return cls(*read_source(X, y, training=training), check_groups(groups))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table or images with further views of them, read and checked.
+
+    This is the only place that asks which of the two they are. Later code calls the encoder, whose
+    methods are the same for both.
+
+    Attributes
+    ----------
+    X : DataFrame or ndarray
+        Of images uint8 (n, height, width, channels).
+    further : list of DataFrame or ndarray
+        Further views of the rows, as they were given.
+    encoder : TableEncoder or ImageEncoder
+        Of the model that the rows are for; a new one where a model is to be fitted to them.
+    """
+
+    X: Any
+    further: list[Any]
+    encoder: AnyEncoder
+
+    @classmethod
+    def given(
+        cls,
+        X: Any,
+        columns: KnownColumns,
+        encoder: AnyEncoder | None = None,
+        views: Sequence[Any] | None = None,
+    ) -> Self:
+        """Read and check rows for a model; without `encoder`, for a fit, which sets `columns`.
+
+        DataFrames keep text, and both kinds of table keep missing values. Columns are matched by
+        name with those of training; those that were left out may be missing, and become empty.
+
+        Raises
+        ------
+        ValueError
+            If the rows are of another kind than the model's, hold no rows, names or numbers that a
+            model can take, or a view has other rows.
+        """
+        if encoder is None:
+            encoder = ImageEncoder() if _are_images(X) else TableEncoder()
+        else:
+            X = Source.of(encoder.open_files(X), training=False).X
+        checked = _checked(X, columns, encoder)
+        if views is None:
+            return cls(checked, [], encoder)
+        if isinstance(views, np.ndarray | pd.DataFrame | torch.Tensor | str):
+            raise ValueError(
+                "views must be a list of arrays like X. For one view write views=[view]."
+            )
+        further = [_checked(view, columns, encoder) for view in views]
+        for number, view in enumerate(further, start=1):
+            if len(view) != len(checked):
+                raise ValueError(
+                    f"View {number} has {len(view)} rows but X has {len(checked)}. Every view must "
+                    "hold the same rows, in the same order."
+                )
+        return cls(checked, further, encoder)
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def encode(self, tta: Sequence[TTAView] | None = None) -> list[AnyRows]:
+        """Encode the rows, followed by their further views."""
+        first = self.encoder.transform(self.X)
+        return [first, *self.views(first, tta)]
+
+    def views(self, encoded: AnyRows, tta: Sequence[TTAView] | None = None) -> list[AnyRows]:
+        """Encode further views of encoded rows: those given, or of images those that `tta` names.
+
+        ValueError if images were given views.
+        """
+        views: list[AnyRows] = [*self.encoder.views(cast(Any, encoded), self.further, tta)]
+        return views
+
+    def take(self, at: np.ndarray) -> Any:
+        """Give some of the rows as a model remembers them: text that writes a number is one."""
+        if not isinstance(self.X, pd.DataFrame):
+            return self.X[at]
+        read = cast(TableEncoder, self.encoder).in_numbers(self.X).copy(deep=False)
+        read.attrs = {}
+        return read.iloc[at].reset_index(drop=True)
+
+
+def _are_images(X: Any) -> bool:
+    """Whether rows are images: an array or tensor of three or four axes."""
+    return isinstance(X, np.ndarray | torch.Tensor) and X.ndim in (3, 4)
+
+
+def _checked(X: Any, columns: KnownColumns, encoder: AnyEncoder) -> pd.DataFrame | np.ndarray:
+    of_images = encoder.kind == "images"
+    if _are_images(X) != of_images:
+        fitted, present = ("images", "none") if of_images else ("a table", "images")
+        raise ValueError(
+            f"The classifier was fitted on {fitted}; X holds {present}. Give the same kind."
+        )
+    if not of_images:
+        return _checked_table(X, columns, cast(TableEncoder, encoder))
+    images = check_images(X)
+    if columns.width is None:
+        columns.n_features_in_ = int(np.prod(images.shape[1:]))
+    return images
+
+
+def _checked_table(
+    X: Any, columns: KnownColumns, encoder: TableEncoder
+) -> pd.DataFrame | np.ndarray:
+    """Check names, width and values; those of a fit are set in `columns`."""
+    names, reset = columns.names, columns.width is None
+    if not isinstance(X, np.ndarray):
+        X = as_rows(X, names, columns.width)
+    if not isinstance(X, pd.DataFrame):
+        _refuse_one_dimension(X)
+        _refuse_nameless(encoder)
+        used = [name for name in names or () if name not in encoder.left_out]
+        is_narrow = isinstance(X, np.ndarray) and X.shape[1:] == (len(used),)
+        if not is_narrow or names is None or len(used) == len(names):
+            return _checked_array(X, columns, reset)
+        X = pd.DataFrame(X, columns=used)
+    table = _check_table(columns, X, reset, encoder.left_out)
+    return encoder.in_numbers(table)
+
+
+def _checked_array(X: Any, columns: KnownColumns, reset: bool) -> np.ndarray:
+    array: np.ndarray = validate_data(
+        columns,
+        _without_text(X),
+        reset=reset,
+        dtype=[np.float64, np.float32],
+        ensure_min_samples=1,
+        ensure_all_finite=False,
+    )
+    _refuse_infinity(array)
+    return array
+
+
+def _check_table(
+    columns: KnownColumns, X: pd.DataFrame, reset: bool, optional: Collection[str]
+) -> pd.DataFrame:
+    if not len(X):
+        raise ValueError("Found array with 0 sample(s): the table is empty. Give some rows.")
+    refuse_repeated([str(name) for name in X.columns])  # before narwhals does
+    names = None if reset else columns.names
+    if names is not None and any(isinstance(name, str) for name in X.columns):
+        return _match(X, names, optional)
+    if len({isinstance(name, str) for name in X.columns}) > 1:
+        X = X.rename(columns=str)
+    validate_data(columns, X, skip_check_array=True, reset=reset)
+    if not X.shape[1]:
+        raise ValueError("0 feature(s): the table has no columns but the target.")
+    return X
+
+
+def _match(X: pd.DataFrame, names: Sequence[str], optional: Collection[str]) -> pd.DataFrame:
+    """Give the columns of training, by name and in their order."""
+    present = [str(name) for name in X.columns]
+    if present == list(names):
+        return X
+    held, known = set(present), set(names)
+    extra = [name for name in present if name not in known]
+    missing = [name for name in names if name not in held and name not in optional]
+    if missing:
+        hint = did_you_mean(missing[0], extra)
+        raise ValueError(
+            f"X lacks {_listed(missing)}, which the classifier was fitted on.{hint} It has: "
+            f"{_listed(present)}."
+        )
+    if extra:
+        warn_user(
+            f"X has columns that the classifier was not fitted on: {_listed(extra)}. They are "
+            "ignored.",
+            ColumnWarning,
+        )
+    return X.set_axis(present, axis=1).reindex(columns=list(names))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"the {'column' if len(names) == 1 else 'columns'} {listed(names, n=_SHOWN)}"
+
+
+def _refuse_nameless(encoder: TableEncoder) -> None:
+    """Refuse an array where the columns of training hold what no array of numbers can."""
+    of_text = [
+        name
+        for name in encoder.columns
+        if encoder.kinds[name] == "date"
+        or any(isinstance(value, str) for value in encoder.categories.get(name, ()))
+    ]
+    if of_text:
+        raise ValueError(
+            f"X is an array, and the classifier was fitted on a table in which {_listed(of_text)} "
+            f"held text or dates. Give a DataFrame (or a dict for one row) with "
+            f"{_listed(encoder.columns)}."
+        )
+
+
+def _refuse_infinity(array: np.ndarray) -> None:
+    rows = np.flatnonzero(np.isinf(array).any(axis=1))
+    if len(rows):
+        raise ValueError(
+            f"Input X contains infinity in {len(rows)} of {len(array)} rows, first in row "
+            f"{rows[0]}. Give finite numbers; a missing value is NaN."
+        )
+
+
+def _refuse_one_dimension(X: Any) -> None:
+    if isinstance(X, np.ndarray) and X.ndim == 1:
+        raise ValueError(
+            f"Expected 2D array, got 1D array instead, of shape {X.shape}. Reshape your data: one "
+            "row is X.reshape(1, -1), or a dict or Series with the names of the columns; one "
+            "column is X.reshape(-1, 1)."
+        )
+
+
+def _without_text(X: Any) -> Any:
+    """Refuse text in what is not a table; in arrays of objects every missing value becomes NaN."""
+    array = X
+    if isinstance(X, list | tuple):
+        array = np.array(X, dtype=object)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS":
+        return X
+    array = array.astype(object)
+    text = next((v for v in array.ravel() if isinstance(v, str) and not _is_number(v)), None)
+    if text is not None:
+        raise ValueError(
+            f"The array holds text ({text!r}) where numbers are expected. Pass a pandas DataFrame: "
+            "its text columns are taken as categories."
+        )
+    return np.where(pd.isna(array), np.nan, array) if array.ndim == 2 else X
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""Rows in any container: folders, files and data sets; dicts, Series and tables of Arrow."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from scipy.sparse import issparse
+
+from nearwise.estimators.inputs.columns import ColumnReport, Wish, plan_columns, refuse_repeated
+
+
+def are_files(X: Any) -> bool:
+    """Whether rows are named image files: one path of a file, or a list of paths."""
+    if isinstance(X, list | tuple):
+        return bool(X) and all(isinstance(path, str | os.PathLike) for path in X)
+    return isinstance(X, str | Path) and Path(X).is_file()
+
+
+def read_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any, np.ndarray | None]:
+    """Read a folder of class folders, a `Dataset` or a `datasets` data set.
+
+    Gives rows, labels and names of the rows. For training the official test part of a source is
+    left out. What is none of these is handed back as it is.
+    """
+    from nearwise.data import Dataset, image_dataset, load_image_folder
+    from nearwise.data.images.folder import Split, has_test_part
+
+    if training and are_files(X):
+        raise ValueError(
+            "Image files alone have no labels. Give a folder with one folder per class, or "
+            "images = nearwise.data.read_images(files) with y."
+        )
+    if isinstance(X, str | Path):
+        if not Path(X).is_dir():
+            raise ValueError(
+                f"X={str(X)!r} is not a folder of images. Give a folder with one folder per class, "
+                "an array, or what nearwise.data.load_image_folder or read_table returns."
+            )
+        part: Split = "train" if training and has_test_part(Path(X)) else "all"
+        dataset = load_image_folder(X, split=part)
+    elif isinstance(X, Dataset):
+        dataset = X
+    elif type(X).__module__.split(".")[0] == "datasets":
+        dataset = image_dataset(X)
+    else:
+        return X, y, None
+    if y is not None:
+        raise ValueError("A folder or a data set has its own labels. Leave y out.")
+    if dataset.views:
+        raise ValueError(
+            f"The data set {dataset.name!r} has further views ({', '.join(dataset.views)}), whose "
+            "rows would be left out. Give its X and y, and the views as views=[...]."
+        )
+    chosen = np.arange(len(dataset))
+    if training and dataset.test_index is not None:
+        chosen = np.setdiff1d(chosen, dataset.test_index)
+    rows, labels = dataset.rows(chosen)
+    names = None if dataset.row_names is None else np.array(dataset.row_names)[chosen]
+    return rows, pd.Series(labels, name=dataset.target_name), names
+
+
+def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Any:
+    """Bring rows into a DataFrame, or hand arrays and lists of numbers back as they are.
+
+    What gives an Arrow stream (polars, pyarrow, duckdb) is a table. A mapping from names to values,
+    and a Series that is named by columns (`names` or `width` of training), are one row; a list of
+    mappings is as many. ValueError if `X` is sparse, lazy, empty, or a single column.
+    """
+    _refuse_sparse(X)
+    if isinstance(X, torch.Tensor):
+        X = X.detach().cpu()
+        return (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+    if isinstance(X, pd.DataFrame | np.ndarray):
+        return X
+    if isinstance(X, pd.Series):
+        return _one_row(X, names, width)
+    if isinstance(X, Mapping):
+        is_row = all(np.ndim(value) == 0 for value in X.values())
+        return pd.DataFrame([dict(X)]) if is_row else pd.DataFrame(dict(X))
+    if isinstance(X, list | tuple) and not X:
+        raise ValueError("Found array with 0 sample(s): X is empty. Give some rows.")
+    if isinstance(X, list | tuple) and all(isinstance(row, Mapping) for row in X):
+        return pd.DataFrame([dict(row) for row in X])
+    if hasattr(X, "collect") and not hasattr(X, "__arrow_c_stream__"):
+        raise ValueError(f"X is a {type(X).__name__}, which holds no rows yet. Give X.collect().")
+    return _from_arrow(X) if _is_arrow(X) else X
+
+
+def _is_arrow(X: Any) -> bool:
+    return hasattr(X, "__arrow_c_stream__") or isinstance(X, pa.RecordBatch)
+
+
+def _from_arrow(X: Any) -> pd.DataFrame:
+    if isinstance(X, pa.RecordBatch):
+        return pa.Table.from_batches([X]).to_pandas()
+    try:
+        return (X if isinstance(X, pa.Table) else pa.table(X)).to_pandas()
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ValueError(
+            f"X is a {type(X).__name__} that gives no table ({error}). Give a table with a column "
+            "for each feature."
+        ) from error
+
+
+def _one_row(row: pd.Series, names: Sequence[str] | None, width: int | None) -> Any:
+    index = [str(name) for name in row.index]
+    if names is not None and set(index) & set(names):
+        return pd.DataFrame([row.tolist()], columns=pd.Index(index))
+    if names is None and width == len(row):
+        return row.to_numpy()[None]
+    raise ValueError(
+        f"Expected 2D array, got 1D array: X is a Series of {len(row)} values. A Series is one "
+        "row, named by the columns of training; give one column as X.to_frame(). Reshape your "
+        "data."
+    )
+
+
+def _refuse_sparse(X: Any) -> None:
+    sparse = issparse(X) or (isinstance(X, torch.Tensor) and X.layout != torch.strided)
+    dense = "X.toarray()"
+    if isinstance(X, pd.DataFrame):
+        sparse = any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes)
+        dense = "its sparse columns as column.sparse.to_dense()"
+    if sparse:
+        raise ValueError(
+            "X is sparse, and neighbors are found among dense rows. Reduce it to a few dense "
+            "columns first: make_pipeline(TruncatedSVD(100), AttnKNNClassifier()) with "
+            f"sklearn.decomposition.TruncatedSVD; or give {dense} where that fits in memory."
+        )
+
+
+def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[ColumnReport]:
+    """Tell, without fitting, what the columns of a table would be used as.
+
+    Parameters
+    ----------
+    X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
+    columns : mapping of str to str, optional
+        As in `AttnKNNClassifier`.
+
+    Returns
+    -------
+    reports : list of ColumnReport
+
+    Raises
+    ------
+    ValueError
+        If `X` is not a table, and as in `AttnKNNClassifier.fit`.
+    """
+    frame = as_rows(X)
+    if not isinstance(frame, pd.DataFrame):
+        raise ValueError(f"X is a {type(X).__name__}, which has no columns by name. Give a table.")
+    names = [str(name) for name in frame.columns]
+    refuse_repeated(names)
+    frame = frame.set_axis(names, axis=1)
+    return [plan.report for plan in plan_columns(frame, columns)]

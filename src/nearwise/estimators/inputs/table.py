@@ -1,0 +1,654 @@
+"""TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from nearwise.data.tables.numeric_columns import Written
+from nearwise.data.tables.spellings import Decimal, Spelling
+from nearwise.estimators.inputs.by_text import code_by_text, in_text
+from nearwise.estimators.inputs.columns import (
+    EMPTY,
+    ColumnPlan,
+    Use,
+    Wish,
+    plan_columns,
+    refuse_nothing_used,
+    refuse_repeated,
+    warn_of_columns,
+)
+from nearwise.estimators.inputs.dates import ISO, TIME, DateColumn
+from nearwise.functional.threads import one_thread
+from nearwise.warn import RowsWarning, warn_user
+
+MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
+MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
+LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
+_MARKS = {".": "points", ",": "commas"}
+_WIDE = 64
+_NUMBER_TYPES = ("int", "uint", "float")
+_LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
+_FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
+_CLIP = 5.0  # standard deviations that networks see
+_MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows as numbers and category codes.
+
+    `numbers`, float64 (n, F), are numeric columns and the parts of dates, NaN where missing;
+    `codes`, int64 (n, G), count categories from 1, 0 is unknown or missing.
+    """
+
+    numbers: np.ndarray
+    codes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: np.ndarray | slice) -> "Encoded":
+        """Return some of the rows."""
+        return Encoded(self.numbers[rows], self.codes[rows])
+
+    def digests(self) -> np.ndarray:
+        """Give a number for every row that one with other content does not have, int64 (n,)."""
+        numbers = self.numbers + 0.0  # -0 is 0
+        numbers[np.isnan(numbers)] = np.nan  # of all its bit patterns one
+        pairs = zip(numbers, self.codes, strict=True)
+        return as_digests(a.tobytes() + b.tobytes() for a, b in pairs)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Encoded"]) -> "Encoded":
+        """Return the rows of several, one after another."""
+        return cls(
+            np.concatenate([part.numbers for part in parts]),
+            np.concatenate([part.codes for part in parts]),
+        )
+
+
+@dataclass
+class TableEncoder:
+    """What is remembered of a table's columns; every field is plain data that JSON can hold.
+
+    `categories` are the most frequent first: position + 1 is the code. `median`, `mean` and `scale`
+    are of each name in `numeric`; a constant column has scale 1. `has_gaps`: whether there were
+    missing values in training; of a date's parts only the first records it. `gap_words` are texts
+    that count as missing in a column of numbers or dates, `spellings` what `Spelling` holds of
+    columns of numbers that were written in a way of their own, `decimal` the decimal mark of the
+    training table ("" where it showed none), `durations` columns of numbers that held
+    durations, `dates` what `DateColumn` remembers, `report` what `ColumnReport` holds; empty where
+    an array was given.
+    """
+
+    kind: ClassVar[Literal["table"]] = "table"
+    n_networks: ClassVar[int] = 3  # that share the memory where rows are held out once
+    soft_targets: ClassVar[bool] = False  # scikit-learn's models take one label per row
+
+    columns: list[str] = field(default_factory=list)
+    kinds: dict[str, Use] = field(default_factory=dict)
+    categories: dict[str, list[Any]] = field(default_factory=dict)
+    median: list[float] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    scale: list[float] = field(default_factory=list)
+    has_gaps: list[bool] = field(default_factory=list)
+    dates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gap_words: dict[str, list[str]] = field(default_factory=dict)
+    durations: list[str] = field(default_factory=list)
+    spellings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    decimal: Decimal = ""
+    report: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def numeric(self) -> list[str]:
+        """Names of the numeric columns, and of what dates become: "joined: year"."""
+        return [part for name in self.columns for part in self._parts(name)]
+
+    def _parts(self, name: str) -> list[str]:
+        """Names of the numbers that a column becomes; none of a category."""
+        kind = self.kinds[name]
+        if kind == "date":
+            return [f"{name}: {part}" for part in self.dates[name]["parts"]]
+        return [name] if kind == "number" else []
+
+    @property
+    def categorical(self) -> list[str]:
+        """Names of the category columns."""
+        return [name for name in self.columns if self.kinds[name] == "category"]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the columns that nothing is learned from."""
+        return [name for name in self.columns if self.kinds[name] == "left out"]
+
+    @property
+    def n_columns(self) -> int:
+        """How many numbers and categories a row is."""
+        return len(self.numeric) + len(self.categorical)
+
+    @property
+    def cardinalities(self) -> list[int]:
+        """Codes of each category column, code 0 included."""
+        return [len(self.categories[name]) + 1 for name in self.categorical]
+
+    def learn(
+        self,
+        X: pd.DataFrame | np.ndarray,
+        wishes: Mapping[str, Wish] | None = None,
+        before: "TableEncoder | None" = None,
+    ) -> Encoded:
+        """Decide what training columns are used as, learn them and return the rows encoded.
+
+        `wishes` are `columns` of the classifier. `before` is the encoder of an earlier fit to some
+        of the rows: what it left out, with a warning, stays left out, and what it read, as a date
+        of some layout, is read so again. All columns of an array are numbers.
+        """
+        if isinstance(X, pd.DataFrame):
+            frame = X.set_axis([str(name) for name in X.columns], axis=1)
+            if before is not None:
+                frame, wishes = before.written.attach(frame), {**(wishes or {})} | before.wishes
+            plans = plan_columns(frame, wishes)
+        elif wishes is not None:
+            raise ValueError(
+                "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
+                "give pd.DataFrame(X, columns=[...])."
+            )
+        else:
+            plans = plan_columns(as_frame(X), judge=False)
+        if before is None:
+            warn_of_columns(plans)
+        encoded = self.fit(X, plans)
+        if before is not None:
+            self.keep_gap_words(before)
+        return encoded
+
+    def fit(
+        self, X: pd.DataFrame | np.ndarray, plans: Sequence[ColumnPlan] | None = None
+    ) -> Encoded:
+        """Learn the columns from training rows and return them encoded.
+
+        Without `plans` types alone decide. ValueError if every column is left out, or one holds
+        nested values, infinity or numbers that float32 cannot hold.
+        """
+        frame = as_frame(X)
+        self.columns = [str(name) for name in frame.columns]
+        frame.columns = pd.Index(self.columns)
+        refuse_repeated(self.columns)
+        self.decimal = Written.of(frame).decimal
+        plans = plan_columns(frame, judge=False) if plans is None else plans
+        self._adopt(plans)
+        refuse_nothing_used([plan.report for plan in plans])
+        frame = self.in_numbers(frame)
+        numbers_of = (name for name in self.columns if self.kinds[name] == "number")
+        self.durations = [name for name in numbers_of if _holds_durations(frame[name])]
+        for name in self.categorical:
+            values = frame[name].map(plain, na_action="ignore")
+            counts = values.value_counts(sort=True)
+            if len({isinstance(value, str) for value in counts.index}) > 1:  # 1 and "1" are one
+                counts = values.astype(object).map(in_text, na_action="ignore").value_counts()
+            self.categories[name] = counts[counts > 0].index.tolist()
+        numbers = self._numbers(frame)
+        gaps = np.isnan(numbers)
+        self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
+        self.median = np.nanmedian(numbers, axis=0).tolist() if numbers.shape[1] else []
+        filled = np.where(gaps, self.median, numbers) if numbers.shape[1] else numbers
+        self.mean = filled.mean(axis=0).tolist()
+        spread = filled.std(axis=0)
+        flat = spread <= 1e-12 * np.maximum(1.0, np.abs(filled).max(axis=0, initial=0.0))
+        self.scale = np.where(flat, 1.0, spread).tolist()
+        return Encoded(numbers, self._codes(frame, count=False))
+
+    def _adopt(self, plans: Sequence[ColumnPlan]) -> None:
+        named = dict(zip(self.columns, plans, strict=True))
+        self.kinds = {name: plan.report.use for name, plan in named.items()}
+        self.dates = {name: asdict(p.date) for name, p in named.items() if p.date is not None}
+        self.spellings = {
+            name: plan.spelling.to_json()
+            for name, plan in named.items()
+            if plan.spelling is not None and plan.report.use == "number"
+        }
+        words = {name: list(plan.report.gap_words) for name, plan in named.items()}
+        self.gap_words = {name: found for name, found in words.items() if found}
+        self.report = [plan.report.to_json() for plan in plans]
+
+    @property
+    def written(self) -> Written:
+        """How the numbers of the training table were written."""
+        return Written({n: Spelling(**one) for n, one in self.spellings.items()}, self.decimal)
+
+    @property
+    def wishes(self) -> dict[str, str]:
+        """What a further fit must use columns as to read them in the same way."""
+        layouts = {name: date["layout"] for name, date in self.dates.items()}
+        dated = {
+            name: "date" if layout == ISO else f"date:{layout}"
+            for name, layout in layouts.items()
+            if layout not in ("", TIME)
+        }
+        counted = [name for name in self.gap_words if self.kinds[name] == "number"]
+        reports = [one for one in self.report if one["use"] == "left out"]
+        # a row number no longer counts up by one; an empty column may hold values by now
+        left = [one["name"] for one in reports if one["reason"] != EMPTY]
+        kept = dict.fromkeys(counted, "number") | dict.fromkeys(left, "left out")
+        return dated | {name: use for name, use in kept.items() if name not in self.spellings}
+
+    def keep_gap_words(self, before: "TableEncoder") -> None:
+        """Keep the words for gaps of an earlier fit, of columns that hold them no longer."""
+        words = before.gap_words.items()
+        kept = {n: found for n, found in words if n in self.spellings or n in self.dates}
+        self.gap_words = kept | self.gap_words
+
+    def in_numbers(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return rows in which text that writes numbers in a column's own way has become numbers.
+
+        Words for gaps among them, and among dates, become gaps. Columns are matched by position.
+        ValueError if text is no number in the way of training, or a file was read in another way.
+        """
+        read, now = frame, Written.of(frame)
+        spellings = self.written.columns
+        for at, name in enumerate(self.columns):
+            words = self.gap_words.get(name, ())
+            if name not in spellings and not (words and name in self.dates):
+                continue
+            column = frame.iloc[:, at]
+            if pd.api.types.is_numeric_dtype(column):
+                if name in spellings:
+                    _refuse_other_spelling(column, name, spellings[name], now)
+                continue
+            column = _without(column, words)
+            if name in spellings:
+                column = spellings[name].numbers(column, name)
+            if read is frame:
+                read = frame.copy(deep=False)
+                read.attrs = {}  # no file wrote these numbers
+            read.isetitem(at, column.array)
+        return read
+
+    def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
+        """Encode rows with the columns of the training table, matched by position.
+
+        A category that is not known as it is, is looked up by its text: a CSV's types are guessed
+        file by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing),
+        gaps in columns that had none in training (filled with the median), truth values where there
+        were numbers (taken as 1 and 0) and rows without any value are counted in a `RowsWarning`.
+        ValueError if a number is too large, or too far from those of training, to compute with in
+        float32.
+        """
+        self._warn_of_filled(X)
+        numbers, codes = self._from_array(X) if self._takes_array(X) else self._from_table(X)
+        _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
+        if numbers.shape[1]:
+            known = np.asarray(self.has_gaps, dtype=bool)
+            new_gaps = np.isnan(numbers).sum(axis=0) * (self._leads & ~known)
+            if new_gaps.any():
+                named = _counted(zip(self.sources, new_gaps, strict=True))
+                warn_user(
+                    f"Missing values in columns that had none in training: {named}. They are "
+                    "filled with the training median.",
+                    RowsWarning,
+                )
+        empty = np.flatnonzero(np.isnan(numbers).all(axis=1) & (codes == 0).all(axis=1))
+        if len(empty):
+            warn_user(
+                f"Rows without any value that the model knows: {len(empty)}, first row {empty[0]} "
+                "(counted from 0). Their predictions say what is common, nothing about them.",
+                RowsWarning,
+            )
+        return Encoded(numbers, codes)
+
+    def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
+        """Whether rows are numbers of an array: these need no table, which takes a millisecond."""
+        numbers = isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and not self.gap_words
+        return numbers and all(kind in ("number", "left out") for kind in self.kinds.values())
+
+    def _warn_of_filled(self, X: pd.DataFrame | np.ndarray) -> None:
+        """Warn of values in columns that had none in training, and are left out therefore."""
+        empty = [at for at, report in enumerate(self.report) if report["reason"] == EMPTY]
+        if not empty:
+            return
+        some = X.iloc[:, empty] if isinstance(X, pd.DataFrame) else X[:, empty]
+        filled = np.asarray(~pd.isna(some)).sum(axis=0)
+        if filled.any():
+            named = _counted(zip((self.columns[at] for at in empty), filled, strict=True))
+            warn_user(
+                f"Values in columns that had none in training: {named}. They are ignored; fit "
+                "again to use them.",
+                RowsWarning,
+            )
+
+    def _from_array(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        used = [kind == "number" for kind in self.kinds.values()]
+        numbers = self._checked(np.array(X if all(used) else X[:, used], dtype=float, order="C"))
+        return numbers, np.zeros((len(X), 0), dtype=np.int64)
+
+    def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        frame = as_frame(X)
+        frame.columns = pd.Index(self.columns, dtype=object)  # not checked
+        if self.spellings or self.gap_words:
+            frame = self.in_numbers(frame)
+        self._warn_of_truth(frame)
+        return self._numbers(frame), self._codes(frame, count=True)
+
+    def _warn_of_truth(self, frame: pd.DataFrame) -> None:
+        """Warn of true and false in columns that held numbers, and no objects, in training."""
+        types = {report["name"]: report["type"].lower() for report in self.report}
+        found = [
+            (name, _n_truths(frame.iloc[:, at]))
+            for at, (name, dtype) in enumerate(zip(self.columns, frame.dtypes, strict=True))
+            if dtype.kind in "bO" and types.get(name, "").startswith(_NUMBER_TYPES)
+            if self.kinds[name] == "number"
+        ]
+        if any(number for _, number in found):
+            warn_user(
+                f"True or false in columns that held numbers in training: {_counted(found)}. They "
+                "are taken as 1 and 0.",
+                RowsWarning,
+            )
+
+    @property
+    def sources(self) -> list[str]:
+        """Column that each name in `numeric` comes from."""
+        return [name for name in self.columns for _ in self._parts(name)]
+
+    @property
+    def _leads(self) -> np.ndarray:
+        """Whether each name in `numeric` is the first that its column becomes, bool (F,)."""
+        parts = [part for name in self.columns for part, _ in enumerate(self._parts(name))]
+        return np.array(parts, dtype=int) == 0
+
+    def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
+        kinds = enumerate(self.kinds.values())
+        # By position: by name it takes a millisecond.
+        numbers = frame.take([at for at, kind in kinds if kind in ("number", "date")], axis=1)
+        if not self.dates and not self.gap_words and all(t.kind in "biuf" for t in numbers.dtypes):
+            # All at once: column by column takes a millisecond for each, however few the rows.
+            return self._checked(np.ascontiguousarray(numbers.to_numpy(dtype=float)))
+        parts = [
+            DateColumn(**self.dates[name]).numbers(frame[name], name)
+            if self.kinds[name] == "date"
+            else _days(frame[name], name)
+            if name in self.durations or _holds_durations(frame[name])
+            else _as_floats(frame[name], name, self.gap_words.get(name, ()))
+            for name in map(str, numbers)
+        ]
+        columns = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        _refuse_huge(columns, self.numeric, _LARGEST)
+        return columns
+
+    def _checked(self, numbers: np.ndarray) -> np.ndarray:
+        """Refuse infinity and what float32 cannot hold, by the column's name."""
+        for at in np.flatnonzero(np.isinf(numbers).any(axis=0)):
+            _refuse_infinity(numbers[:, at], self.numeric[at])
+        _refuse_huge(numbers, self.numeric, _LARGEST)
+        return numbers
+
+    def _codes(self, frame: pd.DataFrame, *, count: bool) -> np.ndarray:
+        codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
+        unknown: list[tuple[str, int]] = []
+        gaps: list[tuple[str, int]] = []
+        for column, name in enumerate(self.categorical):
+            # In plain Python: for one row pandas takes some milliseconds.
+            values = [v if isinstance(v, str) else plain_or_gap(v) for v in frame[name].tolist()]
+            keys = [(v is True or v is False, v) for v in values]  # 1.0 is 1, True is not
+            learned = enumerate(self.categories[name], start=1)
+            known = {(v is True or v is False, v): code for code, v in learned} | {(False, None): 0}
+            if None in values:
+                gaps.append((name, values.count(None)))
+            strange = set(keys).difference(known)
+            if strange:
+                by_text = code_by_text(self.categories[name])
+                known |= {key: by_text(key[1]) for key in strange}
+                strange = {key for key in strange if not known[key]}
+                unknown.append((name, sum(key in strange for key in keys)))
+            codes[:, column] = [known[key] for key in keys]
+        if count and any(number for _, number in unknown):
+            warn_user(
+                f"Categories that were not in the training table: {_counted(unknown)}. They are "
+                "taken as missing.",
+                RowsWarning,
+            )
+        if count and gaps:
+            complete = {report["name"] for report in self.report if not report["missing"]}
+            named = _counted(pair for pair in gaps if pair[0] in complete)
+            if named:
+                warn_user(
+                    f"Missing values in columns of categories that had none in training: {named}.",
+                    RowsWarning,
+                )
+        return codes
+
+    def dense(self, rows: Encoded) -> np.ndarray:
+        """Standardised numbers, columns that mark gaps, and one-hot categories; float32 matrix."""
+        parts = []
+        if rows.numbers.shape[1]:
+            gaps = np.isnan(rows.numbers)
+            filled = np.where(gaps, self.median, rows.numbers)
+            parts.append((filled - self.mean) / self.scale)
+            parts.append(gaps[:, np.asarray(self.has_gaps, dtype=bool)].astype(float))
+        for column, size in enumerate(self.cardinalities):
+            width = min(size - 1, MAX_ONE_HOT)
+            parts.append((rows.codes[:, column, None] == np.arange(1, width + 1)).astype(float))
+        return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def ordinal(self, rows: Encoded) -> np.ndarray:
+        """Numbers with NaN for gaps, then category codes; for trees. float64 (n, F + G)."""
+        return np.concatenate([rows.numbers, rows.codes], axis=1)
+
+    def ordinal_filled(self, rows: Encoded) -> np.ndarray:
+        """Numbers with gaps filled by the median, then category codes; float64 (n, F + G)."""
+        if not rows.numbers.shape[1]:
+            return rows.codes.astype(float)
+        filled = np.where(np.isnan(rows.numbers), self.median, rows.numbers)
+        return np.concatenate([filled, rows.codes], axis=1)
+
+    def network_inputs(self, rows: Encoded) -> tuple[Tensor, Tensor | None]:
+        """Make inputs of a network: numbers, float32, gaps filled and marked, and category codes.
+
+        Numbers are standardised. Ready embeddings get half their spread back: their strong
+        components carry more, and the rest should not be raised to the same strength.
+        """
+        numbers = np.zeros((len(rows), 0))
+        if rows.numbers.shape[1]:
+            gaps = np.isnan(rows.numbers)
+            filled = np.where(gaps, self.median, rows.numbers)
+            scaled = np.clip((filled - self.mean) / self.scale, -_CLIP, _CLIP)
+            if ready_embeddings(self):
+                scaled *= _half_spread(np.asarray(self.scale, dtype=float))
+            marks = gaps[:, np.asarray(self.has_gaps, dtype=bool)]
+            numbers = np.concatenate([scaled, marks], axis=1)
+        codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
+        return torch.from_numpy(numbers.astype(np.float32)), codes
+
+    def open_files(self, X: Any) -> Any:
+        """Hand rows back: those of a table are not given as files."""
+        return X
+
+    def views(self, rows: Encoded, given: Sequence[Any], tta: Any) -> list[Encoded]:
+        """Encode further views of rows, those given."""
+        return [self.transform(view) for view in given]
+
+    def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
+        """Give rows as a table."""
+        return X if isinstance(X, pd.DataFrame) else pd.DataFrame(X, columns=self.columns)
+
+    def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
+        """Give each row as column name to value, in Python's types."""
+        columns = {str(name): _plain_values(column) for name, column in self.frame(X).items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def apart(self, X: Any) -> np.ndarray:
+        """Largest difference of each row but the first from that one, (n - 1,).
+
+        In standard deviations of a number; another category counts 1.
+        """
+        values = self.dense(self.transform(X))
+        largest: np.ndarray = np.abs(values[1:] - values[0]).max(axis=1, initial=0.0)
+        return largest
+
+    def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
+        """Threads that a fit takes."""
+        return one_thread(n_jobs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "TableEncoder":
+        """Rebuild an encoder from what `to_json` returned."""
+        return cls(**state)
+
+
+def as_digests(rows: Iterable[bytes]) -> np.ndarray:
+    """Eight bytes of a hash per row, int64 (n,)."""
+    found = b"".join(sha256(row).digest()[:8] for row in rows)
+    return np.frombuffer(found, dtype="<i8").astype(np.int64)
+
+
+def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
+    """Return a copy of a table, or an array's columns named x0, x1, ..."""
+    if isinstance(X, pd.DataFrame):
+        return X.copy(deep=False)
+    return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+
+
+def _half_spread(scale: np.ndarray) -> np.ndarray:
+    """Square root of each component's spread, in units of the middle one and within bounds."""
+    ratio: np.ndarray = np.clip(scale / np.median(scale), 1 / _MOST_UNLIKE, _MOST_UNLIKE)
+    return np.sqrt(ratio)
+
+
+def _without(column: pd.Series, words: Sequence[str]) -> pd.Series:
+    return column.mask(column.isin(words)) if words else column
+
+
+def _refuse_other_spelling(column: pd.Series, name: str, spelling: Spelling, file: Written) -> None:
+    """Refuse numbers that `read_table` read with another decimal mark than that of training."""
+    now = file.columns.get(name, Spelling(file.decimal if column.dtype == np.float64 else ""))
+    if spelling.decimal and now.decimal and spelling.decimal != now.decimal:
+        then, other = (_MARKS[mark] for mark in (spelling.decimal, now.decimal))
+        raise ValueError(
+            f"Column {name!r} was written with decimal {then} in training, and this table was "
+            f"read with decimal {other}. Read it as the model does: read_table(path, like=model)."
+        )
+
+
+def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> np.ndarray:
+    column = _without(column, gap_words)
+    try:
+        values = pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan)
+    except (TypeError, ValueError):
+        bad = np.flatnonzero(pd.to_numeric(column, errors="coerce").isna() & column.notna())
+        if not len(bad):
+            raise
+        raise ValueError(
+            f"Column {name!r} held numbers in training and now holds {column.iloc[bad[0]]!r} in "
+            f"row {bad[0]} (counted from 0; {len(bad)} such rows of {len(column)}). Give numbers, "
+            "or leave the cell empty where the value is missing."
+        ) from None
+    _refuse_infinity(values, name)
+    return values
+
+
+def _n_truths(column: pd.Series) -> int:
+    if column.dtype.kind == "b":
+        return int(column.count())
+    return sum(isinstance(value, bool | np.bool_) for value in column.tolist())
+
+
+def _holds_durations(column: pd.Series) -> bool:
+    if pd.api.types.is_object_dtype(column):
+        return isinstance(next(iter(column.dropna()), None), datetime.timedelta)
+    return pd.api.types.is_timedelta64_dtype(column)
+
+
+def _days(column: pd.Series, name: str) -> np.ndarray:
+    """Durations, as such or as text ("1 days 06:30:00"), in days; numbers are days already."""
+    if pd.api.types.is_numeric_dtype(column):
+        return _as_floats(column, name)
+    durations = pd.to_timedelta(column, errors="coerce")
+    bad = np.flatnonzero(durations.isna() & column.notna())
+    if len(bad):
+        raise ValueError(
+            f"Column {name!r} held durations in training and now holds {column.iloc[bad[0]]!r} in "
+            f"row {bad[0]} (counted from 0; {len(bad)} such rows of {len(column)}). Give durations "
+            "such as '1 days 06:30:00', numbers of days, or leave the cell empty where the value "
+            "is missing."
+        )
+    return (durations.dt.total_seconds() / 86400).to_numpy(dtype=float, na_value=np.nan)
+
+
+def _refuse_infinity(values: np.ndarray, name: str) -> None:
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        raise ValueError(
+            f"Column {name!r} holds infinity in {len(infinite)} rows, first in row {infinite[0]} "
+            "(counted from 0). Give finite numbers, or leave the cell empty where the value is "
+            "missing."
+        )
+
+
+def _refuse_huge(
+    numbers: np.ndarray, names: list[str], limit: float, mean: Any = 0.0, scale: Any = 1.0
+) -> None:
+    """Name the columns with numbers more than `limit` scales away from their mean."""
+    if not numbers.size:
+        return
+    ends = np.stack([np.fmin.reduce(numbers, axis=0), np.fmax.reduce(numbers, axis=0)])
+    with np.errstate(over="ignore"):
+        huge = (np.abs(ends - mean) / scale > limit).any(axis=0)
+    if huge.any():
+        named = [name for name, bad in zip(names, huge, strict=True) if bad]
+        largest = np.abs(ends[:, huge]).max()
+        raise ValueError(
+            f"Columns {named[:5]}{' and more' if len(named) > 5 else ''} hold numbers too large to "
+            f"compute with in 32 bits, up to {largest:.3g} in size. Rescale these columns before "
+            "fitting (divide them, or take logarithms), or drop such rows or columns."
+        )
+
+
+def plain(value: Any) -> Any:
+    """Turn a category into what JSON can hold: intervals, dates and the like become text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, str | int | float) else str(value)
+
+
+def plain_or_gap(value: Any) -> Any:
+    """Turn a category into what JSON can hold, and whatever stands for a gap into None."""
+    return None if pd.isna(value) is True else plain(value)
+
+
+def _plain_values(column: pd.Series) -> list[Any]:
+    values = column.tolist()
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return values
+    return list(map(plain_or_gap, values))
+
+
+def _counted(pairs: Any) -> str:
+    named = [f"{name} ({int(number)})" for name, number in pairs if number]
+    return ", ".join(named[:5]) + (f" and {len(named) - 5} more columns" if len(named) > 5 else "")
+
+
+def category_places(encoder: TableEncoder) -> Sequence[int]:
+    """Positions in `TableEncoder.ordinal` of the category columns that trees can split by value.
+
+    Columns with more codes than scikit-learn's boosting takes are left to it as numbers: their
+    codes are ordered by frequency.
+    """
+    start = len(encoder.numeric)
+    sizes = enumerate(encoder.cardinalities, start=start)
+    return [position for position, size in sizes if size <= MAX_SPLIT_BY_VALUE]
+
+
+def ready_embeddings(encoder: Any) -> bool:
+    """Whether the columns look like a ready embedding: 64 or more numbers and no category."""
+    return len(encoder.numeric) >= _WIDE and not encoder.categorical

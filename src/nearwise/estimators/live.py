@@ -1,0 +1,628 @@
+"""LiveModel: a saved classifier whose changes survive, for services and for several processes."""
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from nearwise.estimators.classifier import AttnKNNClassifier
+from nearwise.estimators.inputs.labels import check_labels, check_weight, label_values
+from nearwise.estimators.inputs.rows import AnyRows, Rows, Source
+from nearwise.estimators.model.fitted_model import FittedModel, FolderState
+from nearwise.estimators.online import by_settings, changes
+from nearwise.estimators.online.feedback import Yardstick, feedback_summary, judge
+from nearwise.estimators.online.refreshing import refuse_refresh
+from nearwise.estimators.query import Query
+from nearwise.estimators.settings import Settings, check_count
+from nearwise.estimators.storage.journaling import (
+    KEEP,
+    RELABEL,
+    Draft,
+    apply,
+    draft_add,
+    draft_keep,
+    draft_relabel,
+    draft_remove,
+    draft_undo,
+    pack_rows_to_add,
+    plain_ids,
+    undone_by,
+)
+from nearwise.estimators.storage.persistence import save_model
+from nearwise.estimators.stored.logs import log_of
+from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows
+from nearwise.forking import heed_forks
+from nearwise.memory import Change, StoreError
+from nearwise.memory.journal import REFRESH
+from nearwise.memory.stores import Snapshot
+from nearwise.safe_files import plain
+
+_PAUSE = 0.02  # seconds, at most, before a change is tried again
+_TRIES = 50  # of a change, where other processes change the same store
+_WAIT = 30.0  # seconds for another process that is changing the same folder
+
+
+class ReusedKeyError(ValueError):
+    """The key of a change was used by another request."""
+
+
+class Version(NamedTuple):
+    """One version of a model that is changed while it answers.
+
+    Attributes
+    ----------
+    number : int
+        Changes since the fit, as `LiveModel.version`.
+    classifier : AttnKNNClassifier
+        Whose settings it has.
+    fitted : FittedModel
+        Everything that it predicts with; it never changes.
+    """
+
+    number: int
+    classifier: AttnKNNClassifier
+    fitted: FittedModel
+
+    def encoded(self, X: Any) -> list[AnyRows]:
+        """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
+        return self.fitted.encoded(X)
+
+    def if_changed(
+        self, removed: Sequence[int] = (), labels: Mapping[int, Any] | None = None
+    ) -> Self:
+        """Give what the version would be without some rows, and with other labels of some.
+
+        Nothing is fitted again, also where `AttnKNNClassifier.remove` does so to forget exactly.
+
+        Parameters
+        ----------
+        removed : sequence of int
+            Ids of remembered rows.
+        labels : mapping of int to label, optional
+            By id; of the model's classes.
+
+        Raises
+        ------
+        ValueError
+            If a row is not remembered, a label is not known, or too few rows would stay.
+        """
+        fitted = self.fitted
+        if labels:
+            ids, y = list(labels), list(labels.values())
+            fitted = changes.with_labels(fitted, ids, y, forget_classes=True)
+        if removed:
+            fitted = changes.without_rows(fitted, list(removed), forget_classes=True)
+        return self._replace(fitted=fitted)
+
+    def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Query:
+        """Query the encoded rows of several requests at once; `extras` as in `Query`."""
+        views = [type(parts[0]).joined(parts) for parts in zip(*requests, strict=True)]
+        return Query(self.fitted, views, **extras)
+
+
+class LiveModel:
+    """A saved classifier whose changes are in its folder before the call returns.
+
+    A change is tried on a copy of the model, written to a journal in the folder
+    (`journal.sqlite3`), and only then seen by predictions. What is written does not grow with the
+    model.
+    `AttnKNNClassifier.load` makes the changes of the journal again, and `compact` folds them into
+    the folder. Processes may write to one folder in turns, each from the newest version on; any
+    number of others may follow it with `catch_up`.
+
+    Parameters
+    ----------
+    folder : path
+        Written by `AttnKNNClassifier.save` or ``nearwise fit``.
+    trusted : sequence of str, default=()
+        As in `AttnKNNClassifier.load`.
+    wait : float, default=30
+        Seconds that a change waits for another process that is changing the folder.
+    trusted_store : str or path, optional
+        As in `AttnKNNClassifier.load`.
+
+    Raises
+    ------
+    StoreError
+        As `AttnKNNClassifier.load`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> folder = tempfile.mkdtemp()
+    >>> AttnKNNClassifier(estimator=None, random_state=0).fit(X[::2], y[::2]).save(folder)
+    >>> live = LiveModel(folder)
+    >>> change = live.add(X[1:4], y[1:4])
+    >>> change.version, change.ids
+    (1, (75, 76, 77))
+    >>> live.undo(1).kind
+    'remove'
+    >>> len(AttnKNNClassifier.load(folder).memory_)
+    75
+    """
+
+    _yardstick: Yardstick | None  # of the last feedback
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        trusted: Sequence[str] = (),
+        wait: float = _WAIT,
+        trusted_store: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self._trusted, self._trusted_store, self._wait = trusted, trusted_store, wait
+        self._lock = threading.RLock()
+        self._load()
+        heed_forks(self, LiveModel._renew_lock, LiveModel._leave_log)
+
+    def __enter__(self) -> "LiveModel":
+        """Give the model itself; the block's end closes its files."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close files and connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close files and connections; the next call opens them again."""
+        with self._lock:
+            self._log.close()
+
+    @property
+    def model(self) -> AttnKNNClassifier:
+        """The classifier as it is now, for queries; `LiveModel` changes it."""
+        return self.now.classifier
+
+    @property
+    def now(self) -> Version:
+        """The version that predictions see; a caller that keeps it goes on seeing it."""
+        return self._opened[1]
+
+    @property
+    def version(self) -> int:
+        """Version of the memory: the number of changes through the journal since the fit."""
+        return self._state.version
+
+    @property
+    def lineage(self) -> str:
+        """Names the fit that versions count from; ids of another one name other rows."""
+        return self._state.lineage
+
+    @property
+    def n_pending(self) -> int:
+        """Number of changes that `compact` would fold into the folder."""
+        return self._state.version - self._state.saved
+
+    @property
+    def replay_seconds(self) -> float:
+        """About how much longer the folder takes to open for changes that are not folded in."""
+        return self._log.replay_seconds(self._held)
+
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        views: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> Change:
+        """Remember new rows, as `AttnKNNClassifier.add`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, views
+            As there.
+        key : str, optional
+            Names the request. Sent again under the same key, it changes nothing and gives the
+            change that it made.
+
+        Returns
+        -------
+        change : Change
+            `version`, and `ids` of the rows; `details["evicted"]` has the ids that were forgotten.
+
+        Raises
+        ------
+        ValueError
+            As `AttnKNNClassifier.add`, or (ReusedKeyError) if another request had the same key.
+        BlockingIOError
+            If another process did not finish its change in time.
+        OSError
+            If the journal cannot be written.
+        StoreError
+            If the folder has become unreadable. In all four cases nothing has changed.
+        """
+        source = Source.of(X, y, groups)
+        return self._remember(source, sample_weight, views, key, feedback=False)
+
+    def feedback(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        groups: Any = None,
+        views: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> Change:
+        """Predict rows whose labels have become known, note how good that was, and remember them.
+
+        The change holds what the model predicted before it saw the labels, so that
+        `feedback_summary` can measure how good its answers have been. Sets and p-values come from
+        calibration rows that are predicted again when 1 % of the memory has changed, as that takes
+        long.
+
+        Parameters
+        ----------
+        X, y, groups, views, key
+            As in `add`.
+
+        Returns
+        -------
+        change : Change
+            As from `add`, of kind "feedback". `details["judged"]` has a value for each row:
+            predicted, correct, confidence, proba_true, and where the model has enough calibration
+            rows, novelty_p among n_known rows and in_set (whether the 90 % set held the label),
+            else None.
+
+        Raises
+        ------
+        ValueError, BlockingIOError, OSError, StoreError
+            As `add`.
+        """
+        return self._remember(Source.of(X, y, groups), None, views, key, feedback=True)
+
+    def feedback_summary(self, last: int | None = None) -> dict[str, Any]:
+        """Measure how good the answers were to the rows of all feedback that was not undone.
+
+        Parameters
+        ----------
+        last : int, optional
+            Use only this many rows, the newest; all by default.
+
+        Returns
+        -------
+        summary : dict
+            rows; accuracy; nll (rows of classes that were new then are left out; new_classes counts
+            them); ece (15 bins of equal width); coverage of the 90 % sets; and drift_evidence of
+            all rows, see `nearwise.metrics.drift_evidence`. A measure is None where no row has it.
+        """
+        if last is not None:
+            check_count("last", last, 1)
+        return feedback_summary(self.history(), last)
+
+    def _remember(
+        self,
+        source: Source,
+        sample_weight: Any,
+        views: Sequence[Any] | None,
+        key: str | None,
+        *,
+        feedback: bool,
+    ) -> Change:
+        known = self.now.fitted
+        rows = Rows.given(source.X, known.columns, known.predictor.encoder, views)
+        check_labels(source.y, len(rows))
+        weight = check_weight(sample_weight, len(rows))
+        parts = pack_rows_to_add(source._replace(X=rows.X), weight, rows.further)
+        request = [
+            "feedback" if feedback else "add",
+            sorted((name, sha256(part).hexdigest()) for name, part in parts.items()),
+        ]
+
+        def draft(fitted: FittedModel) -> Draft:
+            if not feedback:
+                return draft_add(self.model, parts)
+            further = None if views is None else rows.further
+            judged_by = self._judged_by(fitted)
+            query = Query(fitted, fitted.encoded(rows.X, further), judged_by=judged_by)
+            return draft_add(self.model, parts, judge(query, source.y))
+
+        return self._commit(draft, request, key)
+
+    def remove(self, ids: Any, *, forget_classes: bool = False, key: str | None = None) -> Change:
+        """Forget remembered rows by id, as `AttnKNNClassifier.remove`; errors as in `add`."""
+        return self._commit(
+            lambda fitted: draft_remove(fitted.holding(ids), ids, forget_classes=forget_classes),
+            ["remove", plain_ids(ids), forget_classes],
+            key,
+        )
+
+    def relabel(
+        self, ids: Any, y: Any, *, forget_classes: bool = False, key: str | None = None
+    ) -> Change:
+        """Give rows other labels, as `AttnKNNClassifier.relabel`; errors as in `add`."""
+        return self._commit(
+            lambda fitted: draft_relabel(
+                fitted.holding(ids), ids, y, forget_classes=forget_classes
+            ),
+            ["relabel", plain_ids(ids), plain(label_values(y)), forget_classes],
+            key,
+        )
+
+    def keep(self, ids: Any, *, key: str | None = None) -> Change:
+        """Note that the labels of rows were checked and are right; errors as in `add`.
+
+        Predictions stay as they are. `kept` has the ids until the rows are relabelled.
+        """
+        return self._commit(
+            lambda fitted: draft_keep(fitted.holding(ids), ids), ["keep", plain_ids(ids)], key
+        )
+
+    def kept(self) -> set[int]:
+        """Ids of the rows whose present labels were checked and found right."""
+        history = self.history()
+        undone, found = undone_by(history), set[int]()
+        for change in history:
+            if change.kind == RELABEL:
+                found -= set(change.ids)
+            elif change.kind == KEEP and change.details["kept"] and change.version not in undone:
+                found |= set() if change.details.get("undoes") else set(change.ids)
+        return found & set(self.now.fitted.bank.ids.tolist())
+
+    def undo(self, version: int, *, key: str | None = None) -> Change:
+        """Reverse the change that led to a version.
+
+        Added rows that are still there are removed, relabelled ones get their former labels, and
+        removed rows are added again, under new ids. Rows that an addition made the memory forget do
+        not come back.
+
+        Raises
+        ------
+        KeyError
+            If there is no such version.
+        ValueError
+            If it was undone before, rows of it have been removed since, or rows that it removed are
+            gone for good since `compact`.
+        """
+
+        def draft(fitted: FittedModel) -> Draft:
+            history = self.history()
+            undone = undone_by(history)
+            if version in undone:
+                raise ValueError(
+                    f"Change {version} was undone by change {undone[version]}. Undo that one to "
+                    "have it back."
+                )
+            try:
+                change = self._find(version=version)
+            except KeyError:
+                raise KeyError(
+                    f"There is no change {version}: `history()` lists those that can be undone."
+                ) from None
+            evicted = {one for past in history for one in past.details.get("evicted") or ()}
+            return draft_undo(self.model, fitted, change, evicted)
+
+        return self._commit(draft, ["undo", int(version)], key)
+
+    def history(self, last: int | None = None) -> list[Change]:
+        """Give the changes through the journal since the model was fitted, oldest first.
+
+        Parameters
+        ----------
+        last : int, optional
+            Only this many, the newest; by default all.
+        """
+        if last is not None:
+            check_count("last", last, 1)
+        return self._log.history(self._state, last)
+
+    def catch_up(self) -> int:
+        """Make the changes that other processes have made since; give the version.
+
+        Raises
+        ------
+        StoreError
+            If the folder or its journal has become unreadable. The model stays as it is.
+        """
+        with self._lock:
+            self._catch_up()
+            return self.version
+
+    def refuse_refresh(self) -> None:
+        """Raise the ValueError of a model that cannot be fitted again to what it remembers."""
+        refuse_refresh(self.now.fitted.predictor)
+
+    def refresh(self) -> Change:
+        """Fit again to what is remembered now, as `AttnKNNClassifier.refresh`, and save.
+
+        Predictions go on with the former version meanwhile; changes wait.
+
+        Returns
+        -------
+        change : Change
+            Of kind "refresh"; it cannot be undone.
+
+        Raises
+        ------
+        ValueError
+            As `AttnKNNClassifier.refresh`.
+        OSError, StoreError
+            As `compact`. Nothing has changed then, unless the folder was saved and the journal
+            could not be: the next change or `catch_up` goes on from the new model.
+        """
+        self.refuse_refresh()
+        log: Any = self._log  # of a folder, as others are refused
+        with self._lock, log.turn():
+            self._catch_up()
+            state, before = self._state, self.now.fitted
+            change = Change(state.version + 1, REFRESH, (), {})
+            fitted = by_settings.refreshed(self.model, before)
+            held = {self._opened[0]: state._replace(version=change.version)}
+            saved = save_model(self.model, replace(fitted, folders=held), self.folder, locked=True)
+            log.note(state.lineage, change)
+            self._reach(fitted, saved)
+            self._yardstick = None
+            return change
+
+    def compact(self, *, keep_removed: bool = False) -> Snapshot | None:
+        """Fold all changes into the folder, so that it opens as fast as after the fit.
+
+        The history of which rows changed and when is kept.
+
+        Parameters
+        ----------
+        keep_removed : bool, default=False
+            Whether removed rows stay in the journal, for `undo`. Otherwise they are gone for good.
+
+        Returns
+        -------
+        snapshot : Snapshot or None
+            Of a memory in a store: its version, its rows, and the recall of its searches.
+
+        Raises
+        ------
+        OSError, StoreError
+            As `AttnKNNClassifier.save`; nothing has changed then. BlockingIOError if another
+            process did not finish its change in time, or still reads what is to be forgotten.
+        """
+        with self._lock, self._log.turn():
+            self._catch_up()
+            found = self._log.fold(self.model, self._held, keep_removed=keep_removed)
+            self._catch_up()
+            return found
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _leave_log(self) -> None:
+        """Let go of what a fork must not share, unless a thread is changing the model."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._log.leave()
+            finally:
+                self._lock.release()
+
+    def _renew_lock(self) -> None:
+        """Have a lock that no thread holds."""
+        self._lock = threading.RLock()
+
+    def _load(self) -> None:
+        classifier = AttnKNNClassifier.load(
+            self.folder, trusted=self._trusted, trusted_store=self._trusted_store
+        )
+        fitted = classifier.fitted_
+        ((key, state),) = fitted.folders.items()
+        self._log = log_of(self.folder, fitted, self._wait)
+        self._opened = key, Version(state.version, classifier, fitted)  # at once, for readers
+        self._params, self._yardstick = self._kept_params(), None
+
+    @property
+    def _state(self) -> FolderState:
+        return self._held[1]
+
+    @property
+    def _held(self) -> tuple[FittedModel, FolderState]:
+        key, now = self._opened
+        return now.fitted, now.fitted.folders[key]
+
+    def _kept_params(self) -> tuple[dict[str, Any], Settings]:
+        """Parameters and settings that changes do not hold."""
+        params = self.model.get_params(deep=False)
+        settings = Settings.of(params.pop("settings"))
+        return params, settings.changed(capacity=None, eviction="reservoir")
+
+    def _reach(self, fitted: FittedModel, state: FolderState) -> None:
+        """Let predictions see a version that is on the disk."""
+        key, now = self._opened
+        fitted.folders[key] = state
+        now.classifier.fitted_ = fitted
+        self._opened = key, now._replace(number=state.version, fitted=fitted)
+
+    def _catch_up(self) -> None:
+        """Follow the folder; the caller holds the lock."""
+        (params, settings), (known, settings_known) = self._kept_params(), self._params
+        same = settings == settings_known and all(params[k] is known[k] for k in known)
+        if self.now.fitted is not self.model.fitted_ or not same:
+            raise ValueError(
+                "live.model was changed by its own methods, and the journal lacks that change. "
+                f"Open the folder again (LiveModel({str(self.folder)!r})) and make the changes by "
+                "its add, remove and relabel. Nothing was written."
+            )
+        found = self._log.follow(self.model, self._held)
+        if found is None:
+            self._log.leave()
+            self._load()
+        else:
+            self._reach(*found)
+
+    def _commit(
+        self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
+    ) -> Change:
+        """Make a change durable and then visible; `request` identifies a repeated one."""
+        key, digest = self._checked_key(key, request)
+        with self._lock, self._log.turn():
+            lineage = self._state.lineage
+            for _ in range(_TRIES):
+                self._catch_up()
+                repeated = self._repeated(key, digest)
+                if repeated is not None:
+                    return repeated
+                self._refuse_replaced(lineage, request)
+                fitted, state = self._held
+                made, change = apply(self.model, fitted, make(fitted))
+                change = replace(change, version=state.version + 1, key=key, digest=digest)
+                reached = self._log.write(self._held, made, change)
+                if reached is not None:
+                    self._reach(reached, state._replace(version=change.version))
+                    return change
+                time.sleep(random.uniform(0, _PAUSE))
+        raise BlockingIOError(
+            f"Other processes changed the memory {_TRIES} times while a change was made. Nothing "
+            "was changed; try again."
+        )
+
+    def _refuse_replaced(self, lineage: str, request: list[Any]) -> None:
+        """Refuse a change of rows of another model than the one that is there now."""
+        if self._state.lineage != lineage and request[0] != "add":
+            raise StoreError(
+                "changed",
+                f"Another model has replaced the one in {self.folder}; ids and "
+                "versions of the former do not apply to it. Nothing was changed; look rows up in "
+                "the new one.",
+            )
+
+    @staticmethod
+    def _checked_key(key: str | None, request: list[Any]) -> tuple[str | None, str]:
+        """Give the key of a request as plain text, and what identifies a repeated one."""
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"key={key!r} must be a str, such as a UUID's.")
+        plain_key = None if key is None else str.__str__(key)
+        return plain_key, sha256(json.dumps(request).encode()).hexdigest()
+
+    def _repeated(self, key: str | None, digest: str) -> Change | None:
+        """Give the change that a request has made before; ReusedKeyError if another had its key."""
+        if key is None:
+            return None
+        try:
+            made = self._find(key=key)
+        except KeyError:
+            return None
+        if made.digest != digest:
+            raise ReusedKeyError(
+                f"The key {key!r} was used by another request, change {made.version} "
+                f"({made.kind}). Give every request a key of its own."
+            )
+        return made
+
+    def _find(self, **named: Any) -> Change:
+        """Give a change by `version` or `key`; KeyError if there is none."""
+        return self._log.find(self._state.lineage, **named)
+
+    def _judged_by(self, fitted: FittedModel) -> CalibrationRows | None:
+        """Calibration rows for answers: of a version that is near enough, or a store's own."""
+        if not fitted.holds_memory:
+            return None
+        if self._yardstick is None or not self._yardstick.fits(fitted):
+            self._yardstick = Yardstick.of(fitted)
+        return self._yardstick.rows

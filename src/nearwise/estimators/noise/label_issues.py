@@ -1,0 +1,132 @@
+"""Which training rows may carry a wrong label, most suspicious first."""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.log_linear_pool import finish
+from nearwise.estimators.noise.noisy_labels import NoisyLabels
+from nearwise.estimators.query import kneighbors, warn_of_learned
+from nearwise.warn import warn_user
+
+JudgeName = Literal["nearwise", "cleanlab"]
+
+
+class LabelEvidence(NamedTuple):
+    """What label-cleaning tools need, over the remembered rows in the memory's order.
+
+    `labels` are positions of the given labels among `classes_`; `pred_probs` (n, n_classes)
+    leave-one-out probabilities of the given labels (where a transition was fitted, it leads to
+    these from those of the true labels); `knn_graph` (n, n) distances to each row's nearest others
+    in the feature space, ascending.
+    """
+
+    labels: np.ndarray
+    pred_probs: np.ndarray
+    knn_graph: csr_matrix
+
+
+def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
+    """Rank the remembered rows; see `Review.issues`."""
+    if judge not in ("nearwise", "cleanlab"):
+        raise ValueError(f'judge={judge!r} is not known. Use "nearwise" or "cleanlab".')
+    bank, judged = model.bank, _predicted(model)
+    given, true = bank.labels[judged].numpy(), _true_proba(model, judged)
+    rows = np.arange(len(given))
+    suspicion = 1 - true[rows, given]
+    if judge == "cleanlab":
+        suspicion = 1 - _cleanlab_scores(given, _given_proba(model, judged))
+    suggested = true.argmax(axis=1)
+    _, near = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
+    table = pd.DataFrame(
+        {
+            "id": bank.ids[judged].numpy(),
+            "given": model.classes[given],
+            "suggested": model.classes[suggested],
+            "proba_given": true[rows, given],
+            "proba_suggested": true[rows, suggested],
+            "suspicion": suspicion,
+            "neighbors": [tuple(ids) for ids in near[judged.numpy()].tolist()],
+        }
+    )
+    return table.sort_values("suspicion", ascending=False, kind="stable", ignore_index=True)
+
+
+def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
+    """Leave-one-out probabilities and a k-NN graph; see `Review.evidence`."""
+    bank = model.bank
+    warn_of_learned(model.predictor)
+    proba = _given_proba(model, torch.arange(len(bank)))
+    distances, found = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
+    columns = bank.positions(found.ravel()).numpy()
+    starts = np.arange(0, distances.size + 1, distances.shape[1])
+    graph = csr_matrix((distances.ravel(), columns, starts), shape=(len(bank), len(bank)))
+    return LabelEvidence(bank.labels.numpy(), proba, graph)
+
+
+def most_neighbors(model: FittedModel) -> int:
+    """Rows that may be found for a remembered one."""
+    views = model.predictor.views
+    return len(views.rows()) - 1
+
+
+def _predicted(model: FittedModel) -> Tensor:
+    """Positions of the rows whose labels can be judged (n,); a warning names the number of others.
+
+    All of them where a fit found predictions of the true labels.
+    """
+    predictor = model.predictor
+    judged = torch.nonzero(predictor.judged)[:, 0]
+    n_rows = len(model.bank)
+    if isinstance(predictor.label_model, NoisyLabels) or len(judged) == n_rows:
+        return torch.arange(n_rows)
+    warn_user(
+        f"Base or networks learned the labels of {n_rows - len(judged)} of the {n_rows} remembered "
+        f"rows and cannot tell which are wrong: only the other {len(judged)} are ranked. To rank "
+        'all, fit with label_noise="auto".'
+    )
+    return judged
+
+
+def _unseen_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+    """Probabilities (n, C) of the true labels of rows at positions, the given ones not seen."""
+    predictor = model.predictor
+    if not (predictor.held_rows_out and isinstance(predictor.label_model, NoisyLabels)):
+        left_out = predictor.predict_left_out(model.n_classes, rows)
+        # The rows come in the shares of the memory, whichever a class_prior wants elsewhere.
+        calibration = predictor.calibration().in_memory_shares()
+        return finish(calibration.corrected(left_out).log_proba, calibration.whole)
+    likely = predictor.label_model.likely(model.bank)[rows.numpy()]
+    wide = np.zeros((len(likely), model.n_classes))
+    wide[:, : likely.shape[1]] = likely
+    return wide / wide.sum(axis=1, keepdims=True)
+
+
+def _given_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+    """Probabilities (n, C) of the given labels of rows at positions, these not seen."""
+    proba, labels = _unseen_proba(model, rows), model.predictor.label_model
+    return labels.given_proba(proba) if isinstance(labels, NoisyLabels) else proba
+
+
+def _true_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+    """Probabilities of the true labels, once the given ones are known too."""
+    proba, labels = _unseen_proba(model, rows), model.predictor.label_model
+    if not isinstance(labels, NoisyLabels):
+        return proba
+    return labels.posterior(proba, model.bank.labels[rows])
+
+
+def _cleanlab_scores(labels: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    try:
+        from cleanlab.rank import get_label_quality_scores
+    except ImportError:
+        raise ImportError(
+            'judge="cleanlab" needs the extra "labels": pip install nearwise[labels]'
+        ) from None
+    scores: Any = get_label_quality_scores(labels, proba, method="normalized_margin")
+    return np.asarray(scores, dtype=np.float64)

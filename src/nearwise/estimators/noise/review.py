@@ -1,0 +1,387 @@
+"""Review: what in a memory a person should check, and how far to trust its classifier."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import hypergeom
+from sklearn.utils.validation import check_is_fitted
+
+from nearwise.estimators.inputs.labels import label_values, positions_among
+from nearwise.estimators.inputs.rows import Rows
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.learned_rows import LearnedRows, find_learned, predict_learned
+from nearwise.estimators.model.log_linear_pool import finish
+from nearwise.estimators.noise.label_issues import (
+    JudgeName,
+    LabelEvidence,
+    label_evidence,
+    label_issues,
+    most_neighbors,
+)
+from nearwise.estimators.noise.noisy_labels import transition_of
+from nearwise.estimators.noise.transition import Transition
+from nearwise.estimators.query import kneighbors
+from nearwise.estimators.uncertainty.explain import Parts
+from nearwise.estimators.uncertainty.trust import Trust, measure_trust
+from nearwise.memory import make_index
+from nearwise.metrics.scores import NLL_CLIP
+
+IssueKind = Literal["label", "copy", "outlier", "group"]
+KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
+_N_NEIGHBORS = 5
+_COPY = 0.01  # of the usual distance between neighbors
+_ALIKE = 0.05  # standard deviations that a value of a copy may differ by; share of a pixel's range
+_N_AROUND = 10  # neighbors by whose distance a row is unlike all others
+_FEW_DIMENSIONS = 8
+_FAR, _FAR_IN_FEW = 1.7, 2.0  # interquartile ranges beyond the third quartile
+_FEWEST_IN_GROUP = 20
+_MOST_VALUES = 50  # of a category, the most frequent ones
+_MOST_COLUMNS = 200  # of a table
+_N_PARTS = 4  # quarters of a column of numbers
+_LEVEL = 0.95  # of all groups together
+
+
+def review(model: Any) -> "Review":
+    """Review a fitted classifier as it is now, whatever is added or removed later.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from nearwise import AttnKNNClassifier, review
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = AttnKNNClassifier(estimator=None, random_state=0).fit(X, y)
+    >>> review(model).issues().columns.tolist()[:3]
+    ['id', 'given', 'suggested']
+    """
+    check_is_fitted(model)
+    return Review(model.fitted_)
+
+
+class Review:
+    """One version of a classifier under review; `review` makes it.
+
+    Parameters
+    ----------
+    fitted : FittedModel
+    """
+
+    def __init__(self, fitted: FittedModel) -> None:
+        self._fitted = fitted
+
+    def findings(self) -> pd.DataFrame:
+        """List what in the memory a person should check, the worst of each kind first.
+
+        Returns
+        -------
+        found : DataFrame
+            kind; id of the row (missing for a group); given label; suggested label or None; score;
+            ids of rows concerned (neighbors, copies, members of a group, at most 100); what, in
+            words.
+
+        Notes
+        -----
+        "label": `issues` whose suggestion differs; suspicion. "copy": a neighbor within 1 %
+        of the usual distance, no value of which differs by over .05 standard deviations; those with
+        another label first; 1 - that share. "outlier": mean distance to ten
+        neighbors, by angle, beyond the third quartile by 1.7 interquartile ranges, as in
+        cleanlab's Datalab; of keys of up to eight numbers the logarithm of the Euclidean one, by
+        2; times the usual distance. "group": classes, the 50 most
+        frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
+        labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
+        accuracy.
+        """
+        return findings(self._fitted)
+
+    def issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
+        """Rank the remembered rows by how likely their label is wrong.
+
+        Every row is predicted without itself, as by `predict_proba(None)`. With
+        `label_noise`, Bayes' rule then weighs that prediction against how often such a label is
+        given. Rows whose labels the networks of a fit with one fold have learned are left out of
+        the ranking, with a warning, unless `label_noise` found evidence on them.
+
+        Parameters
+        ----------
+        n_neighbors : int, default=5
+            Nearest rows named beside each suspect.
+        judge : {"nearwise", "cleanlab"}, default="nearwise"
+            "cleanlab" ranks by its normalised margin of the same leave-one-out probabilities; it
+            needs the extra "labels".
+
+        Returns
+        -------
+        issues : DataFrame of n rows
+            Largest suspicion first: id (in `memory_`), given and suggested label, proba_given and
+            proba_suggested (of being true), suspicion in [0, 1], neighbors (ids, nearest first).
+            Write it with `to_csv`.
+
+        Raises
+        ------
+        ValueError
+            If `judge` is unknown.
+        ImportError
+            If cleanlab is chosen and missing.
+        """
+        return label_issues(self._fitted, n_neighbors, judge)
+
+    def evidence(self, n_neighbors: int = 10) -> LabelEvidence:
+        """Leave-one-out probabilities and a k-NN graph, in the form that cleanlab takes.
+
+        ``Datalab(...).find_issues(pred_probs=e.pred_probs, knn_graph=e.knn_graph)``.
+        """
+        return label_evidence(self._fitted, n_neighbors)
+
+    def rows(self) -> pd.DataFrame:
+        """Remembered rows: id, label by the target's name, weight, and columns (no pixels)."""
+        model = self._fitted
+        bank, target = model.bank, model.target_name
+        columns = model.predictor.encoder.frame(model.rows, model.row_names)
+        columns = columns.reset_index(drop=True)
+        own = pd.DataFrame(
+            {
+                "id": bank.ids.numpy(),
+                target: model.labels_at(),
+                "weight": bank.sample_weight.double().numpy() * model.weight_unit,
+            }
+        )
+        taken = {name: f"{name} (column)" for name in own if name in columns}
+        return pd.concat([own, columns.rename(columns=taken)], axis=1)
+
+    def trust(self) -> Trust:
+        """Measure the model on rows whose labels their predictions have not seen.
+
+        Returns
+        -------
+        trust : Trust
+            Reliability with intervals, risk against coverage, set sizes; a notebook draws it.
+
+        Raises
+        ------
+        ValueError
+            If there are no such rows.
+        """
+        return measure_trust(self._fitted)
+
+    def learned(self, X: Any, y: Any = None) -> LearnedRows:
+        """Recognize rows that the classifier has learned from, by content.
+
+        Scores on such rows are not evidence about new ones; `predict_learned` predicts them as if
+        they were new.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        y : array-like of shape (n,), optional
+            Labels. Where several remembered rows equal a row, one with its label is taken.
+
+        Returns
+        -------
+        found : LearnedRows
+            ids in `memory_`, positions among the rows that were held out, `new`, and the columns
+            that were `compared` beyond those the model uses.
+
+        Notes
+        -----
+        Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
+        hundred-thousandth of the column's spread, so that a file's format does not matter. A column
+        that the model leaves out (an id) tells equal rows apart where `X` and the remembered rows
+        have it. Images are equal pixel by pixel. Neither order nor label decides, so without an id
+        a new row that repeats one counts as learned: the memory holds the answer to both. Rows that
+        were learned from and forgotten since (`remove`, a bound of the memory) are not recognized.
+        """
+        if X is None:
+            raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
+        model, codes = self._fitted, None
+        rows = Rows.given(X, model.columns, model.predictor.encoder)
+        if y is not None:
+            codes, _ = positions_among(model.classes, label_values(y))
+        return find_learned(model, rows.encode()[0], codes, rows.X)
+
+    def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
+        """Predict rows that were learned from as if they were new, as far as that is possible.
+
+        These are the remembered rows whose labels base and networks have not learned, each
+        without itself, as `predict_proba(None)` gives it.
+
+        Parameters
+        ----------
+        found : LearnedRows
+            What `learned` returned.
+
+        Returns
+        -------
+        rows : int64 ndarray of shape (n_predicted,)
+            Which of the requested rows could be predicted.
+        parts : Parts
+            Of these rows.
+        """
+        return predict_learned(self._fitted, found)
+
+    @property
+    def noise(self) -> Transition:
+        """With `label_noise`: how given labels arise from true ones, with 95 % intervals.
+
+        If the estimate is not trusted, what is used instead; `report_.choice["label_noise"]` says
+        why. AttributeError if nobody looked for wrong labels.
+        """
+        known = transition_of(self._fitted.predictor.label_model)
+        if known is None:
+            raise AttributeError("Wrong labels were not estimated: label_noise was None in fit.")
+        return known
+
+
+def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
+    """List what a person should check; see `Review.findings`.
+
+    `issues` are the model's label issues, where they are known already.
+    """
+    model.predictor.views.require_all("Findings are of all remembered rows, which")
+    alone = model.without_groups()  # copies are of one group
+    nearest = kneighbors(alone, None, min(_N_NEIGHBORS, most_neighbors(alone)))
+    if issues is None:
+        issues = label_issues(model, _N_NEIGHBORS, "nearwise")
+    parts = [_labels(issues), _copies(model, *nearest), _outliers(model), _groups(model, issues)]
+    columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
+    rows = [row for part in parts for row in part]
+    return pd.DataFrame(rows, columns=columns, dtype=object).astype({"id": "Int64", "score": float})
+
+
+def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Rows whose labels look wrong, most suspicious first."""
+    for row in issues[issues["given"] != issues["suggested"]].itertuples():
+        what = f"{row.suggested} has probability {row.proba_suggested:.3f}, {row.given} has "
+        what += f"{row.proba_given:.3f}"
+        yield "label", row.id, row.given, row.suggested, row.suspicion, row.neighbors, what
+
+
+def _copies(
+    model: FittedModel, distances: np.ndarray, ids: np.ndarray
+) -> Iterator[tuple[Any, ...]]:
+    """Rows with a neighbor next to no distance away; those with another label first."""
+    usual = float(np.median(distances[:, -1]))
+    near = (distances <= _COPY * usual) if usual > 0 else distances == 0
+    given, own = model.labels_at(), model.bank.ids.numpy()
+    found = []
+    for row in np.flatnonzero(near[:, 0]):
+        there = model.bank.positions(ids[row][near[row]]).numpy()
+        apart = _apart(model, int(row), there)  # rows that differ may have equal keys
+        others = tuple(own[there[apart <= _ALIKE]].tolist())
+        if not others:
+            continue
+        labels = given[model.bank.positions(others).numpy()]
+        differ = bool((labels != given[row]).any())
+        same = bool((apart[apart <= _ALIKE] == 0).any())
+        what = "same values as" if same else "nearly the same values as"
+        what += f" {_named(others)}" + (", with another label" if differ else "")
+        ratio = (
+            float(distances[row][near[row]][apart <= _ALIKE].min() / usual) if usual > 0 else 0.0
+        )
+        found.append((not differ, ratio, own[row], given[row], others, what))
+    for _, ratio, row_id, label, others, what in sorted(found, key=lambda one: one[:3]):
+        yield "copy", row_id, label, None, 1.0 - ratio, others, what
+
+
+def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
+    """How far a row's values are from others', (n_others,), as its encoder measures it."""
+    return model.predictor.encoder.apart(model.rows_at([row, *others.tolist()]))
+
+
+def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
+    """Rows that lie further from their neighbors than nearly all others.
+
+    Mean distances to ten neighbors are compared: by angle, with the fence of cleanlab's Datalab
+    (https://docs.cleanlab.ai, outlier issues); in few dimensions, where angles mean little, the
+    logarithms of Euclidean ones.
+    """
+    keys, own = model.bank.keys["features"], model.bank.ids
+    few = keys.shape[1] <= _FEW_DIMENSIONS
+    index = make_index("auto", "euclidean" if few else "cosine", len(own)).fit(keys, own)
+    near = index.search(keys, min(_N_AROUND, len(own) - 1), own)
+    far = near.distances.double().mean(1).numpy()
+    usual = float(np.median(far))
+    if usual <= 0:
+        return  # most rows lie on each other
+    compared = np.log(np.maximum(far, 1e-12 * usual)) if few else far
+    low, high = np.quantile(compared, [0.25, 0.75])
+    rows = np.flatnonzero(compared > high + (_FAR_IN_FEW if few else _FAR) * (high - low))
+    given = model.labels_at()
+    for row in rows[np.argsort(-far[rows], kind="stable")]:
+        times = far[row] / usual
+        what = f"its neighbors are {times:.1f} times as far as usual"
+        others = tuple(own[near.indices[row][:_N_NEIGHBORS]].tolist())
+        yield "outlier", int(own[row]), given[row], None, times, others, what
+
+
+def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """List groups whose labels are predicted clearly worse than those of the other rows.
+
+    So many errors, or more, would be in the group by chance in at most one of 20 memories (Fisher's
+    exact test, one-sided; Bonferroni over the groups).
+    """
+    wrong = issues.loc[issues["given"] != issues["suggested"], "id"]
+    own = model.bank.ids.numpy()
+    ranked, correct = np.isin(own, issues["id"]), ~np.isin(own, wrong)
+    n_rows = int(ranked.sum())
+    groups = [
+        (name, members & ranked)
+        for name, members in _group_members(model)
+        if _FEWEST_IN_GROUP <= (members & ranked).sum() <= n_rows - _FEWEST_IN_GROUP
+    ]
+    found = []
+    for name, members in groups:
+        n_members, n_wrong = int(members.sum()), int((~correct[members]).sum())
+        chance = hypergeom.sf(n_wrong - 1, n_rows, len(wrong), n_members)
+        if n_wrong and chance * len(groups) < 1 - _LEVEL:
+            inside, rest = correct[members].mean(), correct[ranked & ~members].mean()
+            what = f"{name}: {inside:.3f} of {n_members} rows right, {rest:.3f} of the others"
+            found.append((rest - inside, tuple(own[members][:100].tolist()), what))
+    for gap, ids, what in sorted(found, key=lambda one: -one[0]):
+        yield "group", pd.NA, None, None, gap, ids, what
+
+
+def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
+    given, encoder = model.labels_at(), cast(TableEncoder, model.predictor.encoder)
+    for label in model.classes:
+        yield f"label {label}", np.asarray(given == label)
+    if len(encoder.columns) > _MOST_COLUMNS or not (encoder.categorical or encoder.numeric):
+        return
+    encoded = encoder.transform(model.rows)
+    for at, name in enumerate(encoder.categorical):
+        for code, value in enumerate(encoder.categories[name][:_MOST_VALUES], start=1):
+            yield f"{name} = {value}", encoded.codes[:, at] == code
+    for at, name in enumerate(encoder.numeric):
+        numbers = encoded.numbers[:, at]
+        edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _N_PARTS + 1)))
+        for number, (low, high) in enumerate(pairwise(edges)):
+            above = numbers >= low if number == 0 else numbers > low
+            bracket = "[" if number == 0 else "("
+            yield f"{name} in {bracket}{low:.4g}, {high:.4g}]", above & (numbers <= high)
+
+
+def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
+    """Negative log-probabilities of the labels of remembered rows, each predicted without itself.
+
+    What a change of other rows does to them is its effect.
+    """
+    predictor, n_classes = model.predictor, model.n_classes
+    positions = model.bank.positions(ids)
+    calibration = predictor.calibration()
+    answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
+    labels = model.label_positions[positions]
+    proba = finish(answer.log_proba, calibration.whole)
+    found: np.ndarray = -np.log(np.maximum(proba[torch.arange(len(labels)), labels], NLL_CLIP))
+    return found
+
+
+def _named(ids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ids[:3]))
+    return ("row " if len(ids) == 1 else "rows ") + shown + (" and more" * (len(ids) > 3))

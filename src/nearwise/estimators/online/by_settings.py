@@ -1,0 +1,135 @@
+"""Changes of a fitted model as the parameters of its classifier ask."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nearwise.estimators.fit.parameter_checks import check_settings
+from nearwise.estimators.fit.pipeline import fit_problem
+from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
+from nearwise.estimators.inputs.labels import check_weight
+from nearwise.estimators.inputs.rows import Rows, Source
+from nearwise.estimators.model.class_prior import check_class_prior
+from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.memory_views import GROUP
+from nearwise.estimators.online import changes
+from nearwise.estimators.online.changes import Bound, NewRows, groups_of_new
+from nearwise.estimators.online.judging import judged_again
+from nearwise.estimators.online.refreshing import refuse_fixed_positions, refuse_refresh
+from nearwise.estimators.progress import Progress
+from nearwise.estimators.settings import Settings
+from nearwise.functional.threads import one_thread
+
+
+@one_thread()
+def with_rows(
+    params: Any,
+    model: FittedModel,
+    source: Source,
+    sample_weight: Any,
+    views: Sequence[Any] | None,
+    bound: Bound,
+) -> tuple[FittedModel, Tensor]:
+    """Remember rows, and judge the model again where much has changed; give their ids, too."""
+    X, y, names, groups = source
+    rows = Rows.given(X, model.columns, model.predictor.encoder, views)
+    everyone = rows.encode(model.predictor.tta if views is None else None)
+    weight = check_weight(sample_weight, len(rows))
+    digests = None if groups is None else groups.of_rows(len(rows))
+    own = groups_of_new(model, digests, everyone[0])
+    new = NewRows(rows.X, everyone, y, weight, names, own)
+    changed, ids = changes.with_rows(model, new, bound)
+    return _judged_again(params, model, changed), ids
+
+
+def with_change(
+    params: Any, model: FittedModel, change: Callable[..., FittedModel], *args: Any, **options: Any
+) -> FittedModel:
+    """Change remembered rows, without any trace of the former ones where that is possible."""
+    changed = change(model, *args, **options)
+    if model.holds_memory and model.predictor.forgets_exactly:
+        return fit_again(params, changed)
+    return _judged_again(params, model, changed)
+
+
+def refreshed(params: Any, model: FittedModel) -> FittedModel:
+    """Fit again to what is remembered; ValueError where that does not hold all of a fit."""
+    refuse_refresh(model.predictor)
+    return fit_again(params, model)
+
+
+def fit_again(params: Any, model: FittedModel) -> FittedModel:
+    """Fit to what is remembered, with the same seed; the estimate of wrong labels stays."""
+    bank = model.bank
+    weight = bank.sample_weight.double().numpy()
+    own = None if (weight == 1).all() else weight / weight.mean()
+    codes = model.label_positions.numpy()
+    before: Any = model.predictor.encoder
+    encoder = type(before)()
+    encoded = encoder.learn(model.rows, params.columns, before)
+    problem = Problem(encoder, encoded, codes, own, model.n_classes, ids=bank.ids)
+    given = bank.columns.get(GROUP)
+    problem.group(
+        None if given is None else given.numpy(), copies=model.predictor.label_model.as_given
+    )
+    problem.tta = model.predictor.tta
+    problem.views = encoder.views(encoded, [], problem.tta)
+    with Progress(params.verbose) as progress:
+        settings = settings_of_refresh(params, model)
+        predictor = fit_problem(problem, settings, progress)
+    predictor.views.label_model = model.predictor.label_model
+    if "label_noise" in model.predictor.choice:
+        predictor.choice["label_noise"] = model.predictor.choice["label_noise"]
+    predictor.views.bank.next_id = bank.next_id
+    arrived = int(bank.ids.max()) + 1
+    stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank), changed=0)
+    return replace(model, predictor=predictor, stream=stream).fading()
+
+
+def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
+    """Check the settings again; a memory of fewer rows than `n_neighbors` uses all it has."""
+    bank, n_rows = model.bank, len(model.bank)
+    if isinstance(params.n_neighbors, int | np.integer):
+        n_rows = max(n_rows, int(params.n_neighbors) + 1)
+    n_classes = _n_listed(params, model, model.n_classes)
+    refuse_fixed_positions(params.cv)
+    return check_settings(
+        params,
+        n_rows,
+        n_classes,
+        model.stream.seed,
+        n_views=model.predictor.n_views,
+        images=model.predictor.encoder.kind == "images",
+        folds=given_folds(
+            params.cv,
+            model.rows,
+            model.labels_at(),
+            None if GROUP not in bank.columns else bank.columns[GROUP].numpy(),
+        ),
+    )
+
+
+def _judged_again(params: Any, before: FittedModel, after: FittedModel) -> FittedModel:
+    """Judge a changed model again where much has changed, by the settings as they are."""
+
+    def settings() -> FitSettings:
+        known = len(after.predictor.prior)
+        wanted = check_class_prior(params.class_prior, _n_listed(params, after, known))
+        seed, own = after.stream.seed, dict(Settings.of(params.settings))
+        # The rest is for fits, and was checked against other rows.
+        return FitSettings.model_construct(**own, class_prior=wanted, seed=seed)
+
+    return judged_again(before, after, settings)
+
+
+def _n_listed(params: Any, model: FittedModel, n_classes: int) -> int:
+    """Classes that a class prior lists: `n_classes`, or fewer where later ones have come."""
+    correction = model.predictor.classes
+    if correction is not None and correction.wanted is not None:
+        listed = len(correction.wanted)  # shares that were given do not list later classes
+        if not isinstance(params.class_prior, str) and np.size(params.class_prior) == listed:
+            return listed
+    return n_classes

@@ -1,0 +1,163 @@
+"""Feedback: what a model predicted for rows before it got their labels, and how good that was."""
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.inputs.labels import label_list, label_values, positions_among
+from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.query import SET_CONFIDENCE, Query
+from nearwise.estimators.storage.journaling import FEEDBACK, Judged, undone_by
+from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows, calibration_rows
+from nearwise.memory import Change
+from nearwise.metrics.calibration import N_BINS, equal_width_bins, mean_gap
+from nearwise.metrics.drift import drift_evidence
+from nearwise.metrics.scores import NLL_CLIP
+
+_CHANGED = 0.01  # share of the memory up to which its calibration rows are good enough
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Calibration rows of one version, also used for rows that come a little later.
+
+    Attributes
+    ----------
+    ids, labels : int64 Tensor of shape (n_remembered,)
+        Rows that the version remembered, and positions of their labels.
+    classes : ndarray of shape (n_classes,)
+    judged : (float, float)
+        Share and temperature that the version's predictions were made with.
+    rows : CalibrationRows
+    """
+
+    ids: Tensor
+    labels: Tensor
+    classes: np.ndarray
+    judged: tuple[float, float]
+    rows: CalibrationRows
+
+    @classmethod
+    def of(cls, model: FittedModel) -> Self:
+        """Predict the calibration rows of a version."""
+        predictor = model.predictor
+        rows = calibration_rows(predictor, model.n_classes, predictor.n_views)
+        now = _judgement(model)
+        return cls(model.bank.ids, model.label_positions, model.classes, now, rows)
+
+    def fits(self, later: FittedModel) -> bool:
+        """Whether a version has these classes, nearly these rows and labels, and the judgement."""
+        if not np.array_equal(later.classes, self.classes) or _judgement(later) != self.judged:
+            return False
+        ids = later.bank.ids
+        now, then = (
+            torch.isin(*pair, assume_unique=True) for pair in ((ids, self.ids), (self.ids, ids))
+        )
+        n_relabelled = int((later.label_positions[now] != self.labels[then]).sum())
+        n_changed = int((~now).sum()) + int((~then).sum()) + n_relabelled
+        return n_changed <= _CHANGED * len(ids)
+
+
+def _judgement(model: FittedModel) -> tuple[float, float]:
+    accepted = model.predictor.acceptance
+    return accepted.share, accepted.temperature
+
+
+def judge(query: Query, y: Any) -> Judged:
+    """Predict rows, and compare that with their labels.
+
+    Parameters
+    ----------
+    query : Query
+        Of the rows; made for sets and novelty.
+    y : array-like of shape (n,)
+        True labels, new ones among them.
+    """
+    proba, classes = np.clip(query.proba(), 0, 1), query.model.classes
+    labels = label_values(y)
+    positions, _ = positions_among(classes, labels)
+    rows = np.arange(len(labels))
+    known = positions < len(classes)
+    known_positions = np.where(known, positions, 0)
+    predicted = proba.argmax(axis=1)
+    can_judge = query.can_judge(SET_CONFIDENCE)
+    in_set = None
+    if can_judge:
+        in_set = (query.sets(SET_CONFIDENCE)[rows, known_positions] & known).tolist()
+    return Judged(
+        predicted=label_list(classes[predicted]),
+        correct=(predicted == positions).tolist(),
+        confidence=proba[rows, predicted].tolist(),
+        proba_true=np.where(known, proba[rows, known_positions], 0.0).tolist(),
+        novelty_p=query.novelty_p_value().tolist() if can_judge else None,
+        n_known=len(query.calibration_rows().labels) if can_judge else None,
+        in_set=in_set,
+    )
+
+
+def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict[str, Any]:
+    """Measure the feedback of a history that was not undone; `LiveModel.feedback_summary`."""
+    judged = _judged(history)
+
+    def of_rows(name: str) -> np.ndarray:
+        values = _values(judged, name)
+        return values if last is None else values[len(values) - min(last, len(values)) :]
+
+    correct, confidence, true = of_rows("correct"), of_rows("confidence"), of_rows("proba_true")
+    in_set = of_rows("in_set")
+    p_values = _among_all([one for one in judged if one["novelty_p"] is not None])
+    known = true[true > 0]
+    bins, n_rows = equal_width_bins(confidence, N_BINS), len(correct)
+    return {
+        "rows": n_rows,
+        "accuracy": _mean(correct),
+        "nll": _mean(-np.log(np.maximum(known, NLL_CLIP))),
+        "new_classes": n_rows - len(known),
+        "ece": mean_gap(confidence, correct, bins) if n_rows else None,
+        "coverage": _mean(in_set),
+        "drift_evidence": float(drift_evidence(p_values)[-1]) if len(p_values) else None,
+    }
+
+
+def judged_rows(history: Sequence[Change], name: str) -> np.ndarray:
+    """Give what was noted of each row of feedback that was not undone, in order; see `Judged`."""
+    return _values(_judged(history), name)
+
+
+def _judged(history: Sequence[Change]) -> list[dict[str, Any]]:
+    undone = undone_by(history)
+    return [
+        change.details["judged"]
+        for change in history
+        if change.kind == FEEDBACK and change.version not in undone
+    ]
+
+
+def _values(judged: list[dict[str, Any]], name: str) -> np.ndarray:
+    found = [one[name] for one in judged if one[name] is not None]
+    return np.concatenate([np.empty(0), *found]).astype(float)
+
+
+def _among_all(judged: list[dict[str, Any]]) -> list[float]:
+    """P-values of rows among the known ones and all that came before.
+
+    Those that `judge` notes compare every row with the same known ones, so that they depend on each
+    other; a bet against these would win by chance.
+    """
+    before: list[float] = []
+    found = []
+    for one in judged:
+        for p in one["novelty_p"]:
+            as_novel = p * (one["n_known"] + 1) + bisect_right(before, p)
+            found.append(min(1.0, as_novel / (one["n_known"] + 1 + len(before))))
+            insort(before, p)
+    return found
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None

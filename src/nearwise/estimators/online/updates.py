@@ -1,0 +1,69 @@
+"""Rows that come, go or change their label after fitting; nothing is trained again."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.inputs.rows import AnyRows
+from nearwise.estimators.model.memory_views import MemoryViews
+from nearwise.estimators.model.predictor import Predictor, as_float
+
+_FEWEST = 2  # rows that a memory keeps
+
+
+def append_rows(
+    predictor: Predictor,
+    views: list[AnyRows],
+    labels: Tensor,
+    weight: np.ndarray | None,
+    n_classes: int,
+    groups: dict[str, Tensor],
+) -> Tensor:
+    """Remember new rows, given in as many views as those of `fit`, and return their ids.
+
+    Neither base nor keys have learned their labels, so that they are calibration rows from now on.
+    """
+    keys, columns = predictor.keys_of_new(views)
+    columns |= groups
+    columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, views))
+    sample_weight = None if weight is None else as_float(weight)
+    return predictor.views.add_rows(keys, columns, labels, sample_weight, n_classes)
+
+
+def predict_new(predictor: Predictor, views: list[AnyRows]) -> Tensor:
+    """Calibrated log-probabilities (n, C) of the classes of the fit, by the model as it is."""
+    merged = predictor.predict_views(views, len(predictor.prior))
+    whole = predictor.calibration(len(views)).whole
+    return torch.log_softmax(merged.log_proba[:, : len(predictor.prior)] / whole, dim=1)
+
+
+def refuse_few(views: MemoryViews, gone: Tensor) -> None:
+    """Refuse to remove rows at these positions where fewer than 2 would stay."""
+    n_rows, n_gone = views.n_remembered, len(gone.unique())
+    if n_rows - n_gone < _FEWEST:
+        raise ValueError(
+            f"Removing {n_gone} of {n_rows} rows leaves fewer than {_FEWEST}. Keep at least "
+            f"{_FEWEST}, or fit again."
+        )
+
+
+def refuse_emptied_classes(
+    views: MemoryViews, at: Tensor, new: Tensor | None, classes: np.ndarray, doing: str
+) -> None:
+    """Refuse to take a class's last row that votes, by removal or by `new` labels (n_at,)."""
+    bank = views.bank
+    labels = bank.labels.argmax(1) if bank.is_soft else bank.labels
+    votes = torch.isin(at, views.rows())
+    before = views.rows_per_class(findable=True)
+    taken = at[votes].unique()
+    after = before - torch.bincount(labels[taken], minlength=len(before))
+    if new is not None:
+        after = after + torch.bincount(new[votes], minlength=len(before))
+    emptied = torch.nonzero((before > 0) & (after <= 0))[:, 0].numpy()
+    if len(emptied):
+        named = ", ".join(map(repr, classes[emptied].tolist()[:5]))
+        raise ValueError(
+            f"{doing} {len(at)} rows leaves no row of the class {named} that may be found. Keep "
+            "one, or pass forget_classes=True (--forget-classes): the class keeps its column, but "
+            "has no neighbors."
+        )

@@ -1,0 +1,340 @@
+"""Query: rows, and what a fitted model finds for them, each thing computed once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+from nearwise.cached import cached_property
+from nearwise.estimators.inputs.rows import AnyRows
+from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.log_linear_pool import Answer, finish, joined
+from nearwise.estimators.model.predictor import Predictor, Retrieved
+from nearwise.estimators.model.row_models import view_blocks
+from nearwise.estimators.uncertainty.calibration_rows import (
+    CalibrationRows,
+    calibration_rows,
+)
+from nearwise.estimators.uncertainty.conformal import (
+    Method,
+    check_confidence,
+    check_enough,
+    check_method,
+    check_penalty,
+    nonconformity,
+    p_values,
+    rows_needed,
+    sets_from_p_values,
+)
+from nearwise.estimators.uncertainty.explain import (
+    CHUNK,
+    Explanation,
+    Parts,
+    Reason,
+    explained,
+    make_parts,
+    reasons,
+    remembered_reasons,
+)
+from nearwise.estimators.uncertainty.novelty import (
+    NoveltyScore,
+    check_novelty_score,
+    novelty_p_values,
+    novelty_scores,
+)
+from nearwise.estimators.uncertainty.selective import (
+    Judge,
+    Selection,
+    check_request,
+    guarantee,
+)
+from nearwise.functional.threads import one_thread
+from nearwise.warn import warn_user
+
+SET_CONFIDENCE = 0.9
+DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
+
+
+class Query:
+    """Rows, and what one version of a fitted model finds for them.
+
+    Encoding, base, searches and the heads' predictions are computed in one pass over the rows,
+    block by block, when the first answer is needed; all answers are made from them. What an
+    answer needs beyond a prediction is named beforehand, or costs a second pass.
+
+    Parameters
+    ----------
+    model : FittedModel
+    views : list of Encoded or EncodedImages, or None
+        The rows in all their views; None stands for the remembered rows, each without itself.
+    explain : int or None or False, default=False
+        Neighbors that `explanations` will show; None shows all, False none.
+    judged_by : CalibrationRows, optional
+        Calibration rows of an earlier version; by default those of this one, which takes a
+        prediction of all of them after each change of the memory.
+    """
+
+    def __init__(
+        self,
+        model: FittedModel,
+        views: list[AnyRows] | None,
+        *,
+        explain: int | Literal[False] | None = False,
+        judged_by: CalibrationRows | None = None,
+    ) -> None:
+        self._judged_by = judged_by
+        self.model = model.for_query(remembered=views is None)
+        self.views, self._n_classes = views, len(model.classes)
+        self._explains = explain is not False
+        self._n_shown = DEFAULT_SHOWN if explain is False else explain
+        self._passed: bool | None = None  # whether the pass that was made explains
+        self._calibration = self.model.predictor.calibration(1 if views is None else len(views))
+
+    # --- one pass over the rows ---------------------------------------------------------------
+
+    def _pass(self, *, explaining: bool = False) -> None:
+        """Have the rows predicted, and explained where that is needed; once."""
+        if self._passed is not None and self._passed >= explaining:
+            return
+        self._passed = None  # until all rows have been seen
+        self._explains |= explaining
+        self._merged: list[Answer] = []
+        self._distances: list[np.ndarray] = []
+        self._reasons: list[Reason] = []
+        with one_thread(torch_only=True):
+            for retrieved in self._retrieve():
+                self._note(retrieved)
+        self._passed = self._explains
+
+    def _retrieve(self) -> Iterator[Retrieved]:
+        assert self.views is not None  # remembered rows are predicted left out
+        for block in view_blocks(self.views):
+            n_rows = len(block[0])
+            if n_rows <= CHUNK or (self.model.holds_memory and not self._explains):
+                parts = iter([block])
+            else:  # what is retrieved for a row is large
+                rows = torch.arange(n_rows).split(CHUNK)
+                parts = ([view.take(some.numpy()) for view in block] for some in rows)
+            for part in parts:
+                if not self._explains:
+                    self.model.predictor.views.release()
+                yield self.model.predictor.retrieve(part)
+
+    def _note(self, retrieved: Retrieved) -> None:
+        """Keep what the answers need of what was retrieved."""
+        predictor, n_classes = self.model.predictor, self._n_classes
+        attended = []
+        if self._explains:
+            attended = [predictor.attend(view) for view in retrieved.each]
+            answers = [
+                predictor.finished(one.output, one.view.base_log_proba, n_classes)
+                for one in attended
+            ]
+        else:
+            answers = [predictor.answer(view, n_classes) for view in retrieved.each]
+        self._merged.append(predictor.merged(answers))
+        self._distances.append(retrieved.each[0].found[0].distances[:, -1].double().numpy())
+        if self._explains:
+            self._reasons += reasons(
+                predictor,
+                retrieved.features,
+                attended,
+                self._n_shown,
+                n_classes,
+                self._calibration,
+            )
+
+    # --- answers --------------------------------------------------------------------------------
+
+    @cached_property
+    def _answer(self) -> Answer:
+        """The merged answer, under the given class prior."""
+        if self.views is None:
+            warn_of_learned(self.model.predictor)
+            merged = self.model.predictor.predict_left_out(self._n_classes)
+        else:
+            self._pass()
+            merged = joined(self._merged)
+        return self._calibration.corrected(merged)
+
+    def proba(self) -> np.ndarray:
+        """Class probabilities, (n, n_classes)."""
+        return finish(self._answer.log_proba, self._calibration.whole)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Probabilities beside their two halves, base and neighbors."""
+        return make_parts(self._answer, self._calibration)
+
+    def explanations(self, *, trust: bool = False) -> list[Explanation]:
+        """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
+        predictor, classes = self.model.predictor, self.model.classes
+        if trust:  # refused before anything is computed
+            rows = self.calibration_rows()
+            check_enough(rows.truth, classes, SET_CONFIDENCE, each=False, noun=rows.noun)
+        if self.views is None:
+            parts = self.parts
+            behind = remembered_reasons(predictor, self._n_shown, len(classes))
+        else:
+            self._pass(explaining=True)
+            parts, behind = self.parts, dict(enumerate(self._reasons))
+        shown = explained(predictor, behind, parts, classes, self.model.remembered)
+        if not trust:
+            return shown
+        p_values, sets = self.novelty_p_value(), self.sets(SET_CONFIDENCE)
+        return [
+            replace(one, novelty_p_value=float(p), prediction_set=list(classes[held]))
+            for one, p, held in zip(shown, p_values, sets, strict=True)
+        ]
+
+    def can_judge(self, confidence: float = SET_CONFIDENCE) -> bool:
+        """Whether there are enough calibration rows for sets of a confidence."""
+        n_rows = float(self.calibration_rows().truth.sum())
+        return round(n_rows, 1) >= rows_needed(confidence)
+
+    def selection(
+        self,
+        *,
+        coverage: float | None = None,
+        max_risk: float | None = None,
+        confidence: float = 0.95,
+    ) -> Selection:
+        """Predictions and which of them to act on; `AttnKNNClassifier.predict_selective`."""
+        check_request(coverage, max_risk, confidence)
+        rows = self.calibration_rows().one_per_group()
+        parts, alpha = self.parts, 1.0 - confidence
+        judge = Judge(rows)
+        if coverage is not None:
+            found, n_tests = judge.at_coverage(coverage), 1
+            bound = judge.bound(found, alpha)
+        else:
+            assert max_risk is not None  # checked
+            found, bound = judge.under_risk(max_risk, alpha)
+            n_tests = judge.n_thresholds
+        values = parts.proba.max(axis=1)
+        return Selection(
+            labels=self.model.classes[parts.proba.argmax(axis=1)],
+            accepted=values >= found.value,
+            score=values,
+            threshold=found.value,
+            coverage=found.coverage,
+            expected_risk=found.risk,
+            risk_bound=bound,
+            confidence=confidence,
+            n_calibration=len(rows.labels),
+            n_accepted=found.accepted,
+            guarantee=guarantee(
+                confidence,
+                bound,
+                n_tests,
+                judged_on=self.model.predictor.judged_on,
+                caveat=rows.caveat if rows.in_shares else "",
+                grouped=rows.groups is not None,
+            ),
+        )
+
+    def sets(
+        self,
+        confidence: float = SET_CONFIDENCE,
+        *,
+        method: Method = "lac",
+        class_conditional: bool = False,
+        allow_empty: bool = True,
+        penalty: float = 0.05,
+        free_ranks: int = 1,
+        seed: int | None = None,
+    ) -> np.ndarray:
+        """Prediction sets, bool (n, n_classes); `AttnKNNClassifier.predict_set`."""
+        check_confidence(confidence)
+        check_method(method)
+        raps = check_penalty(penalty, free_ranks)
+        rows = self.calibration_rows()
+        enough = rows.truth, self.model.classes, confidence
+        check_enough(*enough, each=class_conditional, noun=rows.noun)
+        generator = None if seed is None else check_random_state(seed)
+
+        def draw(n_rows: int) -> np.ndarray | None:
+            return None if generator is None else generator.uniform(size=n_rows)
+
+        judged = nonconformity(rows.parts.proba, method, raps, draw(len(rows.labels)))
+        proba = self.proba()
+        scores = nonconformity(proba, method, raps, draw(len(proba)))
+        p = p_values(scores, judged, rows.truth, by_class=class_conditional)
+        sets = sets_from_p_values(p, confidence)
+        if not allow_empty:
+            empty = np.flatnonzero(~sets.any(axis=1))
+            sets[empty, proba[empty].argmax(axis=1)] = True
+        return sets
+
+    def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
+        """How unlike the remembered rows the rows are, (n,); larger is less alike."""
+        name = check_novelty_score(score)
+        rows, distance = self.calibration_rows(), self._distance()
+        return novelty_scores(name, rows, self.parts, distance)
+
+    def novelty_p_value(self, score: NoveltyScore = "combined") -> np.ndarray:
+        """Share of calibration rows with at least the novelty score of each row, (n,)."""
+        name = check_novelty_score(score)
+        rows = self.calibration_rows()
+        known = novelty_scores(name, rows, rows.parts, rows.distance)
+        return novelty_p_values(self.novelty_score(name), known, rows.counts)
+
+    # --- what answers are made from -------------------------------------------------------------
+
+    def calibration_rows(self) -> CalibrationRows:
+        """Calibration rows for answers."""
+        if self.views is None:
+            raise ValueError(
+                "Rows are compared with the training rows, so these have no score themselves. "
+                "Give new rows as X."
+            )
+        if self._judged_by is not None:
+            return self._judged_by
+        return calibration_rows(self.model.predictor, self._n_classes, len(self.views))
+
+    def _distance(self) -> np.ndarray:
+        self._pass()
+        return np.concatenate(self._distances)
+
+
+def warn_of_learned(predictor: Predictor) -> None:
+    """Warn where base and keys have learned the labels of remembered rows."""
+    judged = predictor.judged
+    if not bool(judged.all()):
+        warn_user(
+            f"Base or networks learned from {int((~judged).sum())} of the {len(judged)} remembered "
+            "rows, whose predictions are too sure of their labels. Only the other "
+            f"{int(judged.sum())} are predicted as new."
+        )
+
+
+def kneighbors(
+    model: FittedModel, features: Callable[[], torch.Tensor] | None, n_neighbors: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances to, and ids of, the nearest remembered rows in the feature space, ascending.
+
+    Parameters
+    ----------
+    model : FittedModel
+    features : callable
+        Gives the rows' keys; None stands for the remembered rows, each without itself.
+    n_neighbors : int or None
+        None takes as many as the model does.
+    """
+    views = model.predictor.views
+    spec = views.specs[0]
+    k = spec.n_neighbors if n_neighbors is None else n_neighbors
+    spare = views.n_findable - (features is None)
+    if not 1 <= k <= spare:
+        raise ValueError(
+            f"n_neighbors={k} must lie between 1 and the {spare} rows that may be found."
+        )
+    if features is None:
+        found = views.search(spec, views.bank.keys["features"], k, views.bank.ids)
+    else:
+        found = views.search(spec, features(), k)
+    ids: Any = views.bank.ids[found.indices].numpy()
+    return (found.distances * spec.unit).numpy(), ids

@@ -1,0 +1,226 @@
+"""The rare settings of the classifier as one object, and hints at names that it does not have."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, ParamSpec
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from nearwise.estimators.inputs.images import TTAView, check_tta
+from nearwise.memory import EvictionName, IndexName
+from nearwise.names import did_you_mean
+from nearwise.training import HeadConfig, TrainConfig
+from nearwise.training.settings import StrictSettings, plain_message
+
+P = ParamSpec("P")
+Preset = Literal["default", "instant"]
+
+# What other classifiers call what this one has under another name.
+_OTHER_NAMES = {
+    "base": "this is estimator=...",
+    "class_weight": (
+        'class_prior="uniform" counts every class alike (what class_weight="balanced" does '
+        "elsewhere), and fit(..., sample_weight=...) weighs rows"
+    ),
+    "weights": "the attention learns the weights of neighbors",
+    "algorithm": 'settings=Settings(index="exact") (or another) says how neighbors are found',
+    "p": 'metric="manhattan" and "euclidean" are p=1 and p=2',
+    "categorical_features": 'columns={"zip": "category"} makes a column one of categories',
+    "seed": "the seed is random_state",
+    "n_members": "the number of folds is cv=...",
+    "n_folds": "the number of folds is cv=...",
+    "n_splits": "the number of folds is cv=...",
+    "validation_fraction": "a share of the rows is held out once by cv=0.1",
+    "validation_split": "a share of the rows is held out once by cv=0.1",
+    "test_size": "a share of the rows is held out once by cv=0.1",
+    "epochs": 'networks are trained for settings=Settings(train={"epochs": ...})',
+    "embedder_params": "these are settings=Settings(embedder_options={...})",
+    "train_params": "these are settings=Settings(train={...})",
+    "head_params": "these are settings=Settings(head={...})",
+    "memory_budget": "a search works in 256 MiB",
+    "cache_dir": "settings=Settings(checkpoint_dir=...) keeps what a frozen backbone returns",
+    "pooling": "the head weighs base and neighbors itself",
+    "null": "the head decides itself what attention that goes to no neighbor carries",
+    "num_heads": "the head comes trained",
+    "tta_merge": "fit chooses how views are merged, by the NLL of rows held out",
+    "k_ensemble": "neighborhood sizes are not averaged: that showed no gain (docs/calibration.md)",
+    "adaptive_k": "all n_neighbors are used: choosing fewer showed no gain (docs/calibration.md)",
+    "spaces": "all key spaces take part: leaving some out showed no gain (docs/images.md)",
+}
+
+
+class Settings(StrictSettings):
+    """Settings of `AttnKNNClassifier` that few users change.
+
+    A value that does not fit, or a name that does not exist, raises ValueError.
+
+    Parameters
+    ----------
+    embedder : str, default="auto"
+        Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
+        linear key, a key space. "deep" (an MLP with a linear head): its heads may join the base.
+        "auto": "deep" for many ready embeddings and for several views; for other tables from
+        2,000 rows "table" where it helps; else none.
+        Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a
+        transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
+        "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
+    embedder_options : dict
+        Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
+    tta : {"flip", "shift"} or sequence of these, optional
+        Further views of every image: mirrored; four shifted crops. They are part of the memory's
+        keys, of the heads' training and of predictions, which are calibrated after merging.
+    device : str, default="auto"
+        Where embedders are trained: "auto", "cpu", "cuda", "mps".
+    capacity : int, optional
+        Maximum number of remembered rows after `fit`, `add` and `partial_fit`; None: no bound.
+    eviction : {"reservoir", "age"}, default="reservoir"
+        Drop a random row of all ever seen, or rather older ones, whose votes fade too: by half
+        every `capacity` / 4 rows.
+    calibration : {"auto", "per-class"} or None, default="auto"
+        "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
+        the out-of-fold NLL; "per-class" tries biases and scales per class besides. None: neither.
+    max_per_class : int, optional
+        Maximum number of retrievable rows per class, each with the weight of those it represents.
+    index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
+        "auto" is exact below 100,000 rows, then "ivf-flat", which is approximate; see `CellIndex`.
+    train : dict
+        Settings of `nearwise.training.TrainConfig` to change, for networks that make keys.
+    head : HeadConfig or dict
+        Settings of the attention head's further training.
+    checkpoint_dir : path, optional
+        Folder for training checkpoints, from which a fit that was killed goes on, and for what a
+        frozen image backbone returns, found again by content.
+
+    Examples
+    --------
+    >>> Settings(index="exact", head={"epochs": 5}).index
+    'exact'
+    >>> Settings(calibration=None)
+    Settings(calibration=None)
+    """
+
+    settings_of = "classifier"
+
+    embedder: str = "auto"
+    embedder_options: dict[str, Any] = Field(default={})
+    tta: tuple[TTAView, ...] = ()
+    device: str = "auto"
+    capacity: int | None = Field(default=None, ge=2, strict=True)
+    eviction: EvictionName = "reservoir"
+    calibration: Literal["auto", "per-class"] | None = "auto"
+    max_per_class: int | None = Field(default=None, ge=2, strict=True)
+    index: IndexName = "auto"
+    train: dict[str, Any] = Field(default={})
+    head: HeadConfig = HeadConfig.model_validate({})
+    checkpoint_dir: Path | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_numpy(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        for name in values:
+            if name in _OTHER_NAMES and name not in cls.model_fields:
+                raise ValueError(f"Unknown classifier setting {name!r}. Here {_OTHER_NAMES[name]}.")
+        return {name: _plain(value) for name, value in values.items()}
+
+    @field_validator("tta", mode="before")
+    @classmethod
+    def _check_tta(cls, views: Any) -> tuple[TTAView, ...]:
+        return check_tta(views)
+
+    @field_validator("train")
+    @classmethod
+    def _check_train(cls, values: dict[str, Any]) -> dict[str, Any]:
+        try:
+            TrainConfig(**values)
+        except ValidationError as error:
+            raise ValueError(plain_message(error)) from error
+        return values
+
+    @classmethod
+    def of(cls, given: Any) -> "Settings":
+        """Return the settings that a user gave as such, as a dict, or not at all (None).
+
+        Raises
+        ------
+        ValueError
+            Naming the setting that does not fit.
+        """
+        if isinstance(given, Settings):
+            return given
+        if not isinstance(given, Mapping | None):
+            raise ValueError(
+                f"settings={given!r} must be a Settings or a dict, such as "
+                'settings=Settings(index="exact").'
+            )
+        try:
+            return Settings.model_validate(dict(given or {}))
+        except ValidationError as error:
+            raise ValueError(plain_message(error)) from error
+
+    def changed(self, **changes: Any) -> "Settings":
+        """Return a copy with some settings changed and checked."""
+        return Settings.of({name: getattr(self, name) for name in self.model_fields_set} | changes)
+
+    def stored(self) -> dict[str, Any]:
+        """Return what differs from the defaults as JSON holds it, without this machine's folder."""
+        return self.model_dump(exclude_defaults=True, exclude={"checkpoint_dir"})
+
+    @property
+    def calibrate(self) -> bool:
+        """Whether the head's share and the temperatures are fitted."""
+        return self.calibration is not None
+
+    @property
+    def per_class(self) -> bool:
+        """Whether biases and scales per class are tried."""
+        return self.calibration == "per-class"
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        return [(name, value) for name, value in self if value != defaults[name]]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and devices of torch as Python's own."""
+    if isinstance(value, torch.device):
+        return str(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def hinting(init: Callable[P, None]) -> Callable[P, None]:
+    """Make a constructor suggest what was meant by an argument that it does not have."""
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        known = list(inspect.signature(init).parameters)[1:]
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    f"{type(args[0]).__name__} got an unexpected argument {name!r}."
+                    f"{unknown_hint(name, known)}"
+                )
+        init(*args, **kwargs)
+
+    return checked
+
+
+def unknown_hint(name: str, known: Sequence[str]) -> str:
+    """Report what an unknown parameter is called here; empty where nothing is like it."""
+    if name in Settings.model_fields:
+        return f" It is one of the settings: settings=Settings({name}=...)."
+    other = _OTHER_NAMES.get(name)
+    fields = [*known, *Settings.model_fields]
+    return did_you_mean(name, fields) if other is None else f" Here {other}."
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (whole and value >= least):
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")

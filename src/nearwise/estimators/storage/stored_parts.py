@@ -1,0 +1,154 @@
+"""Checks of the tensors in a model folder: what no write can have produced is refused."""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearwise.estimators.inputs.table import Encoded, TableEncoder
+from nearwise.estimators.model.array_models import Arrays
+from nearwise.estimators.model.memory_views import FINDABLE, FITTED, FOLD
+from nearwise.estimators.storage.stored_base import UntrustedTypesError
+
+# Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.
+_MAY_BE_INFINITE = ("base/", "rows")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk that code is compiled to
+_TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class InvalidPartError(ValueError):
+    """A part of a folder that cannot be what was written; the message begins with its name."""
+
+
+@contextmanager
+def part_of_folder(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a part is read into an `InvalidPartError` that names it.
+
+    A stored part may be anything, so that checks cannot foresee every error. A missing package,
+    types that nobody trusts and a lack of memory or disk space are not faults of the part and stay
+    as they are.
+    """
+    try:
+        yield
+    except (InvalidPartError, UntrustedTypesError, ImportError, MemoryError):
+        raise
+    except KeyError as error:
+        raise InvalidPartError(f"{name}: {error} is missing") from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise InvalidPartError(f"{name}: {reason}") from error
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Tensors whose names begin with a prefix, without it."""
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse values that are not finite, class shares that are none, and columns out of range.
+
+    `meta` is the JSON part, checked. The ValueError names the first tensor that is wrong.
+    """
+    for name, tensor in tensors.items():
+        free = name.startswith(_MAY_BE_INFINITE)
+        if tensor.is_floating_point() and not free and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} holds NaN or infinity")
+    n_classes = meta["bank"]["n_classes"]
+    prior = tensors["prior"]
+    if prior.shape != (n_classes,) or not _are_shares(prior):
+        raise ValueError(f"prior is not the shares of {n_classes} classes")
+    for name, entries in _per_class(meta):
+        # Classes that came later have none.
+        if entries is not None and not 2 <= len(entries) <= len(prior):
+            raise ValueError(f"{name} has {len(entries)} entries for {len(prior)} classes")
+    ids = tensors["bank/ids"]
+    if len(ids) and int(ids.min()) < 0:
+        raise ValueError("bank/ids holds negative numbers")
+    folds, findable = (tensors.get(f"bank/columns.{name}") for name in (FOLD, FINDABLE))
+    if folds is None or folds.dtype != torch.int64 or folds.ndim != 1:
+        raise ValueError(f"bank/columns.{FOLD} is not one whole number per row")
+    if len(folds) and not -1 <= int(folds.min()) <= int(folds.max()) <= 0:
+        raise ValueError(f"bank/columns.{FOLD} holds values other than -1 and 0")
+    if findable is not None and (findable.dtype != torch.bool or findable.ndim != 1):
+        raise ValueError(f"bank/columns.{FINDABLE} is not one truth value per row")
+    fitted = tensors.get(f"bank/columns.{FITTED}")
+    if fitted is not None:
+        whole = fitted.dtype == torch.int64 and fitted.ndim == 1
+        if not whole or bool(((fitted < 0) | (fitted >= n_classes)).any()):
+            raise ValueError(f"bank/columns.{FITTED} is not one class per row")
+
+
+def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
+    """Give the lists of the JSON part that hold an entry per class of some fit."""
+    of_fit = meta.get("of_fit") or {"class_correction": None}
+    for where, part_of in (("", meta), ("of_fit ", of_fit)):
+        views = part_of.get("views") or {"classes": None}
+        yield from _entries(where, part_of["class_correction"])
+        yield from _entries(f"{where}views ", views["classes"])
+
+
+def _entries(where: str, found: dict[str, Any] | None) -> Iterator[tuple[str, list[Any] | None]]:
+    if found is None:
+        return
+    for part in ("shift", "scale", "bias", "wanted"):
+        yield f"{where}class_correction.{part}", found[part]
+
+
+def _are_shares(values: Tensor) -> bool:
+    total = values.double().sum(-1)
+    return bool((values >= 0).all()) and bool(((total - 1).abs() < _TOLERANCE).all())
+
+
+def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:
+    """Refuse a feature map whose arrays do not fit the columns; the ValueError names the first."""
+    n_numbers = len(encoder.numeric)
+    one_row = Encoded(np.zeros((1, n_numbers)), np.zeros((1, len(encoder.categorical)), int))
+    width = encoder.dense(one_row).shape[1]
+    expected: dict[str, tuple[int | None, ...]] = {
+        "standard": {},
+        "quantile": {"quantiles": (None, n_numbers)},
+        "raw": {"scale": (n_numbers,)},
+        "whitened": {"mean": (width,), "rotation": (width, None)},
+    }[kind]  # type: ignore[assignment]
+    if set(arrays) != set(expected):
+        raise ValueError(f"it has the arrays {sorted(arrays)}; {kind!r} has {sorted(expected)}")
+    for name, shape in expected.items():
+        array = arrays[name]
+        if array.dtype != np.float64 or len(array.shape) != len(shape) or not array.shape[-1]:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}")
+        if any(side not in (None, size) for side, size in zip(shape, array.shape, strict=True)):
+            raise ValueError(f"{name} has shape {array.shape}; the columns ask for {shape}")
+    if kind == "quantile" and (np.diff(arrays["quantiles"], axis=0) < 0).any():
+        raise ValueError("quantiles do not ascend")
+
+
+def check_classes(model: Any, n_classes: int) -> None:
+    """Refuse a classifier of classes that are not there."""
+    classes = np.asarray(model.classes_)
+    if classes.dtype.kind not in "iu" or classes.min() < 0 or classes.max() >= n_classes:
+        raise ValueError(f"its classes are not positions from 0 to {n_classes - 1}")
+
+
+def filled(make: Callable[[], Network], tensors: dict[str, Tensor]) -> Network:
+    """Build a network and give it stored weights, in eval mode.
+
+    The shapes are compared on a network without memory first: settings may need more than there
+    is. ValueError if names, shapes or types of the weights are not those of the settings.
+    """
+    with torch.device("meta"):
+        described = {name: (t.shape, t.dtype) for name, t in make().state_dict().items()}
+    stored = {name: (t.shape, t.dtype) for name, t in tensors.items()}
+    if described != stored:
+        odd = sorted({*described.items()} ^ {*stored.items()}, key=str)
+        raise ValueError(f"its weights do not fit its settings, first {odd[0][0]!r}")
+    network = make()
+    network.load_state_dict(tensors)
+    return network.eval()

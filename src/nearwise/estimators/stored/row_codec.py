@@ -1,0 +1,102 @@
+"""Rows as they were given, as bytes that a store keeps, one by one."""
+
+import base64
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from nearwise.estimators.storage.row_storage import append_frame, storable
+from nearwise.memory.arrow import frame_of, read_rows, tensors_of
+
+_NUMBER = 2  # bytes in front of a row: which schema it has
+_ROW, _FILE = "row", "file"  # columns of rows that are arrays
+
+
+class RowCodec:
+    """Packs rows without their schema, which is kept once; columns may come with new types.
+
+    Parameters
+    ----------
+    schemas : sequence of str
+        Those that rows were packed with so far; `schemas` has new ones at its end.
+    """
+
+    def __init__(self, schemas: Sequence[str] = ()) -> None:
+        self.schemas = list(schemas)
+
+    def pack(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> list[bytes]:
+        """Pack rows, and the files that they are from."""
+        return self.pack_table(self.table(rows, names))
+
+    def table(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
+        """Turn rows into a table whose rows can be packed in parts."""
+        table = _as_table(rows, names)
+        for text in self.schemas:  # a column that is empty here, say, has its type from before
+            known = _schema(text)
+            if known.names == table.schema.names:
+                with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                    return table.cast(known)
+        self.schemas.append(_text(table.schema))
+        return table
+
+    def pack_table(self, table: pa.Table) -> list[bytes]:
+        """Pack some rows of what `table` gave."""
+        mark = self.schemas.index(_text(table.schema)).to_bytes(_NUMBER, "little")
+        return [
+            mark + batch.slice(i, 1).serialize().to_pybytes()
+            for batch in table.to_batches()
+            for i in range(batch.num_rows)
+        ]
+
+    def unpack(
+        self, packed: Sequence[bytes]
+    ) -> tuple[pd.DataFrame | np.ndarray, np.ndarray | None]:
+        """Give the rows, at least one, and the files that they are from; None without."""
+        marks = np.array([int.from_bytes(row[:_NUMBER], "little") for row in packed])
+        tables, order = [], []
+        for mark in np.unique(marks):
+            if mark >= len(self.schemas):
+                raise ValueError(f"a row has the schema {mark} of {len(self.schemas)}")
+            at = np.flatnonzero(marks == mark)
+            of_mark = [packed[i][_NUMBER:] for i in at.tolist()]
+            tables.append(read_rows(of_mark, _schema(self.schemas[mark])))
+            order.append(at)
+        back = np.argsort(np.concatenate(order))
+        if tables[0].schema.pandas_metadata is None:
+            array = np.concatenate([tensors_of(table, _ROW) for table in tables])[back]
+            if not any(_FILE in table.schema.names for table in tables):
+                return array, None
+            return array, np.concatenate(list(map(_files, tables)))[back]
+        rows, *others = map(frame_of, tables)
+        for other in others:
+            rows = append_frame(rows, other)
+        return rows.iloc[back].reset_index(drop=True), None
+
+
+def _text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def _schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _files(table: pa.Table) -> np.ndarray:
+    """Files that rows are from, "" where they are from none."""
+    known = _FILE in table.schema.names
+    return np.array(table.column(_FILE).to_pylist() if known else [""] * table.num_rows)
+
+
+def _as_table(rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
+    if isinstance(rows, np.ndarray):
+        columns = {_ROW: pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(rows))}
+        return pa.table(columns if names is None else columns | {_FILE: pa.array(names.tolist())})
+    table = pa.Table.from_pandas(storable(rows), preserve_index=False)
+    for i, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):  # whose values would be a message of their own
+            plain = table.column(i).cast(field.type.value_type)
+            table = table.set_column(i, field.name, plain)
+    return table.combine_chunks()

@@ -180,7 +180,7 @@ def heads(tree: ast.AST) -> int:
 def pipelines(tree: ast.AST) -> int:
     """Calls that make a predictor of fitted parts."""
     calls = [node for node in nodes_of(tree) if isinstance(node, ast.Call)]
-    return sum(last_name(call.func) == "Predictor" for call in calls)
+    return sum(last_name(call.func) == "ClassPredictor" for call in calls)
 
 
 def private_reaches(trees: Mapping[Path, ast.AST]) -> int:
@@ -309,8 +309,8 @@ def ways() -> dict[str, float]:
     from sklearn.datasets import load_iris
 
     from nearwise import AttnKNNClassifier
+    from nearwise.estimators.model.class_predictor import ClassPredictor
     from nearwise.estimators.model.memory_views import MemoryViews
-    from nearwise.estimators.model.predictor import Predictor
 
     X, y = load_iris(return_X_y=True)
     row = X[:1] + 0.01
@@ -341,7 +341,9 @@ def ways() -> dict[str, float]:
         call()  # what is imported, compiled and kept for all calls is there from now on
         found[f"{name}: files"], found[f"{name}: hops between files"] = way_of_a_row(call)
     ask()
-    passes = patch.object(Predictor, "retrieve", autospec=True, side_effect=Predictor.retrieve)
+    passes = patch.object(
+        ClassPredictor, "retrieve", autospec=True, side_effect=ClassPredictor.retrieve
+    )
     searches = patch.object(MemoryViews, "search", autospec=True, side_effect=MemoryViews.search)
     with passes as passed, searches as searched:
         model.predict_proba(row)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nearwise.estimators import AttnKNNClassifier as AttnKNNClassifier
+    from nearwise.estimators import AttnKNNRegressor as AttnKNNRegressor
     from nearwise.estimators import LiveModel as LiveModel
     from nearwise.estimators import review as review
     from nearwise.functional import knn_attention as knn_attention
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 _ESTIMATORS = {
     "AttnKNNClassifier": "nearwise.estimators",
+    "AttnKNNRegressor": "nearwise.estimators",
     "LiveModel": "nearwise.estimators",
     "MemoryBank": "nearwise.memory",
     "review": "nearwise.estimators",

@@ -18,7 +18,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
 from nearwise.estimators.fit.as_arrays import as_arrays, round_down
-from nearwise.estimators.model.array_models import from_arrays, kind_of
+from nearwise.estimators.model.array_regressors import from_arrays, kind_of
 from tests.estimators.cases import same
 
 MODELS = {

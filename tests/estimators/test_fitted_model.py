@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from nearwise.estimators import AttnKNNClassifier, Query
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import MemoryViews
-from nearwise.estimators.model.predictor import Predictor
 from tests.estimators.cases import (
     CHEAP,
     QUICK,
@@ -204,7 +204,7 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
     rows = frame[100:]
     model.query(rows).selection(coverage=0.5)  # calibration rows are kept
     passes, searches = [], []
-    retrieve, search = Predictor.retrieve, MemoryViews.search
+    retrieve, search = ClassPredictor.retrieve, MemoryViews.search
 
     def counted(predictor, views):
         passes.append(len(views[0]))
@@ -214,7 +214,7 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
         searches.append(arguments[0].name)
         return search(views, *arguments, **more)
 
-    monkeypatch.setattr(Predictor, "retrieve", counted)
+    monkeypatch.setattr(ClassPredictor, "retrieve", counted)
     monkeypatch.setattr(MemoryViews, "search", counted_search)
     model.predict_proba(rows)
     plain = len(searches)
@@ -268,15 +268,15 @@ def test_remembered_rows_are_not_set_against_themselves(model, ask):
 def test_a_pass_that_was_interrupted_is_made_again(model, monkeypatch):
     query = model.query(NEW)
     before = query.novelty_score()
-    retrieve = Predictor.retrieve
+    retrieve = ClassPredictor.retrieve
 
     def interrupted(predictor, views):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Predictor, "retrieve", interrupted)
+    monkeypatch.setattr(ClassPredictor, "retrieve", interrupted)
     with pytest.raises(KeyboardInterrupt):
         query.explanations()
-    monkeypatch.setattr(Predictor, "retrieve", retrieve)
+    monkeypatch.setattr(ClassPredictor, "retrieve", retrieve)
     assert same(query.novelty_score(), before)
     assert same(query.sets(), model.predict_set(NEW))
 

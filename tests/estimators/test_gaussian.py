@@ -10,7 +10,8 @@ from nearwise import AttnKNNClassifier
 from nearwise.estimators.fit import pipeline
 from nearwise.estimators.fit.gaussian import fit_gaussian
 from nearwise.estimators.inputs.table import TableEncoder
-from nearwise.estimators.model.array_models import Gaussian, from_arrays
+from nearwise.estimators.model.array_models import Gaussian
+from nearwise.estimators.model.array_regressors import from_arrays
 from tests.estimators.cases import reopened, same
 
 

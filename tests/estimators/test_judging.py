@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import log_loss
 
 from nearwise.estimators import AttnKNNClassifier, LiveModel
-from nearwise.estimators.model.predictor import Predictor
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.online import judging
 from nearwise.estimators.uncertainty.calibration_rows import calibration_rows
 from tests.estimators.cases import attn_knn, blobs, fitted, logistic, same
@@ -157,13 +157,13 @@ def test_at_most_two_thousand_rows_are_judged_and_their_draw_repeats(monkeypatch
     X, y = blobs(2_300, n_classes=2)
     model = attn_knn(preset="instant", estimator=None, random_state=0).fit(X[:100], y[:100])
     drawn = []
-    original = Predictor.predict_left_out
+    original = ClassPredictor.predict_left_out
 
     def noting(self, n_classes, positions=None):
         drawn.append(self.views.bank.ids[positions])
         return original(self, n_classes, positions)
 
-    monkeypatch.setattr(Predictor, "predict_left_out", noting)
+    monkeypatch.setattr(ClassPredictor, "predict_left_out", noting)
     model.add(X[100:], y[100:])
     assert len(drawn[-1]) == 2_000
     model.add(X[:200] + 0.1, y[:200])

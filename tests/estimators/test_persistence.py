@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.storage.persistence import KIND, VERSION
+from nearwise.estimators.storage.class_parts import KIND
+from nearwise.estimators.storage.persistence import VERSION
 from nearwise.estimators.storage.stored_parts import InvalidPartError, part_of_folder
 from nearwise.memory import StoreError, read_folder, write_folder
 from tests.estimators.cases import (

@@ -10,7 +10,7 @@ from sklearn.datasets import load_wine
 
 from nearwise.functional import topk_neighbors
 from nearwise.nn import NeighborSet, PretrainedNeighborHead, RememberedSpace, shared_head
-from nearwise.nn.pretrained_head import WEIGHTS
+from nearwise.nn.neighbor_trunk import FOLDER
 
 N_CLASSES = 4
 
@@ -182,14 +182,16 @@ def test_a_missing_base_is_not_asked(head):
 
 
 def test_the_weights_of_the_package_are_small_and_of_this_version(tmp_path):
-    assert WEIGHTS.stat().st_size < 2e6
+    assert (FOLDER / PretrainedNeighborHead.file).stat().st_size < 2e6
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
-    with safe_open(WEIGHTS, "pt") as file:
+    with safe_open(FOLDER / PretrainedNeighborHead.file, "pt") as file:
         metadata = file.metadata()
     other = tmp_path / "other.safetensors"
-    save_file(load_file(WEIGHTS), other, metadata=metadata | {"version": "0"})
+    save_file(
+        load_file(FOLDER / PretrainedNeighborHead.file), other, metadata=metadata | {"version": "0"}
+    )
     with pytest.raises(ValueError, match="version 0"):
         PretrainedNeighborHead.load(other)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from nearwise.estimators.fit import pipeline
-from nearwise.estimators.storage.persistence import KIND, VERSION
+from nearwise.estimators.storage.class_parts import KIND
+from nearwise.estimators.storage.persistence import VERSION
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
 from tests.estimators.cases import CHEAP, QUICK, attn_knn, blobs, quietly

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from nearwise.estimators import AttnKNNClassifier, Settings
+from nearwise.estimators.storage.class_parts import KIND
 from nearwise.estimators.storage.model_schema import replace_former
-from nearwise.estimators.storage.persistence import KIND, VERSION
+from nearwise.estimators.storage.persistence import VERSION
 from nearwise.memory import StoreError, read_folder, write_folder
 from tests.store.versions import FOLDERS, stored_form
 

@@ -49,7 +49,8 @@ def check_out(folder: Path, *, overwrite: bool | None) -> None:
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
     refuse_inside_model("--out", folder)
     if folder.is_dir() and any(folder.iterdir()):
-        from nearwise.estimators.storage.persistence import KIND, VERSION
+        from nearwise.estimators.storage.class_parts import KIND
+        from nearwise.estimators.storage.persistence import VERSION
         from nearwise.memory import StoreError, check_writable
 
         try:

@@ -1,22 +1,26 @@
-"""The scikit-learn contract: AttnKNNClassifier and what it composes."""
+"""The scikit-learn contract: AttnKNNClassifier, AttnKNNRegressor and what they compose."""
 
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.inputs.columns import ColumnReport, ColumnWarning
 from nearwise.estimators.inputs.sources import report_columns
 from nearwise.estimators.live import LiveModel
-from nearwise.estimators.model.fitted_model import FitReport
+from nearwise.estimators.model.fitted_model import FitReport, NumberReport
 from nearwise.estimators.model.learned_rows import LearnedRows
 from nearwise.estimators.noise.review import Review, review
 from nearwise.estimators.noise.transition import audited_transition
+from nearwise.estimators.number_query import NumberQuery
 from nearwise.estimators.query import Query
+from nearwise.estimators.regressor import AttnKNNRegressor
 from nearwise.estimators.settings import Settings
 from nearwise.estimators.stored.moving import move_memory
 from nearwise.estimators.uncertainty.explain import Explanation, Neighbor, Parts
+from nearwise.estimators.uncertainty.number_explain import NumberExplanation, NumberNeighbor
 from nearwise.estimators.uncertainty.selective import Selection
 from nearwise.warn import RowsWarning
 
 __all__ = [
     "AttnKNNClassifier",
+    "AttnKNNRegressor",
     "ColumnReport",
     "ColumnWarning",
     "Explanation",
@@ -24,6 +28,10 @@ __all__ = [
     "LearnedRows",
     "LiveModel",
     "Neighbor",
+    "NumberExplanation",
+    "NumberNeighbor",
+    "NumberQuery",
+    "NumberReport",
     "Parts",
     "Query",
     "Review",

@@ -1,48 +1,40 @@
 """AttnKNNClassifier: learned attention over nearest neighbors as a scikit-learn classifier."""
 
-import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
+from nearwise.estimators.facade import NeighborEstimator
 from nearwise.estimators.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.estimators.fit.pipeline import fit_problem
-from nearwise.estimators.fit.problem import Problem, given_folds
+from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
 from nearwise.estimators.inputs import labels
 from nearwise.estimators.inputs.columns import Wish
 from nearwise.estimators.inputs.rows import KnownColumns, Rows, Source
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.class_prior import ClassPrior
-from nearwise.estimators.model.fitted_model import FitReport, FittedModel, StreamState
-from nearwise.estimators.model.predictor import Predictor
+from nearwise.estimators.model.fitted_model import FitReport, FittedClassifier, StreamState
 from nearwise.estimators.noise.fitting import label_fitter
 from nearwise.estimators.online import by_settings, changes
-from nearwise.estimators.online.changes import Bound
 from nearwise.estimators.online.refreshing import can_refresh
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.query import Query, kneighbors
-from nearwise.estimators.settings import Preset, Settings, check_count, hinting, unknown_hint
-from nearwise.estimators.storage.persistence import load_model_folder, note_folder, save_model
-from nearwise.estimators.stored.folder import is_stored, open_stored, refuse_trusted_store
+from nearwise.estimators.query import Query
+from nearwise.estimators.settings import Preset, Settings, check_count, hinting
+from nearwise.estimators.storage import class_parts
 from nearwise.estimators.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.estimators.uncertainty.explain import Explanation
 from nearwise.estimators.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.estimators.uncertainty.selective import Selection, check_request
-from nearwise.forking import heed_forks
 from nearwise.functional import Metric
-from nearwise.functional.threads import one_thread
-from nearwise.memory import MemoryBank
 from nearwise.memory.eviction import check_capacity
 
-_RARE = "settings__"  # how settings are named among the parameters
 _MOVED = {
     "calibration_source_": "model.report_.calibration_source",
     "choice_": "model.report_.choice",
@@ -72,7 +64,7 @@ _MOVED = {
 }
 
 
-class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are found in key spaces; an attention head, trained on other tables
@@ -132,7 +124,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         The remembered rows as they are now.
     report_ : FitReport
         What the fit chose and measured, and how it uses the columns.
-    fitted_ : FittedModel
+    fitted_ : FittedClassifier
         The version that predictions see: target_name, n_remembered, row_names, evicted, ...
 
     Examples
@@ -143,7 +135,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     [0, 0]
     """
 
-    fitted_: FittedModel  # the version that predictions see; a change replaces it
+    folder_parts = class_parts
 
     @hinting
     def __init__(
@@ -223,7 +215,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit_model(
         self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
-    ) -> FittedModel:
+    ) -> FittedClassifier:
         _, y, names, _ = source
         classes, codes = labels.check_labels(y, len(rows))
         groups = None if source.groups is None else source.groups.of_rows(len(rows))
@@ -263,7 +255,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             predictor = fit_problem(problem, settings, progress)
         bank = predictor.views.bank
         remembered, first = bank.ids.numpy(), int(bank.ids.max()) + 1
-        model = FittedModel(
+        model = FittedClassifier(
             predictor=predictor,
             columns=columns,
             classes=classes,
@@ -280,103 +272,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         stream = replace(model.stream, refreshed_size=len(model.bank))
         return replace(model, stream=stream)
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
-        params: dict[str, Any] = super().get_params(deep)
-        if deep and "settings" in params:
-            settings = params["settings"]
-            rare = dict(settings if isinstance(settings, Settings) else Settings())
-            rare |= settings if isinstance(settings, dict) else {}
-            params |= {f"{_RARE}{name}": value for name, value in rare.items()}
-        return params
-
-    def set_params(self, **params: Any) -> Self:
-        """Change parameters by name, settings as `settings__index="exact"`; see scikit-learn."""
-        known = self._get_param_names()
-        strange = [name for name in params if name.partition("__")[0] not in known]
-        if strange:
-            raise ValueError(
-                f"Invalid parameter {strange[0]!r} for estimator {type(self).__name__}."
-                f"{unknown_hint(strange[0], known)} Valid parameters are: {known!r}."
-            )
-        nested = [name for name in params if name.startswith(_RARE)]
-        rare = {name.removeprefix(_RARE): params.pop(name) for name in nested}
-        super().set_params(**params)
-        if rare:
-            self.settings = Settings.of(self.settings).changed(**rare)
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that missing values are supported."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "fitted_")
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_writers"}
-
     # --- the model, and its properties --------------------------------------------------------
-
-    @property
-    def _lock(self) -> threading.RLock:
-        """Taken by whoever changes the model; predictions never wait."""
-        if "_writers" not in self.__dict__:
-            heed_forks(self, AttnKNNClassifier._renew_lock)
-        lock: threading.RLock = self.__dict__.setdefault("_writers", threading.RLock())
-        return lock
-
-    def _renew_lock(self) -> None:
-        """Have a lock that no thread holds."""
-        self.__dict__.pop("_writers", None)
-
-    def _change(self, change: Callable[[FittedModel], FittedModel]) -> None:
-        """Publish what a change makes of the model; writers take turns."""
-        check_is_fitted(self)
-        with self._lock, one_thread():
-            self.fitted_.predictor.views.check_changeable()
-            self.fitted_ = change(self.fitted_)
-
-    @property
-    def _predictor(self) -> Predictor:
-        return self._fitted.predictor
-
-    @property
-    def _bound(self) -> Bound:
-        settings = Settings.of(self.settings)
-        return Bound(settings.capacity, settings.eviction)
-
-    @property
-    def _fitted(self) -> FittedModel:
-        """The version of the model that a call works with from its first line to its last."""
-        check_is_fitted(self)
-        return self.fitted_
-
-    @property
-    def n_features_in_(self) -> int:
-        """Number of training columns; of values per image."""
-        return self._fitted.columns.n_features_in_
-
-    @property
-    def feature_names_in_(self) -> np.ndarray:
-        """Names of the training columns; AttributeError where the table had none."""
-        return self._fitted.columns.feature_names_in_
 
     @property
     def classes_(self) -> np.ndarray:
         """Classes, ndarray of shape (n_classes,): sorted, those from `add` at the end."""
         return self._fitted.classes
-
-    @property
-    def memory_(self) -> MemoryBank:
-        """The remembered rows as they are now: keys of every space, labels, ids, weights.
-
-        Change them by `add`, `remove` and `relabel`; each gives a new bank and leaves this one.
-        """
-        return self._fitted.bank
 
     @property
     def report_(self) -> FitReport:
@@ -646,57 +547,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         check_novelty_score(score)
         return self.query(X, views).novelty_p_value(score)
 
-    @torch.inference_mode(False)
-    def keys(self, X: Any, space: str = "features") -> np.ndarray:
-        """Keys of rows in one of the spaces that are searched for neighbors.
-
-        Parameters
-        ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
-        space : str, default="features"
-            One of the names in `report_.choice["spaces"]`, or of `memory_.keys`.
-
-        Returns
-        -------
-        keys : float32 ndarray of shape (n, width)
-        """
-        model = self._fitted.for_query(remembered=False)
-        rows = model.encoded(X, [])
-        if space == "features":
-            return model.predictor.feature_keys(rows[0]).numpy()
-        found, _ = model.predictor.keys_of_new(rows)
-        if space not in found:
-            raise ValueError(f"There is no space {space!r}. Known: {', '.join(found)}.")
-        return found[space].numpy()
-
-    @torch.inference_mode(False)
-    def kneighbors(
-        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
-    ) -> Any:
-        """Nearest remembered rows in the feature space.
-
-        Parameters
-        ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the training rows, each without itself.
-        n_neighbors : int, optional
-            Default: as many as the classifier uses.
-        return_distance : bool, default=True
-
-        Returns
-        -------
-        distances : ndarray of shape (n, n_neighbors)
-            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
-        ids : ndarray of shape (n, n_neighbors)
-            Ids in `memory_`; training rows count from 0.
-        """
-        features: Callable[[], Tensor] | None = None
-        model = self._fitted.for_query(remembered=X is None)
-        if X is not None:
-            features = lambda: model.predictor.feature_keys(model.encoded(X, [])[0])  # noqa: E731
-        distances, ids = kneighbors(model, features, n_neighbors)
-        return (distances, ids) if return_distance else ids
-
     def _html_repr(self) -> str:
         """Show what a fitted classifier holds; the parameters of one that is not."""
         if not self.__sklearn_is_fitted__():
@@ -845,6 +695,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             self.fitted_ = model
         return self
 
+    def _checked_settings(self, *args: Any, **options: Any) -> FitSettings:
+        return check_settings(self, *args, **options)
+
+    def _fit_problem(
+        self, problem: Problem, settings: FitSettings, progress: Progress
+    ) -> ClassPredictor:
+        return fit_problem(problem, settings, progress)
+
+    def _refreshed(self, model: FittedClassifier) -> FittedClassifier:
+        return by_settings.refreshed(self, model)
+
     def _fit_first(
         self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None
     ) -> None:
@@ -869,84 +730,3 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             model = changes.with_classes(model, later)
             model = replace(model, stream=replace(model.stream, declared=True))
         self.fitted_ = model
-
-    @torch.inference_mode(False)
-    def refresh(self) -> Self:
-        """Fit again to what is remembered now, with the same seed.
-
-        That takes as long as `fit`. Classes that came later are full classes from then on, to the
-        base as well.
-
-        Raises
-        ------
-        ValueError
-            If the fit was given views, which are not remembered, took some labels to be wrong
-            (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
-        """
-        self._change(lambda model: by_settings.refreshed(self, model))
-        return self
-
-    # --- folders ------------------------------------------------------------------------------
-
-    @torch.inference_mode(False)
-    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the classifier to a folder; an older one there stays until the new is complete.
-
-        What was written is opened and compared before it replaces the old one, a base of your own
-        by the predictions of a few rows.
-
-        Parameters
-        ----------
-        folder : path
-        overwrite : bool, default=False
-            Also replace a model that has been written by somebody else since this one was loaded
-            from there.
-
-        Raises
-        ------
-        StoreError
-            If the folder holds something else, or has changed since this model was loaded.
-        OSError
-            If it cannot be written. What was there before is unchanged.
-        """
-        with self._lock:  # the same version to the end, whatever is added meanwhile
-            fitted = self._fitted
-        state = save_model(self, fitted, folder, overwrite=overwrite)
-        with self._lock:
-            note_folder(self.fitted_, folder, state)
-
-    @classmethod
-    @torch.inference_mode(False)
-    def load(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        trusted: Sequence[str] = (),
-        trusted_store: str | os.PathLike[str] | None = None,
-    ) -> "AttnKNNClassifier":
-        """Read a classifier that `save` wrote; it predicts bit for bit the same.
-
-        Parameters
-        ----------
-        folder : path
-        trusted : sequence of str, default=()
-            Types in a saved base of your own that you trust: they could crash or take over the
-            process if the folder comes from somebody else. `save` names them.
-        trusted_store : str or path, optional
-            URI of the memory where it is in a store outside the folder: nothing is opened there
-            that you do not name. User, credentials and settings are those of this URI and of your
-            environment, none are the folder's.
-
-        Raises
-        ------
-        StoreError
-            If the folder is missing, torn, foreign, of another format version, or holds what
-            `save` never writes; `reason` says which, the message names the part. "untrusted" if the
-            memory is in a store that `trusted_store` does not name.
-        ValueError
-            If the base holds types that are not trusted.
-        """
-        if is_stored(folder):
-            return open_stored(cls, folder, trusted, trusted_store)
-        refuse_trusted_store(folder, trusted_store)
-        return load_model_folder(cls, folder, trusted)

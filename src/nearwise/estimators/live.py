@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.inputs.labels import check_labels, check_weight, label_values
 from nearwise.estimators.inputs.rows import AnyRows, Rows, Source
-from nearwise.estimators.model.fitted_model import FittedModel, FolderState
+from nearwise.estimators.model.fitted_model import FittedClassifier, FolderState
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.online.feedback import Yardstick, feedback_summary, judge
 from nearwise.estimators.online.refreshing import refuse_refresh
@@ -61,13 +61,13 @@ class Version(NamedTuple):
         Changes since the fit, as `LiveModel.version`.
     classifier : AttnKNNClassifier
         Whose settings it has.
-    fitted : FittedModel
+    fitted : FittedClassifier
         Everything that it predicts with; it never changes.
     """
 
     number: int
     classifier: AttnKNNClassifier
-    fitted: FittedModel
+    fitted: FittedClassifier
 
     def encoded(self, X: Any) -> list[AnyRows]:
         """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
@@ -321,7 +321,7 @@ class LiveModel:
             sorted((name, sha256(part).hexdigest()) for name, part in parts.items()),
         ]
 
-        def draft(fitted: FittedModel) -> Draft:
+        def draft(fitted: FittedClassifier) -> Draft:
             if not feedback:
                 return draft_add(self.model, parts)
             further = None if views is None else rows.further
@@ -387,7 +387,7 @@ class LiveModel:
             gone for good since `compact`.
         """
 
-        def draft(fitted: FittedModel) -> Draft:
+        def draft(fitted: FittedClassifier) -> Draft:
             history = self.history()
             undone = undone_by(history)
             if version in undone:
@@ -522,7 +522,7 @@ class LiveModel:
         return self._held[1]
 
     @property
-    def _held(self) -> tuple[FittedModel, FolderState]:
+    def _held(self) -> tuple[FittedClassifier, FolderState]:
         key, now = self._opened
         return now.fitted, now.fitted.folders[key]
 
@@ -532,7 +532,7 @@ class LiveModel:
         settings = Settings.of(params.pop("settings"))
         return params, settings.changed(capacity=None, eviction="reservoir")
 
-    def _reach(self, fitted: FittedModel, state: FolderState) -> None:
+    def _reach(self, fitted: FittedClassifier, state: FolderState) -> None:
         """Let predictions see a version that is on the disk."""
         key, now = self._opened
         fitted.folders[key] = state
@@ -557,7 +557,7 @@ class LiveModel:
             self._reach(*found)
 
     def _commit(
-        self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
+        self, make: Callable[[FittedClassifier], Draft], request: list[Any], key: str | None
     ) -> Change:
         """Make a change durable and then visible; `request` identifies a repeated one."""
         key, digest = self._checked_key(key, request)
@@ -619,7 +619,7 @@ class LiveModel:
         """Give a change by `version` or `key`; KeyError if there is none."""
         return self._log.find(self._state.lineage, **named)
 
-    def _judged_by(self, fitted: FittedModel) -> CalibrationRows | None:
+    def _judged_by(self, fitted: FittedClassifier) -> CalibrationRows | None:
         """Calibration rows for answers: of a version that is near enough, or a store's own."""
         if not fitted.holds_memory:
             return None

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from sklearn.decomposition import PCA
 
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 
 MapMethod = Literal["pca", "tsne"]
 METHODS: tuple[MapMethod, ...] = get_args(MapMethod)
@@ -42,7 +42,7 @@ class MemoryMap:
 
 
 def memory_map(
-    model: FittedModel,
+    model: FittedClassifier,
     method: MapMethod = "pca",
     report: Callable[[float], None] | None = None,
 ) -> MemoryMap:
@@ -50,7 +50,7 @@ def memory_map(
 
     Parameters
     ----------
-    model : FittedModel
+    model : FittedClassifier
     method : {"pca", "tsne"}, default="pca"
         "tsne" keeps neighbors together and takes about a minute for 20,000 rows; it needs the
         extra "map".

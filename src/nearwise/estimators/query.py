@@ -10,9 +10,9 @@ from sklearn.utils import check_random_state
 
 from nearwise.cached import cached_property
 from nearwise.estimators.inputs.rows import AnyRows
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.class_predictor import ClassPredictor, Retrieved
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.model.log_linear_pool import Answer, finish, joined
-from nearwise.estimators.model.predictor import Predictor, Retrieved
 from nearwise.estimators.model.row_models import view_blocks
 from nearwise.estimators.uncertainty.calibration_rows import (
     CalibrationRows,
@@ -67,7 +67,7 @@ class Query:
 
     Parameters
     ----------
-    model : FittedModel
+    model : FittedClassifier
     views : list of Encoded or EncodedImages, or None
         The rows in all their views; None stands for the remembered rows, each without itself.
     explain : int or None or False, default=False
@@ -79,7 +79,7 @@ class Query:
 
     def __init__(
         self,
-        model: FittedModel,
+        model: FittedClassifier,
         views: list[AnyRows] | None,
         *,
         explain: int | Literal[False] | None = False,
@@ -300,7 +300,7 @@ class Query:
         return np.concatenate(self._distances)
 
 
-def warn_of_learned(predictor: Predictor) -> None:
+def warn_of_learned(predictor: ClassPredictor) -> None:
     """Warn where base and keys have learned the labels of remembered rows."""
     judged = predictor.judged
     if not bool(judged.all()):
@@ -318,7 +318,7 @@ def kneighbors(
 
     Parameters
     ----------
-    model : FittedModel
+    model : FittedClassifier
     features : callable
         Gives the rows' keys; None stands for the remembered rows, each without itself.
     n_neighbors : int or None

@@ -20,6 +20,8 @@ from nearwise.nn.network import (
     euclidean,
     network_config,
 )
+from nearwise.nn.number_head import NumberOutput, PretrainedNumberHead, shared_number_head
+from nearwise.nn.number_set import NumberSet, RememberedNumbers
 from nearwise.nn.numeric import PLRLiteEmbedding
 from nearwise.nn.pretrained_head import HeadOutput, PretrainedNeighborHead, shared_head
 from nearwise.nn.tokens import (
@@ -44,8 +46,12 @@ __all__ = [
     "NeighborNetwork",
     "NeighborSet",
     "NetworkOutput",
+    "NumberOutput",
+    "NumberSet",
     "PLRLiteEmbedding",
     "PretrainedNeighborHead",
+    "PretrainedNumberHead",
+    "RememberedNumbers",
     "RememberedSpace",
     "Sampling",
     "TableEmbedder",
@@ -57,6 +63,7 @@ __all__ = [
     "pair_reliability",
     "restore_transformers_attention",
     "shared_head",
+    "shared_number_head",
     "soft_cross_entropy",
     "soft_targets",
     "transformers_attention",

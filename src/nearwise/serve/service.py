@@ -17,7 +17,7 @@ import numpy as np
 from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
 from nearwise.estimators.memory_map import MapMethod, MemoryMap, memory_map
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.noise.label_issues import label_issues
 from nearwise.estimators.noise.review import findings, held_out_losses
 from nearwise.estimators.storage.journaling import ADD, FEEDBACK
@@ -127,7 +127,7 @@ class Service:
         self._derived: dict[str, tuple[Version, Any]] = {}
         self._first: Version | None = None  # before the first change that was made here
         self._first_lineage = ""
-        self._effect: tuple[FittedModel, Effect] | None = None
+        self._effect: tuple[FittedClassifier, Effect] | None = None
         most = self.limits.max_queue
         self.predictions = Lane(
             "predictions", self._predict, max_waiting=most, max_rows=self.limits.max_rows
@@ -451,7 +451,7 @@ class Service:
         """How far the slow layout under way is; None where there is none."""
         return self._layouts.progress
 
-    def _came(self, fitted: FittedModel) -> np.ndarray:
+    def _came(self, fitted: FittedClassifier) -> np.ndarray:
         """Version with which each remembered row came; 0 for those of the fit."""
         came = np.zeros(len(fitted.bank), dtype=np.int64)
         position = {row: at for at, row in enumerate(fitted.bank.ids.tolist())}

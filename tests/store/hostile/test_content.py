@@ -20,7 +20,8 @@ import torch
 from sklearn.naive_bayes import GaussianNB
 
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.storage.persistence import KIND, VERSION
+from nearwise.estimators.storage.class_parts import KIND
+from nearwise.estimators.storage.persistence import VERSION
 from nearwise.memory import StoreError, read_folder
 from tests.estimators.cases import CHEAP, attn_knn, blobs, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put

@@ -9,7 +9,7 @@ from nearwise.cli import options
 from nearwise.cli.console import fact_table, reported, say, show, show_json
 
 if TYPE_CHECKING:
-    from nearwise.estimators.model.fitted_model import FittedModel
+    from nearwise.estimators.model.fitted_model import FittedClassifier
 
 _NAMED = 4  # largest parts that are listed one by one
 
@@ -54,7 +54,7 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
     holds, format version, files (how many, and bytes), checked; of a classifier also written with
     (versions), rows, classes, columns, base, networks; of a memory bank rows, classes, spaces.
     """
-    from nearwise.estimators.storage.persistence import KIND
+    from nearwise.estimators.storage.class_parts import KIND
     from nearwise.estimators.stored.folder import STORED_KIND, refuse_trusted_store
     from nearwise.memory import verify_folder
     from nearwise.memory.bank import KIND as BANK
@@ -106,7 +106,7 @@ def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str
     } | in_store
 
 
-def _store(fitted: "FittedModel") -> dict[str, Any]:
+def _store(fitted: "FittedClassifier") -> dict[str, Any]:
     """Read a store as a whole; StoreError if it is not as it was written, as far as that shows."""
     import numpy as np
 

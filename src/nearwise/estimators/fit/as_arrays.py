@@ -1,4 +1,4 @@
-"""scikit-learn's fitted classifiers turned into array models."""
+"""scikit-learn's fitted classifiers and regressors turned into array models."""
 
 from typing import Any
 
@@ -6,21 +6,32 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import (
     ExtraTreesClassifier,
+    ExtraTreesRegressor,
     HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
     RandomForestClassifier,
+    RandomForestRegressor,
 )
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
 
 from nearwise.estimators.model.array_models import (
     CODES,
+    Arrays,
     Boosting,
     Forest,
     KernelLogistic,
     Logistic,
     MultilayerPerceptron,
+)
+from nearwise.estimators.model.array_regressors import (
+    KernelRegression,
+    Linear,
+    NetworkRegression,
+    RegressionBoosting,
+    RegressionForest,
 )
 
 _WORDS = CODES // 32
@@ -45,7 +56,47 @@ def as_arrays(model: Any) -> Any:
         LogisticRegression,
     ]:
         return _kernel_logistic(model)
+    return _regressor(model)
+
+
+def _regressor(model: Any) -> Any:
+    """Do the same for a regressor."""
+    kind = type(model)
+    if kind is RidgeCV and np.ndim(model.coef_) == 1:
+        return Linear(_linear(model))
+    if kind in (ExtraTreesRegressor, RandomForestRegressor) and model.n_outputs_ == 1:
+        values = np.concatenate(
+            [tree.tree_.value[tree.tree_.children_left < 0, 0, 0] for tree in model.estimators_]
+        )
+        return RegressionForest(_nodes(model) | {"leaf_value": values})
+    if kind is HistGradientBoostingRegressor and _codes_fit(model):
+        return RegressionBoosting(_boosted(model))
+    if kind is MLPRegressor and model.activation == "relu" and model.n_outputs_ == 1:
+        return NetworkRegression(_layers(model))
+    if kind is Pipeline and [type(step) for _, step in model.steps] == [Nystroem, RidgeCV]:
+        kernel, linear = (step for _, step in model.steps)
+        if kernel.kernel == "rbf" and kernel.gamma is not None and np.ndim(linear.coef_) == 1:
+            return KernelRegression(_kernel(kernel) | _linear(linear))
     return model
+
+
+def _linear(model: RidgeCV) -> Arrays:
+    return {"coef": model.coef_, "intercept": np.float64(model.intercept_)}
+
+
+def _kernel(kernel: Nystroem) -> Arrays:
+    return {
+        "components": kernel.components_,
+        "normalization": kernel.normalization_,
+        "gamma": np.float64(kernel.gamma),
+    }
+
+
+def _layers(model: MLPClassifier | MLPRegressor) -> Arrays:
+    arrays: Arrays = {}
+    for i, (coef, intercept) in enumerate(zip(model.coefs_, model.intercepts_, strict=True)):
+        arrays |= {f"coef_{i}": coef, f"intercept_{i}": intercept}
+    return arrays
 
 
 def _logistic(model: LogisticRegression) -> Logistic:
@@ -58,25 +109,34 @@ def _kernel_logistic(model: Pipeline) -> Any:
     kernel, logistic = (step for _, step in model.steps)
     if kernel.kernel != "rbf" or kernel.gamma is None or logistic.solver == "liblinear":
         return model
-    arrays = {
-        "components": kernel.components_,
-        "normalization": kernel.normalization_,
-        "gamma": np.float64(kernel.gamma),
-    }
-    return KernelLogistic(arrays | _logistic(logistic).to_arrays())
+    return KernelLogistic(_kernel(kernel) | _logistic(logistic).to_arrays())
 
 
 def _mlp(model: MLPClassifier) -> MultilayerPerceptron:
     """Take over a fitted network."""
-    layers = enumerate(zip(model.coefs_, model.intercepts_, strict=True))
-    arrays = {"classes": np.asarray(model.classes_, dtype=np.int64)}
-    for i, (coef, intercept) in layers:
-        arrays |= {f"coef_{i}": coef, f"intercept_{i}": intercept}
-    return MultilayerPerceptron(arrays)
+    classes = np.asarray(model.classes_, dtype=np.int64)
+    return MultilayerPerceptron({"classes": classes} | _layers(model))
 
 
 def _forest(model: ExtraTreesClassifier | RandomForestClassifier) -> Forest:
     """Take over a fitted forest."""
+    trees = [estimator.tree_ for estimator in model.estimators_]
+    # A leaf of a pure class holds one share: the zeros beside it are not kept.
+    shares = np.concatenate([tree.value[tree.children_left < 0, 0] for tree in trees])
+    which, classes = np.nonzero(shares)
+    return Forest(
+        _nodes(model)
+        | {
+            "classes": np.asarray(model.classes_, dtype=np.int64),
+            "leaf_start": np.searchsorted(which, np.arange(len(shares) + 1)).astype(np.int64),
+            "leaf_class": classes.astype(np.int32),
+            "leaf_share": shares[which, classes],
+        }
+    )
+
+
+def _nodes(model: Any) -> Arrays:
+    """Nodes of all trees of a forest, one below the other."""
     trees = [estimator.tree_ for estimator in model.estimators_]
     roots = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])
     left = np.concatenate([tree.children_left for tree in trees])
@@ -85,27 +145,22 @@ def _forest(model: ExtraTreesClassifier | RandomForestClassifier) -> Forest:
     threshold = np.concatenate([tree.threshold for tree in trees])
     leaf = left < 0
     shift = np.repeat(roots, [tree.node_count for tree in trees])
-    # A leaf of a pure class holds one share: the zeros beside it are not kept.
-    shares = np.concatenate([tree.value[tree.children_left < 0, 0] for tree in trees])
-    which, classes = np.nonzero(shares)
-    return Forest(
-        {
-            "classes": np.asarray(model.classes_, dtype=np.int64),
-            "n_features": np.array([model.n_features_in_], dtype=np.int64),
-            "roots": roots.astype(np.int64),
-            "left": np.where(leaf, -1, left + shift).astype(np.int32),
-            "right": np.where(leaf, np.cumsum(leaf) - 1, right + shift).astype(np.int32),
-            "feature": np.where(leaf, 0, feature).astype(np.int32),
-            "threshold": round_down(np.where(leaf, 0.0, threshold)),
-            "leaf_start": np.searchsorted(which, np.arange(len(shares) + 1)).astype(np.int64),
-            "leaf_class": classes.astype(np.int32),
-            "leaf_share": shares[which, classes],
-        }
-    )
+    return {
+        "n_features": np.array([model.n_features_in_], dtype=np.int64),
+        "roots": roots.astype(np.int64),
+        "left": np.where(leaf, -1, left + shift).astype(np.int32),
+        "right": np.where(leaf, np.cumsum(leaf) - 1, right + shift).astype(np.int32),
+        "feature": np.where(leaf, 0, feature).astype(np.int32),
+        "threshold": round_down(np.where(leaf, 0.0, threshold)),
+    }
 
 
 def _boosting(model: HistGradientBoostingClassifier) -> Boosting:
     """Take over a fitted model whose category codes lie between 0 and 255."""
+    return Boosting(_boosted(model) | {"classes": np.asarray(model.classes_, dtype=np.int64)})
+
+
+def _boosted(model: HistGradientBoostingClassifier | HistGradientBoostingRegressor) -> Arrays:
     trees = [tree for iteration in model._predictors for tree in iteration]
     nodes = np.concatenate([tree.nodes for tree in trees])
     sizes = [len(tree.nodes) for tree in trees]
@@ -116,27 +171,24 @@ def _boosting(model: HistGradientBoostingClassifier) -> Boosting:
     feature = order[np.where(leaf, 0, nodes["feature_idx"])]
     by_code = nodes["is_categorical"].astype(bool) & ~leaf
     sets = [_left_codes(tree, categories) for tree in trees]
-    return Boosting(
-        {
-            "classes": np.asarray(model.classes_, dtype=np.int64),
-            "n_features": np.array([model.n_features_in_], dtype=np.int64),
-            "roots": roots.astype(np.int64),
-            "left": np.where(leaf, -1, nodes["left"].astype(np.int64) + shift).astype(np.int32),
-            "right": np.where(
-                leaf, np.cumsum(leaf) - 1, nodes["right"].astype(np.int64) + shift
-            ).astype(np.int32),
-            "feature": feature.astype(np.int32),
-            "threshold": np.where(leaf | by_code, 0.0, nodes["num_threshold"]),
-            "missing_left": nodes["missing_go_to_left"].astype(np.uint8),
-            "code_split": np.where(by_code, np.cumsum(by_code) - 1, -1).astype(np.int32),
-            "left_codes": pack_codes(np.concatenate(sets)).view(np.int32),
-            "leaf_value": nodes["value"][leaf],
-            "baseline": model._baseline_prediction.reshape(-1).astype(np.float64),
-        }
-    )
+    return {
+        "n_features": np.array([model.n_features_in_], dtype=np.int64),
+        "roots": roots.astype(np.int64),
+        "left": np.where(leaf, -1, nodes["left"].astype(np.int64) + shift).astype(np.int32),
+        "right": np.where(
+            leaf, np.cumsum(leaf) - 1, nodes["right"].astype(np.int64) + shift
+        ).astype(np.int32),
+        "feature": feature.astype(np.int32),
+        "threshold": np.where(leaf | by_code, 0.0, nodes["num_threshold"]),
+        "missing_left": nodes["missing_go_to_left"].astype(np.uint8),
+        "code_split": np.where(by_code, np.cumsum(by_code) - 1, -1).astype(np.int32),
+        "left_codes": pack_codes(np.concatenate(sets)).view(np.int32),
+        "leaf_value": nodes["value"][leaf],
+        "baseline": model._baseline_prediction.reshape(-1).astype(np.float64),
+    }
 
 
-def _codes_fit(model: HistGradientBoostingClassifier) -> bool:
+def _codes_fit(model: Any) -> bool:
     """Whether every category of a boosting model is a whole number from 0 to 255."""
     _, categories = _columns_inside(model)
     return all(
@@ -146,7 +198,7 @@ def _codes_fit(model: HistGradientBoostingClassifier) -> bool:
 
 
 def _columns_inside(
-    model: HistGradientBoostingClassifier,
+    model: Any,
 ) -> tuple[NDArray[np.int64], dict[int, NDArray[np.float64]]]:
     """Return which column each of a boosting model's own columns is, and their categories.
 

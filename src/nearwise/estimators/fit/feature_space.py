@@ -1,5 +1,7 @@
 """The choice among label-free feature spaces."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +11,8 @@ from nearwise.estimators.model.groups import group_numbers, n_of_others
 from nearwise.estimators.model.row_models import FEATURE_MAPS, FeatureSpace
 from nearwise.functional import Metric, topk_neighbors
 
+Loss = Callable[[Tensor, np.ndarray, np.ndarray], float]  # of distances, neighbors' and own values
+_SHARPNESS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _CHOICE_QUERIES, _CHOICE_ROWS = 2_000, 20_000
 
 
@@ -21,10 +25,11 @@ def choose_feature_space(
     metric: Metric,
     seed: int,
     groups: np.ndarray | None = None,
+    loss: Loss | None = None,
 ) -> tuple[FeatureSpace, dict[str, float]]:
-    """Take the map with the lowest leave-one-out NLL of a distance-weighted vote.
+    """Take the map with the lowest leave-one-out loss of a distance-weighted vote, by default NLL.
 
-    Beside it comes the NLL of each map, over at most 2,000 rows drawn by `seed`, whose
+    Beside it comes the loss of each map, over at most 2,000 rows drawn by `seed`, whose
     neighbors come from a part of 20,000 rows of a larger table. The map taken is fitted to all of
     its rows. With `groups` (n,) neighbors are of other groups.
     """
@@ -54,7 +59,7 @@ def choose_feature_space(
         )
         spaces[kind], scores[kind] = (
             space,
-            _vote_nll(found.distances, labels[drawn[found.indices]], labels[some]),
+            (loss or vote_nll)(found.distances, labels[drawn[found.indices]], labels[some]),
         )
     best = min(scores, key=scores.__getitem__)
     if rows is not everything:
@@ -62,12 +67,22 @@ def choose_feature_space(
     return spaces[best], scores
 
 
-def _vote_nll(distances: Tensor, voters: np.ndarray, truth: np.ndarray) -> float:
+def vote_nll(distances: Tensor, voters: np.ndarray, truth: np.ndarray) -> float:
     """Lowest NLL, over a few temperatures, of the share that the true label gets."""
     right = torch.from_numpy(voters == truth[:, None]).to(torch.float32)
     unit = distances.mean().clamp_min(1e-12)
     nlls = []
-    for sharpness in (1.0, 2.0, 4.0, 8.0, 16.0):
+    for sharpness in _SHARPNESS:
         share = (torch.softmax(-sharpness * distances / unit, dim=1) * right).sum(1)
         nlls.append(float(-torch.log(0.98 * share + 0.01).mean()))
     return min(nlls)
+
+
+def mean_error(distances: Tensor, voters: np.ndarray, truth: np.ndarray) -> float:
+    """Lowest mean absolute error, over a few temperatures, of the neighbors' weighted mean."""
+    values, unit = torch.from_numpy(voters), distances.mean().clamp_min(1e-12)
+    errors = []
+    for sharpness in _SHARPNESS:
+        share = torch.softmax(-sharpness * distances / unit, dim=1).double()
+        errors.append(float(((share * values).sum(1) - torch.from_numpy(truth)).abs().mean()))
+    return min(errors)

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
 from nearwise.estimators.inputs.table import LARGE
 from nearwise.functional.threads import coarse_threads
@@ -58,7 +58,9 @@ def fit_forest(
     if groups is not None:
         weighted = groups if weight is None else groups[weight > 0]
         if len(np.unique(weighted)) > 1:
-            return _of_groups(view, labels, weight, options, groups)
+            forest = ExtraTreesClassifier(warm_start=True).set_params(**options)
+            total = _of_groups(forest, view, labels, weight, groups)[0]
+            return forest, total / np.maximum(total.sum(1, keepdims=True), np.finfo(float).tiny)
     model = ExtraTreesClassifier(bootstrap=True, oob_score=True, warm_start=True)
     model = (begun or model).set_params(**options)
     with warnings.catch_warnings():
@@ -69,12 +71,14 @@ def fit_forest(
 
 
 def _of_groups(
+    model: ExtraTreesClassifier | ExtraTreesRegressor,
     view: np.ndarray,
     labels: np.ndarray,
     weight: np.ndarray | None,
-    options: dict[str, Any],
     groups: np.ndarray,
-) -> tuple[ExtraTreesClassifier, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit blocks of trees without some groups; sums of predictions of left-out rows, and counts."""
+    options = model.get_params()
     names, own = np.unique(groups, return_inverse=True)
     rng = np.random.default_rng(options["random_state"])
     blocks: list[np.ndarray] = []
@@ -86,14 +90,41 @@ def _of_groups(
         halves = (np.array_split(order[kind[order]], n_parts) for kind in (weighs, ~weighs))
         blocks += [np.isin(own, np.concatenate(part)) for part in zip(*halves, strict=True)]
     ends = np.linspace(0, options["n_estimators"], len(blocks) + 1).round().astype(int)
-    model = ExtraTreesClassifier(warm_start=True).set_params(**options)
     for left_out, end in zip(blocks, ends[1:], strict=True):
         model.set_params(n_estimators=int(end)).fit(
             view, labels, sample_weight=np.where(left_out, 0.0, weight)
         )
-    total = np.zeros((len(labels), len(model.classes_)))
-    numbers = view.astype(np.float32)
+    counts, numbers = np.zeros(len(labels)), view.astype(np.float32)
+    total = np.zeros((len(labels), len(getattr(model, "classes_", [0]))))
     for left_out, start, end in zip(blocks, ends, ends[1:], strict=False):
+        counts[left_out] += end - start
         for tree in model.estimators_[start:end]:
-            total[left_out] += tree.predict_proba(numbers[left_out])
-    return model, total / np.maximum(total.sum(1, keepdims=True), np.finfo(float).tiny)
+            if isinstance(model, ExtraTreesClassifier):
+                total[left_out] += tree.predict_proba(numbers[left_out])
+            else:
+                total[left_out, 0] += tree.predict(numbers[left_out])
+    return total, counts
+
+
+def fit_number_forest(
+    view: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray | None,
+    options: dict[str, Any],
+    groups: np.ndarray | None,
+) -> tuple[ExtraTreesRegressor, np.ndarray]:
+    """Do what `fit_forest` does for targets (n,); the mean stands for rows in all samples."""
+    mean = float(np.average(targets, weights=weight))
+    if groups is not None and len(np.unique(groups)) > 1:
+        forest = ExtraTreesRegressor(warm_start=True).set_params(**options)
+        total, counts = _of_groups(forest, view, targets, weight, groups)
+        return forest, np.where(counts > 0, total[:, 0] / np.maximum(counts, 1), mean)
+    model = ExtraTreesRegressor(bootstrap=True, oob_score=True).set_params(**options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
+        model.fit(view, targets, sample_weight=weight)
+    # A row that every tree has learned is given 0.
+    in_all = np.ones(len(targets), dtype=bool)
+    for sample in model.estimators_samples_:
+        in_all[np.setdiff1d(np.flatnonzero(in_all), sample)] = False
+    return model, np.where(in_all, mean, model.oob_prediction_)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nearwise.estimators.fit.class_calibration import fit_class_correction
 from nearwise.estimators.fit.problem import FitSettings
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.class_prior import ClassCorrection, log_ratio
 from nearwise.estimators.model.label_model import LabelModel
 from nearwise.estimators.model.log_linear_pool import (
@@ -25,7 +26,6 @@ from nearwise.estimators.model.log_linear_pool import (
     merge_answers,
     shrink,
 )
-from nearwise.estimators.model.predictor import Predictor
 from nearwise.estimators.progress import Progress
 from nearwise.nn import PretrainedNeighborHead, shared_head
 from nearwise.training import HeadRows, train_head
@@ -63,7 +63,7 @@ class Labelled(Protocol):
 
 
 def tuned_head(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     data: HeadRows,
     folds: Folds,
     n_heads: int,
@@ -101,7 +101,7 @@ def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
 
 
 def predictions_of(
-    predictor: Predictor, views: list[Answer], labels: Tensor, weight: Tensor
+    predictor: ClassPredictor, views: list[Answer], labels: Tensor, weight: Tensor
 ) -> tuple[CrossFit, HeadRows]:
     """Put predictions of rows in some views below each other, as `accept_head` takes them."""
     answer, n_views = joined(views), len(views)
@@ -110,14 +110,14 @@ def predictions_of(
 
 
 def accept_head(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     fit: CrossFit,
     data: HeadRows,
     problem: Labelled,
     settings: FitSettings,
     *,
     ridge: float = 0.0,
-) -> Predictor:
+) -> ClassPredictor:
     """Take the head; decide by out-of-fold predictions on its share and the temperatures.
 
     `ridge` is that of `fit_temperature`.
@@ -153,14 +153,14 @@ def accept_head(
 
 
 def calibrated_views(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     fit: CrossFit,
     data: HeadRows,
     problem: Labelled,
     settings: FitSettings,
     *,
     ridge: float,
-) -> Predictor:
+) -> ClassPredictor:
     """Choose how views are merged, and fit the temperatures of merged predictions.
 
     `fit` and `data` hold the views of the same rows one after the other.
@@ -194,7 +194,11 @@ def calibrated_views(
 
 
 def correct_classes(
-    predictor: Predictor, scores: Tensor, data: HeadRows, problem: Labelled, settings: FitSettings
+    predictor: ClassPredictor,
+    scores: Tensor,
+    data: HeadRows,
+    problem: Labelled,
+    settings: FitSettings,
 ) -> ClassCorrection | None:
     """Fit the correction of calibrated scores (n, C) for the class prior; None if none is set.
 
@@ -225,7 +229,7 @@ def correct_classes(
 
 
 def _cross_fit_head(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     data: HeadRows,
     folds: Folds,
     n_heads: int,

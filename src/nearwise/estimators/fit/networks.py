@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from nearwise.estimators.fit.embedding import Embedding, default_config, train_member
-from nearwise.estimators.fit.feature_space import choose_feature_space
+from nearwise.estimators.fit.feature_space import choose_feature_space, mean_error
 from nearwise.estimators.fit.problem import FitSettings, Problem, make_folds
 from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.inputs.table import LARGE, ready_embeddings
@@ -30,16 +30,18 @@ def fit_features(
     """Choose the feature space of a table by the rows at these positions."""
     progress.stage("features")
     encoder, rows = problem.table
-    features, problem.choice["feature_nll"] = choose_feature_space(
+    features, losses = choose_feature_space(
         encoder,
         rows.take(positions),
-        problem.labels[positions],
+        problem.carried[positions],
         settings.n_neighbors,
         metric=settings.metric,
         seed=settings.seed,
         groups=problem.groups_at(positions),
+        loss=None if problem.targets is None else mean_error,
     )
-    problem.choice["features"] = features.kind
+    name = "feature_nll" if problem.targets is None else "feature_error"
+    problem.choice |= {name: losses, "features": features.kind}
     return features
 
 

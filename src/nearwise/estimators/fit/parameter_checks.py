@@ -2,13 +2,13 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from nearwise.estimators.fit.base import given_candidate
+from nearwise.estimators.fit.base import Candidate, given_candidate
 from nearwise.estimators.fit.embedding import TABLE_EMBEDDERS
 from nearwise.estimators.fit.problem import FEWEST_HELD_OUT, MOST_FOLDS, FitSettings, Fold
 from nearwise.estimators.model.class_prior import check_class_prior
@@ -45,10 +45,11 @@ def check_settings(
     n_views: int = 1,
     images: bool = False,
     folds: Sequence[Fold] = (),
+    given: Callable[[Any], Candidate] = given_candidate,
 ) -> FitSettings:
     """Check every parameter against the training rows and decide what "auto" means.
 
-    `folds` are those of a splitter (`given_folds`).
+    `folds` are those of a splitter (`given_folds`); `given` refuses a base that is not usable.
     """
     for name, allowed in _CHOICES.items():
         value = getattr(params, name)
@@ -64,9 +65,9 @@ def check_settings(
         )
     base = params.estimator
     if isinstance(base, str) and base != "auto":
-        raise ValueError(f'estimator={base!r} is not known. Use "auto", None or a classifier.')
+        raise ValueError(f'estimator={base!r} is not known. Use "auto", None or an estimator.')
     if base is not None and not isinstance(base, str):
-        given_candidate(base)
+        given(base)
     _check_embedder(settings, images)
     if params.preset == "instant":
         _check_instant(params, settings, n_views, images)
@@ -79,7 +80,7 @@ def check_settings(
         base=base,
         preset=params.preset,
         metric=params.metric,
-        class_prior=check_class_prior(params.class_prior, n_classes),
+        class_prior=check_class_prior(getattr(params, "class_prior", "train"), n_classes),
         seed=seed,
         cv=cv,
         folds=list(folds),

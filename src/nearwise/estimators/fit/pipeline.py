@@ -54,6 +54,7 @@ from nearwise.estimators.fit.problem import (
 )
 from nearwise.estimators.inputs.table import LARGE, ready_embeddings
 from nearwise.estimators.model.array_models import Gaussian
+from nearwise.estimators.model.class_predictor import ClassPredictor, JudgedRows
 from nearwise.estimators.model.class_prior import capped_rows
 from nearwise.estimators.model.gates import pooled, tempered_nll
 from nearwise.estimators.model.label_model import LabelModel
@@ -69,7 +70,7 @@ from nearwise.estimators.model.memory_views import (
     SpaceSpec,
     below_each_other,
 )
-from nearwise.estimators.model.predictor import JudgedRows, Predictor, as_float
+from nearwise.estimators.model.predictor import as_float
 from nearwise.estimators.model.row_models import (
     FOREST,
     GAUSSIAN,
@@ -85,7 +86,7 @@ from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.training import HeadRows
 
-_FEWEST = 32  # rows below which learning on the table makes predictions too sure
+FEWEST = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
 _TUNED_MANY = 2  # the same beside Gaussian classes of many rows
 _HEADS = 5  # folds of rows that are held out once
@@ -96,7 +97,7 @@ _OF_GROUPS = 5  # folds of groups by which Gaussian classes leave them out
 _WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
 
 
-def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
     """Fit to the folds of the settings: cross-fitted, or one fold that is held out once."""
     if isinstance(share := settings.cv, float):
         check_held_out(len(problem.labels), problem.n_classes, share)
@@ -117,7 +118,7 @@ def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> 
         return fits[problem.encoder.kind](problem, settings, progress)
 
 
-def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
     """Train networks on all rows but those of the fold, and remember all."""
     models = fit_image_networks(problem, settings, progress)
     problem.choice["base"] = "the networks' heads" if models.has_base else None
@@ -135,7 +136,7 @@ def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> 
     return _with_head(predictor, problem, settings, [deepest, data], progress, keyed)
 
 
-def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
     """Map the features, fit a base, remember the rows, and take the pretrained head.
 
     The base begins with a forest, whose out-of-bag predictions the head compares; where that is
@@ -203,9 +204,9 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> P
     return _with_head(predictor, problem, settings, [data], progress, [])
 
 
-def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> Predictor:
+def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> ClassPredictor:
     """Put the parts together, with the head as it comes."""
-    return Predictor(
+    return ClassPredictor(
         encoder=problem.encoder,
         row_models=models,
         views=views,
@@ -219,13 +220,13 @@ def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> Predi
 
 
 def _with_head(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     problem: Problem,
     settings: FitSettings,
     tries: list[HeadRows],
     progress: Progress,
     keyed: list[KeyedRows],
-) -> Predictor:
+) -> ClassPredictor:
     """Train the head further, and fit its share and the temperatures.
 
     `tries` are all rows, or those of the fold held out, in all views one after the other, with
@@ -293,7 +294,7 @@ def _learns(problem: Problem, settings: FitSettings) -> bool:
     """Whether more than one classifier is learned on the table; of few rows only on request."""
     if problem.is_held_out:
         return True
-    if settings.preset == "instant" or len(problem.labels) >= _FEWEST:
+    if settings.preset == "instant" or len(problem.labels) >= FEWEST:
         return settings.preset != "instant"
     own_base = settings.base is not None and not isinstance(settings.base, str)
     noisy = settings.label_fitter.description is not None
@@ -691,7 +692,9 @@ def _candidates(
     return [one for one in found if one.name != FOREST]
 
 
-def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -> Predictor:
+def _calibrated(
+    predictor: ClassPredictor, problem: Problem, settings: FitSettings
+) -> ClassPredictor:
     """Fit the temperatures, and the correction for the class prior."""
     n = len(problem.labels)
     some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:JUDGED])

@@ -108,8 +108,9 @@ class Problem:
     """The training rows of one fit, and what it notes: its choices and training curves.
 
     `views` are further views of the same rows; `ids` those of rows that were remembered before;
-    `groups` numbers the groups of rows that are left out together, and `group_column` is the
-    memory's column of that; `is_gaussian`: Gaussian classes and not a forest begin the base.
+    `targets` are those of a regressor, whose rows are then all of one class; `groups` numbers the
+    groups of rows that are left out together, and `group_column` is the memory's column of that;
+    `is_gaussian`: Gaussian classes and not a forest begin the base.
     """
 
     encoder: AnyEncoder
@@ -122,6 +123,7 @@ class Problem:
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     ids: Tensor | None = None
+    targets: np.ndarray | None = None
     groups: np.ndarray | None = None
     group_column: dict[str, Tensor] = field(default_factory=dict)
     label_model: LabelModel = AS_GIVEN
@@ -168,6 +170,11 @@ class Problem:
                 )
             apart.append((train, held_out))
         return apart
+
+    @property
+    def carried(self) -> np.ndarray:
+        """What the rows carry: class positions, or numbers; (n,)."""
+        return self.labels if self.targets is None else self.targets
 
     @property
     def is_held_out(self) -> bool:
@@ -360,7 +367,7 @@ def _latest(labels: np.ndarray, groups: np.ndarray | None) -> Fold:
     held_out = later & np.isin(labels, labels[~later])
     if groups is not None:
         held_out &= ~np.isin(groups, groups[~held_out])
-    if len(np.unique(labels[held_out])) < 2:
+    if len(np.unique(labels[held_out])) < min(2, len(np.unique(labels))):
         also = "" if groups is None else " of groups that no earlier row is of"
         raise ValueError(
             f'cv="latest" (--time) holds out the last {int(later.sum())} of {n_rows} rows, and '

@@ -45,7 +45,12 @@ class KnownColumns(BaseEstimator):
         return getattr(self, "n_features_in_", None)
 
 
+class ColumnsOfNumbers(KnownColumns):
+    """The same, of a regressor."""
+
+
 KnownColumns.__name__ = "AttnKNNClassifier"  # scikit-learn's messages name the class
+ColumnsOfNumbers.__name__ = "AttnKNNRegressor"
 
 
 class Source(NamedTuple):

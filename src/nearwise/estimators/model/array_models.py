@@ -38,29 +38,36 @@ class ArrayModel(Protocol):
         ...
 
 
-class _Model:
+class StoredArrays:
     """A model that consists of its arrays, which are checked when it is made.
 
     KeyError or ValueError where an array is missing or they do not fit together.
     """
 
     def __init__(self, arrays: Arrays) -> None:
-        self.classes_ = _classes(arrays)
-        self._arrays = arrays | {"classes": self.classes_}
+        self._arrays = arrays
 
     def to_arrays(self) -> Arrays:
         """Everything that predicts, by name."""
         return dict(self._arrays)
 
 
-class Logistic(_Model):
+class _Classifier(StoredArrays):
+    """The same, of classes."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.classes_ = _classes(arrays)
+        super().__init__(arrays | {"classes": self.classes_})
+
+
+class Logistic(_Classifier):
     """Logistic regression: coefficients and intercepts."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         rows = 1 if len(self.classes_) <= 2 else len(self.classes_)
-        self._coef = _floats(arrays, "coef", (rows, None))
-        self._intercept = _floats(arrays, "intercept", (rows,))
+        self._coef = floats_of(arrays, "coef", (rows, None))
+        self._intercept = floats_of(arrays, "intercept", (rows,))
         self.n_features_in_ = int(self._coef.shape[1])
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -68,47 +75,62 @@ class Logistic(_Model):
         return _proba(X @ self._coef.T + self._intercept)
 
 
-class KernelLogistic(_Model):
+class Nystroem:
+    """A Nystroem approximation of the RBF kernel.
+
+    In float64, also where it was fitted in float32: the normalization has large entries, by which
+    rows would be predicted otherwise alone than beside others.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._gamma = float(floats_of(arrays, "gamma", ()))
+        if self._gamma <= 0:
+            raise ValueError(f"gamma is {self._gamma}, which is not positive")
+        self._wide = wide = floats_of(arrays, "components", (None, None)).astype(np.float64)
+        self._norms = np.einsum("ij,ij->i", wide, wide)
+        self.n_components, self.n_features_in_ = n, _ = wide.shape
+        self._normalization = floats_of(arrays, "normalization", (n, n)).astype(np.float64)
+
+    def check_coefficients(self, n_columns: int) -> None:
+        """Refuse a linear model of another number of components."""
+        if n_columns != self.n_components:
+            raise ValueError(f"coef has {n_columns} columns for {self.n_components} components")
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Features (n, n_components) of rows."""
+        rows = X.astype(np.float64)
+        squared = -2 * (rows @ self._wide.T) + np.einsum("ij,ij->i", rows, rows)[:, None]
+        kernel = np.exp(np.maximum(squared + self._norms, 0) * -self._gamma)
+        features: NDArray[np.float64] = kernel @ self._normalization.T
+        return features
+
+
+class KernelLogistic(_Classifier):
     """Logistic regression on a Nystroem approximation of the RBF kernel."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
-        self._logistic = Logistic(arrays)
-        self._gamma = float(_floats(arrays, "gamma", ()))
-        if self._gamma <= 0:
-            raise ValueError(f"gamma is {self._gamma}, which is not positive")
-        self._wide = wide = _floats(arrays, "components", (None, None)).astype(np.float64)
-        self._norms = np.einsum("ij,ij->i", wide, wide)
-        n, self.n_features_in_ = wide.shape
-        self._normalization = _floats(arrays, "normalization", (n, n)).astype(np.float64)
-        if self._logistic.n_features_in_ != n:
-            n_columns = self._logistic.n_features_in_
-            raise ValueError(f"coef has {n_columns} columns for {n} components")
+        self._logistic, self._features = Logistic(arrays), Nystroem(arrays)
+        self._features.check_coefficients(self._logistic.n_features_in_)
+        self.n_features_in_ = self._features.n_features_in_
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Class probabilities of rows.
-
-        In float64, also where it was fitted in float32: the normalization has large entries, by
-        which rows would be predicted otherwise alone than beside others.
-        """
-        rows = X.astype(np.float64)
-        squared = -2 * (rows @ self._wide.T) + np.einsum("ij,ij->i", rows, rows)[:, None]
-        kernel = np.exp(np.maximum(squared + self._norms, 0) * -self._gamma)
-        return self._logistic.predict_proba(kernel @ self._normalization.T)
+        """Class probabilities of rows."""
+        return self._logistic.predict_proba(self._features(X))
 
 
-class Gaussian(_Model):
+class Gaussian(_Classifier):
     """Gaussian classes on principal components: squared distances to means, each in its metric."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         n = len(self.classes_)
-        self._rotation = _floats(arrays, "rotation", (None, None))
+        self._rotation = floats_of(arrays, "rotation", (None, None))
         self.n_features_in_, width = self._rotation.shape
-        self._center = _floats(arrays, "center", (self.n_features_in_,))
-        self._factor = _floats(arrays, "factor", (None, width, width))
-        self._offset = _floats(arrays, "offset", (n, width))
-        self._bias = _floats(arrays, "bias", (n,))
+        self._center = floats_of(arrays, "center", (self.n_features_in_,))
+        self._factor = floats_of(arrays, "factor", (None, width, width))
+        self._offset = floats_of(arrays, "offset", (n, width))
+        self._bias = floats_of(arrays, "bias", (n,))
         if len(self._factor) not in (1, n):
             raise ValueError(f"factor has {len(self._factor)} matrices for {n} classes")
 
@@ -125,41 +147,56 @@ class Gaussian(_Model):
         return _proba(scores) if scores.shape[1] > 1 else np.ones_like(scores)
 
 
-class MultilayerPerceptron(_Model):
+class Layers:
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._layers: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        width = None
+        while f"coef_{len(self._layers)}" in arrays or not self._layers:
+            coef = floats_of(arrays, f"coef_{len(self._layers)}", (width, None))
+            width = coef.shape[1]
+            self._layers.append(
+                (coef, floats_of(arrays, f"intercept_{len(self._layers)}", (width,)))
+            )
+        self.n_features_in_ = int(self._layers[0][0].shape[0])
+        self.n_outputs = width
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Give the outputs (n, n_outputs) of the last layer."""
+        (coef, intercept), *others = self._layers
+        scores = X @ coef + intercept
+        for coef, intercept in others:
+            scores = np.maximum(scores, 0) @ coef + intercept
+        return scores
+
+
+class MultilayerPerceptron(_Classifier):
     """Linear layers with ReLU between them."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
-        self._layers: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        width = None
-        while f"coef_{len(self._layers)}" in arrays or not self._layers:
-            coef = _floats(arrays, f"coef_{len(self._layers)}", (width, None))
-            width = coef.shape[1]
-            self._layers.append((coef, _floats(arrays, f"intercept_{len(self._layers)}", (width,))))
-        self.n_features_in_ = int(self._layers[0][0].shape[0])
-        n_classes = len(self.classes_)
+        self._layers = Layers(arrays)
+        self.n_features_in_ = self._layers.n_features_in_
+        n_classes, width = len(self.classes_), self._layers.n_outputs
         if width != (1 if n_classes == 2 else n_classes):
             raise ValueError(f"the last layer has {width} outputs for {n_classes} classes")
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
-        (coef, intercept), *others = self._layers
-        scores = X @ coef + intercept
-        for coef, intercept in others:
-            scores = np.maximum(scores, 0) @ coef + intercept
-        return _proba(scores)
+        return _proba(self._layers(X))
 
 
-class _Trees(_Model):
+class Trees(StoredArrays):
     """Arrays of an ensemble's nodes, and how its rows are walked in threads."""
 
     _NAMES: tuple[str, ...] = ("roots", "left", "right", "feature", "threshold")
 
-    def __init__(self, arrays: Arrays, n_leaves: int) -> None:
-        super().__init__(arrays)
-        (self.n_features_in_,) = _integers(arrays, "n_features", (1,)).tolist()
+    def _check_nodes(self, n_leaves: int) -> None:
+        arrays = self._arrays
+        (self.n_features_in_,) = integers_of(arrays, "n_features", (1,)).tolist()
         roots, left, right, feature = (
-            _integers(arrays, name, (None,)) for name in ("roots", "left", "right", "feature")
+            integers_of(arrays, name, (None,)) for name in ("roots", "left", "right", "feature")
         )
         check_nodes(roots, left, right, feature, self.n_features_in_, n_leaves)
         if arrays["threshold"].shape != arrays["left"].shape:
@@ -186,15 +223,16 @@ class _Trees(_Model):
             threads.run(lambda part: kernel(rows[part], *nodes, *more, out[part]), len(rows))
 
 
-class Forest(_Trees):
+class Forest(Trees, _Classifier):
     """A forest: the mean of the class shares in the leaves that a row reaches."""
 
     def __init__(self, arrays: Arrays) -> None:
-        start = _integers(arrays, "leaf_start", (None,))
-        super().__init__(arrays, len(start) - 1)
-        _refuse_other_dtype(arrays, "threshold", (np.float32,))
-        shares = _floats(arrays, "leaf_share", (None,))
-        classes = _integers(arrays, "leaf_class", (len(shares),))
+        start = integers_of(arrays, "leaf_start", (None,))
+        _Classifier.__init__(self, arrays)
+        self._check_nodes(len(start) - 1)
+        refuse_other_dtype(arrays, "threshold", (np.float32,))
+        shares = floats_of(arrays, "leaf_share", (None,))
+        classes = integers_of(arrays, "leaf_class", (len(shares),))
         if start[0] != 0 or start[-1] != len(shares) or (np.diff(start) < 0).any():
             raise ValueError("leaf_start does not ascend from 0 to the number of leaf shares")
         if len(shares) and not (classes.min() >= 0 and classes.max() < len(self.classes_)):
@@ -212,41 +250,32 @@ class Forest(_Trees):
         return out
 
 
-class Boosting(_Trees):
+class Boosting(Trees, _Classifier):
     """Gradient boosting on histograms: the sum of the values of the leaves that a row reaches."""
 
     def __init__(self, arrays: Arrays) -> None:
-        values = _floats(arrays, "leaf_value", (None,))
-        super().__init__(arrays, len(values))
-        _refuse_other_dtype(arrays, "threshold", (np.float64,))
-        n_nodes, n_classes = len(arrays["left"]), len(self.classes_)
-        missing = arrays["missing_left"]
-        if missing.dtype != np.uint8 or missing.shape != (n_nodes,):
-            raise ValueError("missing_left is not one uint8 per node")
-        codes = arrays["left_codes"]
-        if codes.dtype != np.int32 or codes.ndim != 2 or codes.shape[1] != CODES // 32:
-            raise ValueError(f"left_codes is not int32 of shape (n, {CODES // 32})")
-        splits = _integers(arrays, "code_split", (n_nodes,))
-        if not ((splits >= -1) & (splits < len(codes))).all():
-            raise ValueError("a split by category has no codes")
+        values = floats_of(arrays, "leaf_value", (None,))
+        _Classifier.__init__(self, arrays)
+        self._check_nodes(len(values))
+        refuse_other_dtype(arrays, "threshold", (np.float64,))
+        n_classes = len(self.classes_)
+        self._splits = category_splits(arrays)
         columns = 1 if n_classes == 2 else n_classes
-        baseline = _floats(arrays, "baseline", (columns,))
+        baseline = floats_of(arrays, "baseline", (columns,))
         if n_classes < 2 or len(arrays["roots"]) % columns:
             raise ValueError(f"there are {len(arrays['roots'])} trees for {n_classes} classes")
-        self._baseline, self._codes = baseline, codes.view(np.uint32)
+        self._baseline = baseline
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows; NaN is a missing value."""
         rows = self._checked(X, np.float64)
         out = np.zeros((len(rows), len(self._baseline))) + self._baseline
-        missing_left, splits = self._arrays["missing_left"], self._arrays["code_split"]
-        values = self._arrays["leaf_value"]
-        self._walk(add_leaf_values, rows, out, missing_left, splits, self._codes, values)
+        self._walk(add_leaf_values, rows, out, *self._splits, self._arrays["leaf_value"])
         # In columns, as scikit-learn has them: sums in another order differ in the last bit.
         return _proba(np.asfortranarray(out))
 
 
-KINDS: dict[str, Any] = {
+CLASSIFIERS: dict[str, Any] = {
     "logistic": Logistic,
     "kernel-logistic": KernelLogistic,
     "gaussian": Gaussian,
@@ -256,18 +285,18 @@ KINDS: dict[str, Any] = {
 }
 
 
-def kind_of(model: Any) -> str | None:
-    """Name of an array model's kind; None for any other classifier."""
-    return next((name for name, kind in KINDS.items() if type(model) is kind), None)
-
-
-def from_arrays(kind: str, arrays: Arrays) -> ArrayModel:
-    """Rebuild an array model; ValueError if an array is missing, or of wrong type or value."""
-    try:
-        model: ArrayModel = KINDS[kind](arrays)
-    except KeyError as error:
-        raise ValueError(f"{error} is missing") from None
-    return model
+def category_splits(arrays: Arrays) -> tuple[NDArray[Any], ...]:
+    """Check how boosted trees split missing values and categories; arrays for `add_leaf_values`."""
+    n_nodes = len(arrays["left"])
+    missing, codes = arrays["missing_left"], arrays["left_codes"]
+    if missing.dtype != np.uint8 or missing.shape != (n_nodes,):
+        raise ValueError("missing_left is not one uint8 per node")
+    if codes.dtype != np.int32 or codes.ndim != 2 or codes.shape[1] != CODES // 32:
+        raise ValueError(f"left_codes is not int32 of shape (n, {CODES // 32})")
+    splits = integers_of(arrays, "code_split", (n_nodes,))
+    if not ((splits >= -1) & (splits < len(codes))).all():
+        raise ValueError("a split by category has no codes")
+    return missing, splits, codes.view(np.uint32)
 
 
 def check_nodes(
@@ -372,19 +401,21 @@ def _proba(scores: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _classes(arrays: Arrays) -> NDArray[np.int64]:
-    classes = _integers(arrays, "classes", (None,))
+    classes = integers_of(arrays, "classes", (None,))
     if not len(classes) or (classes < 0).any() or (np.diff(classes) <= 0).any():
         raise ValueError("classes are not ascending class positions")
     return classes.astype(np.int64)
 
 
-def _integers(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    _refuse_other_dtype(arrays, name, (np.int32, np.int64))
+def integers_of(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Take whole numbers of a shape; ValueError for what is none."""
+    refuse_other_dtype(arrays, name, (np.int32, np.int64))
     return _shaped(arrays, name, shape)
 
 
-def _floats(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    _refuse_other_dtype(arrays, name, _FLOATS)
+def floats_of(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Take finite numbers of a shape; ValueError for what is none."""
+    refuse_other_dtype(arrays, name, _FLOATS)
     values = _shaped(arrays, name, shape)
     if not np.isfinite(values).all():
         raise ValueError(f"{name} holds NaN or infinity")
@@ -401,7 +432,8 @@ def _shaped(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray
     return values
 
 
-def _refuse_other_dtype(arrays: Arrays, name: str, allowed: tuple[Any, ...]) -> None:
+def refuse_other_dtype(arrays: Arrays, name: str, allowed: tuple[Any, ...]) -> None:
+    """Raise ValueError for an array of another type."""
     if arrays[name].dtype not in allowed:
         names = " or ".join(np.dtype(kind).name for kind in allowed)
         raise ValueError(f"{name} has type {arrays[name].dtype}; expected {names}")

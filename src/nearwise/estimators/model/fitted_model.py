@@ -1,4 +1,4 @@
-"""FittedModel: everything a fitted classifier predicts with, as one value that never changes."""
+"""FittedModel: everything a fitted estimator predicts with, as one value that never changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,11 @@ from torch import Tensor
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.estimators.inputs.columns import ColumnReport
 from nearwise.estimators.inputs.rows import AnyRows, KnownColumns, Rows
+from nearwise.estimators.inputs.targets import bounds_of
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import GROUPED, Forgetting, MemoryViews
+from nearwise.estimators.model.number_memory import TARGET
+from nearwise.estimators.model.number_predictor import NumberPredictor
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.memory import MemoryBank
 
@@ -84,7 +88,7 @@ class FitReport(NamedTuple):
     calibration_source: str
 
     @classmethod
-    def of(cls, predictor: Predictor) -> Self:
+    def of(cls, predictor: ClassPredictor) -> Self:
         """Report on a fitted predictor."""
         encoder, accepted = predictor.encoder, predictor.acceptance
         return cls(
@@ -110,7 +114,7 @@ class RememberedRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """One version of a fitted classifier.
+    """One version of a fitted estimator.
 
     A model that has been published is never changed, so any number of threads may predict with it.
     A change takes a `fork`, works on that, and publishes it with one assignment; readers go on with
@@ -122,7 +126,6 @@ class FittedModel:
         Encoder, base, heads, calibration, and the memory as it is searched.
     columns : KnownColumns
         Of the training rows.
-    classes : ndarray of shape (n_classes,)
     rows : DataFrame or ndarray
         The remembered rows as they were given, in the order of the memory.
     row_names : ndarray of str of shape (n_remembered,), or None
@@ -137,12 +140,11 @@ class FittedModel:
         Ids that the last change forgot for the capacity.
     folders : dict of str to FolderState
         What is held of the folders that it was read from or written to, by their real paths;
-        shared by all versions of a classifier, and the one part that changes.
+        shared by all versions of an estimator, and the one part that changes.
     """
 
     predictor: Predictor
     columns: KnownColumns
-    classes: np.ndarray
     rows: Any
     row_names: np.ndarray | None
     weight_unit: float
@@ -171,28 +173,6 @@ class FittedModel:
     def next_id(self) -> int:
         """Id that the next row gets."""
         return self.predictor.views.next_id
-
-    @property
-    def rows_per_class(self) -> np.ndarray:
-        """Number of remembered rows of each class, int64 (n_classes,)."""
-        found: np.ndarray = self.predictor.views.rows_per_class().numpy()
-        return found
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes, those that came after the fit included."""
-        return len(self.classes)
-
-    @property
-    def label_positions(self) -> Tensor:
-        """Class positions of the remembered rows, int64 (n_remembered,)."""
-        held = self.bank.labels
-        return held.argmax(1) if held.ndim == 2 else held
-
-    def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
-        """Labels as they were given of remembered rows, all by default, (n,)."""
-        found: np.ndarray = self.classes[self.label_positions[positions].numpy()]
-        return found
 
     def given(self, positions: Any) -> tuple[Any, np.ndarray | None]:
         """Remembered rows at bank positions as they were given, and their files."""
@@ -258,9 +238,144 @@ class FittedModel:
         held = self.holding(ids)
         positions = held.bank.positions(ids).tolist()
         weights = (held.bank.sample_weight[positions] * self.weight_unit).tolist()
-        labels, rows = held.labels_at(positions).tolist(), held.remembered(positions)
+        labels, rows = held.targets_at(positions).tolist(), held.remembered(positions)
         return list(map(RememberedRow, map(int, ids), labels, weights, rows))
 
     def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
         """Give the training rows at bank positions, column name to value."""
         return self.predictor.encoder.described(*self.given(positions))
+
+    def targets_at(self, positions: Any = slice(None)) -> np.ndarray:
+        """Labels or numbers of remembered rows as they were given, all by default, (n,)."""
+        raise NotImplementedError
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Class positions of the remembered rows, int64 (n_remembered,)."""
+        return self.bank.labels.numpy()
+
+    @property
+    def numbers(self) -> np.ndarray | None:
+        """Targets of the remembered rows where these are numbers, float64 (n_remembered,)."""
+        return None
+
+    def settled(self) -> Self:
+        """Renew what depends on all remembered rows; of a fork that is not published yet."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class FittedClassifier(FittedModel):
+    """One version of a fitted classifier.
+
+    Attributes
+    ----------
+    predictor : ClassPredictor
+    classes : ndarray of shape (n_classes,)
+    """
+
+    predictor: ClassPredictor
+    classes: np.ndarray = field(kw_only=True)
+
+    @property
+    def rows_per_class(self) -> np.ndarray:
+        """Number of remembered rows of each class, int64 (n_classes,)."""
+        found: np.ndarray = self.predictor.views.rows_per_class().numpy()
+        return found
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, those that came after the fit included."""
+        return len(self.classes)
+
+    @property
+    def label_positions(self) -> Tensor:
+        """Class positions of the remembered rows, int64 (n_remembered,)."""
+        held = self.bank.labels
+        return held.argmax(1) if held.ndim == 2 else held
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Class positions of the remembered rows, int64 (n_remembered,)."""
+        return self.label_positions.numpy()
+
+    def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
+        """Labels as they were given of remembered rows, all by default, (n,)."""
+        found: np.ndarray = self.classes[self.label_positions[positions].numpy()]
+        return found
+
+    def targets_at(self, positions: Any = slice(None)) -> np.ndarray:
+        """Labels as they were given of remembered rows, all by default, (n,)."""
+        return self.labels_at(positions)
+
+    def settled(self) -> Self:
+        """Recompute the class shares."""
+        shares = self.predictor.views.class_shares()
+        return replace(self, predictor=replace(self.predictor, prior=shares))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedRegressor(FittedModel):
+    """One version of a fitted regressor.
+
+    Attributes
+    ----------
+    predictor : NumberPredictor
+    """
+
+    predictor: NumberPredictor
+
+    def targets_at(self, positions: Any = slice(None)) -> np.ndarray:
+        """Targets of remembered rows, all by default, float64 (n,)."""
+        found: np.ndarray = self.bank.columns[TARGET][positions].numpy()
+        return found
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Targets of the remembered rows, float64 (n_remembered,)."""
+        return self.targets_at()
+
+    def settled(self) -> Self:
+        """Renew the bounds of what is predicted."""
+        lower, upper = bounds_of(self.numbers)
+        return replace(self, predictor=replace(self.predictor, lower=lower, upper=upper))
+
+
+class NumberReport(NamedTuple):
+    """What the fit of a regressor chose and measured.
+
+    Attributes
+    ----------
+    columns, column_report, written, choice, history
+        As in `FitReport`.
+    left_out_crps : float
+        Mean CRPS of left-out rows, in the unit of the target; NaN with calibration=None.
+    spread : float
+        Factor by which mixtures are widened, by left-out rows.
+    bounds : (float, float)
+        Beyond which nothing is predicted; infinite where nothing speaks for a bound.
+    """
+
+    columns: dict[str, str]
+    column_report: list[ColumnReport]
+    written: Written
+    choice: dict[str, Any]
+    history: list[dict[str, Any]]
+    left_out_crps: float
+    spread: float
+    bounds: tuple[float, float]
+
+    @classmethod
+    def of(cls, predictor: NumberPredictor) -> Self:
+        """Report on a fitted predictor."""
+        encoder = predictor.encoder
+        return cls(
+            columns=dict(encoder.kinds),
+            column_report=[ColumnReport.from_json(report) for report in encoder.report],
+            written=encoder.written,
+            choice=predictor.choice,
+            history=predictor.history,
+            left_out_crps=predictor.spread.crps,
+            spread=predictor.spread.factor,
+            bounds=(predictor.lower, predictor.upper),
+        )

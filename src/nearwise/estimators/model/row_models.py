@@ -354,6 +354,12 @@ def supervised_keys(features: Tensor, base_log_proba: Tensor) -> Tensor:
     return torch.cat([features, 0.5 * likeness / likeness.shape[1] ** 0.5], dim=1)
 
 
+def beside_locations(features: Tensor, locations: Tensor, center: float, scale: float) -> Tensor:
+    """Features beside the predictions (n,) of a base, in units of `scale` around `center`."""
+    likeness = (locations - center) / scale
+    return torch.cat([features, likeness[:, None].to(features)], dim=1)
+
+
 def head_of_all(embedding: Embedding, encoder: AnyEncoder, rows: AnyRows) -> np.ndarray:
     """Log-probabilities (n, C) by the heads of all networks: their geometric mean."""
     each = range(len(embedding.networks))

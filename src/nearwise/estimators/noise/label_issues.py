@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.model.log_linear_pool import finish
 from nearwise.estimators.noise.noisy_labels import NoisyLabels
 from nearwise.estimators.query import kneighbors, warn_of_learned
@@ -31,7 +31,7 @@ class LabelEvidence(NamedTuple):
     knn_graph: csr_matrix
 
 
-def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
+def label_issues(model: FittedClassifier, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
     """Rank the remembered rows; see `Review.issues`."""
     if judge not in ("nearwise", "cleanlab"):
         raise ValueError(f'judge={judge!r} is not known. Use "nearwise" or "cleanlab".')
@@ -57,7 +57,7 @@ def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.D
     return table.sort_values("suspicion", ascending=False, kind="stable", ignore_index=True)
 
 
-def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
+def label_evidence(model: FittedClassifier, n_neighbors: int) -> LabelEvidence:
     """Leave-one-out probabilities and a k-NN graph; see `Review.evidence`."""
     bank = model.bank
     warn_of_learned(model.predictor)
@@ -69,13 +69,13 @@ def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
     return LabelEvidence(bank.labels.numpy(), proba, graph)
 
 
-def most_neighbors(model: FittedModel) -> int:
+def most_neighbors(model: FittedClassifier) -> int:
     """Rows that may be found for a remembered one."""
     views = model.predictor.views
     return len(views.rows()) - 1
 
 
-def _predicted(model: FittedModel) -> Tensor:
+def _predicted(model: FittedClassifier) -> Tensor:
     """Positions of the rows whose labels can be judged (n,); a warning names the number of others.
 
     All of them where a fit found predictions of the true labels.
@@ -93,7 +93,7 @@ def _predicted(model: FittedModel) -> Tensor:
     return judged
 
 
-def _unseen_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+def _unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     """Probabilities (n, C) of the true labels of rows at positions, the given ones not seen."""
     predictor = model.predictor
     if not (predictor.held_rows_out and isinstance(predictor.label_model, NoisyLabels)):
@@ -107,13 +107,13 @@ def _unseen_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
     return wide / wide.sum(axis=1, keepdims=True)
 
 
-def _given_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+def _given_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     """Probabilities (n, C) of the given labels of rows at positions, these not seen."""
     proba, labels = _unseen_proba(model, rows), model.predictor.label_model
     return labels.given_proba(proba) if isinstance(labels, NoisyLabels) else proba
 
 
-def _true_proba(model: FittedModel, rows: Tensor) -> np.ndarray:
+def _true_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     """Probabilities of the true labels, once the given ones are known too."""
     proba, labels = _unseen_proba(model, rows), model.predictor.label_model
     if not isinstance(labels, NoisyLabels):

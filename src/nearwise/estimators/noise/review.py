@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from nearwise.estimators.inputs.labels import label_values, positions_among
 from nearwise.estimators.inputs.rows import Rows
 from nearwise.estimators.inputs.table import TableEncoder
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.model.learned_rows import LearnedRows, find_learned, predict_learned
 from nearwise.estimators.model.log_linear_pool import finish
 from nearwise.estimators.noise.label_issues import (
@@ -71,10 +71,10 @@ class Review:
 
     Parameters
     ----------
-    fitted : FittedModel
+    fitted : FittedClassifier
     """
 
-    def __init__(self, fitted: FittedModel) -> None:
+    def __init__(self, fitted: FittedClassifier) -> None:
         self._fitted = fitted
 
     def findings(self) -> pd.DataFrame:
@@ -239,7 +239,7 @@ class Review:
         return known
 
 
-def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
+def findings(model: FittedClassifier, issues: pd.DataFrame | None = None) -> pd.DataFrame:
     """List what a person should check; see `Review.findings`.
 
     `issues` are the model's label issues, where they are known already.
@@ -264,7 +264,7 @@ def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
 
 
 def _copies(
-    model: FittedModel, distances: np.ndarray, ids: np.ndarray
+    model: FittedClassifier, distances: np.ndarray, ids: np.ndarray
 ) -> Iterator[tuple[Any, ...]]:
     """Rows with a neighbor next to no distance away; those with another label first."""
     usual = float(np.median(distances[:, -1]))
@@ -290,12 +290,12 @@ def _copies(
         yield "copy", row_id, label, None, 1.0 - ratio, others, what
 
 
-def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
+def _apart(model: FittedClassifier, row: int, others: np.ndarray) -> np.ndarray:
     """How far a row's values are from others', (n_others,), as its encoder measures it."""
     return model.predictor.encoder.apart(model.rows_at([row, *others.tolist()]))
 
 
-def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
+def _outliers(model: FittedClassifier) -> Iterator[tuple[Any, ...]]:
     """Rows that lie further from their neighbors than nearly all others.
 
     Mean distances to ten neighbors are compared: by angle, with the fence of cleanlab's Datalab
@@ -321,7 +321,7 @@ def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
         yield "outlier", int(own[row]), given[row], None, times, others, what
 
 
-def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+def _groups(model: FittedClassifier, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """List groups whose labels are predicted clearly worse than those of the other rows.
 
     So many errors, or more, would be in the group by chance in at most one of 20 memories (Fisher's
@@ -348,7 +348,7 @@ def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...
         yield "group", pd.NA, None, None, gap, ids, what
 
 
-def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
+def _group_members(model: FittedClassifier) -> Iterator[tuple[str, np.ndarray]]:
     given, encoder = model.labels_at(), cast(TableEncoder, model.predictor.encoder)
     for label in model.classes:
         yield f"label {label}", np.asarray(given == label)
@@ -367,7 +367,7 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
             yield f"{name} in {bracket}{low:.4g}, {high:.4g}]", above & (numbers <= high)
 
 
-def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
+def held_out_losses(model: FittedClassifier, ids: Sequence[int]) -> np.ndarray:
     """Negative log-probabilities of the labels of remembered rows, each predicted without itself.
 
     What a change of other rows does to them is its effect.

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nearwise.estimators.fit.parameter_checks import check_settings
-from nearwise.estimators.fit.pipeline import fit_problem
 from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
 from nearwise.estimators.inputs.labels import check_weight
 from nearwise.estimators.inputs.rows import Rows, Source
 from nearwise.estimators.model.class_prior import check_class_prior
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.model.memory_views import GROUP
 from nearwise.estimators.online import changes
-from nearwise.estimators.online.changes import Bound, NewRows, groups_of_new
+from nearwise.estimators.online.changes import Bound, Fitted, NewRows, groups_of_new
 from nearwise.estimators.online.judging import judged_again
 from nearwise.estimators.online.refreshing import refuse_fixed_positions, refuse_refresh
 from nearwise.estimators.progress import Progress
@@ -27,12 +25,12 @@ from nearwise.functional.threads import one_thread
 @one_thread()
 def with_rows(
     params: Any,
-    model: FittedModel,
+    model: FittedClassifier,
     source: Source,
     sample_weight: Any,
     views: Sequence[Any] | None,
     bound: Bound,
-) -> tuple[FittedModel, Tensor]:
+) -> tuple[FittedClassifier, Tensor]:
     """Remember rows, and judge the model again where much has changed; give their ids, too."""
     X, y, names, groups = source
     rows = Rows.given(X, model.columns, model.predictor.encoder, views)
@@ -46,8 +44,12 @@ def with_rows(
 
 
 def with_change(
-    params: Any, model: FittedModel, change: Callable[..., FittedModel], *args: Any, **options: Any
-) -> FittedModel:
+    params: Any,
+    model: FittedClassifier,
+    change: Callable[..., FittedClassifier],
+    *args: Any,
+    **options: Any,
+) -> FittedClassifier:
     """Change remembered rows, without any trace of the former ones where that is possible."""
     changed = change(model, *args, **options)
     if model.holds_memory and model.predictor.forgets_exactly:
@@ -55,32 +57,32 @@ def with_change(
     return _judged_again(params, model, changed)
 
 
-def refreshed(params: Any, model: FittedModel) -> FittedModel:
+def refreshed(params: Any, model: Fitted) -> Fitted:
     """Fit again to what is remembered; ValueError where that does not hold all of a fit."""
     refuse_refresh(model.predictor)
     return fit_again(params, model)
 
 
-def fit_again(params: Any, model: FittedModel) -> FittedModel:
+def fit_again(params: Any, model: Fitted) -> Fitted:
     """Fit to what is remembered, with the same seed; the estimate of wrong labels stays."""
     bank = model.bank
     weight = bank.sample_weight.double().numpy()
     own = None if (weight == 1).all() else weight / weight.mean()
-    codes = model.label_positions.numpy()
     before: Any = model.predictor.encoder
     encoder = type(before)()
     encoded = encoder.learn(model.rows, params.columns, before)
-    problem = Problem(encoder, encoded, codes, own, model.n_classes, ids=bank.ids)
+    problem = Problem(encoder, encoded, model.codes, own, bank.n_classes, ids=bank.ids)
+    problem.targets = model.numbers
     given = bank.columns.get(GROUP)
     problem.group(
-        None if given is None else given.numpy(), copies=model.predictor.label_model.as_given
+        None if given is None else given.numpy(), copies=model.predictor.views.label_model.as_given
     )
     problem.tta = model.predictor.tta
     problem.views = encoder.views(encoded, [], problem.tta)
     with Progress(params.verbose) as progress:
         settings = settings_of_refresh(params, model)
-        predictor = fit_problem(problem, settings, progress)
-    predictor.views.label_model = model.predictor.label_model
+        predictor = params._fit_problem(problem, settings, progress)
+    predictor.views.label_model = model.predictor.views.label_model
     if "label_noise" in model.predictor.choice:
         predictor.choice["label_noise"] = model.predictor.choice["label_noise"]
     predictor.views.bank.next_id = bank.next_id
@@ -94,10 +96,11 @@ def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
     bank, n_rows = model.bank, len(model.bank)
     if isinstance(params.n_neighbors, int | np.integer):
         n_rows = max(n_rows, int(params.n_neighbors) + 1)
-    n_classes = _n_listed(params, model, model.n_classes)
+    n_classes = bank.n_classes
+    if isinstance(model, FittedClassifier):
+        n_classes = _n_listed(params, model, n_classes)
     refuse_fixed_positions(params.cv)
-    return check_settings(
-        params,
+    settings: FitSettings = params._checked_settings(
         n_rows,
         n_classes,
         model.stream.seed,
@@ -106,13 +109,16 @@ def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
         folds=given_folds(
             params.cv,
             model.rows,
-            model.labels_at(),
+            model.codes,
             None if GROUP not in bank.columns else bank.columns[GROUP].numpy(),
         ),
     )
+    return settings
 
 
-def _judged_again(params: Any, before: FittedModel, after: FittedModel) -> FittedModel:
+def _judged_again(
+    params: Any, before: FittedClassifier, after: FittedClassifier
+) -> FittedClassifier:
     """Judge a changed model again where much has changed, by the settings as they are."""
 
     def settings() -> FitSettings:
@@ -125,7 +131,7 @@ def _judged_again(params: Any, before: FittedModel, after: FittedModel) -> Fitte
     return judged_again(before, after, settings)
 
 
-def _n_listed(params: Any, model: FittedModel, n_classes: int) -> int:
+def _n_listed(params: Any, model: FittedClassifier, n_classes: int) -> int:
     """Classes that a class prior lists: `n_classes`, or fewer where later ones have come."""
     correction = model.predictor.classes
     if correction is not None and correction.wanted is not None:

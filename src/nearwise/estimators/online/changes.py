@@ -5,7 +5,7 @@ happens on the way.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from torch import Tensor
 from nearwise.estimators.inputs.labels import check_labels, label_values, positions_among
 from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.inputs.table import as_frame
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.model.memory_views import FOLD, GROUPED
 from nearwise.estimators.online.capacity import rows_to_forget
 from nearwise.estimators.online.refreshing import can_refresh
@@ -31,6 +31,9 @@ from nearwise.warn import warn_user
 _REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows cause the next
 _REFRESH_NEW_CLASS = 0.02  # of the memory: so many rows of classes that attention has not met
 _FEWEST = 50  # rows in the memory below which a refresh would learn nothing
+
+
+Fitted = TypeVar("Fitted", bound=FittedModel)
 
 
 class Bound(NamedTuple):
@@ -91,7 +94,9 @@ def groups_of_new(model: FittedModel, given: np.ndarray | None, rows: AnyRows) -
     return {name: groups, FOLD: -learned.long()}
 
 
-def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedModel, Tensor]:
+def with_rows(
+    model: FittedClassifier, new: NewRows, bound: Bound
+) -> tuple[FittedClassifier, Tensor]:
     """Remember rows, of new classes too; a memory over its capacity then forgets some.
 
     Gives the model and the new rows' ids.
@@ -114,11 +119,11 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
     labels = torch.from_numpy(positions[codes])
     n_classes = len(model.classes) + len(fresh)
     ids = append_rows(fork.predictor, new.views, labels, weight, n_classes, new.groups)
-    fork = replace(_with_given(fork, new), classes=classes_with(model.classes, fresh))
-    return bounded(_settled(fork), bound), ids
+    fork = replace(with_given(fork, new), classes=classes_with(model.classes, fresh))
+    return bounded(fork.settled(), bound), ids
 
 
-def _with_given(fork: FittedModel, new: NewRows) -> FittedModel:
+def with_given(fork: Fitted, new: NewRows) -> Fitted:
     """Keep new rows as they were given."""
     if fork.predictor.views.keep_given(new.given, new.names):
         return fork
@@ -129,24 +134,20 @@ def _with_given(fork: FittedModel, new: NewRows) -> FittedModel:
     return replace(fork, rows=rows, row_names=_with_names(fork, new.names, len(new.given)))
 
 
-def _settled(fork: FittedModel) -> FittedModel:
-    """Recompute the class shares."""
-    shares = fork.predictor.views.class_shares()
-    return replace(fork, predictor=replace(fork.predictor, prior=shares))
-
-
-def without_rows(model: FittedModel, ids: Any, *, forget_classes: bool) -> FittedModel:
+def without_rows(model: Fitted, ids: Any, *, forget_classes: bool = False) -> Fitted:
     """Forget remembered rows by id."""
     fork = model.fork()
     views = fork.predictor.views
     at = views.hold(ids)
     refuse_few(views, at)
-    if not forget_classes:
+    if not forget_classes and isinstance(model, FittedClassifier):
         refuse_emptied_classes(views, at, None, model.classes, "Removing")
     return _forgotten(fork, ids)
 
 
-def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> FittedModel:
+def with_labels(
+    model: FittedClassifier, ids: Any, y: Any, *, forget_classes: bool
+) -> FittedClassifier:
     """Give remembered rows other labels among the classes."""
     positions, unknown = positions_among(model.classes, label_values(y))
     if unknown:
@@ -160,10 +161,10 @@ def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -
     if not forget_classes and len(new) == len(at):
         refuse_emptied_classes(views, at, new, model.classes, "Relabelling")
     views.relabel_rows(ids, new)
-    return _settled(fork)
+    return fork.settled()
 
 
-def with_declared(model: FittedModel, classes: Any, y: Any) -> FittedModel:
+def with_declared(model: FittedClassifier, classes: Any, y: Any) -> FittedClassifier:
     """Give classes that were declared a column, and refuse labels that were not."""
     if classes is not None:
         unknown = positions_among(model.classes, label_values(classes))[1]
@@ -182,17 +183,17 @@ def with_declared(model: FittedModel, classes: Any, y: Any) -> FittedModel:
     return model
 
 
-def with_classes(model: FittedModel, fresh: list[Any]) -> FittedModel:
+def with_classes(model: FittedClassifier, fresh: list[Any]) -> FittedClassifier:
     """Give classes a column before their first row."""
     if not fresh:
         return model
     fork = replace(model.fork(), classes=classes_with(model.classes, fresh))
     fork.bank.n_classes = fork.n_classes
     fork.predictor.views.forget_labels()
-    return _settled(fork)
+    return fork.settled()
 
 
-def refresh_is_due(model: FittedModel) -> bool:
+def refresh_is_due(model: FittedClassifier) -> bool:
     """Whether enough new rows, or rows of new classes, came since the last refresh.
 
     Never where one fold was held out: its networks take long to train, so that is left to the user.
@@ -208,7 +209,7 @@ def refresh_is_due(model: FittedModel) -> bool:
     )
 
 
-def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
+def bounded(fork: Fitted, bound: Bound) -> Fitted:
     """Forget what is beyond the capacity; `fork` is not published yet."""
     fork = forgetting(fork, bound)
     ids = bound.gone
@@ -226,7 +227,7 @@ def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
     return replace(_forgotten(fork, ids), evicted=ids.numpy()) if len(ids) else fork
 
 
-def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
+def forgetting(fork: Fitted, bound: Bound) -> Fitted:
     """Let votes fade with age where old rows go first; `fork` is not published yet."""
     half_life = None
     if bound.eviction == "age" and bound.capacity is not None:
@@ -235,14 +236,14 @@ def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
     return replace(fork, stream=stream, evicted=np.empty(0, dtype=np.int64)).fading()
 
 
-def _forgotten(fork: FittedModel, ids: Any) -> FittedModel:
+def _forgotten(fork: Fitted, ids: Any) -> Fitted:
     stays = fork.predictor.views.remove_rows(ids)
     if stays is not None:
         rows, names = fork.rows, fork.row_names
         is_table = isinstance(rows, pd.DataFrame)
         rows = rows.iloc[stays].reset_index(drop=True) if is_table else rows[stays]
         fork = replace(fork, rows=rows, row_names=None if names is None else names[stays])
-    return _settled(fork)
+    return fork.settled()
 
 
 def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np.ndarray | None:
@@ -273,7 +274,7 @@ def _is_sorted(classes: np.ndarray) -> bool:
     return bool((classes[:-1] <= classes[1:]).all())
 
 
-def _check_room(model: FittedModel, y: Any, capacity: int) -> None:
+def _check_room(model: FittedClassifier, y: Any, capacity: int) -> None:
     """Refuse new labels that a full memory could not hold beside what it must keep."""
     everyone = set(model.classes[model.label_positions.unique().numpy()].tolist())
     everyone |= set(np.asarray([] if y is None else y, dtype=object).ravel().tolist())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.inputs.labels import label_list, label_values, positions_among
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.query import SET_CONFIDENCE, Query
 from nearwise.estimators.storage.journaling import FEEDBACK, Judged, undone_by
 from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows, calibration_rows
@@ -43,14 +43,14 @@ class Yardstick:
     rows: CalibrationRows
 
     @classmethod
-    def of(cls, model: FittedModel) -> Self:
+    def of(cls, model: FittedClassifier) -> Self:
         """Predict the calibration rows of a version."""
         predictor = model.predictor
         rows = calibration_rows(predictor, model.n_classes, predictor.n_views)
         now = _judgement(model)
         return cls(model.bank.ids, model.label_positions, model.classes, now, rows)
 
-    def fits(self, later: FittedModel) -> bool:
+    def fits(self, later: FittedClassifier) -> bool:
         """Whether a version has these classes, nearly these rows and labels, and the judgement."""
         if not np.array_equal(later.classes, self.classes) or _judgement(later) != self.judged:
             return False
@@ -63,7 +63,7 @@ class Yardstick:
         return n_changed <= _CHANGED * len(ids)
 
 
-def _judgement(model: FittedModel) -> tuple[float, float]:
+def _judgement(model: FittedClassifier) -> tuple[float, float]:
     accepted = model.predictor.acceptance
     return accepted.share, accepted.temperature
 

@@ -17,11 +17,11 @@ from nearwise.estimators.fit.head_fitting import (
 )
 from nearwise.estimators.fit.problem import FitSettings
 from nearwise.estimators.inputs.labels import lone_rows
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.class_predictor import ClassPredictor, Judgement
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.model.label_model import LabelModel
 from nearwise.estimators.model.log_linear_pool import NOT_YET, Answer, mean_nll, shrink
 from nearwise.estimators.model.memory_views import FITTED
-from nearwise.estimators.model.predictor import Judgement, Predictor
 from nearwise.estimators.uncertainty.calibration_rows import judged_positions
 from nearwise.functional.threads import one_thread
 from nearwise.memory.eviction import arrival_draws
@@ -43,8 +43,8 @@ class _Known(NamedTuple):
 
 @one_thread(torch_only=True)
 def judged_again(
-    before: FittedModel, after: FittedModel, settings: Callable[[], FitSettings]
-) -> FittedModel:
+    before: FittedClassifier, after: FittedClassifier, settings: Callable[[], FitSettings]
+) -> FittedClassifier:
     """Decide on temperatures, share and class correction again where many rows have changed.
 
     `after` is what a change made of `before`, not published yet. Once more than 5 % of the rows
@@ -64,7 +64,7 @@ def judged_again(
     return replace(after, stream=replace(after.stream, changed=changed), predictor=predictor)
 
 
-def _n_changed(before: FittedModel, after: FittedModel) -> int:
+def _n_changed(before: FittedClassifier, after: FittedClassifier) -> int:
     """Count rows that a change added (and did not forget), removed or relabelled."""
     there, now = before.bank, after.bank
     stayed = int((now.ids < there.next_id).sum())
@@ -74,7 +74,7 @@ def _n_changed(before: FittedModel, after: FittedModel) -> int:
     return len(there) - stayed + len(now) - stayed + relabelled
 
 
-def _n_since_fit(model: FittedModel) -> int:
+def _n_since_fit(model: FittedClassifier) -> int:
     """Count rows that differ from those of the fit: present ones, and those that are gone."""
     stayed = model.bank.ids < model.stream.refreshed_at
     n_stayed = int(stayed.sum())
@@ -82,25 +82,25 @@ def _n_since_fit(model: FittedModel) -> int:
     return len(model.bank) - n_stayed + model.stream.refreshed_size - n_stayed + relabelled
 
 
-def _relabelled(model: FittedModel) -> Tensor:
+def _relabelled(model: FittedClassifier) -> Tensor:
     """Whether each row has another label than in the fit, or than it was added with, bool (n,)."""
     labels = model.label_positions
     return model.bank.columns.get(FITTED, labels) != labels
 
 
-def _judgement(predictor: Predictor) -> Judgement:
+def _judgement(predictor: ClassPredictor) -> Judgement:
     decided = {name: getattr(predictor, name) for name in Judgement._fields if name != "choice"}
     noted = {name: predictor.choice[name] for name in _NOTED if name in predictor.choice}
     return Judgement(**decided, choice=noted)
 
 
-def _with(predictor: Predictor, judged: Judgement, of_fit: Judgement | None) -> Predictor:
+def _with(predictor: ClassPredictor, judged: Judgement, of_fit: Judgement | None) -> ClassPredictor:
     choice = {name: note for name, note in predictor.choice.items() if name not in _NOTED}
     decided = judged._asdict() | {"choice": choice | judged.choice}
     return replace(predictor, **decided, of_fit=of_fit)
 
 
-def _judged(model: FittedModel, settings: Callable[[], FitSettings]) -> Predictor:
+def _judged(model: FittedClassifier, settings: Callable[[], FitSettings]) -> ClassPredictor:
     """Decide on the model as it is; the former decisions stay where its rows do not tell."""
     predictor, rows = model.predictor, _judged_rows(model)
     if len(rows) < _FEWEST or not predictor.label_model.as_given:
@@ -128,7 +128,7 @@ def _judged(model: FittedModel, settings: Callable[[], FitSettings]) -> Predicto
     return _with(again, _judgement(again), of_fit=predictor.of_fit or _judgement(predictor))
 
 
-def _nll_of(predictor: Predictor, answer: Answer, labels: Tensor, weight: Tensor) -> float:
+def _nll_of(predictor: ClassPredictor, answer: Answer, labels: Tensor, weight: Tensor) -> float:
     """NLL of rows by share and temperature as they were."""
     log_proba, accepted = answer.log_proba, predictor.acceptance
     if predictor.has_base:
@@ -140,7 +140,7 @@ def _nll_of(predictor: Predictor, answer: Answer, labels: Tensor, weight: Tensor
 # --- which rows ---------------------------------------------------------------------------------
 
 
-def _judged_rows(model: FittedModel) -> Tensor:
+def _judged_rows(model: FittedClassifier) -> Tensor:
     """Draw the rows that are judged: bank positions, ascending.
 
     They are calibration rows, whose labels neither base nor keys have learned. Relabelled ones are
@@ -155,7 +155,7 @@ def _judged_rows(model: FittedModel) -> Tensor:
     return _drawn(model, rows, JUDGED)
 
 
-def _weight(model: FittedModel, rows: Tensor) -> Tensor:
+def _weight(model: FittedClassifier, rows: Tensor) -> Tensor:
     """Weights (n,) by which rows of the fit and later ones count as often as in the memory.
 
     Where one fold was held out, few rows of the fit are judged, and all later ones.
@@ -166,7 +166,7 @@ def _weight(model: FittedModel, rows: Tensor) -> Tensor:
     return model.bank.sample_weight[rows] * torch.where(of_fit[rows], share, 1.0)
 
 
-def _supported(model: FittedModel, relabelled: Tensor) -> bool:
+def _supported(model: FittedClassifier, relabelled: Tensor) -> bool:
     """Whether the neighbors of relabelled rows rather have their new labels than the former."""
     views, labels = model.predictor.views, model.label_positions
     some = _drawn(model, torch.nonzero(relabelled)[:, 0], _ASKED)
@@ -177,7 +177,7 @@ def _supported(model: FittedModel, relabelled: Tensor) -> bool:
     return int((near == new).sum()) >= int((near == former).sum())
 
 
-def _drawn(model: FittedModel, positions: Tensor, most: int) -> Tensor:
+def _drawn(model: FittedClassifier, positions: Tensor, most: int) -> Tensor:
     """Draw at most so many rows; by their ids alone, so that the same are drawn again."""
     draws = arrival_draws(model.bank.ids[positions], model.stream.seed)
     first = torch.from_numpy(np.argsort(draws, kind="stable")[:most])

@@ -1,4 +1,4 @@
-"""Whether a fitted classifier can be fitted again to a memory that has changed."""
+"""Whether a fitted model can be fitted again to a memory that has changed."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from nearwise.estimators.model.predictor import Predictor
 
 def can_refresh(predictor: Predictor) -> bool:
     """Whether what is remembered holds all that a fit needs."""
-    return predictor.label_model.as_given and not _lost_views(predictor)
+    return predictor.views.label_model.as_given and not _lost_views(predictor)
 
 
 def refuse_refresh(predictor: Predictor) -> None:
@@ -16,10 +16,10 @@ def refuse_refresh(predictor: Predictor) -> None:
     predictor.views.require_all("A refresh is a fit to the remembered rows, which")
     if _lost_views(predictor):
         raise ValueError(
-            f"This classifier was fitted to {predictor.n_views} views of every row, and remembers "
+            f"This model was fitted to {predictor.n_views} views of every row, and remembers "
             "the first alone. Fit again."
         )
-    predictor.label_model.refuse_refresh()
+    predictor.views.label_model.refuse_refresh()
 
 
 def _lost_views(predictor: Predictor) -> bool:

@@ -5,14 +5,15 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.inputs.rows import AnyRows
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import MemoryViews
-from nearwise.estimators.model.predictor import Predictor, as_float
+from nearwise.estimators.model.predictor import as_float
 
 _FEWEST = 2  # rows that a memory keeps
 
 
 def append_rows(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     views: list[AnyRows],
     labels: Tensor,
     weight: np.ndarray | None,
@@ -30,7 +31,7 @@ def append_rows(
     return predictor.views.add_rows(keys, columns, labels, sample_weight, n_classes)
 
 
-def predict_new(predictor: Predictor, views: list[AnyRows]) -> Tensor:
+def predict_new(predictor: ClassPredictor, views: list[AnyRows]) -> Tensor:
     """Calibrated log-probabilities (n, C) of the classes of the fit, by the model as it is."""
     merged = predictor.predict_views(views, len(predictor.prior))
     whole = predictor.calibration(len(views)).whole

@@ -15,7 +15,7 @@ from pydantic import Field
 from nearwise.estimators.inputs.groups import Groups
 from nearwise.estimators.inputs.labels import label_list, label_values
 from nearwise.estimators.inputs.rows import Source
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.model.memory_views import GROUP
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.settings import Settings
@@ -122,7 +122,7 @@ def draft_add(model: Any, parts: dict[str, bytes], judged: Judged | None = None)
     return Draft(ADD if judged is None else FEEDBACK, (), details, parts)
 
 
-def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draft:
+def draft_remove(fitted: FittedClassifier, ids: Any, *, forget_classes: bool) -> Draft:
     """Rows to forget; what they held is kept beside them, so that it can be undone."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
     if not ids:
@@ -139,7 +139,7 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
     return Draft(REMOVE, ids, details, {"rows/0": pack_table(rows), _LABELS: held})
 
 
-def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
+def draft_relabel(fitted: FittedClassifier, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
     """Labels to give; the former ones are kept, so that it can be undone."""
     labels, former = label_values(y), _labels_of(fitted, ids)
     details = _Relabelled(
@@ -152,14 +152,14 @@ def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool
     return Draft(RELABEL, plain_ids(ids), details.model_dump(), {})
 
 
-def draft_keep(fitted: FittedModel, ids: Any, *, kept: bool = True) -> Draft:
+def draft_keep(fitted: FittedClassifier, ids: Any, *, kept: bool = True) -> Draft:
     """Labels that were checked and found right, or (not `kept`) not found so after all."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
     fitted.bank.positions(ids)  # refuses ids that are not remembered
     return Draft(KEEP, ids, _Kept(kept=kept).model_dump(), {})
 
 
-def draft_undo(model: Any, fitted: FittedModel, change: Change, evicted: Set[int]) -> Draft:
+def draft_undo(model: Any, fitted: FittedClassifier, change: Change, evicted: Set[int]) -> Draft:
     """Give the opposite of a change, to be made of the model as it is now.
 
     Removed rows come back under new ids, as rows that are added do. Of added rows those are removed
@@ -220,7 +220,9 @@ def undone_by(history: Sequence[Change]) -> dict[int, int]:
     return undone
 
 
-def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[FittedModel, Change]:
+def apply(
+    model: Any, fitted: FittedClassifier, change: Draft | Change
+) -> tuple[FittedClassifier, Change]:
     """Make a change of a version of a classifier's model; give the new one, and what came of it.
 
     A draft is made for the first time; a change from the journal is made as it was then, the rows
@@ -264,7 +266,7 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
     return made, _made(change, change.ids, {})
 
 
-def replay(model: Any, fitted: FittedModel, found: Sequence[Change]) -> FittedModel:
+def replay(model: Any, fitted: FittedClassifier, found: Sequence[Change]) -> FittedClassifier:
     """Make changes from the journal again, and give the result; it is not published yet.
 
     Raises
@@ -331,7 +333,7 @@ def _pack_labels(
     return held.model_dump_json().encode()
 
 
-def _labels_of(fitted: FittedModel, ids: Any) -> np.ndarray:
+def _labels_of(fitted: FittedClassifier, ids: Any) -> np.ndarray:
     return fitted.labels_at(fitted.bank.positions(ids))
 
 

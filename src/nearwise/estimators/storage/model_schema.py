@@ -262,20 +262,35 @@ class StoredJournal(Part):
     version: Count
 
 
-class StoredModel(Part):
-    """The whole JSON part of a classifier's folder."""
+class StoredCommon(Part):
+    """What the JSON parts of all folders hold."""
 
     bank: StoredBank
-    encoder: StoredTable | StoredImages
     specs: Annotated[list[StoredSpec], Field(min_length=1)]
     index: IndexName
     indexes: dict[str, StoredIndex] = Field(default_factory=dict)  # models from before had none
-    acceptance: StoredAcceptance
-    part_temperatures: Annotated[list[Positive], Field(min_length=2, max_length=2)]
-    class_correction: StoredCorrection | None
     choice: dict[str, Any]
     history: list[dict[str, Any]]
     head: StoredHead
+    params: dict[str, Any]
+    n_features_in: Count
+    feature_names_in: list[str]
+    target_name: str
+    group_name: str | None = None
+    weight_unit: Positive
+    stream: StoredStream
+    row_names: list[str] | None
+    journal: StoredJournal | None = None
+    versions: dict[str, str]
+
+
+class StoredModel(StoredCommon):
+    """The whole JSON part of a classifier's folder."""
+
+    encoder: StoredTable | StoredImages
+    acceptance: StoredAcceptance
+    part_temperatures: Annotated[list[Positive], Field(min_length=2, max_length=2)]
+    class_correction: StoredCorrection | None
     tta: list[Literal["flip", "shift"]]
     n_views: Size
     label_model: StoredLabelModel | None
@@ -286,18 +301,78 @@ class StoredModel(Part):
     features: StoredFeatures | None = None
     embedding: StoredEmbedding | None = None
     base: StoredBase | None = None
-    params: dict[str, Any]
     classes: Annotated[list[Category], Field(min_length=2)]
     classes_dtype: LabelType
-    n_features_in: Count
-    feature_names_in: list[str]
-    target_name: str
-    group_name: str | None = None
-    weight_unit: Positive
-    stream: StoredStream
-    row_names: list[str] | None
-    journal: StoredJournal | None = None
-    versions: dict[str, str]
+
+
+class StoredNumberCandidate(Part):
+    """Of `NumberCandidate`."""
+
+    name: str
+    view: Literal["dense", "ordinal", "ordinal_filled"]
+    kind: Literal[
+        "linear",
+        "kernel-regression",
+        "network-regression",
+        "regression-forest",
+        "regression-boosting",
+        "skops",
+    ]
+    n_models: Size
+    center: Finite
+    scale: Positive
+    logs: bool
+
+
+class StoredNumberBase(Part):
+    """Of `NumberBase`."""
+
+    weights: dict[str, Positive]
+    center: Finite
+    candidates: Annotated[list[StoredNumberCandidate], Field(min_length=1)]
+
+
+class StoredSpread(Part):
+    """Of `Spread`."""
+
+    factor: Positive
+    crps: float
+    crps_before: float
+
+
+class StoredRegressor(StoredCommon):
+    """The whole JSON part of a regressor's folder."""
+
+    encoder: StoredTable
+    features: StoredFeatures
+    center: Finite
+    scale: Positive
+    spread: StoredSpread
+    bounds: Annotated[list[Finite | None], Field(min_length=2, max_length=2)]
+    base: StoredNumberBase | None
+
+
+def check_number_json(meta: dict[str, Any]) -> None:
+    """Do what `check_json` does, for a regressor."""
+    try:
+        model = StoredRegressor.model_validate(meta)
+    except ValidationError as error:
+        raise ValueError(_first(error)) from None
+    if model.bank.n_classes != 1:
+        raise ValueError(f"bank.n_classes: {model.bank.n_classes} for a regressor")
+    _check_common(model)
+    _check_columns(model)
+    names = [spec.name for spec in model.specs]
+    wanted = ["features"] if model.base is None else ["features", "supervised"]
+    if sorted(names) != wanted:
+        raise ValueError(f"specs: {names} for a model with the spaces {wanted}")
+    if model.base is not None:
+        known = [one.name for one in model.base.candidates]
+        if sorted(known) != sorted(model.base.weights):
+            raise ValueError("base.weights: not one per candidate")
+    low, high = model.bounds
+    if low is not None and high is not None and low > high:
+        raise ValueError("bounds: the lower is above the upper")
 
 
 def check_json(meta: dict[str, Any]) -> None:
@@ -356,20 +431,9 @@ def _check_lengths(model: StoredModel) -> None:
         for name in ("matrix", "low", "high"):
             _check_square(f"label_model.{name}", getattr(model.label_model, name))
     if isinstance(model.encoder, StoredTable):
-        if len(model.feature_names_in) not in (0, model.n_features_in):
-            raise ValueError("feature_names_in: not one name per column")
-        _check_table("encoder", model.encoder)
-    for spec in model.specs:
-        if spec.n_neighbors > model.bank.next_id:
-            raise ValueError(
-                f"specs.{spec.name}.n_neighbors: {spec.n_neighbors} where there were never more "
-                f"than {model.bank.next_id} rows"
-            )
+        _check_columns(model)
+    _check_common(model)
     names = [spec.name for spec in model.specs]
-    if len({*names}) != len(names):
-        raise ValueError("specs: one name occurs twice")
-    if not {*model.indexes} <= {*names}:
-        raise ValueError(f"indexes: {[*model.indexes]} for the spaces {names}")
     is_image = isinstance(model.encoder, StoredImages)
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
@@ -391,6 +455,28 @@ def _check_lengths(model: StoredModel) -> None:
         raise ValueError(f"base.n_classes: {model.base.n_classes} for {n_classes} classes")
     if model.base is not None and is_image:
         raise ValueError("base: not for images")
+
+
+def _check_columns(model: Any) -> None:
+    """Refuse columns of a table that do not fit each other."""
+    if len(model.feature_names_in) not in (0, model.n_features_in):
+        raise ValueError("feature_names_in: not one name per column")
+    _check_table("encoder", model.encoder)
+
+
+def _check_common(model: StoredCommon) -> None:
+    """Refuse key spaces that do not fit each other."""
+    for spec in model.specs:
+        if spec.n_neighbors > model.bank.next_id:
+            raise ValueError(
+                f"specs.{spec.name}.n_neighbors: {spec.n_neighbors} where there were never more "
+                f"than {model.bank.next_id} rows"
+            )
+    names = [spec.name for spec in model.specs]
+    if len({*names}) != len(names):
+        raise ValueError("specs: one name occurs twice")
+    if not {*model.indexes} <= {*names}:
+        raise ValueError(f"indexes: {[*model.indexes]} for the spaces {names}")
 
 
 def _check_square(where: str, matrix: list[list[float]]) -> None:

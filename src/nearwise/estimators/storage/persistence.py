@@ -1,4 +1,4 @@
-"""A fitted classifier as a folder: tensors, JSON, and scikit-learn parts through skops."""
+"""A fitted model as a folder, with the journal of its changes; `FolderParts` take it apart."""
 
 import inspect
 import os
@@ -6,42 +6,25 @@ import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from nearwise.estimators.fit.base import Base, Candidate
-from nearwise.estimators.fit.embedding import Embedding
-from nearwise.estimators.inputs.images import ImageEncoder
-from nearwise.estimators.inputs.labels import label_list
 from nearwise.estimators.inputs.rows import KnownColumns
-from nearwise.estimators.inputs.table import TableEncoder
-from nearwise.estimators.model.array_models import from_arrays, kind_of
-from nearwise.estimators.model.class_prior import ClassCorrection
-from nearwise.estimators.model.fitted_model import FittedModel, FolderState, StreamState
-from nearwise.estimators.model.label_model import LabelModel
-from nearwise.estimators.model.log_linear_pool import Acceptance, Calibration, Merge
-from nearwise.estimators.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
-from nearwise.estimators.model.predictor import JudgedRows, Judgement, Predictor
-from nearwise.estimators.model.row_models import (
-    FeatureSpace,
-    ImageNetworks,
-    RowModels,
-    StageSpace,
-    TableModels,
+from nearwise.estimators.model.fitted_model import (
+    FittedModel,
+    FolderState,
+    StreamState,
 )
-from nearwise.estimators.noise import noisy_labels
 from nearwise.estimators.settings import Settings
 from nearwise.estimators.storage.journaling import REMOVE, replay
 from nearwise.estimators.storage.model_schema import (
     StoredJournal,
-    check_json,
     check_params,
     read_cv,
     replace_former,
@@ -50,38 +33,30 @@ from nearwise.estimators.storage.model_schema import (
 from nearwise.estimators.storage.row_storage import (
     pack_indexes,
     pack_rows,
-    unpack_indexes,
     unpack_rows,
 )
 from nearwise.estimators.storage.stored_base import dump_model, load_model, untrusted_types
 from nearwise.estimators.storage.stored_parts import (
     InvalidPartError,
-    check_classes,
-    check_features,
-    check_tensors,
-    filled,
     part_of_folder,
-    under,
 )
 from nearwise.functional.devices import choose_device
 from nearwise.memory import (
     Change,
     Folder,
     Journal,
-    MemoryBank,
     StoreError,
     folder_generation,
+    folder_kind,
     locked_folder,
     read_folder,
     write_folder,
 )
-from nearwise.nn import PretrainedNeighborHead, build_network, network_config
 from nearwise.training.settings import plain_message
 from nearwise.warn import warn_user
 
-KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION, _OLDEST, _ONE_HEAD = 8, 3, 7
+VERSION = 8
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -99,269 +74,6 @@ def versions() -> dict[str, str]:
         "scikit-learn": sklearn.__version__,
         "numpy": np.__version__,
     }
-
-
-def pack_predictor(
-    predictor: Predictor,
-) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-    """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
-    bank_tensors, bank_meta = predictor.views.bank.state()
-    tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
-    tensors["prior"] = predictor.prior
-    label_meta, label_tensors = noisy_labels.label_model_state(predictor.label_model)
-    tensors |= {f"label_model/{name}": tensor for name, tensor in label_tensors.items()}
-    tensors |= {f"head/{k}": v for k, v in predictor.head.state_dict().items()}
-    meta: dict[str, Any] = {
-        "bank": bank_meta,
-        "encoder": predictor.encoder.to_json(),
-        "specs": [spec.to_json() for spec in predictor.views.specs],
-        "index": predictor.views.index,
-        "of_fit": None if predictor.of_fit is None else _packed_judgement(predictor.of_fit),
-        "history": predictor.history,
-        "head": predictor.head.config,
-        "tta": list(predictor.tta),
-        "n_views": predictor.n_views,
-        "label_model": label_meta,
-    }
-    meta |= _packed_judgement(predictor)
-    blobs: dict[str, bytes] = {}
-    if predictor.judged_views is not None:
-        named = predictor.judged_views.tensors()
-        tensors |= {f"views/{name}": tensor for name, tensor in named.items()}
-    _pack_row_models(predictor, tensors, meta, blobs)
-    return tensors, meta, blobs
-
-
-def _packed_classes(classes: ClassCorrection | None) -> dict[str, Any] | None:
-    return None if classes is None else classes.to_json()
-
-
-def _packed_judgement(judged: Judgement | Predictor) -> dict[str, Any]:
-    of_views = judged.of_views
-    return {
-        "acceptance": asdict(judged.acceptance),
-        "part_temperatures": list(judged.part_temperatures),
-        "class_correction": _packed_classes(judged.classes),
-        "views": None
-        if of_views is None
-        else {
-            "merge": judged.merge,
-            "temperatures": list(of_views[:3]),
-            "classes": _packed_classes(of_views.classes),
-        },
-        "choice": judged.choice,
-    }
-
-
-def _unpack_judgement(meta: dict[str, Any]) -> Judgement:
-    merge: Merge = "probabilities"
-    views, of_views = meta.get("views"), None
-    if views is not None:
-        merge, classes = views["merge"], ClassCorrection.from_json(views["classes"])
-        of_views = Calibration(*views["temperatures"])._replace(classes=classes)
-    return Judgement(
-        Acceptance(**meta["acceptance"]),
-        tuple(meta["part_temperatures"]),
-        ClassCorrection.from_json(meta["class_correction"]),
-        merge,
-        of_views,
-        meta["choice"],
-    )
-
-
-def _pack_row_models(
-    predictor: Predictor, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
-) -> None:
-    if predictor.row_models.embedding is not None:
-        _pack_embedding(predictor.row_models.embedding, tensors, meta)
-    if predictor.encoder.kind == "images":
-        networks = cast(ImageNetworks, predictor.row_models)
-        _pack_stages(networks, tensors, meta)
-        meta["use_head"] = networks.use_head
-        return
-    models = cast(TableModels, predictor.row_models)
-    meta["features"], arrays = models.features.to_state()
-    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
-    if models.base is not None:
-        _pack_base(models.base, tensors, meta, blobs)
-
-
-def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    meta["embedding"] = {
-        "kind": embedding.kind,
-        "networks": [network_config(network) for network in embedding.networks],
-    }
-    for number, network in enumerate(embedding.networks):
-        tensors |= {f"network/{number}/{k}": v for k, v in network.state_dict().items()}
-
-
-def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    meta["stages"] = []
-    for number, spaces in enumerate(models.stages):
-        described = {}
-        for name, space in spaces.items():
-            kind, arrays = space.features.to_state()
-            described[name] = {"encoder": space.encoder.to_json(), "features": kind}
-            prefix = f"stage/{number}/{name}/"
-            tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
-        meta["stages"].append(described)
-
-
-def _pack_base(
-    base: Base, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
-) -> None:
-    candidates = []
-    for candidate in base.candidates:
-        described = {"name": candidate.name, "view": candidate.view}
-        kind = kind_of(candidate.folds[0]) or "skops"
-        candidates.append(described | {"kind": kind, "n_models": len(candidate.folds)})
-        for number, model in enumerate(candidate.folds):
-            name = f"base/{candidate.name}/{number}"
-            if kind == "skops":
-                blobs[name] = dump_model(model)
-                continue
-            arrays = model.to_arrays().items()
-            tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
-    meta["base"] = {
-        "gates": base.gates,
-        "n_classes": base.n_classes,
-        "nll": base.nll,
-        "candidates": candidates,
-    }
-
-
-def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
-    """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
-    meta, tensors = folder.meta, folder.tensors
-    with part_of_folder("prior and side columns"):
-        check_tensors(meta, tensors)
-    prior = tensors["prior"]
-    with part_of_folder("head"):
-        make = partial(PretrainedNeighborHead, **meta["head"])
-        head = filled(make, under(tensors, "head/"))
-    with part_of_folder("bank"):
-        bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
-    with part_of_folder("label_model"):
-        found = under(tensors, "label_model/")
-        label_model = noisy_labels.label_model_from_state(
-            meta["label_model"], found, meta["choice"], len(prior)
-        )
-    images = meta.get("stages") is not None
-    encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
-    views = MemoryViews(
-        encoder.n_columns,
-        bank,
-        [SpaceSpec(**spec) for spec in meta["specs"]],
-        meta["index"],
-        label_model=label_model,
-        states=unpack_indexes(meta, tensors, bank),
-    )
-    return Predictor(
-        encoder=encoder,
-        row_models=_unpack_row_models(folder, encoder, trusted, label_model),
-        views=views,
-        prior=prior,
-        head=head,
-        history=meta["history"],
-        tta=tuple(meta["tta"]),
-        n_views=meta["n_views"],
-        judged_views=_unpack_views(folder),
-        of_fit=None if meta.get("of_fit") is None else _unpack_judgement(meta["of_fit"]),
-        **_unpack_judgement(meta)._asdict(),
-    )
-
-
-def _unpack_row_models(
-    folder: Folder,
-    encoder: Any,
-    trusted: Sequence[str],
-    label_model: LabelModel,
-) -> RowModels:
-    meta = folder.meta
-    embedding = _unpack_embedding(folder)
-    if meta.get("stages") is not None:
-        assert embedding is not None  # check_json saw to it
-        return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
-    with part_of_folder("features"):
-        features = _unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
-    base = _unpack_base(folder, trusted, label_model)
-    shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
-    return TableModels(encoder, features, embedding, base, shows_opinion)
-
-
-def _unpack_features(
-    meta: dict[str, Any], encoder: TableEncoder, tensors: dict[str, Tensor]
-) -> FeatureSpace:
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    check_features(meta["kind"], encoder, arrays)
-    return FeatureSpace.from_state(meta, arrays)
-
-
-def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
-    stages = []
-    for number, described in enumerate(folder.meta["stages"]):
-        spaces = {}
-        for name, parts in described.items():
-            prefix = f"stage/{number}/{name}/"
-            with part_of_folder(prefix.rstrip("/")):
-                encoder = TableEncoder.from_json(parts["encoder"])
-                found = under(folder.tensors, prefix)
-                features = _unpack_features(parts["features"], encoder, found)
-            spaces[name] = StageSpace(encoder, features)
-        stages.append(spaces)
-    return stages
-
-
-def _unpack_views(folder: Folder) -> JudgedRows | None:
-    """Rebuild the calibration rows in all views; None where there is one."""
-    if folder.meta.get("views") is None:
-        return None
-    with part_of_folder("views"):
-        judged = JudgedRows.from_tensors(under(folder.tensors, "views/"))
-        if len(judged.keyed) != folder.meta["n_views"]:
-            raise ValueError(f"{len(judged.keyed)} views of {folder.meta['n_views']}")
-        if any(len(keys) != len(judged.ids) for one in judged.keyed for keys in one.keys.values()):
-            raise ValueError("not one key per row")
-    return judged
-
-
-def _unpack_embedding(folder: Folder) -> Embedding | None:
-    described = folder.meta.get("embedding")
-    if described is None:
-        return None
-    networks = []
-    for number, config in enumerate(described["networks"]):
-        name = f"network/{number}"
-        with part_of_folder(name):
-            networks.append(
-                filled(partial(build_network, config), under(folder.tensors, f"{name}/"))
-            )
-    return Embedding(described["kind"], networks)
-
-
-def _unpack_base(folder: Folder, trusted: Sequence[str], label_model: LabelModel) -> Base | None:
-    meta = folder.meta.get("base")
-    if meta is None:
-        return None
-    candidates = []
-    for described in meta["candidates"]:
-        models: list[Any] = []
-        for number in range(described["n_models"]):
-            name = f"base/{described['name']}/{number}"
-            with part_of_folder(name):
-                if described["kind"] == "skops":
-                    models.append(load_model(folder.blobs[name], trusted))
-                else:
-                    found = under(folder.tensors, f"{name}/").items()
-                    arrays = {part: tensor.numpy() for part, tensor in found}
-                    models.append(from_arrays(described["kind"], arrays))
-                check_classes(models[-1], meta["n_classes"])
-        candidates.append(Candidate(described["name"], models[0], described["view"], models))
-    base = Base(candidates, meta["gates"], meta["n_classes"])
-    if isinstance(label_model, noisy_labels.ForwardCorrection):
-        base.implied = label_model.implied
-    base.nll = meta["nll"]
-    return base
 
 
 def plain_params(params: dict[str, Any]) -> dict[str, Any]:
@@ -383,11 +95,56 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
+class FolderParts(Protocol):
+    """What differs between the folders of estimators: how their predictors are taken apart.
+
+    Attributes
+    ----------
+    KIND : str
+        Of the folder.
+    OLDEST : int
+        Format version that still opens.
+    """
+
+    KIND: str
+    OLDEST: int
+
+    def pack_predictor(
+        self, predictor: Any, /
+    ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
+        """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
+        ...
+
+    def unpack_predictor(self, folder: Folder, trusted: Sequence[str], /) -> Any:
+        """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
+        ...
+
+    def own_meta(self, fitted: Any, /) -> dict[str, Any]:
+        """Give the JSON of what the fitted model holds beside its predictor and rows."""
+        ...
+
+    def checked(self, content: Folder, path: Path, /) -> Folder:
+        """Check the JSON part, brought to the present form; ValueError or StoreError."""
+        ...
+
+    def rebuilt(self, meta: dict[str, Any], common: dict[str, Any], /) -> Any:
+        """Make the fitted model of its fields."""
+        ...
+
+    def columns(self) -> KnownColumns:
+        """Make the columns of training, still unknown."""
+        ...
+
+    def predictions(self, fitted: Any, columns: dict[str, Tensor], /) -> Tensor:
+        """Give the base's predictions of rows, by what `keys_of_new` returned; comparable."""
+        ...
+
+
 def pack_model(
     model: Any, fitted: FittedModel
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-    """Take one version of a classifier apart into tensors, JSON and blobs."""
-    tensors, meta, blobs = pack_predictor(fitted.predictor)
+    """Take one version of an estimator apart into tensors, JSON and blobs."""
+    tensors, meta, blobs = model.folder_parts.pack_predictor(fitted.predictor)
     meta["indexes"], learned = pack_indexes(fitted.predictor.views)
     row_tensors, row_blobs = pack_rows(fitted.rows)
     params = model.get_params(deep=False)
@@ -400,10 +157,8 @@ def pack_model(
         blobs["param.base"] = dump_model(params.pop("estimator"))
     if not isinstance(params.get("random_state"), int | None):
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
-    meta |= {
+    meta |= model.folder_parts.own_meta(fitted) | {
         "params": params,
-        "classes": label_list(fitted.classes),
-        "classes_dtype": fitted.classes.dtype.str,
         "n_features_in": fitted.columns.n_features_in_,
         "feature_names_in": fitted.columns.names or [],
         "target_name": fitted.target_name,
@@ -443,7 +198,7 @@ def save_model(
 
     generation = write_folder(
         path,
-        kind=KIND,
+        kind=model.folder_parts.KIND,
         format_version=VERSION,
         tensors=tensors,
         meta=meta,
@@ -519,11 +274,13 @@ def _check_written(
     """
     try:
         stored = rebuilt(type(model), written, trusted, path)
-        again, _, _ = pack_predictor(stored.fitted_.predictor)
+        parts, opened = model.folder_parts, stored.fitted_
+        again, _, _ = parts.pack_predictor(opened.predictor)
         changed = [name for name in again if not _same_bits(again[name], written.tensors[name])]
-        if changed or not np.array_equal(fitted.classes, stored.classes_):
+        if changed or parts.own_meta(fitted) != parts.own_meta(opened):
             raise StoreError("invalid", f"{[*changed, 'classes'][0]} comes back otherwise")
-        gap = float((_base_of_few(fitted) - _base_of_few(stored.fitted_)).abs().max())
+        few = [parts.predictions(one, _columns_of_few(one)) for one in (fitted, opened)]
+        gap = float((few[0] - few[1]).abs().max())
         if not gap <= _CLOSE:
             raise StoreError("invalid", f"its base predicts otherwise (by {gap:.2g})")
     except StoreError as error:
@@ -542,9 +299,9 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
-    """Read a classifier of class `kind` that `save_model` wrote."""
+    """Read an estimator of class `kind` that `save_model` wrote."""
     path = Path(folder)
-    content, state, changes = _read_with_changes(path)
+    content, state, changes = _read_with_changes(path, kind.folder_parts)
     model = rebuilt(kind, content, trusted, path)
     fitted = replay(model, model.fitted_, changes)
     state = state._replace(version=state.version + len(changes))
@@ -553,10 +310,18 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     return model
 
 
+def parts_of(path: Path) -> FolderParts:
+    """Give the parts that a folder's kind asks for; those of a classifier where it is strange."""
+    from nearwise.estimators.storage import class_parts, number_parts
+
+    kind = folder_kind(path)
+    return number_parts if kind == number_parts.KIND else class_parts
+
+
 def changes_of(folder: str | os.PathLike[str]) -> list[Change]:
     """All changes of a saved classifier since it was fitted, oldest first; nothing is rebuilt."""
     path = Path(folder)
-    _, state = _read(path)
+    _, state = _read(path, None)
     with Journal(path) as journal:
         return journal.history(state.lineage)
 
@@ -568,7 +333,7 @@ def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
     """
     path = Path(folder)
     with locked_folder(path), Journal(path) as journal:
-        content, state = _read(path)
+        content, state = _read(path, kind.folder_parts)
         if not journal.accept_loss(state.lineage, state.saved):
             return False
         model = rebuilt(kind, content, (), path)
@@ -576,12 +341,12 @@ def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
     return True
 
 
-def _read_with_changes(path: Path) -> tuple[Folder, FolderState, list[Change]]:
+def _read_with_changes(path: Path, parts: FolderParts) -> tuple[Folder, FolderState, list[Change]]:
     """Read a folder, and the changes that its journal has beyond it."""
     before = None
     with Journal(path) as journal:
         while True:
-            content, state = _read(path)
+            content, state = _read(path, parts)
             try:
                 changes = journal.since(state.lineage, state.saved)
                 if folder_generation(path) == state.generation:
@@ -598,8 +363,12 @@ def _read_with_changes(path: Path) -> tuple[Folder, FolderState, list[Change]]:
             before = state.generation  # the folder was saved since: read what there is now
 
 
-def _read(path: Path) -> tuple[Folder, FolderState]:
-    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=_OLDEST)
+def _read(path: Path, parts: FolderParts | None) -> tuple[Folder, FolderState]:
+    """Read a folder of these parts, or of those that it is of."""
+    found = parts or parts_of(path)
+    content = read_folder(
+        path, kind=found.KIND, newest_version=VERSION, oldest_version=found.OLDEST
+    )
     lineage, version = content.generation, 0
     if content.meta.get("journal") is not None:
         try:
@@ -619,13 +388,12 @@ def _invalid(path: Path, error: Exception) -> StoreError:
 
 
 def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
-    """Rebuild a classifier from a folder's content; StoreError names the part that is not right."""
-    _refuse_former_heads(content, path)
+    """Rebuild an estimator from a folder's content; StoreError names the part that is not right."""
+    parts: FolderParts = kind.folder_parts
     try:
         with part_of_folder("JSON"):
-            content = _upgraded(content)
+            content = parts.checked(content, path)
             meta = content.meta
-            check_json(meta)
             params = dict(meta["params"])
             replace_former(params, inspect.signature(kind).parameters)
             check_params(kind, params)
@@ -639,14 +407,12 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
             if params.get("settings") is not None:
                 params["settings"] = Settings.of(params["settings"])
             model = kind(**params)
-        with part_of_folder("classes"):
-            classes = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
-        columns = KnownColumns()
+        columns = parts.columns()
         columns.n_features_in_ = meta["n_features_in"]
         if meta["feature_names_in"]:
             columns.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         names = meta["row_names"]
-        predictor = unpack_predictor(content, trusted)
+        predictor = parts.unpack_predictor(content, trusted)
         with part_of_folder("rows"):
             rows = unpack_rows(content, len(predictor.views.bank), columns.n_features_in_)
         predictor.to(_device_here(model))
@@ -654,58 +420,27 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
             if names is not None and len(names) != len(rows):
                 raise ValueError(f"{len(names)} names for {len(rows)} rows")
         with part_of_folder("model"):
-            fitted = FittedModel(
-                predictor=predictor,
-                columns=columns,
-                classes=classes,
-                rows=rows,
-                row_names=None if names is None else np.array(names, dtype=np.str_),
-                weight_unit=meta["weight_unit"],
-                target_name=meta["target_name"],
-                group_name=meta.get("group_name"),
-                stream=StreamState(**meta["stream"]),
-            )
+            common = {
+                "predictor": predictor,
+                "columns": columns,
+                "rows": rows,
+                "row_names": None if names is None else np.array(names, dtype=np.str_),
+                "weight_unit": meta["weight_unit"],
+                "target_name": meta["target_name"],
+                "group_name": meta.get("group_name"),
+                "stream": StreamState(**meta["stream"]),
+            }
+            fitted = parts.rebuilt(meta, common)
             model.fitted_ = fitted = fitted.fading()
         with part_of_folder("models"):
-            _base_of_few(fitted)
+            _columns_of_few(fitted)
     except InvalidPartError as error:
         raise _invalid(path, error) from error
     return model
 
 
-def _refuse_former_heads(content: Folder, path: Path) -> None:
-    """Raise a StoreError if a folder holds heads that were trained from scratch."""
-    head, made_by = content.meta.get("head"), content.meta.get("versions")
-    if content.version >= _ONE_HEAD or not (isinstance(head, dict) and "pooling" in head):
-        return
-    version = made_by.get("nearwise") if isinstance(made_by, dict) else None
-    raise StoreError(
-        "older",
-        f"{path} was fitted with rows held out once (images, views or a share of the rows) by "
-        f"nearwise {version or 'of an earlier version'}, whose heads were trained from scratch "
-        f"(NeighborHead). nearwise {versions()['nearwise']} has one pretrained head. Fit the model "
-        "again, or open it with the version that made it.",
-    )
-
-
-def _upgraded(content: Folder) -> Folder:
-    """Give a folder of an older version the present form."""
-    meta, tensors = dict(content.meta), dict(content.tensors)
-    meta.pop("memory_budget", None)
-    if content.version >= _ONE_HEAD:
-        return replace(content, meta=meta)
-    for name in ("n_heads", "shared"):
-        meta.pop(name, None)
-    for name in [name for name in tensors if name.startswith("head/0/")]:
-        tensors[name.replace("head/0/", "head/", 1)] = tensors.pop(name)
-    folds = tensors.get(f"bank/columns.{FOLD}")
-    if folds is not None:  # -1 was of rows that came after the fit
-        tensors[f"bank/columns.{FOLD}"] = torch.zeros_like(folds)
-    return replace(content, meta=meta, tensors=tensors)
-
-
-def _base_of_few(fitted: FittedModel) -> Tensor:
-    """Let the models see a few remembered rows, and give the base's probabilities, if there is one.
+def _columns_of_few(fitted: Any) -> dict[str, Tensor]:
+    """Let the models see a few remembered rows, and give what the memory keeps beside their keys.
 
     What no single check of a folder finds shows here: ValueError if these are not finite, or not of
     the width of what is remembered.
@@ -718,7 +453,7 @@ def _base_of_few(fitted: FittedModel) -> Tensor:
     for name, made in (keys | columns).items():
         if made.shape[1:] != held[name].shape[1:] or not bool(torch.isfinite(made).all()):
             raise ValueError(f"{name} of remembered rows is not what the memory holds")
-    return columns.get(BASE, torch.zeros(1)).exp()
+    return columns
 
 
 def _device_here(model: Any) -> torch.device:

@@ -57,10 +57,7 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
     `meta` is the JSON part, checked. The ValueError names the first tensor that is wrong.
     """
-    for name, tensor in tensors.items():
-        free = name.startswith(_MAY_BE_INFINITE)
-        if tensor.is_floating_point() and not free and not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name} holds NaN or infinity")
+    check_bank(meta, tensors)
     n_classes = meta["bank"]["n_classes"]
     prior = tensors["prior"]
     if prior.shape != (n_classes,) or not _are_shares(prior):
@@ -69,6 +66,15 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         # Classes that came later have none.
         if entries is not None and not 2 <= len(entries) <= len(prior):
             raise ValueError(f"{name} has {len(entries)} entries for {len(prior)} classes")
+
+
+def check_bank(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse values that are not finite, and columns of the memory that are out of range."""
+    n_classes = meta["bank"]["n_classes"]
+    for name, tensor in tensors.items():
+        free = name.startswith(_MAY_BE_INFINITE)
+        if tensor.is_floating_point() and not free and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} holds NaN or infinity")
     ids = tensors["bank/ids"]
     if len(ids) and int(ids.min()) < 0:
         raise ValueError("bank/ids holds negative numbers")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nearwise.estimators.inputs.labels import label_list
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.model.log_linear_pool import with_new_classes
 from nearwise.estimators.model.memory_views import OPINION, MemoryViews, SpaceSpec
 from nearwise.estimators.storage.model_schema import Count, Finite, Part, Positive, Share, Size
@@ -525,13 +525,13 @@ def _with_classes(rows: CalibrationRows, n_classes: int) -> CalibrationRows:
     return rows._replace(parts=parts, truth=wider(rows.truth))
 
 
-def stored(model: FittedModel) -> StoredMemory:
+def stored(model: FittedClassifier) -> StoredMemory:
     """Give the memory of a model that is in a store."""
     memory: Any = model.predictor.views  # the caller knows
     return memory
 
 
-def at_version(model: FittedModel, reader: RowReader) -> FittedModel:
+def at_version(model: FittedClassifier, reader: RowReader) -> FittedClassifier:
     """Give a model as it is with another version of its memory, classes included."""
     memory = stored(model).at(reader)
     predictor = replace(model.predictor, views=memory, prior=memory.class_shares())

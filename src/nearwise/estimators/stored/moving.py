@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.inputs.labels import label_list
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.model.memory_views import (
     BASE,
     FINDABLE,
@@ -129,7 +129,7 @@ def move_memory(
     opened.close()
 
 
-def _check_movable(model: Any, fitted: FittedModel) -> None:
+def _check_movable(model: Any, fitted: FittedClassifier) -> None:
     if not fitted.holds_memory:
         raise ValueError("The memory of this model is in a store already.")
     if fitted.bank.is_soft:
@@ -161,7 +161,7 @@ def _checked(uri: str, folder: Path) -> str:
     return uri
 
 
-def _sample(fitted: FittedModel) -> FittedModel:
+def _sample(fitted: FittedClassifier) -> FittedClassifier:
     """Give a model with few of the rows, some of each class, that opens and predicts."""
     labels, n_rows = fitted.label_positions.numpy(), len(fitted.bank)
     findable = fitted.predictor.views.rows().numpy()
@@ -193,7 +193,7 @@ def _columns_of(views: MemoryViews) -> dict[str, Tensor]:
     return kept
 
 
-def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
+def _layout_of(model: FittedClassifier, columns: dict[str, Tensor]) -> Layout:
     """Describe the columns, and the memory as a whole."""
     predictor, views = model.predictor, model.predictor.views
     described = [
@@ -216,7 +216,7 @@ def _layout_of(model: FittedModel, columns: dict[str, Tensor]) -> Layout:
     return Layout([*map(FactColumn.model_validate, described)], spaces, calibration)
 
 
-def _summary_of(model: FittedModel, codec: RowCodec) -> MemorySummary:
+def _summary_of(model: FittedClassifier, codec: RowCodec) -> MemorySummary:
     """Count what the model remembers."""
     views, n_classes = model.predictor.views, model.n_classes
     weight, taken, found = views.bank.sample_weight, views.remembered_labels, views.rows()
@@ -235,7 +235,7 @@ def _summary_of(model: FittedModel, codec: RowCodec) -> MemorySummary:
 
 
 def _rows_of(
-    model: FittedModel,
+    model: FittedClassifier,
     columns: dict[str, Tensor],
     layout: Layout,
     codec: RowCodec,

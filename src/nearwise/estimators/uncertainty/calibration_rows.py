@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.log_linear_pool import Calibration
-from nearwise.estimators.model.predictor import Predictor
 from nearwise.estimators.uncertainty.explain import Parts, make_parts
 from nearwise.functional.threads import one_thread
 
@@ -99,7 +99,7 @@ class CalibrationRows(NamedTuple):
 
 
 @one_thread(torch_only=True)
-def calibration_rows(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
+def calibration_rows(predictor: ClassPredictor, n_classes: int, n_views: int) -> CalibrationRows:
     """Predict the calibration rows of later predictions; kept until the memory changes.
 
     These are the remembered rows whose labels neither base nor keys have learned, each left out
@@ -138,7 +138,7 @@ def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> Calibr
     return rows.take(kept)
 
 
-def judged_positions(predictor: Predictor) -> Tensor:
+def judged_positions(predictor: ClassPredictor) -> Tensor:
     """Bank positions of the rows that can be calibration rows, ascending, (n,)."""
     bank, judged = predictor.views.bank, predictor.judged
     if predictor.judged_views is not None:
@@ -146,7 +146,7 @@ def judged_positions(predictor: Predictor) -> Tensor:
     return torch.nonzero(judged & (bank.sample_weight > 0))[:, 0]
 
 
-def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
+def _left_out(predictor: ClassPredictor, n_classes: int, n_views: int) -> CalibrationRows:
     bank = predictor.views.bank
     judged = judged_positions(predictor).numpy()
     if len(judged) > MOST_ROWS:

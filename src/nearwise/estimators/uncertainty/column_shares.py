@@ -7,13 +7,13 @@ import torch
 
 from nearwise.estimators.inputs.rows import Rows
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.functional import Metric, paired_distances
 
 _MOST = 2**12  # rows that are encoded at once
 
 
-def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
+def column_shares(model: FittedClassifier, row: Any, ids: Any) -> np.ndarray:
     """Split the distances between a row and remembered rows by column.
 
     The share of a column is how much nearer the row would be with the neighbor's value in that
@@ -22,7 +22,7 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
 
     Parameters
     ----------
-    model : FittedModel
+    model : FittedClassifier
         Of a table or an array.
     row : DataFrame or ndarray of shape (1, n_columns)
         As in `predict_proba`.

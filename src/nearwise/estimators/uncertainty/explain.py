@@ -9,13 +9,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from nearwise.estimators.model.class_predictor import Attended, ClassPredictor
 from nearwise.estimators.model.log_linear_pool import (
     Answer,
     Calibration,
     finish,
     merge_views,
 )
-from nearwise.estimators.model.predictor import Attended, Predictor
+from nearwise.estimators.model.predictor import Predictor
 from nearwise.functional import paired_distances
 
 CHUNK = 1_024  # rows that are explained at once
@@ -242,23 +243,24 @@ class Reason(NamedTuple):
     without: np.ndarray
 
 
-def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
-    """Add up each neighbor's weight over views and spaces, for every query."""
-    positions = np.concatenate(
-        [found.indices.cpu().numpy() for one in attended for found in one.view.found], axis=1
-    )
-    weights = np.concatenate(
-        [part.cpu().numpy() for one in attended for part in one.output.weights], axis=1
-    )
+def weigh(
+    found: list[Tensor], shares: list[Tensor], n_shown: int | None, *, n_views: int = 1
+) -> Weighed:
+    """Add up each neighbor's weight over views and spaces, for every query.
+
+    `found` are bank positions (n, k) for each of these, `shares` the weights (n, k).
+    """
+    positions = np.concatenate([part.cpu().numpy() for part in found], axis=1)
+    weights = np.concatenate([part.cpu().numpy() for part in shares], axis=1)
     # Sorted by position, so that the entries of one neighbor stand side by side.
     order = _order(positions)
     everyone = np.take_along_axis(positions, order, axis=1)
-    shares = np.take_along_axis(weights, order, axis=1) / np.float32(len(attended))
+    parts = np.take_along_axis(weights, order, axis=1) / np.float32(n_views)
     starts = np.ones(everyone.shape, dtype=bool)
     starts[:, 1:] = everyone[:, 1:] != everyone[:, :-1]
     first = np.flatnonzero(starts)
-    totals = np.zeros_like(shares)
-    totals[starts] = np.add.reduceat(shares.ravel(), first)
+    totals = np.zeros_like(parts)
+    totals[starts] = np.add.reduceat(parts.ravel(), first)
     # Where a neighbor has its total, largest first; the bits of positive floats are in their order.
     best = _order(np.where(starts, _LARGEST_BITS - totals.view(np.int32), _LARGEST_BITS + 1))
     counts = starts.sum(axis=1)
@@ -283,7 +285,7 @@ def _order(keys: np.ndarray) -> np.ndarray:
 
 
 def without_each(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     attended: list[Attended],
     weighed: Weighed,
     n_classes: int,
@@ -312,7 +314,7 @@ def without_each(
 
 
 def _without(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     attended: Attended,
     queries: Tensor,
     positions: Tensor,
@@ -336,7 +338,7 @@ def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) ->
 
 
 def reasons(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     features: Tensor,
     attended: list[Attended],
     n_neighbors: int | None,
@@ -347,7 +349,7 @@ def reasons(
 
     Parameters
     ----------
-    predictor : Predictor
+    predictor : ClassPredictor
     features : Tensor of shape (n, width)
         Keys of the rows in the feature space.
     attended : list of Attended
@@ -357,7 +359,9 @@ def reasons(
     n_classes : int
     calibration : Calibration
     """
-    weighed = weigh(attended, n_neighbors)
+    found = [one.indices for part in attended for one in part.view.found]
+    shares = [part for one in attended for part in one.output.weights]
+    weighed = weigh(found, shares, n_neighbors, n_views=len(attended))
     without = without_each(predictor, attended, weighed, n_classes, calibration)
     distances = feature_distances(predictor, features.cpu(), weighed.positions)
     counts = weighed.is_there.sum(1).tolist()
@@ -368,7 +372,7 @@ def reasons(
 
 
 def remembered_reasons(
-    predictor: Predictor, n_neighbors: int | None, n_classes: int
+    predictor: ClassPredictor, n_neighbors: int | None, n_classes: int
 ) -> dict[int, Reason]:
     """Give what the predictions of the fitted rows are based on, each without itself."""
     bank, calibration = predictor.views.bank, predictor.calibration()
@@ -382,7 +386,7 @@ def remembered_reasons(
 
 
 def explained(
-    predictor: Predictor,
+    predictor: ClassPredictor,
     behind: dict[int, Reason],
     parts: Parts,
     classes: np.ndarray,
@@ -392,7 +396,7 @@ def explained(
 
     Parameters
     ----------
-    predictor : Predictor
+    predictor : ClassPredictor
     behind : dict of int to Reason
         By the row's position in `parts`.
     parts : Parts

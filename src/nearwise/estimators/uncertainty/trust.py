@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows, calibration_rows
 from nearwise.estimators.uncertainty.conformal import (
     nonconformity,
@@ -69,7 +69,7 @@ class Trust:
         return notebook("trust.html", trust=self)
 
 
-def measure_trust(model: FittedModel) -> Trust:
+def measure_trust(model: FittedClassifier) -> Trust:
     """Measure a model on its calibration rows.
 
     Raises

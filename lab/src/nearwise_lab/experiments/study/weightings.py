@@ -25,7 +25,7 @@ from nearwise.estimators.fit.problem import make_folds
 from nearwise.estimators.model.label_model import AS_GIVEN, LabelModel
 from nearwise.estimators.model.log_linear_pool import fit_temperature, merge_views
 from nearwise.nn import PretrainedNeighborHead
-from nearwise.nn.pretrained_head import softmax_or_nothing
+from nearwise.nn.neighbor_trunk import softmax_or_nothing
 from nearwise.training import BatchLoss, train_epochs
 from nearwise.training.engine import minimize
 from nearwise.training.settings import EngineConfig

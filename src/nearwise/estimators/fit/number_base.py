@@ -1,0 +1,259 @@
+"""The base of a regressor: cross-fitted regressors and their weighted sum."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+from scipy.stats import skew
+from sklearn.base import is_regressor
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    HistGradientBoostingRegressor,
+    RandomForestRegressor,
+)
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import RidgeCV
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+
+from nearwise.estimators.fit.as_arrays import as_arrays
+from nearwise.estimators.fit.base import Candidate, Fold, silent_candidates
+from nearwise.estimators.fit.forest import fit_number_forest, forest_settings
+from nearwise.estimators.inputs.table import (
+    LARGE,
+    Encoded,
+    TableEncoder,
+    category_places,
+    ready_embeddings,
+)
+
+FOREST = "extra-trees"  # the candidate that every base begins with
+_TRIED = 2  # folds by which candidates are dropped that bring nothing
+_LEAST_SHARE = 0.02  # of the weights, below which a candidate is dropped
+_SKEWED = 1.0  # skewness of positive targets whose logarithms are fitted, too
+_MOST_LOG = 3.0  # standard deviations beyond those seen that a logarithm is predicted at the most
+
+
+@dataclass
+class NumberCandidate(Candidate):
+    """One regressor of the base, fitted to targets in units of `scale` around `center`.
+
+    `logs`: or to their logarithms.
+    """
+
+    center: float = 0.0
+    scale: float = 1.0
+    logs: bool = False
+
+    def standardised(self, targets: np.ndarray) -> np.ndarray:
+        """Set center and scale, and give what models are fitted to, float64 (n,)."""
+        values = np.log(targets) if self.logs else targets
+        self.center, self.scale = float(values.mean()), max(float(values.std()), 1e-30)
+        found: np.ndarray = (values - self.center) / self.scale
+        return found
+
+    def locations(self, view: np.ndarray, fold: int) -> np.ndarray:
+        """Targets predicted by one fold's model, float64 (n,)."""
+        if not len(view):
+            return np.zeros(0)
+        found = np.asarray(self.folds[fold].predict(view), dtype=np.float64).ravel()
+        if not self.logs:
+            return self.center + self.scale * found
+        limit = _MOST_LOG + 3.0  # of what was standardised
+        return np.asarray(np.exp(self.center + self.scale * np.clip(found, -limit, limit)))
+
+    def mean_location(self, view: np.ndarray) -> np.ndarray:
+        """Mean over its models, (n,)."""
+        every = [self.locations(view, fold) for fold in range(len(self.folds))]
+        found: np.ndarray = np.mean(every, axis=0)
+        return found
+
+
+class NumberBase:
+    """Candidates and their weighted sum around the mean of the targets.
+
+    `candidates` are those with a part in it; `weights` positive; `left_out` (n,) the training rows'
+    predictions, each by models that did not see the row; `rmse` those of each alone and of the sum.
+    """
+
+    def __init__(
+        self, candidates: list[NumberCandidate], weights: dict[str, float], center: float
+    ) -> None:
+        self.candidates, self.weights, self.center = candidates, weights, center
+        self.left_out = np.zeros(0)
+        self.rmse: dict[str, float] = {}
+
+    def predict(self, encoder: TableEncoder, rows: Encoded) -> np.ndarray:
+        """Predicted targets of new rows, float64 (n,)."""
+        views = {name: getattr(encoder, name)(rows) for name in {c.view for c in self.candidates}}
+        total = np.full(len(rows), self.center)
+        for one in self.candidates:
+            total += self.weights[one.name] * (one.mean_location(views[one.view]) - self.center)
+        return total
+
+
+def given_regressor(model: Any) -> NumberCandidate:
+    """Wrap a regressor of the user's own; it sees standardised numbers and one-hot categories."""
+    if isinstance(model, type) or not is_regressor(model):
+        raise ValueError(
+            f'estimator={model!r} is not usable. Give None, "auto", or a scikit-learn regressor.'
+        )
+    return NumberCandidate(type(model).__name__, model, "dense", [], is_given=True)
+
+
+def number_candidates(
+    encoder: TableEncoder, targets: np.ndarray, *, seed: int, n_jobs: int | None
+) -> list[NumberCandidate]:
+    """Regressors worth trying for a table of this size, beside the forest."""
+    n_rows, width = len(targets), encoder.n_columns
+    large = n_rows > LARGE
+    ridge = NumberCandidate("ridge", RidgeCV(np.logspace(-3, 3, 13)), "dense", [])
+    mlp = _mlp(large=large, seed=seed)
+    if ready_embeddings(encoder) and large:
+        return [ridge, NumberCandidate("mlp", mlp, "dense", [])]
+    kernel = make_pipeline(
+        Nystroem(gamma=0.5 / width, n_components=min(400, int(0.6 * n_rows)), random_state=seed),
+        RidgeCV(np.logspace(-5, 1, 13)),
+    )
+    forest = RandomForestRegressor(
+        **forest_settings(n_rows, seed=seed, n_jobs=n_jobs), max_features=0.5
+    )
+    boosting = HistGradientBoostingRegressor(
+        learning_rate=0.05,
+        max_iter=600 if large else 300,
+        max_leaf_nodes=31 if large else 8,
+        min_samples_leaf=10,
+        max_features=0.5,
+        l2_regularization=1.0,
+        early_stopping=False,
+        categorical_features=list(category_places(encoder)) or None,
+        random_state=seed,
+    )
+    chosen = [
+        ridge,
+        NumberCandidate("kernel-ridge", kernel, "dense", []),
+        NumberCandidate("random-forest", forest, "ordinal_filled", []),
+        NumberCandidate("boosting", boosting, "ordinal", []),
+        NumberCandidate("mlp", mlp, "dense", []),
+    ]
+    if targets.min() > 0 and skew(targets) > _SKEWED:
+        chosen.append(NumberCandidate("log-boosting", boosting, "ordinal", [], logs=True))
+        chosen.append(NumberCandidate("log-mlp", mlp, "dense", [], logs=True))
+    return chosen
+
+
+def _mlp(*, large: bool, seed: int) -> MLPRegressor:
+    """Two hidden layers, which find products of columns that no other candidate does."""
+    settings: dict[str, Any] = {"alpha": 0.3, "batch_size": 32, "max_iter": 200}
+    if large:
+        settings = {"alpha": 0.03, "batch_size": 256, "max_iter": 60}
+    width = 256 if large else 64
+    return MLPRegressor(
+        hidden_layer_sizes=(width, width), learning_rate_init=3e-3, random_state=seed, **settings
+    )
+
+
+def number_forest(
+    encoder: TableEncoder,
+    rows: Encoded,
+    targets: np.ndarray,
+    weight: np.ndarray | None,
+    *,
+    seed: int,
+    n_jobs: int | None,
+    groups: np.ndarray | None,
+) -> tuple[NumberCandidate, np.ndarray]:
+    """Fit trees to samples of the rows; also predict each by those that did not learn it, (n,)."""
+    candidate = NumberCandidate(FOREST, ExtraTreesRegressor(), "ordinal_filled", [])
+    values = candidate.standardised(targets)
+    options = forest_settings(len(targets), seed=seed, n_jobs=n_jobs)
+    view = encoder.ordinal_filled(rows)
+    model, out_of_bag = fit_number_forest(view, values, weight, options, groups)
+    candidate.folds.append(as_arrays(model))
+    return candidate, candidate.center + candidate.scale * out_of_bag
+
+
+def cross_fit_numbers(
+    candidates: list[NumberCandidate],
+    encoder: TableEncoder,
+    rows: Encoded,
+    targets: np.ndarray,
+    weight: np.ndarray | None,
+    folds: list[Fold],
+    *,
+    known: dict[str, np.ndarray],
+    apart: np.ndarray,
+    progress: Callable[[str], None],
+) -> NumberBase:
+    """Cross-fit the candidates, and add them up with the weights that lower the squared error most.
+
+    After the first folds, candidates that bring the sum nothing are dropped. `known` holds left-out
+    predictions (n,) from elsewhere that take part; `apart` are positions of rows that no fold
+    learns from or holds out, which all models predict.
+    """
+    out = {one.name: np.zeros(len(targets)) for one in candidates}
+    views = {name: getattr(encoder, name)(rows) for name in {one.view for one in candidates}}
+
+    def fit(ones: list[NumberCandidate], numbers: range) -> None:
+        for one in ones:
+            view, values = views[one.view], one.standardised(targets)
+            some = [folds[fold] for fold in numbers]
+            progress(f"base: {one.name}, fold {numbers.start + 1} of {len(folds)}")
+            for fold in one.fit_folds(view, values, weight, some):
+                if fold + 1 in numbers:
+                    progress(f"base: {one.name}, fold {fold + 2} of {len(folds)}")
+                held_out = folds[fold][1]
+                out[one.name][held_out] = one.locations(view[held_out], fold)
+
+    def weights_of(ones: list[NumberCandidate], at: np.ndarray) -> dict[str, float]:
+        parts = {name: part[at] for name, part in known.items()}
+        parts |= {one.name: out[one.name][at] for one in ones}
+        return lean_weights(parts, targets[at], None if weight is None else weight[at])
+
+    every = np.concatenate([held for _, held in folds])
+    done = candidates
+    with silent_candidates(candidates):  # type: ignore[arg-type]
+        fit(done, range(min(_TRIED, len(folds))))
+        if len(folds) > _TRIED:
+            some = weights_of(done, np.concatenate([held for _, held in folds[:_TRIED]]))
+            done = [one for one in done if one.name in some or one.is_given]
+            fit(done, range(_TRIED, len(folds)))
+    for one in done:
+        if len(apart):
+            out[one.name][apart] = one.mean_location(views[one.view][apart])
+    weights = weights_of(done, every)
+    parts = known | {one.name: out[one.name] for one in done}
+    center = _mean(targets[every], None if weight is None else weight[every])
+    base = NumberBase([one for one in done if one.name in weights], weights, center)
+    total = np.full(len(targets), center)
+    for name, power in weights.items():
+        total += power * (parts[name] - center)
+    base.left_out = total
+    for name, part in (parts | {"sum": total}).items():
+        base.rmse[name] = float(np.sqrt(np.mean((part[every] - targets[every]) ** 2)))
+    return base
+
+
+def lean_weights(
+    parts: dict[str, np.ndarray], targets: np.ndarray, weight: np.ndarray | None
+) -> dict[str, float]:
+    """Positive weights of the sum with the least squared error, less those that hardly count."""
+    center = _mean(targets, weight)
+    root = np.ones(len(targets)) if weight is None else np.sqrt(weight)
+    names = list(parts)
+    while True:
+        columns = np.stack([(parts[name] - center) * root for name in names], axis=1)
+        scale = max(float(np.abs(columns).max()), 1e-300)
+        found, _ = nnls(columns / scale, (targets - center) * root / scale)
+        if not found.any():
+            return {names[0]: 1.0}
+        kept = [n for n, w in zip(names, found, strict=True) if w > _LEAST_SHARE * found.sum()]
+        if len(kept) == len(names):
+            return dict(zip(names, map(float, found), strict=True))
+        names = kept
+
+
+def _mean(targets: np.ndarray, weight: np.ndarray | None) -> float:
+    return float(np.average(targets, weights=weight))

@@ -1,0 +1,74 @@
+"""Targets of a regressor: checked, float64."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.validation import column_or_1d
+
+_LARGEST = 1e100  # squares of larger numbers overflow
+
+
+def check_targets(y: Any, n_rows: int, name: str = "AttnKNNRegressor") -> np.ndarray:
+    """Return one finite number per row, float64 (n,).
+
+    ValueError names what is missing, no number, infinite or too large, and says what to do.
+    """
+    if y is None:
+        raise ValueError(
+            f"This {name} estimator requires y to be passed, but the target y is None."
+        )
+    values = np.asarray(y)
+    if values.ndim == 2 and values.shape[1] > 1:
+        raise ValueError(
+            f"y has {values.shape[1]} columns, and one number per row is predicted. Fit one model "
+            "per target."
+        )
+    values = column_or_1d(values, warn=True)
+    if len(values) != n_rows:
+        raise ValueError(f"X has {n_rows} rows but y has {len(values)} targets. Give one per row.")
+    if values.dtype.kind in "cmM":
+        what = (
+            "Complex data not supported" if values.dtype.kind == "c" else "y holds dates or times"
+        )
+        raise ValueError(f"{what}: give one real number per row, such as days since the first.")
+    if values.dtype.kind not in "biuf":
+        values = _as_numbers(values)
+    numbers: np.ndarray = values.astype(np.float64)
+    missing = np.isnan(numbers)
+    if missing.any():
+        raise ValueError(
+            f"y holds NaN or missing targets in {int(missing.sum())} of {n_rows} rows. Drop them."
+        )
+    if not np.abs(numbers).max(initial=0.0) <= _LARGEST:
+        largest = numbers[np.abs(numbers).argmax()]
+        raise ValueError(
+            f"y holds {largest}, infinity or a value too large for float64 to be squared. Drop "
+            "such rows, or rescale the target."
+        )
+    return numbers
+
+
+def _as_numbers(values: np.ndarray) -> np.ndarray:
+    """Numbers among objects and text; ValueError names the first that is none."""
+    found = pd.to_numeric(pd.Series(values.astype(object)), errors="coerce")
+    strange = found.isna().to_numpy() & ~pd.isna(values)
+    if strange.any():
+        raise ValueError(
+            f"y holds {values[strange].tolist()[0]!r}, which is no number. AttnKNNRegressor predicts "
+            "numbers; AttnKNNClassifier predicts classes."
+        )
+    return found.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def bounds_of(targets: np.ndarray) -> tuple[float, float]:
+    """Least and largest target that is predicted; infinite where nothing speaks for a bound.
+
+    0 bounds targets of one sign. So do the least and the largest that were seen where over 1 % of
+    the rows (and two rows) have exactly that, as of what is capped or often zero.
+    """
+    least, largest = float(targets.min()), float(targets.max())
+    enough = max(2, 0.01 * len(targets))
+    lower = least if (targets == least).sum() > enough else 0.0 if least >= 0 else -np.inf
+    upper = largest if (targets == largest).sum() > enough else 0.0 if largest <= 0 else np.inf
+    return lower, upper

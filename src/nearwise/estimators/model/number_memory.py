@@ -1,0 +1,85 @@
+"""The memory of a regressor: rows that carry numbers."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearwise.estimators.model.memory_views import MemoryViews, SpaceSpec
+from nearwise.functional import Neighbors
+from nearwise.nn import NumberSet, RememberedNumbers
+from nearwise.nn.neighbor_set import from_zero, typical_distance
+
+# Columns of the bank.
+TARGET = "target"  # float64 (n,)
+LOCATION = "location"  # float64 (n,): left-out predictions of the base
+
+
+class NumberRetrieval(NamedTuple):
+    """What is retrieved for some queries.
+
+    Attributes
+    ----------
+    found : list of Neighbors
+        One per key space that was searched.
+    spaces : list of NumberSet
+        For each of them: what the head is given of the neighbors found.
+    """
+
+    found: list[Neighbors]
+    spaces: list[NumberSet]
+
+
+class NumberViews(MemoryViews):
+    """Searches a bank whose rows are all of one class and carry numbers in columns."""
+
+    def retrieve_numbers(
+        self, keys: dict[str, Tensor], locations: Tensor | None, positions: Tensor | None = None
+    ) -> NumberRetrieval:
+        """Search every space and describe what is found.
+
+        Parameters
+        ----------
+        keys : dict of str to Tensor of shape (n, width)
+            The queries, by the names of the spaces.
+        locations : float64 Tensor of shape (n,), optional
+            Predictions of the base, where there is one.
+        positions : int64 Tensor of shape (n,), optional
+            Of queries that are remembered themselves: each is left out by its id.
+        """
+        ids = None if positions is None else self.bank.ids[positions]
+        found, spaces = [], []
+        for spec in self.specs:
+            one = self.search(spec, keys[spec.name], spec.n_neighbors, ids)
+            log_weight = torch.log(self.weight(one.indices))
+            found.append(one)
+            spaces.append(self.numbers(spec).describe(one, locations, positions, log_weight))
+        return NumberRetrieval(found, spaces)
+
+    def numbers(self, spec: SpaceSpec) -> RememberedNumbers:
+        """Return what is known of the remembered rows of a space."""
+        key = ("numbers", spec.name)
+        if key not in self.derived:
+            bank = self.bank
+            apart = bank.columns[f"apart.{spec.name}"]
+            self.derived[key] = RememberedNumbers(
+                bank.columns[TARGET],
+                self.own_neighbors(spec),
+                apart,
+                typical_distance(from_zero(apart, spec.metric)),
+                self.n_columns,
+                supervised=spec.name == "supervised",
+                locations=bank.columns.get(LOCATION),
+                weight=bank.sample_weight,
+                metric=spec.metric,
+                groups=self.groups,
+            )
+        found: RememberedNumbers = self.derived[key]
+        return found
+
+    def relabel_rows(self, ids: Any, labels: Tensor) -> None:
+        """Give rows other targets (n,); no other row is searched for."""
+        targets = self.bank.columns[TARGET].clone()
+        targets[self.bank.positions(ids)] = labels.double()
+        self.bank.columns[TARGET] = targets
+        self.forget_labels()

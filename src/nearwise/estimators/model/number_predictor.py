@@ -1,0 +1,178 @@
+"""NumberPredictor: the fitted parts of a regressor, and how they predict."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.fit.number_base import NumberBase
+from nearwise.estimators.inputs.table import Encoded, TableEncoder
+from nearwise.estimators.model.mixture import Mixture
+from nearwise.estimators.model.number_memory import LOCATION, NumberRetrieval, NumberViews
+from nearwise.estimators.model.predictor import Predictor
+from nearwise.estimators.model.row_models import FeatureSpace, beside_locations, row_blocks
+from nearwise.functional.threads import one_thread
+from nearwise.nn import NeighborNetwork, NumberOutput, PretrainedNumberHead
+
+SUPERVISED = "supervised"
+
+
+class KeyedNumbers(NamedTuple):
+    """Rows as the models see them: keys of every space, and the base's predictions (n,), if any."""
+
+    keys: dict[str, Tensor]
+    locations: Tensor | None
+
+
+@dataclass
+class NumberModels:
+    """Models of a table whose targets are numbers.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+    features : FeatureSpace
+        The label-free key space.
+    base : NumberBase or None
+    center, scale : float
+        Of the targets of the fit, in which the base's predictions are beside the features in the
+        space "supervised".
+    """
+
+    encoder: TableEncoder
+    features: FeatureSpace
+    base: NumberBase | None
+    center: float
+    scale: float
+    embedding: None = None
+
+    @property
+    def networks(self) -> list[NeighborNetwork]:
+        """There are no networks."""
+        return []
+
+    @property
+    def has_base(self) -> bool:
+        """Whether a base takes part; without, the mean of the targets stands in for it."""
+        return self.base is not None
+
+    def feature_keys(self, rows: Encoded) -> Tensor:
+        """Keys of encoded rows in the space "features" alone."""
+        return self.features(self.encoder, rows)
+
+    def __call__(self, rows: Encoded) -> KeyedNumbers:
+        """Make keys of rows."""
+        keys = {"features": self.feature_keys(rows)}
+        if self.base is None:
+            return KeyedNumbers(keys, None)
+        locations = torch.from_numpy(self.base.predict(self.encoder, rows))
+        return KeyedNumbers(keys | self.supervised(keys["features"], locations), locations)
+
+    def supervised(self, features: Tensor, locations: Tensor) -> dict[str, Tensor]:
+        """Keys of the space that a base adds."""
+        return {SUPERVISED: beside_locations(features, locations, self.center, self.scale)}
+
+
+class Spread(NamedTuple):
+    """How wide left-out rows want the mixtures.
+
+    Attributes
+    ----------
+    factor : float
+        By which each mixture is widened around its mean.
+    crps, crps_before : float
+        Mean over the left-out rows, with and without.
+    """
+
+    factor: float = 1.0
+    crps: float = float("nan")
+    crps_before: float = float("nan")
+
+
+NOT_FITTED = Spread()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NumberPredictor(Predictor):
+    """The fitted parts of a regressor.
+
+    Attributes
+    ----------
+    head : PretrainedNumberHead
+    spread : Spread
+    lower, upper : float
+        Bounds of what is predicted; see `bounds_of`.
+    """
+
+    head: PretrainedNumberHead
+    spread: Spread = NOT_FITTED
+    lower: float = -np.inf
+    upper: float = np.inf
+
+    @property
+    def models(self) -> NumberModels:
+        """Models of the rows."""
+        models: Any = self.row_models
+        return models
+
+    @property
+    def memory(self) -> NumberViews:
+        """The memory."""
+        views: Any = self.views
+        return views
+
+    # --- retrieval ------------------------------------------------------------------------------
+
+    def retrieve(self, rows: Encoded) -> tuple[Tensor, NumberRetrieval]:
+        """Features, and what is retrieved for new rows, few enough to be encoded at once."""
+        keyed = self.models(rows)
+        return keyed.keys["features"], self.memory.retrieve_numbers(keyed.keys, keyed.locations)
+
+    def retrieve_remembered(self, positions: Tensor) -> NumberRetrieval:
+        """Search all spaces for remembered rows, each left out of its own neighbors by id."""
+        bank = self.views.bank
+        keys = {spec.name: bank.keys[spec.name][positions] for spec in self.views.specs}
+        locations = bank.columns[LOCATION][positions] if self.has_base else None
+        return self.memory.retrieve_numbers(keys, locations, positions)
+
+    def keys_of(self, views: list[Any]) -> dict[str, Tensor]:
+        """Keys of rows in all key spaces."""
+        return self.models(views[0]).keys
+
+    def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Keys of rows that are to be remembered, and the columns of the bank about them."""
+        keyed = self.models(views[0])
+        columns = {} if keyed.locations is None else {LOCATION: keyed.locations}
+        return keyed.keys, columns
+
+    # --- predictions ----------------------------------------------------------------------------
+
+    def mixture(self, retrieved: NumberRetrieval) -> tuple[Mixture, NumberOutput]:
+        """Predict from what was retrieved; also what the head returned."""
+        output = self.head.predict(retrieved.spaces)
+        return self.finished(output, retrieved), output
+
+    def finished(self, output: NumberOutput, retrieved: NumberRetrieval) -> Mixture:
+        """Bring mixtures of the head into the unit of the target, and widen them."""
+        return self.plain(output, retrieved).scaled(self.spread.factor)
+
+    def plain(self, output: NumberOutput, retrieved: NumberRetrieval) -> Mixture:
+        """Bring mixtures of the head into the unit of the target."""
+        unit, weights = retrieved.spaces[0].unit, output.weights.double()
+        atoms = retrieved.spaces[0].location[:, None] + unit[:, None] * output.atoms
+        return Mixture(
+            atoms.numpy(),
+            (weights / weights.sum(1, keepdim=True)).numpy(),
+            (unit * output.bandwidth).numpy(),
+            self.lower,
+            self.upper,
+        )
+
+    @one_thread(torch_only=True)
+    def predict_left_out(self, positions: Tensor | None = None) -> Mixture:
+        """Leave-one-out predictions of the remembered rows, or of some, in their order."""
+        wanted = torch.arange(len(self.views.bank)) if positions is None else positions
+        blocks = [self.mixture(self.retrieve_remembered(rows))[0] for rows in row_blocks(wanted)]
+        return Mixture.joined(blocks)

@@ -1,0 +1,138 @@
+"""NumberQuery: rows, and what a fitted regressor finds for them, each thing computed once."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, cast
+
+import numpy as np
+import torch
+
+from nearwise.cached import cached_property
+from nearwise.estimators.inputs.rows import AnyRows
+from nearwise.estimators.inputs.table import Encoded
+from nearwise.estimators.model.fitted_model import FittedRegressor
+from nearwise.estimators.model.mixture import Mixture
+from nearwise.estimators.model.number_memory import NumberRetrieval
+from nearwise.estimators.model.row_models import view_blocks
+from nearwise.estimators.query import CHUNK, DEFAULT_SHOWN
+from nearwise.estimators.uncertainty.conformal import check_confidence
+from nearwise.estimators.uncertainty.intervals import CalibrationNumbers, calibration_numbers
+from nearwise.estimators.uncertainty.number_explain import NumberExplanation, explained
+from nearwise.functional.threads import one_thread
+
+Output = Literal["mean", "median", "mode"]
+OUTPUTS: tuple[Output, ...] = ("mean", "median", "mode")
+
+
+class NumberQuery:
+    """Rows, and what one version of a fitted regressor finds for them.
+
+    Encoding, base, searches and the head's predictions are computed in one pass over the rows,
+    block by block, when the first answer is needed; all answers are made from them.
+
+    Parameters
+    ----------
+    model : FittedRegressor
+    rows : Encoded or None
+        None stands for the remembered rows, each without itself.
+    """
+
+    def __init__(self, model: FittedRegressor, rows: AnyRows | None) -> None:
+        self.model = model.for_query(remembered=rows is None)
+        self.rows = rows
+
+    @cached_property
+    def _found(self) -> tuple[Mixture, np.ndarray]:
+        """The mixtures, and distances to the k-th neighbor in the feature space, (n,)."""
+        predictor = self.model.predictor
+        mixtures, distances = [], []
+        with one_thread(torch_only=True):
+            for _, retrieved in self._retrieve():
+                mixtures.append(predictor.mixture(retrieved)[0])
+                distances.append(retrieved.found[0].distances[:, -1].double().numpy())
+        return Mixture.joined(mixtures), np.concatenate(distances)
+
+    def _retrieve(self) -> Iterator[tuple[torch.Tensor, NumberRetrieval]]:
+        """Keys in the feature space, and what is retrieved, block by block."""
+        predictor = self.model.predictor
+        if self.rows is None:
+            keys = self.model.bank.keys["features"]
+            for rows in torch.arange(len(self.model.bank)).split(CHUNK):
+                yield keys[rows], predictor.retrieve_remembered(rows)
+            return
+        for (block,) in view_blocks([self.rows]):
+            for rows in torch.arange(len(block)).split(CHUNK):
+                yield predictor.retrieve(cast(Encoded, block.take(rows.numpy())))
+
+    # --- answers --------------------------------------------------------------------------------
+
+    @property
+    def mixture(self) -> Mixture:
+        """The distribution of each row's target."""
+        return self._found[0]
+
+    def predict(self, output: Output = "mean") -> np.ndarray:
+        """One number per row, (n,)."""
+        if output not in OUTPUTS:
+            raise ValueError(
+                f"output={output!r} is not known. Use one of {', '.join(map(repr, OUTPUTS))}."
+            )
+        if output == "median":
+            return self.quantiles([0.5])[:, 0]
+        return self.mixture.mean() if output == "mean" else self.mixture.mode()
+
+    def quantiles(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Quantiles at some levels, (n, n_levels)."""
+        wanted = np.asarray(levels, dtype=np.float64)
+        if wanted.ndim != 1 or not len(wanted) or not ((wanted > 0) & (wanted < 1)).all():
+            raise ValueError(
+                f"quantiles={levels!r} must be levels between 0 and 1, such as [0.05, 0.5, 0.95]."
+            )
+        return self.mixture.quantiles(wanted)
+
+    def interval(self, confidence: float = 0.9) -> np.ndarray:
+        """Conformal intervals, (n, 2); `AttnKNNRegressor.predict_interval`."""
+        return self.mixture.quantiles(self.calibration_numbers().levels(confidence))
+
+    def explanations(
+        self, n_shown: int | None = DEFAULT_SHOWN, confidence: float = 0.9
+    ) -> list[NumberExplanation]:
+        """Neighbors behind each prediction; `AttnKNNRegressor.explain`."""
+        predictor = self.model.predictor
+        check_confidence(confidence)
+        tail = (1 - confidence) / 2
+        levels = np.array([tail, 1 - tail])
+        if self.rows is not None:
+            levels = self.calibration_numbers().levels(confidence)
+        shown = []
+        with one_thread(torch_only=True):
+            for features, retrieved in self._retrieve():
+                shown += explained(
+                    predictor,
+                    features,
+                    retrieved,
+                    levels,
+                    confidence,
+                    n_shown,
+                    self.model.remembered,
+                    self.model.targets_at,
+                )
+        return shown
+
+    def novelty_score(self) -> np.ndarray:
+        """How unlike the remembered rows the rows are, (n,); larger is less alike."""
+        rows = self.calibration_numbers()
+        return rows.novelty_scores(*self._found)
+
+    def novelty_p_value(self) -> np.ndarray:
+        """Share of calibration rows with at least the novelty score of each row, (n,)."""
+        rows = self.calibration_numbers()
+        return rows.novelty_p_values(self.novelty_score())
+
+    def calibration_numbers(self) -> CalibrationNumbers:
+        """Calibration rows for answers."""
+        if self.rows is None:
+            raise ValueError(
+                "Rows are compared with the training rows, so these have no interval themselves. "
+                "Give new rows as X."
+            )
+        return calibration_numbers(self.model.predictor)

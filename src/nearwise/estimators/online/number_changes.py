@@ -1,0 +1,61 @@
+"""Changes to a fitted regressor: rows come, go or get another target.
+
+Every function takes a model and gives a new one; the model it was given stays as it is, whatever
+happens on the way.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearwise.estimators.inputs.labels import check_weight
+from nearwise.estimators.inputs.rows import Rows, Source
+from nearwise.estimators.inputs.targets import check_targets
+from nearwise.estimators.model.fitted_model import FittedRegressor
+from nearwise.estimators.model.number_memory import TARGET
+from nearwise.estimators.model.predictor import as_float
+from nearwise.estimators.online.changes import Bound, NewRows, bounded, groups_of_new, with_given
+from nearwise.functional.threads import one_thread
+
+_REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows cause the next
+_FEWEST = 50  # rows in the memory below which a refresh would learn nothing
+
+
+@one_thread()
+def with_rows(
+    model: FittedRegressor, source: Source, sample_weight: Any, bound: Bound
+) -> tuple[FittedRegressor, Tensor]:
+    """Remember rows; a memory over its capacity then forgets some. Gives the rows' ids, too."""
+    rows = Rows.given(source.X, model.columns, model.predictor.encoder)
+    (encoded,) = rows.encode()
+    targets = check_targets(source.y, len(rows))
+    weight = check_weight(sample_weight, len(rows))
+    digests = None if source.groups is None else source.groups.of_rows(len(rows))
+    groups = groups_of_new(model, digests, encoded)
+    fork = model.fork()
+    keys, columns = fork.predictor.keys_of_new([encoded])
+    columns |= groups | {TARGET: torch.from_numpy(targets)}
+    own = None if weight is None else as_float(weight / model.weight_unit)
+    nothing = torch.zeros(len(rows), dtype=torch.int64)
+    ids = fork.predictor.views.add_rows(keys, columns, nothing, own, 1)
+    new = NewRows(rows.X, [encoded], targets, weight, source.names, groups)
+    return bounded(with_given(fork, new).settled(), bound), ids
+
+
+def with_targets(model: FittedRegressor, ids: Any, y: Any) -> FittedRegressor:
+    """Give remembered rows other targets."""
+    fork = model.fork()
+    at = fork.predictor.views.hold(ids)
+    targets = check_targets(y, len(at))
+    fork.predictor.views.relabel_rows(ids, torch.from_numpy(targets))
+    return fork.settled()
+
+
+def refresh_is_due(model: FittedRegressor) -> bool:
+    """Whether enough new rows came since the last refresh; never where rows were held out once."""
+    bank, stream = model.bank, model.stream
+    if len(bank) < _FEWEST or model.predictor.held_rows_out:
+        return False
+    arrived = int(bank.ids.max()) + 1 - stream.refreshed_at
+    return arrived >= _REFRESH_AFTER * stream.refreshed_size

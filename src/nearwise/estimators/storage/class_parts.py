@@ -1,0 +1,379 @@
+"""The parts of a classifier in a folder: tensors, JSON, and scikit-learn parts through skops."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.fit.base import Base, Candidate
+from nearwise.estimators.fit.embedding import Embedding
+from nearwise.estimators.inputs.images import ImageEncoder
+from nearwise.estimators.inputs.labels import label_list
+from nearwise.estimators.inputs.rows import KnownColumns
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.model.array_regressors import from_arrays, kind_of
+from nearwise.estimators.model.class_predictor import ClassPredictor, JudgedRows, Judgement
+from nearwise.estimators.model.class_prior import ClassCorrection
+from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.label_model import LabelModel
+from nearwise.estimators.model.log_linear_pool import Acceptance, Calibration, Merge
+from nearwise.estimators.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
+from nearwise.estimators.model.row_models import (
+    FeatureSpace,
+    ImageNetworks,
+    RowModels,
+    StageSpace,
+    TableModels,
+)
+from nearwise.estimators.noise import noisy_labels
+from nearwise.estimators.storage.model_schema import check_json
+from nearwise.estimators.storage.row_storage import unpack_indexes
+from nearwise.estimators.storage.stored_base import dump_model, load_model
+from nearwise.estimators.storage.stored_parts import (
+    check_classes,
+    check_features,
+    check_tensors,
+    filled,
+    part_of_folder,
+    under,
+)
+from nearwise.memory import Folder, MemoryBank, StoreError
+from nearwise.nn import PretrainedNeighborHead, build_network, network_config
+
+KIND = "attention k-NN classifier"
+OLDEST = 3
+_ONE_HEAD = 7  # format version since which there is one head
+
+
+def pack_predictor(
+    predictor: ClassPredictor,
+) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
+    """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
+    bank_tensors, bank_meta = predictor.views.bank.state()
+    tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
+    tensors["prior"] = predictor.prior
+    label_meta, label_tensors = noisy_labels.label_model_state(predictor.label_model)
+    tensors |= {f"label_model/{name}": tensor for name, tensor in label_tensors.items()}
+    tensors |= {f"head/{k}": v for k, v in predictor.head.state_dict().items()}
+    meta: dict[str, Any] = {
+        "bank": bank_meta,
+        "encoder": predictor.encoder.to_json(),
+        "specs": [spec.to_json() for spec in predictor.views.specs],
+        "index": predictor.views.index,
+        "of_fit": None if predictor.of_fit is None else _packed_judgement(predictor.of_fit),
+        "history": predictor.history,
+        "head": predictor.head.config,
+        "tta": list(predictor.tta),
+        "n_views": predictor.n_views,
+        "label_model": label_meta,
+    }
+    meta |= _packed_judgement(predictor)
+    blobs: dict[str, bytes] = {}
+    if predictor.judged_views is not None:
+        named = predictor.judged_views.tensors()
+        tensors |= {f"views/{name}": tensor for name, tensor in named.items()}
+    _pack_row_models(predictor, tensors, meta, blobs)
+    return tensors, meta, blobs
+
+
+def _packed_classes(classes: ClassCorrection | None) -> dict[str, Any] | None:
+    return None if classes is None else classes.to_json()
+
+
+def _packed_judgement(judged: Judgement | ClassPredictor) -> dict[str, Any]:
+    of_views = judged.of_views
+    return {
+        "acceptance": asdict(judged.acceptance),
+        "part_temperatures": list(judged.part_temperatures),
+        "class_correction": _packed_classes(judged.classes),
+        "views": None
+        if of_views is None
+        else {
+            "merge": judged.merge,
+            "temperatures": list(of_views[:3]),
+            "classes": _packed_classes(of_views.classes),
+        },
+        "choice": judged.choice,
+    }
+
+
+def _unpack_judgement(meta: dict[str, Any]) -> Judgement:
+    merge: Merge = "probabilities"
+    views, of_views = meta.get("views"), None
+    if views is not None:
+        merge, classes = views["merge"], ClassCorrection.from_json(views["classes"])
+        of_views = Calibration(*views["temperatures"])._replace(classes=classes)
+    return Judgement(
+        Acceptance(**meta["acceptance"]),
+        tuple(meta["part_temperatures"]),
+        ClassCorrection.from_json(meta["class_correction"]),
+        merge,
+        of_views,
+        meta["choice"],
+    )
+
+
+def _pack_row_models(
+    predictor: ClassPredictor,
+    tensors: dict[str, Tensor],
+    meta: dict[str, Any],
+    blobs: dict[str, bytes],
+) -> None:
+    if predictor.row_models.embedding is not None:
+        _pack_embedding(predictor.row_models.embedding, tensors, meta)
+    if predictor.encoder.kind == "images":
+        networks = cast(ImageNetworks, predictor.row_models)
+        _pack_stages(networks, tensors, meta)
+        meta["use_head"] = networks.use_head
+        return
+    models = cast(TableModels, predictor.row_models)
+    meta["features"], arrays = models.features.to_state()
+    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    if models.base is not None:
+        _pack_base(models.base, tensors, meta, blobs)
+
+
+def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    meta["embedding"] = {
+        "kind": embedding.kind,
+        "networks": [network_config(network) for network in embedding.networks],
+    }
+    for number, network in enumerate(embedding.networks):
+        tensors |= {f"network/{number}/{k}": v for k, v in network.state_dict().items()}
+
+
+def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    meta["stages"] = []
+    for number, spaces in enumerate(models.stages):
+        described = {}
+        for name, space in spaces.items():
+            kind, arrays = space.features.to_state()
+            described[name] = {"encoder": space.encoder.to_json(), "features": kind}
+            prefix = f"stage/{number}/{name}/"
+            tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
+        meta["stages"].append(described)
+
+
+def _pack_base(
+    base: Base, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
+) -> None:
+    candidates = []
+    for candidate in base.candidates:
+        described = {"name": candidate.name, "view": candidate.view}
+        kind = kind_of(candidate.folds[0]) or "skops"
+        candidates.append(described | {"kind": kind, "n_models": len(candidate.folds)})
+        for number, model in enumerate(candidate.folds):
+            name = f"base/{candidate.name}/{number}"
+            if kind == "skops":
+                blobs[name] = dump_model(model)
+                continue
+            arrays = model.to_arrays().items()
+            tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
+    meta["base"] = {
+        "gates": base.gates,
+        "n_classes": base.n_classes,
+        "nll": base.nll,
+        "candidates": candidates,
+    }
+
+
+def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> ClassPredictor:
+    """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
+    meta, tensors = folder.meta, folder.tensors
+    with part_of_folder("prior and side columns"):
+        check_tensors(meta, tensors)
+    prior = tensors["prior"]
+    with part_of_folder("head"):
+        make = partial(PretrainedNeighborHead, **meta["head"])
+        head = filled(make, under(tensors, "head/"))
+    with part_of_folder("bank"):
+        bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
+    with part_of_folder("label_model"):
+        found = under(tensors, "label_model/")
+        label_model = noisy_labels.label_model_from_state(
+            meta["label_model"], found, meta["choice"], len(prior)
+        )
+    images = meta.get("stages") is not None
+    encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
+    views = MemoryViews(
+        encoder.n_columns,
+        bank,
+        [SpaceSpec(**spec) for spec in meta["specs"]],
+        meta["index"],
+        label_model=label_model,
+        states=unpack_indexes(meta, tensors, bank),
+    )
+    return ClassPredictor(
+        encoder=encoder,
+        row_models=_unpack_row_models(folder, encoder, trusted, label_model),
+        views=views,
+        prior=prior,
+        head=head,
+        history=meta["history"],
+        tta=tuple(meta["tta"]),
+        n_views=meta["n_views"],
+        judged_views=_unpack_views(folder),
+        of_fit=None if meta.get("of_fit") is None else _unpack_judgement(meta["of_fit"]),
+        **_unpack_judgement(meta)._asdict(),
+    )
+
+
+def _unpack_row_models(
+    folder: Folder,
+    encoder: Any,
+    trusted: Sequence[str],
+    label_model: LabelModel,
+) -> RowModels:
+    meta = folder.meta
+    embedding = _unpack_embedding(folder)
+    if meta.get("stages") is not None:
+        assert embedding is not None  # check_json saw to it
+        return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
+    with part_of_folder("features"):
+        features = _unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
+    base = _unpack_base(folder, trusted, label_model)
+    shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
+    return TableModels(encoder, features, embedding, base, shows_opinion)
+
+
+def _unpack_features(
+    meta: dict[str, Any], encoder: TableEncoder, tensors: dict[str, Tensor]
+) -> FeatureSpace:
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    check_features(meta["kind"], encoder, arrays)
+    return FeatureSpace.from_state(meta, arrays)
+
+
+def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
+    stages = []
+    for number, described in enumerate(folder.meta["stages"]):
+        spaces = {}
+        for name, parts in described.items():
+            prefix = f"stage/{number}/{name}/"
+            with part_of_folder(prefix.rstrip("/")):
+                encoder = TableEncoder.from_json(parts["encoder"])
+                found = under(folder.tensors, prefix)
+                features = _unpack_features(parts["features"], encoder, found)
+            spaces[name] = StageSpace(encoder, features)
+        stages.append(spaces)
+    return stages
+
+
+def _unpack_views(folder: Folder) -> JudgedRows | None:
+    """Rebuild the calibration rows in all views; None where there is one."""
+    if folder.meta.get("views") is None:
+        return None
+    with part_of_folder("views"):
+        judged = JudgedRows.from_tensors(under(folder.tensors, "views/"))
+        if len(judged.keyed) != folder.meta["n_views"]:
+            raise ValueError(f"{len(judged.keyed)} views of {folder.meta['n_views']}")
+        if any(len(keys) != len(judged.ids) for one in judged.keyed for keys in one.keys.values()):
+            raise ValueError("not one key per row")
+    return judged
+
+
+def _unpack_embedding(folder: Folder) -> Embedding | None:
+    described = folder.meta.get("embedding")
+    if described is None:
+        return None
+    networks = []
+    for number, config in enumerate(described["networks"]):
+        name = f"network/{number}"
+        with part_of_folder(name):
+            networks.append(
+                filled(partial(build_network, config), under(folder.tensors, f"{name}/"))
+            )
+    return Embedding(described["kind"], networks)
+
+
+def _unpack_base(folder: Folder, trusted: Sequence[str], label_model: LabelModel) -> Base | None:
+    meta = folder.meta.get("base")
+    if meta is None:
+        return None
+    candidates = []
+    for described in meta["candidates"]:
+        models: list[Any] = []
+        for number in range(described["n_models"]):
+            name = f"base/{described['name']}/{number}"
+            with part_of_folder(name):
+                if described["kind"] == "skops":
+                    models.append(load_model(folder.blobs[name], trusted))
+                else:
+                    found = under(folder.tensors, f"{name}/").items()
+                    arrays = {part: tensor.numpy() for part, tensor in found}
+                    models.append(from_arrays(described["kind"], arrays))
+                check_classes(models[-1], meta["n_classes"])
+        candidates.append(Candidate(described["name"], models[0], described["view"], models))
+    base = Base(candidates, meta["gates"], meta["n_classes"])
+    if isinstance(label_model, noisy_labels.ForwardCorrection):
+        base.implied = label_model.implied
+    base.nll = meta["nll"]
+    return base
+
+
+def _refuse_former_heads(content: Folder, path: Path) -> None:
+    """Raise a StoreError if a folder holds heads that were trained from scratch."""
+    import nearwise
+
+    head, made_by = content.meta.get("head"), content.meta.get("versions")
+    if content.version >= _ONE_HEAD or not (isinstance(head, dict) and "pooling" in head):
+        return
+    version = made_by.get("nearwise") if isinstance(made_by, dict) else None
+    raise StoreError(
+        "older",
+        f"{path} was fitted with rows held out once (images, views or a share of the rows) by "
+        f"nearwise {version or 'of an earlier version'}, whose heads were trained from scratch "
+        f"(NeighborHead). nearwise {nearwise.__version__} has one pretrained head. Fit the model "
+        "again, or open it with the version that made it.",
+    )
+
+
+def _upgraded(content: Folder) -> Folder:
+    """Give a folder of an older version the present form."""
+    meta, tensors = dict(content.meta), dict(content.tensors)
+    meta.pop("memory_budget", None)
+    if content.version >= _ONE_HEAD:
+        return replace(content, meta=meta)
+    for name in ("n_heads", "shared"):
+        meta.pop(name, None)
+    for name in [name for name in tensors if name.startswith("head/0/")]:
+        tensors[name.replace("head/0/", "head/", 1)] = tensors.pop(name)
+    folds = tensors.get(f"bank/columns.{FOLD}")
+    if folds is not None:  # -1 was of rows that came after the fit
+        tensors[f"bank/columns.{FOLD}"] = torch.zeros_like(folds)
+    return replace(content, meta=meta, tensors=tensors)
+
+
+def checked(content: Folder, path: Path) -> Folder:
+    """Check the JSON part, brought to the present form; see `FolderParts`."""
+    _refuse_former_heads(content, path)
+    content = _upgraded(content)
+    check_json(content.meta)
+    return content
+
+
+def own_meta(fitted: FittedClassifier) -> dict[str, Any]:
+    """Give the JSON of the classes."""
+    return {"classes": label_list(fitted.classes), "classes_dtype": fitted.classes.dtype.str}
+
+
+def rebuilt(meta: dict[str, Any], common: dict[str, Any]) -> FittedClassifier:
+    """Make the fitted model of its fields."""
+    with part_of_folder("classes"):
+        classes = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
+    return FittedClassifier(**common, classes=classes)
+
+
+def predictions(fitted: FittedClassifier, columns: dict[str, Tensor]) -> Tensor:
+    """Give the base's probabilities of rows."""
+    return columns.get(BASE, torch.zeros(1)).exp()
+
+
+def columns() -> KnownColumns:
+    """Make the columns of training, still unknown."""
+    return KnownColumns()

@@ -1,0 +1,175 @@
+"""The parts of a regressor in a folder: tensors, JSON, and scikit-learn parts through skops."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.fit.number_base import NumberBase, NumberCandidate
+from nearwise.estimators.inputs.rows import ColumnsOfNumbers
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.model.array_regressors import from_arrays, kind_of
+from nearwise.estimators.model.fitted_model import FittedRegressor
+from nearwise.estimators.model.memory_views import SpaceSpec
+from nearwise.estimators.model.number_memory import LOCATION, TARGET, NumberViews
+from nearwise.estimators.model.number_predictor import NumberModels, NumberPredictor, Spread
+from nearwise.estimators.model.row_models import FeatureSpace
+from nearwise.estimators.storage.model_schema import check_number_json
+from nearwise.estimators.storage.row_storage import unpack_indexes
+from nearwise.estimators.storage.stored_base import dump_model, load_model
+from nearwise.estimators.storage.stored_parts import (
+    check_bank,
+    check_features,
+    filled,
+    part_of_folder,
+    under,
+)
+from nearwise.memory import Folder, MemoryBank
+from nearwise.nn import PretrainedNumberHead
+
+KIND, OLDEST = "attention k-NN regressor", 8
+
+
+def pack_predictor(
+    predictor: NumberPredictor,
+) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
+    """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
+    bank_tensors, bank_meta = predictor.views.bank.state()
+    models, blobs = predictor.models, dict[str, bytes]()
+    tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
+    tensors |= {f"head/{k}": v for k, v in predictor.head.state_dict().items()}
+    features, arrays = models.features.to_state()
+    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    meta: dict[str, Any] = {
+        "bank": bank_meta,
+        "encoder": predictor.encoder.to_json(),
+        "specs": [spec.to_json() for spec in predictor.views.specs],
+        "index": predictor.views.index,
+        "history": predictor.history,
+        "head": predictor.head.config,
+        "choice": predictor.choice,
+        "features": features,
+        "center": models.center,
+        "scale": models.scale,
+        "spread": predictor.spread._asdict(),
+        "bounds": [v if np.isfinite(v) else None for v in (predictor.lower, predictor.upper)],
+        "base": None,
+    }
+    if models.base is not None:
+        meta["base"] = _packed_base(models.base, tensors, blobs)
+    return tensors, meta, blobs
+
+
+def _packed_base(
+    base: NumberBase, tensors: dict[str, Tensor], blobs: dict[str, bytes]
+) -> dict[str, Any]:
+    candidates = []
+    for one in base.candidates:
+        kind = kind_of(one.folds[0]) or "skops"
+        described = {"name": one.name, "view": one.view, "kind": kind, "n_models": len(one.folds)}
+        described |= {"center": one.center, "scale": one.scale, "logs": one.logs}
+        candidates.append(described)
+        for number, model in enumerate(one.folds):
+            name = f"base/{one.name}/{number}"
+            if kind == "skops":
+                blobs[name] = dump_model(model)
+                continue
+            arrays = model.to_arrays().items()
+            tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
+    return {"weights": base.weights, "center": base.center, "candidates": candidates}
+
+
+def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> NumberPredictor:
+    """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
+    meta, tensors = folder.meta, folder.tensors
+    with part_of_folder("side columns"):
+        check_bank(meta, tensors)
+        _check_columns(meta, tensors)
+    with part_of_folder("head"):
+        make = partial(PretrainedNumberHead, **meta["head"])
+        head = filled(make, under(tensors, "head/"))
+    with part_of_folder("bank"):
+        bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
+    encoder = TableEncoder.from_json(meta["encoder"])
+    with part_of_folder("features"):
+        arrays = {name: tensor.numpy() for name, tensor in under(tensors, "features/").items()}
+        check_features(meta["features"]["kind"], encoder, arrays)
+        features = FeatureSpace.from_state(meta["features"], arrays)
+    base = None if meta["base"] is None else _unpack_base(folder, trusted)
+    models = NumberModels(encoder, features, base, meta["center"], meta["scale"])
+    lower, upper = meta["bounds"]
+    return NumberPredictor(
+        encoder=encoder,
+        row_models=models,  # type: ignore[arg-type]
+        views=NumberViews(
+            encoder.n_columns,
+            bank,
+            [SpaceSpec(**spec) for spec in meta["specs"]],
+            meta["index"],
+            states=unpack_indexes(meta, tensors, bank),
+        ),
+        head=head,
+        choice=meta["choice"],
+        history=meta["history"],
+        spread=Spread(**meta["spread"]),
+        lower=-np.inf if lower is None else lower,
+        upper=np.inf if upper is None else upper,
+    )
+
+
+def _check_columns(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse targets and left-out predictions that are not one finite number per row."""
+    n_rows = len(tensors["bank/ids"])
+    for name in (TARGET, *([] if meta["base"] is None else [LOCATION])):
+        column = tensors[f"bank/columns.{name}"]
+        if column.dtype != torch.float64 or column.shape != (n_rows,):
+            raise ValueError(f"bank/columns.{name} is not one float64 per row")
+
+
+def _unpack_base(folder: Folder, trusted: Sequence[str]) -> NumberBase:
+    meta, candidates = folder.meta["base"], []
+    for described in meta["candidates"]:
+        models: list[Any] = []
+        for number in range(described["n_models"]):
+            name = f"base/{described['name']}/{number}"
+            with part_of_folder(name):
+                if described["kind"] == "skops":
+                    models.append(load_model(folder.blobs[name], trusted))
+                    continue
+                found = under(folder.tensors, f"{name}/").items()
+                arrays = {part: tensor.numpy() for part, tensor in found}
+                models.append(from_arrays(described["kind"], arrays))
+        fields = {name: described[name] for name in ("center", "scale", "logs")}
+        name, view = described["name"], described["view"]
+        candidates.append(NumberCandidate(name, models[0], view, models, **fields))
+    return NumberBase(candidates, meta["weights"], meta["center"])
+
+
+def own_meta(fitted: FittedRegressor) -> dict[str, Any]:
+    """Give nothing: a regressor holds no more than every model."""
+    return {}
+
+
+def checked(content: Folder, path: Path) -> Folder:
+    """Check the JSON part; see `FolderParts`."""
+    check_number_json(content.meta)
+    return content
+
+
+def rebuilt(meta: dict[str, Any], common: dict[str, Any]) -> FittedRegressor:
+    """Make the fitted model of its fields."""
+    return FittedRegressor(**common)
+
+
+def predictions(fitted: FittedRegressor, columns: dict[str, Tensor]) -> Tensor:
+    """Give the base's predictions of rows, in standard deviations of the targets."""
+    return columns.get(LOCATION, torch.zeros(1)) / fitted.predictor.models.scale
+
+
+def columns() -> ColumnsOfNumbers:
+    """Make the columns of training, still unknown."""
+    return ColumnsOfNumbers()

@@ -1,0 +1,211 @@
+"""Explanations of a regressor: the rows behind a number, and what it is without each of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from nearwise.estimators.model.mixture import Mixture
+from nearwise.estimators.model.number_memory import NumberRetrieval
+from nearwise.estimators.model.number_predictor import NumberPredictor
+from nearwise.estimators.uncertainty.explain import feature_distances, weigh, without_pixels
+from nearwise.nn.neighbor_trunk import Read
+
+_MASKED = 2_048  # predictions without a neighbor that are made at once
+
+
+class NumberNeighbor(NamedTuple):
+    """A remembered row that a prediction used.
+
+    Attributes
+    ----------
+    id : int
+        Its id in the memory; rows of `fit` count from 0.
+    target : float
+        As given.
+    distance : float
+        To the query, by the estimator's metric between keys of the feature map.
+    weight : float
+        Its share of the attention, in [0, 1], over all key spaces.
+    prediction_without : float
+        The mean without this neighbor.
+    interval_without : (float, float)
+        The interval without it.
+    row : dict
+        The remembered row: column name to value. Explanations made together share it.
+    """
+
+    id: int
+    target: float
+    distance: float
+    weight: float
+    prediction_without: float
+    interval_without: tuple[float, float]
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberExplanation:
+    """Why a row got its prediction.
+
+    Attributes
+    ----------
+    prediction : float
+        The mean.
+    median : float
+    interval : (float, float)
+        Of the explanation's confidence.
+    confidence : float
+    base_prediction : float
+        What the base alone predicts; the mean of the remembered targets without a base.
+    null_mass : float
+        Share of the attention that went to no neighbor, in [0, 1].
+    neighbors : list of NumberNeighbor
+        Largest weight first.
+    source : tuple of (rows, int) or None
+        The rows that were explained, as given, and which of them this is; `row` reads it.
+    left_out : tuple of str
+        Columns that the model does not use.
+    """
+
+    prediction: float
+    median: float
+    interval: tuple[float, float]
+    confidence: float
+    base_prediction: float
+    null_mass: float
+    neighbors: list[NumberNeighbor]
+    source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
+    left_out: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def row(self) -> dict[str, Any] | None:
+        """The explained row, column name to value; None of remembered rows and files."""
+        if self.source is None:
+            return None
+        rows, at = self.source
+        if isinstance(rows, pd.DataFrame):
+            one = rows.iloc[[at]]
+            return {str(name): one[name].tolist()[0] for name in one}
+        names = self.neighbors[0].row if self.neighbors else ()
+        return dict(zip(names, rows[at].tolist(), strict=False))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per neighbor: id, target, weight, distance, prediction and interval without it.
+
+        Its columns follow.
+        """
+        names = "id target weight distance prediction_without low_without high_without"
+        own = tuple(names.split())
+        rows = []
+        for one in self.neighbors:
+            values = (*one[:2], one.weight, one.distance, one[4], *one.interval_without)
+            cells = without_pixels(one.row).items()
+            named = {f"{name} (column)" if name in own else name: cell for name, cell in cells}
+            rows.append(dict(zip(own, values, strict=True)) | named)
+        return pd.DataFrame(rows, columns=None if rows else own)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what JSON holds, except for numpy's types.
+
+        Returns
+        -------
+        record : dict
+            prediction, median, interval, confidence, base_prediction, null_mass, neighbors (id,
+            target, weight, distance, prediction_without, interval_without, row).
+        """
+        names = ("prediction", "median", "interval", "confidence", "base_prediction", "null_mass")
+        neighbors = [one._asdict() | {"row": without_pixels(one.row)} for one in self.neighbors]
+        return {name: getattr(self, name) for name in names} | {"neighbors": neighbors}
+
+
+def explained(
+    predictor: NumberPredictor,
+    features: torch.Tensor,
+    retrieved: NumberRetrieval,
+    levels: np.ndarray,
+    confidence: float,
+    n_shown: int | None,
+    remembered: Callable[[list[int]], list[dict[str, Any]]],
+    targets_at: Callable[[list[int]], np.ndarray],
+) -> list[NumberExplanation]:
+    """Explain queries by what was retrieved for them.
+
+    Parameters
+    ----------
+    predictor : NumberPredictor
+    features : Tensor of shape (n, width)
+        Keys of the queries in the feature space.
+    retrieved : NumberRetrieval
+    levels : ndarray of shape (2,)
+        Of the quantiles that bound the intervals of this `confidence`.
+    n_shown : int or None
+        Neighbors shown; None shows all.
+    remembered, targets_at : callable
+        Give the training rows, and targets, at bank positions.
+    """
+    with torch.no_grad():
+        read = predictor.head.attend(retrieved.spaces)
+        output = predictor.head.pool(read, retrieved.spaces)
+    mixture = predictor.finished(output, retrieved)
+    found = [one.indices for one in retrieved.found]
+    weighed = weigh(found, list(output.of_neighbors), n_shown)
+    queries, columns = weighed.is_there.nonzero(as_tuple=True)
+    gone = weighed.positions[queries, columns]
+    without = _without_each(predictor, retrieved, read, queries, gone)
+    means, ends = without.mean(), without.quantiles(levels)
+    distances = feature_distances(predictor, features.cpu(), weighed.positions)
+    everyone = sorted(set(gone.tolist()))
+    rows = dict(zip(everyone, remembered(everyone), strict=True))
+    targets = dict(zip(everyone, targets_at(everyone).tolist(), strict=True))
+    ids = dict(zip(everyone, predictor.views.bank.ids[everyone].tolist(), strict=True))
+    of_row: list[list[NumberNeighbor]] = [[] for _ in range(len(mixture))]
+    cells = zip(queries.tolist(), columns.tolist(), gone.tolist(), strict=True)
+    for at, (query, column, position) in enumerate(cells):
+        of_row[query].append(
+            NumberNeighbor(
+                ids[position],
+                targets[position],
+                float(distances[query, column]),
+                float(weighed.weights[query, column]),
+                float(means[at]),
+                (float(ends[at, 0]), float(ends[at, 1])),
+                rows[position],
+            )
+        )
+    own = mixture.quantiles(np.array([0.5, *levels]))
+    whole, location = mixture.mean(), retrieved.spaces[0].location
+    return [
+        NumberExplanation(
+            float(whole[row]),
+            float(own[row, 0]),
+            (float(own[row, 1]), float(own[row, 2])),
+            confidence,
+            float(location[row]),
+            float(output.null_mass[row]),
+            neighbors,
+            left_out=tuple(predictor.encoder.left_out),
+        )
+        for row, neighbors in enumerate(of_row)
+    ]
+
+
+def _without_each(
+    predictor: NumberPredictor,
+    retrieved: NumberRetrieval,
+    read: Read,
+    queries: torch.Tensor,
+    gone: torch.Tensor,
+) -> Mixture:
+    """Predict queries (M,) each with one neighbor (M,) masked."""
+    found = [one.indices for one in retrieved.found]
+    parts = []
+    for at in torch.arange(len(gone)).split(_MASKED):
+        rows = queries[at]
+        left = predictor.head.predict_without(read, retrieved.spaces, rows, gone[at], found)
+        some = retrieved._replace(spaces=[one.take(rows) for one in retrieved.spaces])
+        parts.append(predictor.finished(left, some))
+    return Mixture.joined(parts)

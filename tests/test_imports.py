@@ -18,7 +18,7 @@ LEVELS = (
     {"functional", "html"},
     {"memory", "nn", "metrics", "data"},
     {"training"},
-    {"classifier"},
+    {"estimators"},
     {"probes", "serve"},
     {"cli"},
 )
@@ -191,8 +191,8 @@ def test_the_walk_sees_a_circle_also_inside_functions_but_not_of_types():
     [
         ("import nearwise.cli", ("nearwise", "functional", "search"), False),
         ("from nearwise import training", ("nearwise", "nn", "losses"), False),
-        ("from ..classifier import query", ("nearwise", "memory", "bank"), False),
-        ("from ..classifier import query", ("nearwise", "memory", "deep", "__init__"), False),
+        ("from ..estimators import query", ("nearwise", "memory", "bank"), False),
+        ("from ..estimators import query", ("nearwise", "memory", "deep", "__init__"), False),
         ("from nearwise.cli import app", ("nearwise", "probes", "knn"), False),
         ("import nearwise_lab.report.writers", ("nearwise", "cli", "app"), False),
         ("from nearwise.memory import bank", ("nearwise", "names"), False),

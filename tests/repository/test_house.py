@@ -98,7 +98,8 @@ def test_what_is_counted_in_source_and_docs(house):
         "class Plain:\n    def forward(self) -> Tensor: ...\n"
     )
     assert house.heads(tree) == 2
-    assert house.pipelines(ast.parse("a = Predictor(1)\nb: Predictor = c()\nm.Predictor()")) == 2
+    calls = "a = ClassPredictor(1)\nb: ClassPredictor = c()\nm.ClassPredictor()"
+    assert house.pipelines(ast.parse(calls)) == 2
     tree = ast.parse("class A:\n    b: int = 1\n    c = 2\n    d: int\nclass B(A):\n    d: int = 3")
     assert house.fields([tree], "A", "B") == 2  # one is declared again
     text = "where rows are held\nout once, it holds rows out once; held-out-once; held out twice"

@@ -257,7 +257,7 @@ def test_numbers_as_text_and_a_column_are_taken():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"estimator": "forest"}, 'Use "auto", None or an estimator'),
+        ({"estimator": "forest"}, 'Use "auto", None or a regressor'),
         ({"estimator": AttnKNNClassifier()}, "a scikit-learn regressor"),
         ({"preset": "fast"}, "not known"),
         ({"settings": {"max_per_class": 5}}, "no use for the settings max_per_class"),

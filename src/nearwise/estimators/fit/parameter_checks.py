@@ -65,7 +65,8 @@ def check_settings(
         )
     base = params.estimator
     if isinstance(base, str) and base != "auto":
-        raise ValueError(f'estimator={base!r} is not known. Use "auto", None or an estimator.')
+        own = "a classifier" if given is given_candidate else "a regressor"
+        raise ValueError(f'estimator={base!r} is not known. Use "auto", None or {own}.')
     if base is not None and not isinstance(base, str):
         given(base)
     _check_embedder(settings, images)

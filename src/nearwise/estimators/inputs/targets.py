@@ -55,8 +55,8 @@ def _as_numbers(values: np.ndarray) -> np.ndarray:
     strange = found.isna().to_numpy() & ~pd.isna(values)
     if strange.any():
         raise ValueError(
-            f"y holds {values[strange].tolist()[0]!r}, which is no number. AttnKNNRegressor predicts "
-            "numbers; AttnKNNClassifier predicts classes."
+            f"y holds {values[strange].tolist()[0]!r}, which is no number. AttnKNNRegressor "
+            "predicts numbers; AttnKNNClassifier predicts classes."
         )
     return found.to_numpy(dtype=np.float64, na_value=np.nan)
 

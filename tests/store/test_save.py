@@ -4,7 +4,7 @@ import pytest
 
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.model.array_models import Forest
-from nearwise.estimators.storage import class_parts
+from nearwise.estimators.storage import stored_parts
 from nearwise.memory import StoreError
 from tests.estimators.cases import CHEAP, OwnLogistic, attn_knn, blobs, reopened, same
 from tests.store.folders import copied
@@ -34,13 +34,13 @@ def test_a_model_that_would_not_open_is_not_saved(based_folder, tmp_path, monkey
 
 def test_a_part_that_would_come_back_otherwise_is_not_saved(based_folder, tmp_path, monkeypatch):
     model = AttnKNNClassifier.load(based_folder)
-    read = class_parts.from_arrays
+    read = stored_parts.from_arrays
 
     def lose_precision(kind, arrays):
         rounded = {name: arrays[name].round() for name in arrays if name == "threshold"}
         return read(kind, arrays | rounded)
 
-    monkeypatch.setattr(class_parts, "from_arrays", lose_precision)
+    monkeypatch.setattr(stored_parts, "from_arrays", lose_precision)
     with pytest.raises(StoreError, match="base/extra-trees/0/threshold comes back otherwise"):
         model.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state, estimator_html_repr
@@ -29,7 +28,7 @@ from nearwise.estimators.query import Query
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
 from nearwise.estimators.storage import class_parts
 from nearwise.estimators.uncertainty.conformal import Method, PredictionSets, check_confidence
-from nearwise.estimators.uncertainty.explain import Explanation
+from nearwise.estimators.uncertainty.explain import Explanation, with_sources
 from nearwise.estimators.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.estimators.uncertainty.selective import Selection, check_request
 from nearwise.functional import Metric
@@ -207,10 +206,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         source, columns = Source.of(X, y, groups), KnownColumns()
         rows = Rows.given(source.X, columns, views=views)
         model = self._fit_model(source, rows, columns, sample_weight)
-        with self._lock:
-            before = self.fitted_.folders if hasattr(self, "fitted_") else {}
-            folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
-            self.fitted_ = replace(model, folders=folders)
+        self._publish_fit(model)
         return self
 
     def _fit_model(
@@ -266,11 +262,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             group_name=None if source.groups is None else source.groups.name,
             stream=StreamState(seed, first, len(bank), first),
         )
-        if settings.capacity is None:
-            return model
-        model = changes.bounded(model, self._bound)
-        stream = replace(model.stream, refreshed_size=len(model.bank))
-        return replace(model, stream=stream)
+        return self._within_capacity(model)
 
     # --- the model, and its properties --------------------------------------------------------
 
@@ -391,9 +383,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             check_count("n_neighbors", n_neighbors, 1)
         query = self.query(X, views, explain=n_neighbors)
         found = query.explanations(trust=trust)
-        if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
-            return found  # remembered rows, files, lists
-        return [replace(one, source=(X, at)) for at, one in enumerate(found)]
+        return with_sources(found, X)
 
     def predict_selective(
         self,
@@ -702,9 +692,6 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         self, problem: Problem, settings: FitSettings, progress: Progress
     ) -> ClassPredictor:
         return fit_problem(problem, settings, progress)
-
-    def _refreshed(self, model: FittedClassifier) -> FittedClassifier:
-        return by_settings.refreshed(self, model)
 
     def _fit_first(
         self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from nearwise.estimators.model.fitted_model import FittedModel
 from nearwise.estimators.model.predictor import Predictor
+from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.online.changes import Bound
 from nearwise.estimators.query import kneighbors
 from nearwise.estimators.settings import Settings, unknown_hint
@@ -87,6 +89,21 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
     def _renew_lock(self) -> None:
         """Have a lock that no thread holds."""
         self.__dict__.pop("_writers", None)
+
+    def _publish_fit(self, model: Model) -> None:
+        """Publish a newly fitted model; what was held of folders is no longer its lineage."""
+        with self._lock:
+            before = self.fitted_.folders if hasattr(self, "fitted_") else {}
+            folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
+            self.fitted_ = replace(model, folders=folders)
+
+    def _within_capacity(self, model: Model) -> Model:
+        """Forget what a newly fitted model holds beyond the capacity, if there is one."""
+        if self._bound.capacity is None:
+            return model
+        model = changes.bounded(model, self._bound)
+        stream = replace(model.stream, refreshed_size=len(model.bank))
+        return replace(model, stream=stream)
 
     def _change(self, change: Callable[[Model], Model]) -> None:
         """Publish what a change makes of the model; writers take turns."""
@@ -192,12 +209,8 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
             If the fit was given views, which are not remembered, took some labels to be wrong
             (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
         """
-        self._change(self._refreshed)
+        self._change(lambda model: by_settings.refreshed(self, model))
         return self
-
-    def _refreshed(self, model: Model) -> Model:
-        """Fit again to what a model remembers."""
-        raise NotImplementedError
 
     @torch.inference_mode(False)
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:

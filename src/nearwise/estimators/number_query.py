@@ -12,7 +12,6 @@ from nearwise.estimators.inputs.table import Encoded
 from nearwise.estimators.model.fitted_model import FittedRegressor
 from nearwise.estimators.model.mixture import Mixture
 from nearwise.estimators.model.number_memory import NumberRetrieval
-from nearwise.estimators.model.row_models import view_blocks
 from nearwise.estimators.query import CHUNK, DEFAULT_SHOWN
 from nearwise.estimators.uncertainty.conformal import check_confidence
 from nearwise.estimators.uncertainty.intervals import CalibrationNumbers, calibration_numbers
@@ -47,8 +46,8 @@ class NumberQuery:
         mixtures, distances = [], []
         with one_thread(torch_only=True):
             for _, retrieved in self._retrieve():
-                mixtures.append(predictor.mixture(retrieved)[0])
-                distances.append(retrieved.found[0].distances[:, -1].double().numpy())
+                mixtures.append(predictor.mixture(retrieved))
+                distances.append(retrieved.farthest)
         return Mixture.joined(mixtures), np.concatenate(distances)
 
     def _retrieve(self) -> Iterator[tuple[torch.Tensor, NumberRetrieval]]:
@@ -59,9 +58,8 @@ class NumberQuery:
             for rows in torch.arange(len(self.model.bank)).split(CHUNK):
                 yield keys[rows], predictor.retrieve_remembered(rows)
             return
-        for (block,) in view_blocks([self.rows]):
-            for rows in torch.arange(len(block)).split(CHUNK):
-                yield predictor.retrieve(cast(Encoded, block.take(rows.numpy())))
+        for rows in torch.arange(len(self.rows)).split(CHUNK):
+            yield predictor.retrieve(cast(Encoded, self.rows.take(rows.numpy())))
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -97,7 +95,6 @@ class NumberQuery:
         self, n_shown: int | None = DEFAULT_SHOWN, confidence: float = 0.9
     ) -> list[NumberExplanation]:
         """Neighbors behind each prediction; `AttnKNNRegressor.explain`."""
-        predictor = self.model.predictor
         check_confidence(confidence)
         tail = (1 - confidence) / 2
         levels = np.array([tail, 1 - tail])
@@ -106,27 +103,17 @@ class NumberQuery:
         shown = []
         with one_thread(torch_only=True):
             for features, retrieved in self._retrieve():
-                shown += explained(
-                    predictor,
-                    features,
-                    retrieved,
-                    levels,
-                    confidence,
-                    n_shown,
-                    self.model.remembered,
-                    self.model.targets_at,
-                )
+                shown += explained(self.model, features, retrieved, levels, confidence, n_shown)
         return shown
 
     def novelty_score(self) -> np.ndarray:
         """How unlike the remembered rows the rows are, (n,); larger is less alike."""
-        rows = self.calibration_numbers()
-        return rows.novelty_scores(*self._found)
+        mixture, distance = self._found
+        return self.calibration_numbers().novelty_scores(np.log(mixture.variance()) / 2, distance)
 
     def novelty_p_value(self) -> np.ndarray:
         """Share of calibration rows with at least the novelty score of each row, (n,)."""
-        rows = self.calibration_numbers()
-        return rows.novelty_p_values(self.novelty_score())
+        return self.calibration_numbers().novelty_p_values(self.novelty_score())
 
     def calibration_numbers(self) -> CalibrationNumbers:
         """Calibration rows for answers."""

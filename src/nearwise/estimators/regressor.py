@@ -1,11 +1,9 @@
 """AttnKNNRegressor: learned attention over nearest neighbors as a scikit-learn regressor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
@@ -27,6 +25,7 @@ from nearwise.estimators.online import by_settings, changes, number_changes
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
 from nearwise.estimators.storage import number_parts
+from nearwise.estimators.uncertainty.explain import with_sources
 from nearwise.estimators.uncertainty.number_explain import NumberExplanation
 from nearwise.functional import Metric
 from nearwise.memory.eviction import check_capacity
@@ -140,10 +139,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         source, columns = Source.of(X, y, groups), ColumnsOfNumbers()
         rows = Rows.given(source.X, columns)
         model = self._fit_model(source, rows, columns, sample_weight)
-        with self._lock:
-            before = self.fitted_.folders if hasattr(self, "fitted_") else {}
-            folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
-            self.fitted_ = replace(model, folders=folders)
+        self._publish_fit(model)
         return self
 
     def _fit_model(
@@ -188,11 +184,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
             group_name=None if source.groups is None else source.groups.name,
             stream=StreamState(seed, n_rows, n_rows, n_rows),
         )
-        if settings.capacity is None:
-            return model
-        model = changes.bounded(model, self._bound)
-        stream = replace(model.stream, refreshed_size=len(model.bank))
-        return replace(model, stream=stream)
+        return self._within_capacity(model)
 
     def _checked_settings(self, *args: Any, **options: Any) -> FitSettings:
         _refuse_unused(Settings.of(self.settings))
@@ -203,9 +195,6 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
     ) -> NumberPredictor:
         with problem.encoder.threads(settings.n_jobs):
             return fit_numbers(problem, settings, progress)
-
-    def _refreshed(self, model: FittedRegressor) -> FittedRegressor:
-        return by_settings.refreshed(self, model)
 
     @property
     def report_(self) -> NumberReport:
@@ -384,9 +373,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         if n_neighbors is not None:
             check_count("n_neighbors", n_neighbors, 1)
         found = self.query(X).explanations(n_neighbors, confidence)
-        if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) != 2:
-            return found  # remembered rows, files, lists
-        return [replace(one, source=(X, at)) for at, one in enumerate(found)]
+        return with_sources(found, X)
 
     def novelty_score(self, X: Any) -> np.ndarray:
         """Score how unlike the remembered rows new rows are, (n,); larger is more novel.
@@ -491,7 +478,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
             if not model.predictor.held_rows_out:
                 by_settings.settings_of_refresh(self, model)  # refused before anything is learned
             model, _ = number_changes.with_rows(model, source, sample_weight, self._bound)
-            due = number_changes.refresh_is_due(model)
+            due = changes.refresh_is_due(model)
             self.fitted_ = by_settings.refreshed(self, model) if due else model
         return self
 

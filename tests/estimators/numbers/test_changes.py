@@ -21,11 +21,11 @@ def later():
 def test_added_rows_are_found_and_calibrate():
     X, y = later()
     model = fresh()
-    before = len(model.query(X).calibration_numbers().crps)
+    before = len(model.query(X).calibration_numbers().counts)
     ids = model.add(X, y)
     assert ids.tolist() == list(range(120, 150))
     assert model.memory_.columns["target"][-1] == y[-1]
-    assert len(model.query(X).calibration_numbers().crps) == before + 30
+    assert len(model.query(X).calibration_numbers().counts) == before + 30
     _, found = model.kneighbors(X, n_neighbors=1)
     assert found[:, 0].tolist() == ids.tolist()
 

@@ -200,7 +200,7 @@ def test_columns_of_a_frame_are_read_as_the_classifier_reads_them():
 def test_rows_held_out_once_are_the_ones_that_calibrate(cv, held_out):
     model = fitted(preset="default", cv=cv)
     assert model.report_.choice["held_out"] == held_out
-    assert len(model.query(new_rows()[0]).calibration_numbers().crps) == held_out
+    assert len(model.query(new_rows()[0]).calibration_numbers().counts) == held_out
 
 
 def test_a_splitter_with_several_splits_is_a_cross_fit():

@@ -33,7 +33,7 @@ FOREST = "extra-trees"  # the candidate that every base begins with
 _TRIED = 2  # folds by which candidates are dropped that bring nothing
 _LEAST_SHARE = 0.02  # of the weights, below which a candidate is dropped
 _SKEWED = 1.0  # skewness of positive targets whose logarithms are fitted, too
-_MOST_LOG = 3.0  # standard deviations beyond those seen that a logarithm is predicted at the most
+_MOST_LOG = 6.0  # standard deviations from the mean that a logarithm is predicted at the most
 
 
 @dataclass
@@ -61,8 +61,8 @@ class NumberCandidate(Candidate):
         found = np.asarray(self.folds[fold].predict(view), dtype=np.float64).ravel()
         if not self.logs:
             return self.center + self.scale * found
-        limit = _MOST_LOG + 3.0  # of what was standardised
-        return np.asarray(np.exp(self.center + self.scale * np.clip(found, -limit, limit)))
+        found = np.clip(found, -_MOST_LOG, _MOST_LOG)
+        return np.asarray(np.exp(self.center + self.scale * found))
 
     def mean_location(self, view: np.ndarray) -> np.ndarray:
         """Mean over its models, (n,)."""

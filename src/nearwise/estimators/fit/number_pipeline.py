@@ -18,7 +18,7 @@ from nearwise.estimators.fit.number_base import (
     number_candidates,
     number_forest,
 )
-from nearwise.estimators.fit.pipeline import FEWEST
+from nearwise.estimators.fit.pipeline import FEWEST, measure_spaces
 from nearwise.estimators.fit.problem import (
     FitSettings,
     Fold,
@@ -28,15 +28,13 @@ from nearwise.estimators.fit.problem import (
     held_out_fold,
 )
 from nearwise.estimators.inputs.targets import bounds_of
-from nearwise.estimators.model.memory_views import FOLD, SpaceSpec
-from nearwise.estimators.model.mixture import Mixture
+from nearwise.estimators.model.memory_views import FOLD
 from nearwise.estimators.model.number_memory import LOCATION, TARGET, NumberViews
 from nearwise.estimators.model.number_predictor import (
     NumberModels,
     NumberPredictor,
     Spread,
 )
-from nearwise.estimators.model.row_models import FeatureSpace
 from nearwise.estimators.progress import Progress
 from nearwise.memory import MemoryBank
 from nearwise.nn import shared_number_head
@@ -52,7 +50,7 @@ def fit_numbers(problem: Problem, settings: FitSettings, progress: Progress) -> 
     squared error join. Neighbors carry what the base, left out, was wrong by. Where rows are held
     out once, all is cross-fitted on the others, and calibrated on them.
     """
-    encoder, _ = problem.table
+    encoder = problem.table[0]
     targets, every = problem.carried, np.arange(len(problem.labels))
     train, apart = _held_out(problem, settings)
     features = fit_features(problem, train, settings, progress)
@@ -60,7 +58,7 @@ def fit_numbers(problem: Problem, settings: FitSettings, progress: Progress) -> 
     progress.stage("memory")
     center, scale = float(targets.mean()), max(float(targets.std()), 1e-30)
     models = NumberModels(encoder, features, base, center, scale)
-    views = _remember(problem, settings, models, features, apart)
+    views = _remember(problem, settings, models, apart)
     problem.choice["base"] = None if base is None else base.weights
     if base is not None:
         problem.choice["base_rmse"] = base.rmse
@@ -75,7 +73,6 @@ def fit_numbers(problem: Problem, settings: FitSettings, progress: Progress) -> 
         lower=lower,
         upper=upper,
     )
-    problem.choice["bounds"] = [value if np.isfinite(value) else None for value in (lower, upper)]
     if settings.calibrate:
         progress.stage("calibration")
         judged = every if apart is None else apart
@@ -166,12 +163,11 @@ def _remember(
     problem: Problem,
     settings: FitSettings,
     models: NumberModels,
-    features: FeatureSpace,
     apart: np.ndarray | None,
 ) -> NumberViews:
     """Fill a memory with all rows, their targets and left-out predictions."""
     n_rows = len(problem.labels)
-    keys = {"features": features(*problem.table)}
+    keys = {"features": models.feature_keys(problem.table[1])}
     fold = torch.zeros(n_rows, dtype=torch.int64)
     if apart is not None:
         fold -= 1
@@ -189,10 +185,8 @@ def _remember(
         columns=columns,
     )
     views = NumberViews(problem.encoder.n_columns, bank, [], settings.index)
-    k = min(settings.n_neighbors, views.n_others)
-    metrics = {"features": settings.metric}
-    specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in keys]
-    return views.measure(specs)
+    measure_spaces(views, settings)
+    return views
 
 
 def fit_spread(predictor: NumberPredictor, positions: Tensor) -> Spread:
@@ -203,11 +197,8 @@ def fit_spread(predictor: NumberPredictor, positions: Tensor) -> Spread:
     from.
     """
     bank = predictor.views.bank
-    plain = []
-    for rows in positions.split(JUDGED):
-        retrieved = predictor.retrieve_remembered(rows)
-        plain.append(predictor.plain(predictor.head.predict(retrieved.spaces), retrieved))
-    mixture = Mixture.joined(plain)
+    retrieved = predictor.retrieve_remembered(positions)
+    mixture = predictor.plain(predictor.head.predict(retrieved.spaces), retrieved)
     targets = bank.columns[TARGET][positions].numpy()
     weight = bank.sample_weight[positions].double().numpy()
     apart = float(np.average(mixture.apart(), weights=weight))

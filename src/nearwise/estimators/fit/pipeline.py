@@ -464,10 +464,16 @@ def _remember(
     )
     width = problem.encoder.n_columns
     views = MemoryViews(width, bank, [], settings.index, label_model=label_model.remembered())
+    measure_spaces(views, settings)
+    return views
+
+
+def measure_spaces(views: MemoryViews, settings: FitSettings) -> None:
+    """Search the spaces of a filled memory from now on, each in its unit."""
     k = min(settings.n_neighbors, views.n_others)
     metrics = {"features": settings.metric}
-    specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]
-    return views.measure(specs)
+    names = views.bank.keys
+    views.measure([SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in names])
 
 
 class _LeftOut:

@@ -90,13 +90,9 @@ class FitReport(NamedTuple):
     @classmethod
     def of(cls, predictor: ClassPredictor) -> Self:
         """Report on a fitted predictor."""
-        encoder, accepted = predictor.encoder, predictor.acceptance
+        accepted = predictor.acceptance
         return cls(
-            columns=dict(encoder.kinds),
-            column_report=[ColumnReport.from_json(report) for report in encoder.report],
-            written=encoder.written,
-            choice=predictor.choice,
-            history=predictor.history,
+            **_of_every_fit(predictor),
             oof_nll=accepted.nll,
             temperature=accepted.temperature,
             calibration_source=accepted.source,
@@ -238,15 +234,15 @@ class FittedModel:
         held = self.holding(ids)
         positions = held.bank.positions(ids).tolist()
         weights = (held.bank.sample_weight[positions] * self.weight_unit).tolist()
-        labels, rows = held.targets_at(positions).tolist(), held.remembered(positions)
+        labels, rows = held.labels_at(positions).tolist(), held.remembered(positions)
         return list(map(RememberedRow, map(int, ids), labels, weights, rows))
 
     def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
         """Give the training rows at bank positions, column name to value."""
         return self.predictor.encoder.described(*self.given(positions))
 
-    def targets_at(self, positions: Any = slice(None)) -> np.ndarray:
-        """Labels or numbers of remembered rows as they were given, all by default, (n,)."""
+    def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
+        """Labels, or targets, of remembered rows as they were given, all by default, (n,)."""
         raise NotImplementedError
 
     @property
@@ -304,10 +300,6 @@ class FittedClassifier(FittedModel):
         found: np.ndarray = self.classes[self.label_positions[positions].numpy()]
         return found
 
-    def targets_at(self, positions: Any = slice(None)) -> np.ndarray:
-        """Labels as they were given of remembered rows, all by default, (n,)."""
-        return self.labels_at(positions)
-
     def settled(self) -> Self:
         """Recompute the class shares."""
         shares = self.predictor.views.class_shares()
@@ -325,7 +317,7 @@ class FittedRegressor(FittedModel):
 
     predictor: NumberPredictor
 
-    def targets_at(self, positions: Any = slice(None)) -> np.ndarray:
+    def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
         """Targets of remembered rows, all by default, float64 (n,)."""
         found: np.ndarray = self.bank.columns[TARGET][positions].numpy()
         return found
@@ -333,7 +325,7 @@ class FittedRegressor(FittedModel):
     @property
     def numbers(self) -> np.ndarray:
         """Targets of the remembered rows, float64 (n_remembered,)."""
-        return self.targets_at()
+        return self.labels_at()
 
     def settled(self) -> Self:
         """Renew the bounds of what is predicted."""
@@ -368,14 +360,21 @@ class NumberReport(NamedTuple):
     @classmethod
     def of(cls, predictor: NumberPredictor) -> Self:
         """Report on a fitted predictor."""
-        encoder = predictor.encoder
         return cls(
-            columns=dict(encoder.kinds),
-            column_report=[ColumnReport.from_json(report) for report in encoder.report],
-            written=encoder.written,
-            choice=predictor.choice,
-            history=predictor.history,
+            **_of_every_fit(predictor),
             left_out_crps=predictor.spread.crps,
             spread=predictor.spread.factor,
             bounds=(predictor.lower, predictor.upper),
         )
+
+
+def _of_every_fit(predictor: Predictor) -> dict[str, Any]:
+    """Fields that both reports have."""
+    encoder = predictor.encoder
+    return {
+        "columns": dict(encoder.kinds),
+        "column_report": [ColumnReport.from_json(report) for report in encoder.report],
+        "written": encoder.written,
+        "choice": predictor.choice,
+        "history": predictor.history,
+    }

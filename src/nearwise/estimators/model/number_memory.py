@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,11 @@ class NumberRetrieval(NamedTuple):
 
     found: list[Neighbors]
     spaces: list[NumberSet]
+
+    @property
+    def farthest(self) -> np.ndarray:
+        """Distances to the k-th neighbor in the feature space, float64 (n,)."""
+        return self.found[0].distances[:, -1].double().numpy()
 
 
 class NumberViews(MemoryViews):

@@ -149,10 +149,9 @@ class NumberPredictor(Predictor):
 
     # --- predictions ----------------------------------------------------------------------------
 
-    def mixture(self, retrieved: NumberRetrieval) -> tuple[Mixture, NumberOutput]:
-        """Predict from what was retrieved; also what the head returned."""
-        output = self.head.predict(retrieved.spaces)
-        return self.finished(output, retrieved), output
+    def mixture(self, retrieved: NumberRetrieval) -> Mixture:
+        """Predict from what was retrieved."""
+        return self.finished(self.head.predict(retrieved.spaces), retrieved)
 
     def finished(self, output: NumberOutput, retrieved: NumberRetrieval) -> Mixture:
         """Bring mixtures of the head into the unit of the target, and widen them."""
@@ -171,8 +170,11 @@ class NumberPredictor(Predictor):
         )
 
     @one_thread(torch_only=True)
-    def predict_left_out(self, positions: Tensor | None = None) -> Mixture:
-        """Leave-one-out predictions of the remembered rows, or of some, in their order."""
-        wanted = torch.arange(len(self.views.bank)) if positions is None else positions
-        blocks = [self.mixture(self.retrieve_remembered(rows))[0] for rows in row_blocks(wanted)]
-        return Mixture.joined(blocks)
+    def predict_left_out(self, positions: Tensor) -> tuple[Mixture, np.ndarray]:
+        """Leave-one-out predictions of some remembered rows, and distances to the k-th neighbor."""
+        mixtures, distances = [], []
+        for rows in row_blocks(positions):
+            retrieved = self.retrieve_remembered(rows)
+            mixtures.append(self.mixture(retrieved))
+            distances.append(retrieved.farthest)
+        return Mixture.joined(mixtures), np.concatenate(distances)

@@ -193,7 +193,7 @@ def with_classes(model: FittedClassifier, fresh: list[Any]) -> FittedClassifier:
     return fork.settled()
 
 
-def refresh_is_due(model: FittedClassifier) -> bool:
+def refresh_is_due(model: FittedModel) -> bool:
     """Whether enough new rows, or rows of new classes, came since the last refresh.
 
     Never where one fold was held out: its networks take long to train, so that is left to the user.
@@ -202,7 +202,7 @@ def refresh_is_due(model: FittedClassifier) -> bool:
     if len(bank) < _FEWEST or model.predictor.held_rows_out or not can_refresh(model.predictor):
         return False
     arrived = int(bank.ids.max()) + 1 - stream.refreshed_at
-    labels, of_fit = model.label_positions, bank.ids < stream.refreshed_at
+    labels, of_fit = torch.from_numpy(model.codes), bank.ids < stream.refreshed_at
     of_new_classes = int((~torch.isin(labels, labels[of_fit])).sum())
     return arrived >= _REFRESH_AFTER * stream.refreshed_size or (
         of_new_classes >= max(4, _REFRESH_NEW_CLASS * len(bank))

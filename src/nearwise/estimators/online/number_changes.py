@@ -18,9 +18,6 @@ from nearwise.estimators.model.predictor import as_float
 from nearwise.estimators.online.changes import Bound, NewRows, bounded, groups_of_new, with_given
 from nearwise.functional.threads import one_thread
 
-_REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows cause the next
-_FEWEST = 50  # rows in the memory below which a refresh would learn nothing
-
 
 @one_thread()
 def with_rows(
@@ -50,12 +47,3 @@ def with_targets(model: FittedRegressor, ids: Any, y: Any) -> FittedRegressor:
     targets = check_targets(y, len(at))
     fork.predictor.views.relabel_rows(ids, torch.from_numpy(targets))
     return fork.settled()
-
-
-def refresh_is_due(model: FittedRegressor) -> bool:
-    """Whether enough new rows came since the last refresh; never where rows were held out once."""
-    bank, stream = model.bank, model.stream
-    if len(bank) < _FEWEST or model.predictor.held_rows_out:
-        return False
-    arrived = int(bank.ids.max()) + 1 - stream.refreshed_at
-    return arrived >= _REFRESH_AFTER * stream.refreshed_size

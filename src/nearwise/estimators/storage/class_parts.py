@@ -16,7 +16,6 @@ from nearwise.estimators.inputs.images import ImageEncoder
 from nearwise.estimators.inputs.labels import label_list
 from nearwise.estimators.inputs.rows import KnownColumns
 from nearwise.estimators.inputs.table import TableEncoder
-from nearwise.estimators.model.array_regressors import from_arrays, kind_of
 from nearwise.estimators.model.class_predictor import ClassPredictor, JudgedRows, Judgement
 from nearwise.estimators.model.class_prior import ClassCorrection
 from nearwise.estimators.model.fitted_model import FittedClassifier
@@ -24,7 +23,6 @@ from nearwise.estimators.model.label_model import LabelModel
 from nearwise.estimators.model.log_linear_pool import Acceptance, Calibration, Merge
 from nearwise.estimators.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
 from nearwise.estimators.model.row_models import (
-    FeatureSpace,
     ImageNetworks,
     RowModels,
     StageSpace,
@@ -33,14 +31,15 @@ from nearwise.estimators.model.row_models import (
 from nearwise.estimators.noise import noisy_labels
 from nearwise.estimators.storage.model_schema import check_json
 from nearwise.estimators.storage.row_storage import unpack_indexes
-from nearwise.estimators.storage.stored_base import dump_model, load_model
 from nearwise.estimators.storage.stored_parts import (
     check_classes,
-    check_features,
     check_tensors,
     filled,
+    pack_candidate,
     part_of_folder,
     under,
+    unpack_features,
+    unpack_models,
 )
 from nearwise.memory import Folder, MemoryBank, StoreError
 from nearwise.nn import PretrainedNeighborHead, build_network, network_config
@@ -162,23 +161,11 @@ def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[s
 def _pack_base(
     base: Base, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
 ) -> None:
-    candidates = []
-    for candidate in base.candidates:
-        described = {"name": candidate.name, "view": candidate.view}
-        kind = kind_of(candidate.folds[0]) or "skops"
-        candidates.append(described | {"kind": kind, "n_models": len(candidate.folds)})
-        for number, model in enumerate(candidate.folds):
-            name = f"base/{candidate.name}/{number}"
-            if kind == "skops":
-                blobs[name] = dump_model(model)
-                continue
-            arrays = model.to_arrays().items()
-            tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
     meta["base"] = {
         "gates": base.gates,
         "n_classes": base.n_classes,
         "nll": base.nll,
-        "candidates": candidates,
+        "candidates": [pack_candidate(one, tensors, blobs) for one in base.candidates],
     }
 
 
@@ -235,18 +222,10 @@ def _unpack_row_models(
         assert embedding is not None  # check_json saw to it
         return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
     with part_of_folder("features"):
-        features = _unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
+        features = unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
     base = _unpack_base(folder, trusted, label_model)
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
     return TableModels(encoder, features, embedding, base, shows_opinion)
-
-
-def _unpack_features(
-    meta: dict[str, Any], encoder: TableEncoder, tensors: dict[str, Tensor]
-) -> FeatureSpace:
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    check_features(meta["kind"], encoder, arrays)
-    return FeatureSpace.from_state(meta, arrays)
 
 
 def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
@@ -258,7 +237,7 @@ def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
             with part_of_folder(prefix.rstrip("/")):
                 encoder = TableEncoder.from_json(parts["encoder"])
                 found = under(folder.tensors, prefix)
-                features = _unpack_features(parts["features"], encoder, found)
+                features = unpack_features(parts["features"], encoder, found)
             spaces[name] = StageSpace(encoder, features)
         stages.append(spaces)
     return stages
@@ -295,20 +274,11 @@ def _unpack_base(folder: Folder, trusted: Sequence[str], label_model: LabelModel
     meta = folder.meta.get("base")
     if meta is None:
         return None
+    check = partial(check_classes, n_classes=meta["n_classes"])
     candidates = []
-    for described in meta["candidates"]:
-        models: list[Any] = []
-        for number in range(described["n_models"]):
-            name = f"base/{described['name']}/{number}"
-            with part_of_folder(name):
-                if described["kind"] == "skops":
-                    models.append(load_model(folder.blobs[name], trusted))
-                else:
-                    found = under(folder.tensors, f"{name}/").items()
-                    arrays = {part: tensor.numpy() for part, tensor in found}
-                    models.append(from_arrays(described["kind"], arrays))
-                check_classes(models[-1], meta["n_classes"])
-        candidates.append(Candidate(described["name"], models[0], described["view"], models))
+    for one in meta["candidates"]:
+        models = unpack_models(folder, one, trusted, check)
+        candidates.append(Candidate(one["name"], models[0], one["view"], models))
     base = Base(candidates, meta["gates"], meta["n_classes"])
     if isinstance(label_model, noisy_labels.ForwardCorrection):
         base.implied = label_model.implied

@@ -12,21 +12,20 @@ from torch import Tensor
 from nearwise.estimators.fit.number_base import NumberBase, NumberCandidate
 from nearwise.estimators.inputs.rows import ColumnsOfNumbers
 from nearwise.estimators.inputs.table import TableEncoder
-from nearwise.estimators.model.array_regressors import from_arrays, kind_of
 from nearwise.estimators.model.fitted_model import FittedRegressor
 from nearwise.estimators.model.memory_views import SpaceSpec
 from nearwise.estimators.model.number_memory import LOCATION, TARGET, NumberViews
 from nearwise.estimators.model.number_predictor import NumberModels, NumberPredictor, Spread
-from nearwise.estimators.model.row_models import FeatureSpace
 from nearwise.estimators.storage.model_schema import check_number_json
 from nearwise.estimators.storage.row_storage import unpack_indexes
-from nearwise.estimators.storage.stored_base import dump_model, load_model
 from nearwise.estimators.storage.stored_parts import (
     check_bank,
-    check_features,
     filled,
+    pack_candidate,
     part_of_folder,
     under,
+    unpack_features,
+    unpack_models,
 )
 from nearwise.memory import Folder, MemoryBank
 from nearwise.nn import PretrainedNumberHead
@@ -69,17 +68,8 @@ def _packed_base(
 ) -> dict[str, Any]:
     candidates = []
     for one in base.candidates:
-        kind = kind_of(one.folds[0]) or "skops"
-        described = {"name": one.name, "view": one.view, "kind": kind, "n_models": len(one.folds)}
-        described |= {"center": one.center, "scale": one.scale, "logs": one.logs}
-        candidates.append(described)
-        for number, model in enumerate(one.folds):
-            name = f"base/{one.name}/{number}"
-            if kind == "skops":
-                blobs[name] = dump_model(model)
-                continue
-            arrays = model.to_arrays().items()
-            tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
+        units = {"center": one.center, "scale": one.scale, "logs": one.logs}
+        candidates.append(pack_candidate(one, tensors, blobs) | units)
     return {"weights": base.weights, "center": base.center, "candidates": candidates}
 
 
@@ -96,9 +86,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> NumberPredictor:
         bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
     encoder = TableEncoder.from_json(meta["encoder"])
     with part_of_folder("features"):
-        arrays = {name: tensor.numpy() for name, tensor in under(tensors, "features/").items()}
-        check_features(meta["features"]["kind"], encoder, arrays)
-        features = FeatureSpace.from_state(meta["features"], arrays)
+        features = unpack_features(meta["features"], encoder, under(tensors, "features/"))
     base = None if meta["base"] is None else _unpack_base(folder, trusted)
     models = NumberModels(encoder, features, base, meta["center"], meta["scale"])
     lower, upper = meta["bounds"]
@@ -133,16 +121,7 @@ def _check_columns(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 def _unpack_base(folder: Folder, trusted: Sequence[str]) -> NumberBase:
     meta, candidates = folder.meta["base"], []
     for described in meta["candidates"]:
-        models: list[Any] = []
-        for number in range(described["n_models"]):
-            name = f"base/{described['name']}/{number}"
-            with part_of_folder(name):
-                if described["kind"] == "skops":
-                    models.append(load_model(folder.blobs[name], trusted))
-                    continue
-                found = under(folder.tensors, f"{name}/").items()
-                arrays = {part: tensor.numpy() for part, tensor in found}
-                models.append(from_arrays(described["kind"], arrays))
+        models = unpack_models(folder, described, trusted)
         fields = {name: described[name] for name in ("center", "scale", "logs")}
         name, view = described["name"], described["view"]
         candidates.append(NumberCandidate(name, models[0], view, models, **fields))

@@ -1,7 +1,7 @@
 """Checks of the tensors in a model folder: what no write can have produced is refused."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -9,10 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearwise.estimators.fit.base import Candidate
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.model.array_models import Arrays
+from nearwise.estimators.model.array_regressors import from_arrays, kind_of
 from nearwise.estimators.model.memory_views import FINDABLE, FITTED, FOLD
-from nearwise.estimators.storage.stored_base import UntrustedTypesError
+from nearwise.estimators.model.row_models import FeatureSpace
+from nearwise.estimators.storage.stored_base import (
+    UntrustedTypesError,
+    dump_model,
+    load_model,
+)
+from nearwise.memory import Folder
 
 # Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.
 _MAY_BE_INFINITE = ("base/", "rows")
@@ -134,6 +142,52 @@ def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:
             raise ValueError(f"{name} has shape {array.shape}; the columns ask for {shape}")
     if kind == "quantile" and (np.diff(arrays["quantiles"], axis=0) < 0).any():
         raise ValueError("quantiles do not ascend")
+
+
+def unpack_features(
+    meta: dict[str, Any], encoder: TableEncoder, tensors: dict[str, Tensor]
+) -> FeatureSpace:
+    """Rebuild a feature map; ValueError if its arrays do not fit the columns."""
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    check_features(meta["kind"], encoder, arrays)
+    return FeatureSpace.from_state(meta, arrays)
+
+
+def pack_candidate(
+    candidate: Candidate, tensors: dict[str, Tensor], blobs: dict[str, bytes]
+) -> dict[str, Any]:
+    """Take the models of a base's candidate apart; what JSON holds of it is returned."""
+    kind = kind_of(candidate.folds[0]) or "skops"
+    for number, model in enumerate(candidate.folds):
+        name = f"base/{candidate.name}/{number}"
+        if kind == "skops":
+            blobs[name] = dump_model(model)
+            continue
+        arrays = model.to_arrays().items()
+        tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
+    described = {"name": candidate.name, "view": candidate.view, "kind": kind}
+    return described | {"n_models": len(candidate.folds)}
+
+
+def unpack_models(
+    folder: Folder,
+    described: dict[str, Any],
+    trusted: Sequence[str],
+    check: Callable[[Any], None] = lambda _: None,
+) -> list[Any]:
+    """Rebuild the models of a candidate from what `pack_candidate` returned; `check` sees each."""
+    models: list[Any] = []
+    for number in range(described["n_models"]):
+        name = f"base/{described['name']}/{number}"
+        with part_of_folder(name):
+            if described["kind"] == "skops":
+                models.append(load_model(folder.blobs[name], trusted))
+            else:
+                found = under(folder.tensors, f"{name}/").items()
+                arrays = {part: tensor.numpy() for part, tensor in found}
+                models.append(from_arrays(described["kind"], arrays))
+            check(models[-1])
+    return models
 
 
 def check_classes(model: Any, n_classes: int) -> None:

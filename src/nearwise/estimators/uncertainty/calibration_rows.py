@@ -79,8 +79,7 @@ class CalibrationRows(NamedTuple):
         groups = None if self.groups is None else self.groups[at]
         truth = self.truth[at]
         if groups is not None:
-            _, own, size = np.unique(groups, return_inverse=True, return_counts=True)
-            truth = (truth != 0) / size[own][:, None]
+            truth = (truth != 0) / group_sizes(groups)[:, None]
         parts = Parts(*(part[at] for part in self.parts))
         return self._replace(
             labels=self.labels[at],
@@ -138,6 +137,21 @@ def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> Calibr
     return rows.take(kept)
 
 
+def at_most(positions: Tensor) -> Tensor:
+    """Take a random 10,000 of more positions, ascending."""
+    if len(positions) <= MOST_ROWS:
+        return positions
+    some = np.random.default_rng(0).choice(positions.numpy(), MOST_ROWS, replace=False)
+    return torch.from_numpy(np.sort(some))
+
+
+def group_sizes(groups: np.ndarray) -> np.ndarray:
+    """How many of the rows are of each row's group, (n,)."""
+    _, own, size = np.unique(groups, return_inverse=True, return_counts=True)
+    found: np.ndarray = size[own]
+    return found
+
+
 def judged_positions(predictor: ClassPredictor) -> Tensor:
     """Bank positions of the rows that can be calibration rows, ascending, (n,)."""
     bank, judged = predictor.views.bank, predictor.judged
@@ -148,10 +162,7 @@ def judged_positions(predictor: ClassPredictor) -> Tensor:
 
 def _left_out(predictor: ClassPredictor, n_classes: int, n_views: int) -> CalibrationRows:
     bank = predictor.views.bank
-    judged = judged_positions(predictor).numpy()
-    if len(judged) > MOST_ROWS:
-        judged = np.sort(np.random.default_rng(0).choice(judged, MOST_ROWS, replace=False))
-    positions = torch.from_numpy(judged)
+    positions = at_most(judged_positions(predictor))
     calibration = predictor.calibration(n_views)
     merged, _ = predictor.predict_judged(n_classes, n_views, positions)
     keys, ids = bank.keys["features"][positions], bank.ids[positions]

@@ -1,8 +1,8 @@
 """Explanations: the neighbors behind a prediction, and the prediction without each of them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from nearwise.estimators.model.log_linear_pool import (
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.functional import paired_distances
 
+Explained = TypeVar("Explained", bound=Any)  # an explanation, of a class or a number
 CHUNK = 1_024  # rows that are explained at once
 _MASKED = 2_048  # predictions without a neighbor that are made at once
 _LARGEST_BITS = np.int64(2**31 - 1)
@@ -129,16 +130,7 @@ class Explanation:
     @property
     def row(self) -> dict[str, Any] | None:
         """The explained row, column name to value; None of remembered rows, files and views."""
-        if self.source is None:
-            return None
-        rows, at = self.source
-        if isinstance(rows, pd.DataFrame):
-            one = rows.iloc[[at]]
-            return {str(name): one[name].tolist()[0] for name in one}
-        if rows.ndim > 2:
-            return {"image": rows[at]}
-        names = self.neighbors[0].row if self.neighbors else ()
-        return dict(zip(names, rows[at].tolist(), strict=False))
+        return given_row(self.source, self.neighbors[0].row if self.neighbors else ())
 
     def to_frame(self) -> pd.DataFrame:
         """One row per neighbor: id, label, weight, distance, prediction without it, its columns.
@@ -147,14 +139,13 @@ class Explanation:
         neighbor not been there.
         """
         best = int(self.proba.argmax())
-        own = ("id", "label", "weight", "distance", "proba_without")
-        rows = []
-        for one in self.neighbors:
-            values = (one.id, one.label, one.weight, one.distance, one.proba_without[best])
-            cells = without_pixels(one.row).items()
-            named = {f"{name} (column)" if name in own else name: cell for name, cell in cells}
-            rows.append(dict(zip(own, values, strict=True)) | named)
-        return pd.DataFrame(rows, columns=None if rows else own)
+        return neighbor_frame(
+            ("id", "label", "weight", "distance", "proba_without"),
+            [
+                ((one.id, one.label, one.weight, one.distance, one.proba_without[best]), one.row)
+                for one in self.neighbors
+            ],
+        )
 
     def _repr_html_(self) -> str:
         from nearwise.html import notebook
@@ -198,6 +189,38 @@ class Explanation:
                 for neighbor in self.neighbors
             ],
         } | (trust if self.prediction_set is not None else {})
+
+
+def given_row(source: tuple[Any, int] | None, names: Iterable[str]) -> dict[str, Any] | None:
+    """Read the row of a source, column name to value; `names` are the columns of an array."""
+    if source is None:
+        return None
+    rows, at = source
+    if isinstance(rows, pd.DataFrame):
+        one = rows.iloc[[at]]
+        return {str(name): one[name].tolist()[0] for name in one}
+    if rows.ndim > 2:
+        return {"image": rows[at]}
+    return dict(zip(names, rows[at].tolist(), strict=False))
+
+
+def with_sources(found: list[Explained], X: Any) -> list[Explained]:
+    """Note with each explanation which of the rows, as given, it is of."""
+    if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
+        return found  # remembered rows, files, lists
+    return [replace(one, source=(X, at)) for at, one in enumerate(found)]
+
+
+def neighbor_frame(
+    own: tuple[str, ...], neighbors: list[tuple[tuple[Any, ...], dict[str, Any]]]
+) -> pd.DataFrame:
+    """One row per neighbor: its values, by the names in `own`, and the columns of its row."""
+    rows = []
+    for values, row in neighbors:
+        cells = without_pixels(row).items()
+        named = {f"{name} (column)" if name in own else name: cell for name, cell in cells}
+        rows.append(dict(zip(own, values, strict=True)) | named)
+    return pd.DataFrame(rows, columns=None if rows else own)
 
 
 def without_pixels(row: Mapping[str, Any]) -> dict[str, Any]:

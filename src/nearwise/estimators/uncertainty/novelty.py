@@ -1,5 +1,6 @@
 """Rows unlike those remembered: a score, and how often a known row would score as high."""
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,6 +25,11 @@ def novelty_scores(
         return _entropy(parts.proba)
     of_rows = (_entropy(rows.parts.proba), rows.parts.null_mass, rows.distance)
     of_new = (_entropy(parts.proba), parts.null_mass, distance)
+    return standardised(of_rows, of_new)
+
+
+def standardised(of_rows: Iterable[np.ndarray], of_new: Iterable[np.ndarray]) -> np.ndarray:
+    """Mean of measures of new rows, each in standard deviations from its mean among known rows."""
     pairs = zip(of_rows, of_new, strict=True)
     return np.mean([(new - usual.mean()) / (usual.std() or 1.0) for usual, new in pairs], axis=0)
 

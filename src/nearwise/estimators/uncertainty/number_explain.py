@@ -1,6 +1,5 @@
 """Explanations of a regressor: the rows behind a number, and what it is without each of them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -8,10 +7,17 @@ import numpy as np
 import pandas as pd
 import torch
 
+from nearwise.estimators.model.fitted_model import FittedRegressor
 from nearwise.estimators.model.mixture import Mixture
 from nearwise.estimators.model.number_memory import NumberRetrieval
 from nearwise.estimators.model.number_predictor import NumberPredictor
-from nearwise.estimators.uncertainty.explain import feature_distances, weigh, without_pixels
+from nearwise.estimators.uncertainty.explain import (
+    feature_distances,
+    given_row,
+    neighbor_frame,
+    weigh,
+    without_pixels,
+)
 from nearwise.nn.neighbor_trunk import Read
 
 _MASKED = 2_048  # predictions without a neighbor that are made at once
@@ -84,14 +90,7 @@ class NumberExplanation:
     @property
     def row(self) -> dict[str, Any] | None:
         """The explained row, column name to value; None of remembered rows and files."""
-        if self.source is None:
-            return None
-        rows, at = self.source
-        if isinstance(rows, pd.DataFrame):
-            one = rows.iloc[[at]]
-            return {str(name): one[name].tolist()[0] for name in one}
-        names = self.neighbors[0].row if self.neighbors else ()
-        return dict(zip(names, rows[at].tolist(), strict=False))
+        return given_row(self.source, self.neighbors[0].row if self.neighbors else ())
 
     def to_frame(self) -> pd.DataFrame:
         """One row per neighbor: id, target, weight, distance, prediction and interval without it.
@@ -99,14 +98,11 @@ class NumberExplanation:
         Its columns follow.
         """
         names = "id target weight distance prediction_without low_without high_without"
-        own = tuple(names.split())
-        rows = []
+        neighbors = []
         for one in self.neighbors:
-            values = (*one[:2], one.weight, one.distance, one[4], *one.interval_without)
-            cells = without_pixels(one.row).items()
-            named = {f"{name} (column)" if name in own else name: cell for name, cell in cells}
-            rows.append(dict(zip(own, values, strict=True)) | named)
-        return pd.DataFrame(rows, columns=None if rows else own)
+            values = one.id, one.target, one.weight, one.distance, one.prediction_without
+            neighbors.append(((*values, *one.interval_without), one.row))
+        return neighbor_frame(tuple(names.split()), neighbors)
 
     def to_dict(self) -> dict[str, Any]:
         """Give what JSON holds, except for numpy's types.
@@ -123,20 +119,18 @@ class NumberExplanation:
 
 
 def explained(
-    predictor: NumberPredictor,
+    model: FittedRegressor,
     features: torch.Tensor,
     retrieved: NumberRetrieval,
     levels: np.ndarray,
     confidence: float,
     n_shown: int | None,
-    remembered: Callable[[list[int]], list[dict[str, Any]]],
-    targets_at: Callable[[list[int]], np.ndarray],
 ) -> list[NumberExplanation]:
     """Explain queries by what was retrieved for them.
 
     Parameters
     ----------
-    predictor : NumberPredictor
+    model : FittedRegressor
     features : Tensor of shape (n, width)
         Keys of the queries in the feature space.
     retrieved : NumberRetrieval
@@ -144,9 +138,8 @@ def explained(
         Of the quantiles that bound the intervals of this `confidence`.
     n_shown : int or None
         Neighbors shown; None shows all.
-    remembered, targets_at : callable
-        Give the training rows, and targets, at bank positions.
     """
+    predictor = model.predictor
     with torch.no_grad():
         read = predictor.head.attend(retrieved.spaces)
         output = predictor.head.pool(read, retrieved.spaces)
@@ -159,9 +152,9 @@ def explained(
     means, ends = without.mean(), without.quantiles(levels)
     distances = feature_distances(predictor, features.cpu(), weighed.positions)
     everyone = sorted(set(gone.tolist()))
-    rows = dict(zip(everyone, remembered(everyone), strict=True))
-    targets = dict(zip(everyone, targets_at(everyone).tolist(), strict=True))
-    ids = dict(zip(everyone, predictor.views.bank.ids[everyone].tolist(), strict=True))
+    rows = dict(zip(everyone, model.remembered(everyone), strict=True))
+    targets = dict(zip(everyone, model.labels_at(everyone).tolist(), strict=True))
+    ids = dict(zip(everyone, model.bank.ids[everyone].tolist(), strict=True))
     of_row: list[list[NumberNeighbor]] = [[] for _ in range(len(mixture))]
     cells = zip(queries.tolist(), columns.tolist(), gone.tolist(), strict=True)
     for at, (query, column, position) in enumerate(cells):

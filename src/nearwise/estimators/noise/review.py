@@ -63,6 +63,11 @@ def review(model: Any) -> "Review":
     ['id', 'given', 'suggested']
     """
     check_is_fitted(model)
+    if not isinstance(model.fitted_, FittedClassifier):
+        raise ValueError(
+            f"review takes a fitted AttnKNNClassifier, not a {type(model).__name__}: what is "
+            "reviewed are classes."
+        )
     return Review(model.fitted_)
 
 

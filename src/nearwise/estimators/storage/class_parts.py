@@ -46,6 +46,7 @@ from nearwise.nn import PretrainedNeighborHead, build_network, network_config
 
 KIND = "attention k-NN classifier"
 OLDEST = 3
+OPENED_BY = "AttnKNNClassifier.load"
 _ONE_HEAD = 7  # format version since which there is one head
 
 

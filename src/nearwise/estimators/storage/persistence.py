@@ -104,10 +104,13 @@ class FolderParts(Protocol):
         Of the folder.
     OLDEST : int
         Format version that still opens.
+    OPENED_BY : str
+        What opens such a folder, for messages.
     """
 
     KIND: str
     OLDEST: int
+    OPENED_BY: str
 
     def pack_predictor(
         self, predictor: Any, /
@@ -366,9 +369,18 @@ def _read_with_changes(path: Path, parts: FolderParts) -> tuple[Folder, FolderSt
 def _read(path: Path, parts: FolderParts | None) -> tuple[Folder, FolderState]:
     """Read a folder of these parts, or of those that it is of."""
     found = parts or parts_of(path)
-    content = read_folder(
-        path, kind=found.KIND, newest_version=VERSION, oldest_version=found.OLDEST
-    )
+    try:
+        content = read_folder(
+            path, kind=found.KIND, newest_version=VERSION, oldest_version=found.OLDEST
+        )
+    except StoreError as error:
+        if error.reason != "foreign" or folder_kind(path) != (other := parts_of(path)).KIND:
+            raise
+        raise StoreError(
+            "foreign",
+            f"{path} holds {other.KIND!r} and {found.KIND!r} was expected. Open it by "
+            f"{other.OPENED_BY}.",
+        ) from error
     lineage, version = content.generation, 0
     if content.meta.get("journal") is not None:
         try:

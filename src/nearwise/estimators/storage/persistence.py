@@ -374,7 +374,8 @@ def _read(path: Path, parts: FolderParts | None) -> tuple[Folder, FolderState]:
             path, kind=found.KIND, newest_version=VERSION, oldest_version=found.OLDEST
         )
     except StoreError as error:
-        if error.reason != "foreign" or folder_kind(path) != (other := parts_of(path)).KIND:
+        other = parts_of(path) if error.reason == "foreign" else found
+        if other.KIND == found.KIND or folder_kind(path) != other.KIND:
             raise
         raise StoreError(
             "foreign",

@@ -15,6 +15,7 @@ from nearwise.estimators.settings import Settings
 from nearwise.estimators.stored.moving import move_memory
 from nearwise.estimators.uncertainty.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.uncertainty.number_explain import NumberExplanation, NumberNeighbor
+from nearwise.estimators.uncertainty.number_selective import NumberSelection
 from nearwise.estimators.uncertainty.selective import Selection
 from nearwise.warn import RowsWarning
 
@@ -32,6 +33,7 @@ __all__ = [
     "NumberNeighbor",
     "NumberQuery",
     "NumberReport",
+    "NumberSelection",
     "Parts",
     "Query",
     "Review",

@@ -16,6 +16,7 @@ from nearwise.estimators.query import CHUNK, DEFAULT_SHOWN
 from nearwise.estimators.uncertainty.conformal import check_confidence
 from nearwise.estimators.uncertainty.intervals import CalibrationNumbers, calibration_numbers
 from nearwise.estimators.uncertainty.number_explain import NumberExplanation, explained
+from nearwise.estimators.uncertainty.number_selective import NumberSelection, select
 from nearwise.functional.threads import one_thread
 
 Output = Literal["mean", "median", "mode"]
@@ -90,6 +91,15 @@ class NumberQuery:
     def interval(self, confidence: float = 0.9) -> np.ndarray:
         """Conformal intervals, (n, 2); `AttnKNNRegressor.predict_interval`."""
         return self.mixture.quantiles(self.calibration_numbers().levels(confidence))
+
+    def selection(
+        self,
+        coverage: float | None = None,
+        max_width: float | None = None,
+        confidence: float = 0.9,
+    ) -> NumberSelection:
+        """Predictions and which of them to act on; `AttnKNNRegressor.predict_selective`."""
+        return select(self, coverage, max_width, confidence)
 
     def explanations(
         self, n_shown: int | None = DEFAULT_SHOWN, confidence: float = 0.9

@@ -27,6 +27,7 @@ from nearwise.estimators.settings import Preset, Settings, check_count, hinting
 from nearwise.estimators.storage import number_parts
 from nearwise.estimators.uncertainty.explain import with_sources
 from nearwise.estimators.uncertainty.number_explain import NumberExplanation
+from nearwise.estimators.uncertainty.number_selective import NumberSelection
 from nearwise.functional import Metric
 from nearwise.memory.eviction import check_capacity
 
@@ -289,6 +290,40 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Chernozhukov, Wuthrich and Zhu, "Distributional Conformal Prediction", PNAS 2021.
         """
         return self.query(X).interval(confidence)
+
+    def predict_selective(
+        self,
+        X: Any,
+        *,
+        coverage: float | None = None,
+        max_width: float | None = None,
+        confidence: float = 0.9,
+    ) -> NumberSelection:
+        """Predict, and say which predictions, those with the narrowest intervals, to act on.
+
+        Parameters
+        ----------
+        X
+            As in `predict`; new rows.
+        coverage : float in (0, 1], optional
+            Share of rows to answer. Either this or `max_width` is given.
+        max_width : float, optional
+            Answer rows whose interval is at most so wide, in the unit of the target.
+        confidence : float in (0, 1), default=0.9
+            Of the intervals.
+
+        Returns
+        -------
+        selection : NumberSelection
+            predictions, accepted, interval, threshold, expected_error, ...
+
+        Raises
+        ------
+        ValueError
+            If both or none of `coverage` and `max_width` are given or out of their range, or there
+            are too few calibration rows.
+        """
+        return self.query(X).selection(coverage, max_width, confidence)
 
     def predict_cdf(self, X: Any, y: Any) -> np.ndarray:
         """Probability that the target is at most `y`.

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from nearwise.estimators.model.mixture import Mixture
 from nearwise.estimators.model.number_memory import TARGET
 from nearwise.estimators.model.number_predictor import NumberPredictor
 from nearwise.estimators.uncertainty.calibration_rows import at_most, group_sizes
@@ -20,6 +21,8 @@ class CalibrationNumbers(NamedTuple):
 
     Attributes
     ----------
+    mixture : Mixture of n rows
+    targets : float64 ndarray of shape (n,)
     levels_reached : float64 ndarray of shape (n,)
         Probability that the prediction gave to at most the row's target (PIT).
     log_width : float64 ndarray of shape (n,)
@@ -30,6 +33,8 @@ class CalibrationNumbers(NamedTuple):
         How much each row counts: 1, or as much as its group has rows less.
     """
 
+    mixture: Mixture
+    targets: np.ndarray
     levels_reached: np.ndarray
     log_width: np.ndarray
     distance: np.ndarray
@@ -87,4 +92,4 @@ def _left_out(predictor: NumberPredictor) -> CalibrationNumbers:
     if groups is not None:
         counts = 1 / group_sizes(groups[positions].numpy())
     log_width = np.log(mixture.variance()) / 2
-    return CalibrationNumbers(mixture.cdf(targets), log_width, distance, counts)
+    return CalibrationNumbers(mixture, targets, mixture.cdf(targets), log_width, distance, counts)

@@ -1,0 +1,106 @@
+"""Abstention of a regressor: rows with the widest intervals are not answered."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearwise.estimators.uncertainty.conformal import check_number
+
+if TYPE_CHECKING:
+    from nearwise.estimators.number_query import NumberQuery
+
+
+@dataclass(frozen=True)
+class NumberSelection:
+    """Predictions, which of them to act on, and what is known about those.
+
+    Attributes
+    ----------
+    predictions : float64 ndarray of shape (n,)
+        Means, of the rows not accepted too.
+    accepted : bool ndarray of shape (n,)
+    interval : float64 ndarray of shape (n, 2)
+        Of `confidence`.
+    width : float64 ndarray of shape (n,)
+        Of these intervals; a row is accepted where it is at most `threshold`.
+    threshold : float
+    coverage : float
+        Share of the calibration rows that the threshold accepts: to be expected of new rows.
+    expected_error : float
+        Mean absolute error of the calibration rows that are accepted, each predicted without
+        itself; `error_of_all` that of all. NaN where none is accepted.
+    error_of_all : float
+    interval_coverage : float
+        Share of the accepted calibration rows whose target lies in their interval.
+    confidence : float
+    n_calibration, n_accepted : int
+        Rows used for all this, and how many of them are accepted.
+    """
+
+    predictions: np.ndarray
+    accepted: np.ndarray
+    interval: np.ndarray
+    width: np.ndarray
+    threshold: float
+    coverage: float
+    expected_error: float
+    error_of_all: float
+    interval_coverage: float
+    confidence: float
+    n_calibration: int
+    n_accepted: int
+
+
+def check_request(coverage: float | None, max_width: float | None) -> None:
+    """Refuse both or none of coverage and width, and any that is out of its range."""
+    if (coverage is None) == (max_width is None):
+        seen = "neither was" if coverage is None else "both were"
+        raise ValueError(
+            f"Give either coverage (the share of rows to answer) or max_width (of the intervals of "
+            f"rows to answer, in the unit of the target); {seen} given."
+        )
+    name, value = ("coverage", coverage) if max_width is None else ("max_width", max_width)
+    check_number(name, value)
+    if coverage is not None and not 0.0 < coverage <= 1.0:
+        raise ValueError(
+            f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."
+        )
+    if max_width is not None and not 0.0 < max_width < np.inf:
+        raise ValueError(f"max_width={max_width!r} must be a positive number.")
+
+
+def select(
+    query: "NumberQuery", coverage: float | None, max_width: float | None, confidence: float
+) -> NumberSelection:
+    """Accept the rows with the narrowest intervals; see `AttnKNNRegressor.predict_selective`."""
+    check_request(coverage, max_width)
+    known, interval = query.calibration_numbers(), query.interval(confidence)
+    own = known.mixture.quantiles(known.levels(confidence))
+    width, of_known = interval[:, 1] - interval[:, 0], own[:, 1] - own[:, 0]
+    threshold = max_width
+    if threshold is None:
+        assert coverage is not None  # one of both is given
+        order = np.argsort(of_known, kind="stable")
+        share = np.cumsum(known.counts[order]) / known.counts.sum()
+        last = int(np.searchsorted(share, coverage - 1e-9))
+        threshold = float(of_known[order[min(last, len(order) - 1)]])
+    accepted = of_known <= threshold
+    away = np.abs(known.mixture.mean() - known.targets)
+    inside = (own[:, 0] <= known.targets) & (known.targets <= own[:, 1])
+    counts, total = known.counts * accepted, float(known.counts.sum())
+    some = float(counts.sum())
+    return NumberSelection(
+        query.predict(),
+        width <= threshold,
+        interval,
+        width,
+        float(threshold),
+        some / total,
+        float(away @ counts) / some if some else np.nan,
+        float(away @ known.counts) / total,
+        float(inside @ counts) / some if some else np.nan,
+        confidence,
+        len(of_known),
+        int(accepted.sum()),
+    )

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from keeping import RESULTS, interval, keep_runs, listed, options_of, take
+from keeping import RESULTS, interval, keep, keep_runs, listed, options_of, read, take
 from regression_peers import METHODS, pinball, tune_catboost
 from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits
@@ -28,7 +28,7 @@ NAMES = (
 )
 _MOST_TESTED = 2_000
 _SLICES = 5
-_TUNED: dict[str, dict[str, Any]] = {}
+_TUNED = Path("runs/regression/tuned.json")
 
 
 def read_table(folder: Path, name: str) -> tuple[pd.DataFrame, np.ndarray]:
@@ -86,12 +86,13 @@ def measured(
         warnings.simplefilter("ignore")
         tuned: dict[str, Any] = {}
         if method == "catboost-tuned":
-            key = f"{table} {wrong} {rows}"
-            if key not in _TUNED:
+            key, known = f"{table} {wrong} {rows}", read(_TUNED)
+            if key not in known:
                 start = time.process_time()
-                _TUNED[key] = tune_catboost(old, targets, seed)
+                known[key] = tune_catboost(old, targets, seed)
+                keep(known, _TUNED)
                 print(table, "tuned in", round(time.process_time() - start), "s", flush=True)
-            tuned = _TUNED[key]
+            tuned = known[key]
         start = time.process_time()
         found = METHODS[method](old, targets, fresh, truth, seed, tuned)
         seconds = time.process_time() - start

@@ -206,8 +206,8 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         Raises
         ------
         ValueError
-            If the fit was given views, which are not remembered, took some labels to be wrong
-            (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
+            If the fit was given views, which are not remembered, took some labels of classes to be
+            wrong (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
         """
         self._change(lambda model: by_settings.refreshed(self, model))
         return self

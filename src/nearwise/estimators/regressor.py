@@ -20,6 +20,7 @@ from nearwise.estimators.inputs.rows import ColumnsOfNumbers, KnownColumns, Rows
 from nearwise.estimators.inputs.targets import check_targets
 from nearwise.estimators.model.fitted_model import FittedRegressor, NumberReport, StreamState
 from nearwise.estimators.model.number_predictor import NumberPredictor
+from nearwise.estimators.model.wrong_targets import check_rate
 from nearwise.estimators.number_query import NumberQuery, Output
 from nearwise.estimators.online import by_settings, changes, number_changes
 from nearwise.estimators.progress import Progress
@@ -61,6 +62,11 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         is held out once, for calibration alone. A splitter of scikit-learn: a cross-fit if it has
         several splits, else its test rows once. "latest": the last fifth of the rows once. "auto"
         and None: 5 folds, 3 above 5,000 rows.
+    label_noise : None, "auto" or float in [0, 1), default=None
+        Some targets are wrong, as if drawn from those of all rows: estimate how many, or give the
+        share. Those that look wrong then count for less in the base, among the neighbors and in
+        the calibration. It takes up to eight fits of "instant" more. Targets far off for another
+        reason are taken for wrong ones, too.
     settings : Settings or dict, optional
         What few users change: capacity, eviction, calibration, index; see `Settings`.
     n_jobs : int, optional
@@ -101,6 +107,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         preset: Preset = "default",
         metric: Metric = "euclidean",
         cv: Any = "auto",
+        label_noise: Any = None,
         settings: Settings | dict[str, Any] | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -112,6 +119,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         self.preset = preset
         self.metric = metric
         self.cv = cv
+        self.label_noise = label_noise
         self.settings = settings
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -189,13 +197,15 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
     def _checked_settings(self, *args: Any, **options: Any) -> FitSettings:
         _refuse_unused(Settings.of(self.settings))
+        if self.label_noise is not None:
+            check_rate(self.label_noise)
         return check_settings(self, *args, given=given_regressor, **options)
 
     def _fit_problem(
         self, problem: Problem, settings: FitSettings, progress: Progress
     ) -> NumberPredictor:
         with problem.encoder.threads(settings.n_jobs):
-            return fit_numbers(problem, settings, progress)
+            return fit_numbers(problem, settings, progress, self.label_noise)
 
     @property
     def report_(self) -> NumberReport:

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,20 +30,52 @@ from nearwise.estimators.fit.problem import (
 )
 from nearwise.estimators.inputs.targets import bounds_of
 from nearwise.estimators.model.memory_views import FOLD
-from nearwise.estimators.model.number_memory import LOCATION, TARGET, NumberViews
+from nearwise.estimators.model.number_memory import LOCATION, TARGET, TRUST, NumberViews
 from nearwise.estimators.model.number_predictor import (
     NumberModels,
     NumberPredictor,
     Spread,
+    wrong_targets,
 )
+from nearwise.estimators.model.wrong_targets import check_rate
 from nearwise.estimators.progress import Progress
 from nearwise.memory import MemoryBank
 from nearwise.nn import shared_number_head
 
+_ROUNDS = 8  # of short fits at the most, where some targets may be wrong
+_SETTLED = 0.01  # mean change of the probabilities to be wrong that ends them
+_LEAST_TRUST = 1e-3  # of a target that looks wrong; a row of weight 0 would be no neighbor
 _RIDGE = 0.02  # pull of the logarithm of the factor towards 0, in shares of the CRPS of few rows
 
 
-def fit_numbers(problem: Problem, settings: FitSettings, progress: Progress) -> NumberPredictor:
+def fit_numbers(
+    problem: Problem, settings: FitSettings, progress: Progress, label_noise: Any = None
+) -> NumberPredictor:
+    """Fit; where some targets may be wrong, by an expectation-maximisation over short fits first.
+
+    Each of these predicts all rows, left out, and says how probable it is that their targets are
+    wrong; the next one has them count for as much less.
+    """
+    if label_noise is None:
+        return _fit(problem, settings, progress)
+    rate, short = check_rate(label_noise), settings
+    if isinstance(settings.base, str):
+        short = settings.model_copy(update={"preset": "instant"})
+    every, before = torch.arange(len(problem.labels)), np.full(len(problem.labels), np.inf)
+    for number in range(_ROUNDS):
+        progress.stage(f"wrong targets, round {number + 1} of at most {_ROUNDS}")
+        rough = replace(problem, choice=dict(problem.choice), history=[])
+        predictor = _fit(rough, short, Progress(0))
+        found = wrong_targets(predictor, predictor.predict_left_out(every)[0], rate)
+        problem.trust = np.maximum(1 - found.posterior, _LEAST_TRUST)
+        changed, before = np.abs(found.posterior - before).mean(), found.posterior
+        if changed < _SETTLED:
+            break
+    problem.choice["label_noise"] = {"rate": found.rate, "interval": list(found.interval)}
+    return _fit(problem, settings, progress)
+
+
+def _fit(problem: Problem, settings: FitSettings, progress: Progress) -> NumberPredictor:
     """Map the features, fit a base, remember the rows, and take the pretrained head.
 
     The base begins with a forest, whose predictions of its own rows are out of bag. Unless the
@@ -105,7 +138,7 @@ def _base(
     if settings.base is None:
         return None
     encoder, rows = problem.table
-    targets, weight, seed = problem.carried, problem.weight, settings.seed
+    targets, weight, seed = problem.carried, problem.trusted_weight, settings.seed
     held_out = np.empty(0, dtype=np.int64) if apart is None else apart
     own = not isinstance(settings.base, str)
     known: dict[str, np.ndarray] = {}
@@ -173,6 +206,8 @@ def _remember(
         fold -= 1
         fold[torch.from_numpy(apart)] = 0
     columns = {TARGET: torch.from_numpy(problem.carried), FOLD: fold} | problem.group_column
+    if problem.trust is not None:
+        columns[TRUST] = torch.from_numpy(problem.trust)
     if models.base is not None:
         columns[LOCATION] = torch.from_numpy(models.base.left_out)
         keys |= models.supervised(keys["features"], columns[LOCATION])
@@ -200,7 +235,7 @@ def fit_spread(predictor: NumberPredictor, positions: Tensor) -> Spread:
     retrieved = predictor.retrieve_remembered(positions)
     mixture = predictor.plain(predictor.head.predict(retrieved.spaces), retrieved)
     targets = bank.columns[TARGET][positions].numpy()
-    weight = bank.sample_weight[positions].double().numpy()
+    weight = predictor.memory.trusted_weight[positions].double().numpy()
     apart = float(np.average(mixture.apart(), weights=weight))
 
     def crps(log_factor: float) -> float:

@@ -108,7 +108,8 @@ class Problem:
     """The training rows of one fit, and what it notes: its choices and training curves.
 
     `views` are further views of the same rows; `ids` those of rows that were remembered before;
-    `targets` are those of a regressor, whose rows are then all of one class; `groups` numbers the
+    `targets` are those of a regressor, whose rows are then all of one class, and `trust` (n,) the
+    probabilities of these to be right, where some may be wrong; `groups` numbers the
     groups of rows that are left out together, and `group_column` is the memory's column of that;
     `is_gaussian`: Gaussian classes and not a forest begin the base.
     """
@@ -124,6 +125,7 @@ class Problem:
     tta: tuple[TTAView, ...] = ()
     ids: Tensor | None = None
     targets: np.ndarray | None = None
+    trust: np.ndarray | None = None
     groups: np.ndarray | None = None
     group_column: dict[str, Tensor] = field(default_factory=dict)
     label_model: LabelModel = AS_GIVEN
@@ -175,6 +177,13 @@ class Problem:
     def carried(self) -> np.ndarray:
         """What the rows carry: class positions, or numbers; (n,)."""
         return self.labels if self.targets is None else self.targets
+
+    @property
+    def trusted_weight(self) -> np.ndarray | None:
+        """How much each target counts: its row's weight times its trust; (n,), None for ones."""
+        if self.trust is None or self.weight is None:
+            return self.weight if self.trust is None else self.trust
+        return self.weight * self.trust
 
     @property
     def is_held_out(self) -> bool:

@@ -12,7 +12,7 @@ from nearwise.estimators.inputs.by_text import as_read
 from nearwise.estimators.inputs.columns import counts_rows
 from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.uncertainty.explain import Parts, make_parts
 
 # Share of a column's spread by which numbers may differ and be the same: a file that keeps 6 digits
@@ -53,13 +53,13 @@ Cell = tuple[str | None, ...]  # what a row holds in the columns that tell equal
 
 
 def find_learned(
-    model: FittedClassifier, rows: AnyRows, labels: np.ndarray | None, given: Any = None
+    model: FittedModel, rows: AnyRows, labels: np.ndarray | None, given: Any = None
 ) -> LearnedRows:
     """Look rows up among those that a model remembers.
 
     Parameters
     ----------
-    model : FittedClassifier
+    model : FittedModel
     rows : Encoded or EncodedImages
     labels : int64 ndarray of shape (n,), optional
         Class positions of `rows`; among equal rows, one with this label is taken.

@@ -13,6 +13,7 @@ from nearwise.nn.neighbor_set import from_zero, typical_distance
 
 # Columns of the bank.
 TARGET = "target"  # float64 (n,)
+TRUST = "trust"  # float64 (n,): probabilities of the targets to be right, where some may be wrong
 LOCATION = "location"  # float64 (n,): left-out predictions of the base
 
 
@@ -62,6 +63,19 @@ class NumberViews(MemoryViews):
             spaces.append(self.numbers(spec).describe(one, locations, positions, log_weight))
         return NumberRetrieval(found, spaces)
 
+    @property
+    def trusted_weight(self) -> Tensor:
+        """How much each target counts: its row's weight times its trust, (n,)."""
+        weight = self.bank.sample_weight
+        trust = self.bank.columns.get(TRUST)
+        return weight if trust is None else weight * trust.to(weight.dtype)
+
+    def weight(self, positions: Tensor) -> Tensor:
+        """Weights of rows as neighbors: those of `MemoryViews`, times their trust."""
+        trust = self.bank.columns.get(TRUST)
+        weight = super().weight(positions)
+        return weight if trust is None else weight * trust[positions].to(weight.dtype)
+
     def numbers(self, spec: SpaceSpec) -> RememberedNumbers:
         """Return what is known of the remembered rows of a space."""
         key = ("numbers", spec.name)
@@ -76,7 +90,7 @@ class NumberViews(MemoryViews):
                 self.n_columns,
                 supervised=spec.name == "supervised",
                 locations=bank.columns.get(LOCATION),
-                weight=bank.sample_weight,
+                weight=self.trusted_weight,
                 metric=spec.metric,
                 groups=self.groups,
             )
@@ -84,8 +98,10 @@ class NumberViews(MemoryViews):
         return found
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
-        """Give rows other targets (n,); no other row is searched for."""
-        targets = self.bank.columns[TARGET].clone()
-        targets[self.bank.positions(ids)] = labels.double()
-        self.bank.columns[TARGET] = targets
+        """Give rows other targets (n,), which are trusted; no other row is searched for."""
+        at = self.bank.positions(ids)
+        for name, new in ((TARGET, labels.double()), (TRUST, 1.0)):
+            if name in self.bank.columns:
+                self.bank.columns[name] = self.bank.columns[name].clone()
+                self.bank.columns[name][at] = new
         self.forget_labels()

@@ -10,9 +10,15 @@ from torch import Tensor
 from nearwise.estimators.fit.number_base import NumberBase
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.model.mixture import Mixture
-from nearwise.estimators.model.number_memory import LOCATION, NumberRetrieval, NumberViews
+from nearwise.estimators.model.number_memory import (
+    LOCATION,
+    TARGET,
+    NumberRetrieval,
+    NumberViews,
+)
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.estimators.model.row_models import FeatureSpace, beside_locations, row_blocks
+from nearwise.estimators.model.wrong_targets import WrongTargets, find_wrong
 from nearwise.functional.threads import one_thread
 from nearwise.nn import NeighborNetwork, NumberOutput, PretrainedNumberHead
 
@@ -92,6 +98,18 @@ class Spread(NamedTuple):
 
 
 NOT_FITTED = Spread()
+
+
+def wrong_targets(
+    predictor: "NumberPredictor", mixture: Mixture, rate: float | None
+) -> WrongTargets:
+    """Find wrong targets among the remembered rows, of which `mixture` predicts each left out.
+
+    `rate`: their share, where it is known.
+    """
+    bank = predictor.views.bank
+    targets, weight = bank.columns[TARGET].numpy(), bank.sample_weight.double().numpy()
+    return find_wrong(mixture, targets, weight, rate)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.model.log_linear_pool import finish
 from nearwise.estimators.noise.noisy_labels import NoisyLabels
 from nearwise.estimators.query import kneighbors, warn_of_learned
@@ -69,7 +69,7 @@ def label_evidence(model: FittedClassifier, n_neighbors: int) -> LabelEvidence:
     return LabelEvidence(bank.labels.numpy(), proba, graph)
 
 
-def most_neighbors(model: FittedClassifier) -> int:
+def most_neighbors(model: FittedModel) -> int:
     """Rows that may be found for a remembered one."""
     views = model.predictor.views
     return len(views.rows()) - 1

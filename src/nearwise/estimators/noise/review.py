@@ -1,4 +1,4 @@
-"""Review: what in a memory a person should check, and how far to trust its classifier."""
+"""Review: what in a memory a person should check, and how far to trust its estimator."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -13,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from nearwise.estimators.inputs.labels import label_values, positions_among
 from nearwise.estimators.inputs.rows import Rows
 from nearwise.estimators.inputs.table import TableEncoder
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
 from nearwise.estimators.model.learned_rows import LearnedRows, find_learned, predict_learned
 from nearwise.estimators.model.log_linear_pool import finish
+from nearwise.estimators.model.wrong_targets import WrongTargets
 from nearwise.estimators.noise.label_issues import (
     JudgeName,
     LabelEvidence,
@@ -24,6 +25,7 @@ from nearwise.estimators.noise.label_issues import (
     most_neighbors,
 )
 from nearwise.estimators.noise.noisy_labels import transition_of
+from nearwise.estimators.noise.number_issues import number_issues, number_noise
 from nearwise.estimators.noise.transition import Transition
 from nearwise.estimators.query import kneighbors
 from nearwise.estimators.uncertainty.explain import Parts
@@ -47,11 +49,11 @@ _LEVEL = 0.95  # of all groups together
 
 
 def review(model: Any) -> "Review":
-    """Review a fitted classifier as it is now, whatever is added or removed later.
+    """Review a fitted estimator as it is now, whatever is added or removed later.
 
     Parameters
     ----------
-    model : AttnKNNClassifier
+    model : AttnKNNClassifier or AttnKNNRegressor
 
     Examples
     --------
@@ -63,24 +65,24 @@ def review(model: Any) -> "Review":
     ['id', 'given', 'suggested']
     """
     check_is_fitted(model)
-    if not isinstance(model.fitted_, FittedClassifier):
-        raise ValueError(
-            f"review takes a fitted AttnKNNClassifier, not a {type(model).__name__}: what is "
-            "reviewed are classes."
-        )
     return Review(model.fitted_)
 
 
 class Review:
-    """One version of a classifier under review; `review` makes it.
+    """One version of an estimator under review; `review` makes it.
 
     Parameters
     ----------
-    fitted : FittedClassifier
+    fitted : FittedClassifier or FittedRegressor
     """
 
-    def __init__(self, fitted: FittedClassifier) -> None:
+    def __init__(self, fitted: FittedModel) -> None:
         self._fitted = fitted
+
+    def _classifier(self, what: str) -> FittedClassifier:
+        if not isinstance(self._fitted, FittedClassifier):
+            raise ValueError(f"{what} is of classifiers, and this is a regressor.")
+        return self._fitted
 
     def findings(self) -> pd.DataFrame:
         """List what in the memory a person should check, the worst of each kind first.
@@ -88,13 +90,14 @@ class Review:
         Returns
         -------
         found : DataFrame
-            kind; id of the row (missing for a group); given label; suggested label or None; score;
-            ids of rows concerned (neighbors, copies, members of a group, at most 100); what, in
-            words.
+            kind; id of the row (missing for a group); given label or target; suggested one or None;
+            score; ids of rows concerned (neighbors, copies, members of a group, at most 100); what,
+            in words.
 
         Notes
         -----
-        "label": `issues` whose suggestion differs; suspicion. "copy": a neighbor within 1 %
+        "label": `issues` whose suggestion differs, of targets those that are wrong rather than
+        right; suspicion. "copy": a neighbor within 1 %
         of the usual distance, no value of which differs by over .05 standard deviations; those with
         another label first; 1 - that share. "outlier": mean distance to ten
         neighbors, by angle, beyond the third quartile by 1.7 interquartile ranges, as in
@@ -102,7 +105,8 @@ class Review:
         2; times the usual distance. "group": classes, the 50 most
         frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
         labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
-        accuracy.
+        accuracy. Of targets, rows count as wrong that are further from the suggestion than half of
+        all; gap in the mean distance.
         """
         return findings(self._fitted)
 
@@ -127,23 +131,29 @@ class Review:
         issues : DataFrame of n rows
             Largest suspicion first: id (in `memory_`), given and suggested label, proba_given and
             proba_suggested (of being true), suspicion in [0, 1], neighbors (ids, nearest first).
-            Write it with `to_csv`.
+            Write it with `to_csv`. Of a regressor: id, given target, suggested (the median of its
+            prediction without the row), low and high (5 and 95 %), suspicion (the probability that
+            the target is another row's rather than its own, at the rate of `noise`), neighbors.
 
         Raises
         ------
         ValueError
-            If `judge` is unknown.
+            If `judge` is unknown, or "cleanlab" for a regressor.
         ImportError
             If cleanlab is chosen and missing.
         """
-        return label_issues(self._fitted, n_neighbors, judge)
+        if isinstance(self._fitted, FittedRegressor):
+            if judge != "nearwise":
+                raise ValueError(f'judge={judge!r} is not for targets. Use "nearwise".')
+            return number_issues(self._fitted, n_neighbors)
+        return label_issues(self._classifier("issues"), n_neighbors, judge)
 
     def evidence(self, n_neighbors: int = 10) -> LabelEvidence:
         """Leave-one-out probabilities and a k-NN graph, in the form that cleanlab takes.
 
         ``Datalab(...).find_issues(pred_probs=e.pred_probs, knn_graph=e.knn_graph)``.
         """
-        return label_evidence(self._fitted, n_neighbors)
+        return label_evidence(self._classifier("evidence"), n_neighbors)
 
     def rows(self) -> pd.DataFrame:
         """Remembered rows: id, label by the target's name, weight, and columns (no pixels)."""
@@ -174,10 +184,10 @@ class Review:
         ValueError
             If there are no such rows.
         """
-        return measure_trust(self._fitted)
+        return measure_trust(self._classifier("trust"))
 
     def learned(self, X: Any, y: Any = None) -> LearnedRows:
-        """Recognize rows that the classifier has learned from, by content.
+        """Recognize rows that the estimator has learned from, by content.
 
         Scores on such rows are not evidence about new ones; `predict_learned` predicts them as if
         they were new.
@@ -186,7 +196,8 @@ class Review:
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
         y : array-like of shape (n,), optional
-            Labels. Where several remembered rows equal a row, one with its label is taken.
+            Labels of classes. Where several remembered rows equal a row, one with its label is
+            taken.
 
         Returns
         -------
@@ -207,7 +218,7 @@ class Review:
             raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
         model, codes = self._fitted, None
         rows = Rows.given(X, model.columns, model.predictor.encoder)
-        if y is not None:
+        if y is not None and isinstance(model, FittedClassifier):
             codes, _ = positions_among(model.classes, label_values(y))
         return find_learned(model, rows.encode()[0], codes, rows.X)
 
@@ -229,31 +240,35 @@ class Review:
         parts : Parts
             Of these rows.
         """
-        return predict_learned(self._fitted, found)
+        return predict_learned(self._classifier("predict_learned"), found)
 
     @property
-    def noise(self) -> Transition:
+    def noise(self) -> Transition | WrongTargets:
         """With `label_noise`: how given labels arise from true ones, with 95 % intervals.
 
         If the estimate is not trusted, what is used instead; `report_.choice["label_noise"]` says
-        why. AttributeError if nobody looked for wrong labels.
+        why. AttributeError if nobody looked for wrong labels. Of a regressor: how many targets are
+        wrong, with a 95 % interval; without `label_noise` fewer are found than there are, as
+        predictions have learned from them.
         """
-        known = transition_of(self._fitted.predictor.label_model)
+        if isinstance(self._fitted, FittedRegressor):
+            return number_noise(self._fitted)
+        known = transition_of(self._classifier("noise").predictor.label_model)
         if known is None:
             raise AttributeError("Wrong labels were not estimated: label_noise was None in fit.")
         return known
 
 
-def findings(model: FittedClassifier, issues: pd.DataFrame | None = None) -> pd.DataFrame:
+def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
     """List what a person should check; see `Review.findings`.
 
-    `issues` are the model's label issues, where they are known already.
+    `issues` are the model's, where they are known already.
     """
     model.predictor.views.require_all("Findings are of all remembered rows, which")
     alone = model.without_groups()  # copies are of one group
     nearest = kneighbors(alone, None, min(_N_NEIGHBORS, most_neighbors(alone)))
     if issues is None:
-        issues = label_issues(model, _N_NEIGHBORS, "nearwise")
+        issues = Review(model).issues(n_neighbors=_N_NEIGHBORS)
     parts = [_labels(issues), _copies(model, *nearest), _outliers(model), _groups(model, issues)]
     columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
     rows = [row for part in parts for row in part]
@@ -262,6 +277,12 @@ def findings(model: FittedClassifier, issues: pd.DataFrame | None = None) -> pd.
 
 def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """Rows whose labels look wrong, most suspicious first."""
+    if "low" in issues:
+        for row in issues[issues["suspicion"] > 0.5].itertuples():
+            what = f"between {row.low:.4g} and {row.high:.4g} without the row itself, given "
+            what += f"{row.given:.4g}"
+            yield "label", row.id, row.given, row.suggested, row.suspicion, row.neighbors, what
+        return
     for row in issues[issues["given"] != issues["suggested"]].itertuples():
         what = f"{row.suggested} has probability {row.proba_suggested:.3f}, {row.given} has "
         what += f"{row.proba_given:.3f}"
@@ -269,7 +290,7 @@ def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
 
 
 def _copies(
-    model: FittedClassifier, distances: np.ndarray, ids: np.ndarray
+    model: FittedModel, distances: np.ndarray, ids: np.ndarray
 ) -> Iterator[tuple[Any, ...]]:
     """Rows with a neighbor next to no distance away; those with another label first."""
     usual = float(np.median(distances[:, -1]))
@@ -295,12 +316,12 @@ def _copies(
         yield "copy", row_id, label, None, 1.0 - ratio, others, what
 
 
-def _apart(model: FittedClassifier, row: int, others: np.ndarray) -> np.ndarray:
+def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
     """How far a row's values are from others', (n_others,), as its encoder measures it."""
     return model.predictor.encoder.apart(model.rows_at([row, *others.tolist()]))
 
 
-def _outliers(model: FittedClassifier) -> Iterator[tuple[Any, ...]]:
+def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
     """Rows that lie further from their neighbors than nearly all others.
 
     Mean distances to ten neighbors are compared: by angle, with the fence of cleanlab's Datalab
@@ -326,13 +347,17 @@ def _outliers(model: FittedClassifier) -> Iterator[tuple[Any, ...]]:
         yield "outlier", int(own[row]), given[row], None, times, others, what
 
 
-def _groups(model: FittedClassifier, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """List groups whose labels are predicted clearly worse than those of the other rows.
 
     So many errors, or more, would be in the group by chance in at most one of 20 memories (Fisher's
     exact test, one-sided; Bonferroni over the groups).
     """
-    wrong = issues.loc[issues["given"] != issues["suggested"], "id"]
+    is_number = "low" in issues
+    away = issues["given"] != issues["suggested"]
+    if is_number:
+        away = (issues["given"] - issues["suggested"]).abs()
+    wrong = issues.loc[away > (away.median() if is_number else 0), "id"]
     own = model.bank.ids.numpy()
     ranked, correct = np.isin(own, issues["id"]), ~np.isin(own, wrong)
     n_rows = int(ranked.sum())
@@ -346,16 +371,23 @@ def _groups(model: FittedClassifier, issues: pd.DataFrame) -> Iterator[tuple[Any
         n_members, n_wrong = int(members.sum()), int((~correct[members]).sum())
         chance = hypergeom.sf(n_wrong - 1, n_rows, len(wrong), n_members)
         if n_wrong and chance * len(groups) < 1 - _LEVEL:
-            inside, rest = correct[members].mean(), correct[ranked & ~members].mean()
-            what = f"{name}: {inside:.3f} of {n_members} rows right, {rest:.3f} of the others"
-            found.append((rest - inside, tuple(own[members][:100].tolist()), what))
+            if is_number:
+                here = issues["id"].isin(own[members])
+                inside, rest = away[here].mean(), away[~here].mean()
+                what = f"{name}: {n_members} rows are {inside:.4g} off on average, the others "
+                gap, what = inside - rest, what + f"{rest:.4g}"
+            else:
+                inside, rest = correct[members].mean(), correct[ranked & ~members].mean()
+                what = f"{name}: {inside:.3f} of {n_members} rows right, {rest:.3f} of the others"
+                gap = rest - inside
+            found.append((gap, tuple(own[members][:100].tolist()), what))
     for gap, ids, what in sorted(found, key=lambda one: -one[0]):
         yield "group", pd.NA, None, None, gap, ids, what
 
 
-def _group_members(model: FittedClassifier) -> Iterator[tuple[str, np.ndarray]]:
+def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
     given, encoder = model.labels_at(), cast(TableEncoder, model.predictor.encoder)
-    for label in model.classes:
+    for label in model.classes if isinstance(model, FittedClassifier) else ():
         yield f"label {label}", np.asarray(given == label)
     if len(encoder.columns) > _MOST_COLUMNS or not (encoder.categorical or encoder.numeric):
         return

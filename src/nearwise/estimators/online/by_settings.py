@@ -84,7 +84,7 @@ def fit_again(params: Any, model: Fitted) -> Fitted:
         predictor = params._fit_problem(problem, settings, progress)
     predictor.views.label_model = model.predictor.views.label_model
     if "label_noise" in model.predictor.choice:
-        predictor.choice["label_noise"] = model.predictor.choice["label_noise"]
+        predictor.choice.setdefault("label_noise", model.predictor.choice["label_noise"])
     predictor.views.bank.next_id = bank.next_id
     arrived = int(bank.ids.max()) + 1
     stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank), changed=0)

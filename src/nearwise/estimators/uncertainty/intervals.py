@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from nearwise.estimators.model.mixture import Mixture
-from nearwise.estimators.model.number_memory import TARGET
+from nearwise.estimators.model.number_memory import TARGET, TRUST
 from nearwise.estimators.model.number_predictor import NumberPredictor
 from nearwise.estimators.uncertainty.calibration_rows import at_most, group_sizes
 from nearwise.estimators.uncertainty.conformal import check_confidence
@@ -30,7 +30,8 @@ class CalibrationNumbers(NamedTuple):
     distance : float64 ndarray of shape (n,)
         To the k-th neighbor in the feature space, in typical neighbor distances.
     counts : float64 ndarray of shape (n,)
-        How much each row counts: 1, or as much as its group has rows less.
+        How much each row counts: 1, or as much as its group has rows less; times the trust in its
+        target.
     """
 
     mixture: Mixture
@@ -88,8 +89,9 @@ def _left_out(predictor: NumberPredictor) -> CalibrationNumbers:
     positions = at_most(torch.nonzero(predictor.judged & (bank.sample_weight > 0))[:, 0])
     mixture, distance = predictor.predict_left_out(positions)
     targets = bank.columns[TARGET][positions].numpy()
-    counts = np.ones(len(positions))
+    trust = bank.columns.get(TRUST)
+    counts = np.ones(len(positions)) if trust is None else trust[positions].numpy()
     if groups is not None:
-        counts = 1 / group_sizes(groups[positions].numpy())
+        counts = counts / group_sizes(groups[positions].numpy())
     log_width = np.log(mixture.variance()) / 2
     return CalibrationNumbers(mixture, targets, mixture.cdf(targets), log_width, distance, counts)

@@ -1,0 +1,89 @@
+"""How many targets are wrong, and which: those that all rows explain better than their own."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nearwise.estimators.model.mixture import Mixture
+
+_N_ATOMS = 256  # quantiles of all targets, around which their density is estimated
+_RATES = np.arange(901) / 1000
+_LESS = 1.92  # of the log-likelihood at the ends of a 95 % interval
+
+
+class WrongTargets(NamedTuple):
+    """Which targets are wrong, if a wrong one is drawn from all targets.
+
+    Attributes
+    ----------
+    rate : float
+        Share of wrong targets with the largest likelihood, or as it was given.
+    interval : (float, float)
+        Rates that are not less likely by over 1.92 nats: 95 %, the predictions taken as known.
+    posterior : float64 ndarray of shape (n,)
+        Probability of each target to be wrong.
+    """
+
+    rate: float
+    interval: tuple[float, float]
+    posterior: np.ndarray
+
+
+def check_rate(label_noise: Any) -> float | None:
+    """Check the parameter `label_noise`; a share, or None where it is to be estimated."""
+    if isinstance(label_noise, str) and label_noise == "auto":
+        return None
+    is_number = isinstance(label_noise, int | float | np.number) and not isinstance(
+        label_noise, bool
+    )
+    if not is_number or not 0 <= label_noise < 1:
+        raise ValueError(
+            f'label_noise={label_noise!r} is not usable. Give None, "auto" or the share of wrong '
+            "targets in [0, 1)."
+        )
+    return float(label_noise)
+
+
+def find_wrong(
+    predicted: Mixture,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    rate: float | None = None,
+    everyone: np.ndarray | None = None,
+) -> WrongTargets:
+    """Compare predictions of rows, each left out, with the density of all targets.
+
+    Parameters
+    ----------
+    predicted : Mixture of n rows
+    targets, weight : ndarray of shape (n,)
+    rate : float, optional
+        Estimated by maximum likelihood by default.
+    everyone : ndarray, optional
+        All targets, where these are others.
+    """
+    own = predicted.log_density(targets)
+    of_all = _log_density_of_all(targets if everyone is None else everyone, targets)
+    with np.errstate(divide="ignore"):
+        right, wrong = np.log1p(-_RATES), np.log(_RATES)
+    likelihood = np.array(
+        [weight @ np.logaddexp(r + own, w + of_all) for r, w in zip(right, wrong, strict=True)]
+    )
+    likelihood *= len(targets) / weight.sum()
+    best = float(_RATES[likelihood.argmax()]) if rate is None else rate
+    near = _RATES[likelihood >= likelihood.max() - _LESS]
+    interval = (float(near[0]), float(near[-1])) if rate is None else (rate, rate)
+    if not best:
+        return WrongTargets(best, interval, np.zeros(len(targets)))
+    odds = np.log(best) + of_all - np.log1p(-best) - own
+    return WrongTargets(best, interval, np.exp(-np.logaddexp(0, -odds)))
+
+
+def _log_density_of_all(targets: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Logarithm of a kernel density of all targets, (n_at,)."""
+    levels = (np.arange(_N_ATOMS) + 0.5) / _N_ATOMS
+    atoms = np.quantile(targets, levels)[None]
+    # Silverman's rule, for a logistic kernel of the same variance
+    width = 0.9 * max(float(targets.std()), 1e-30) * len(targets) ** -0.2 * np.sqrt(3) / np.pi
+    every = Mixture(atoms, np.full_like(atoms, 1 / _N_ATOMS), np.array([width]), -np.inf, np.inf)
+    return every.log_density(at[None])[0]

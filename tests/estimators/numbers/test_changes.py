@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Lasso
 
-from nearwise import AttnKNNClassifier, AttnKNNRegressor, LiveModel, review
+from nearwise import AttnKNNClassifier, AttnKNNRegressor, LiveModel
 from nearwise.estimators.fit import number_base
 from nearwise.memory import StoreError
 from tests.estimators.numbers.cases import QUICK, fitted, fresh, table
@@ -171,5 +171,3 @@ def test_the_folder_of_another_estimator_is_refused(tmp_path):
         LiveModel(tmp_path / "numbers")
     with pytest.raises(StoreError, match=f"classifier.*{by_classifier}"):
         AttnKNNRegressor.load(tmp_path / "classes")
-    with pytest.raises(ValueError, match="review takes a fitted AttnKNNClassifier"):
-        review(fitted())

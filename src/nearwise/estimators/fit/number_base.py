@@ -1,7 +1,7 @@
 """The base of a regressor: cross-fitted regressors and their weighted sum."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from nearwise.estimators.fit.as_arrays import as_arrays
 from nearwise.estimators.fit.base import Candidate, Fold, silent_candidates
 from nearwise.estimators.fit.forest import fit_number_forest, forest_settings
+from nearwise.estimators.fit.problem import FitSettings, Problem
 from nearwise.estimators.inputs.table import (
     LARGE,
     Encoded,
@@ -234,6 +235,46 @@ def cross_fit_numbers(
     for name, part in (parts | {"sum": total}).items():
         base.rmse[name] = float(np.sqrt(np.mean((part[every] - targets[every]) ** 2)))
     return base
+
+
+def predicted_as_new(
+    base: NumberBase,
+    problem: Problem,
+    settings: FitSettings,
+    folds: list[Fold],
+    number: int,
+) -> np.ndarray:
+    """Predict all rows by a base like this one that has not seen those of one fold, (n,).
+
+    These are predicted as new rows are; each of the others is left out, as in a fit without them.
+    """
+    encoder, rows = problem.table
+    targets, weight, held_out = problem.carried, problem.trusted_weight, folds[number][1]
+    others = [fold for at, fold in enumerate(folds) if at != number]
+    rest = [(np.setdiff1d(train, held_out), held) for train, held in others]
+    known = np.concatenate([held for _, held in rest])
+    total = np.full(len(targets), base.center)
+    for one in base.candidates:
+        view, out = getattr(encoder, one.view)(rows), np.zeros(len(targets))
+        if one.name == FOREST:
+            again, out[known] = number_forest(
+                encoder,
+                rows.take(known),
+                targets[known],
+                None if weight is None else weight[known],
+                seed=settings.seed,
+                n_jobs=settings.n_jobs,
+                groups=problem.groups_at(known),
+            )
+        else:
+            again = replace(one, folds=[])
+            values = again.standardised(targets)
+            for fold in again.fit_folds(view, values, weight, rest):
+                held = rest[fold][1]
+                out[held] = again.locations(view[held], fold)
+        out[held_out] = again.mean_location(view[held_out])
+        total += base.weights[one.name] * (out - base.center)
+    return total
 
 
 def lean_weights(

@@ -18,6 +18,7 @@ from nearwise.estimators.fit.number_base import (
     given_regressor,
     number_candidates,
     number_forest,
+    predicted_as_new,
 )
 from nearwise.estimators.fit.pipeline import FEWEST, measure_spaces
 from nearwise.estimators.fit.problem import (
@@ -30,6 +31,7 @@ from nearwise.estimators.fit.problem import (
 )
 from nearwise.estimators.inputs.targets import bounds_of
 from nearwise.estimators.model.memory_views import FOLD
+from nearwise.estimators.model.mixture import Mixture
 from nearwise.estimators.model.number_memory import LOCATION, TARGET, TRUST, NumberViews
 from nearwise.estimators.model.number_predictor import (
     NumberModels,
@@ -45,6 +47,8 @@ from nearwise.nn import shared_number_head
 _ROUNDS = 8  # of short fits at the most, where some targets may be wrong
 _SETTLED = 0.01  # mean change of the probabilities to be wrong that ends them
 _LEAST_TRUST = 1e-3  # of a target that looks wrong; a row of weight 0 would be no neighbor
+_FEWEST_FOLDS = 3  # of which one is predicted as new rows are, and the others by each other
+_ENOUGH = 400  # rows that are predicted as new ones; all folds of a smaller table
 _RIDGE = 0.02  # pull of the logarithm of the factor towards 0, in shares of the CRPS of few rows
 
 
@@ -65,7 +69,7 @@ def fit_numbers(
     for number in range(_ROUNDS):
         progress.stage(f"wrong targets, round {number + 1} of at most {_ROUNDS}")
         rough = replace(problem, choice=dict(problem.choice), history=[])
-        predictor = _fit(rough, short, Progress(0))
+        predictor = _fit(rough, short, Progress(0), for_new_rows=False)
         found = wrong_targets(predictor, predictor.predict_left_out(every)[0], rate)
         problem.trust = np.maximum(1 - found.posterior, _LEAST_TRUST)
         changed, before = np.abs(found.posterior - before).mean(), found.posterior
@@ -75,19 +79,23 @@ def fit_numbers(
     return _fit(problem, settings, progress)
 
 
-def _fit(problem: Problem, settings: FitSettings, progress: Progress) -> NumberPredictor:
+def _fit(
+    problem: Problem, settings: FitSettings, progress: Progress, *, for_new_rows: bool = True
+) -> NumberPredictor:
     """Map the features, fit a base, remember the rows, and take the pretrained head.
 
     The base begins with a forest, whose predictions of its own rows are out of bag. Unless the
     preset is "instant", or rows are few, other regressors are cross-fitted and those that lower the
     squared error join. Neighbors carry what the base, left out, was wrong by. Where rows are held
-    out once, all is cross-fitted on the others, and calibrated on them.
+    out once, all is cross-fitted on the others, and calibrated on them. Without `for_new_rows` only
+    remembered rows are predicted well.
     """
     encoder = problem.table[0]
     targets, every = problem.carried, np.arange(len(problem.labels))
     train, apart = _held_out(problem, settings)
     features = fit_features(problem, train, settings, progress)
-    base = _base(problem, settings, train, apart, progress)
+    folds = _folds(problem, settings, train, has_apart=apart is not None)
+    base = _base(problem, settings, train, apart, folds, progress)
     progress.stage("memory")
     center, scale = float(targets.mean()), max(float(targets.std()), 1e-30)
     models = NumberModels(encoder, features, base, center, scale)
@@ -108,10 +116,19 @@ def _fit(problem: Problem, settings: FitSettings, progress: Progress) -> NumberP
     )
     if settings.calibrate:
         progress.stage("calibration")
-        judged = every if apart is None else apart
-        some = np.sort(np.random.default_rng(settings.seed).permutation(judged)[:JUDGED])
-        predictor = replace(predictor, spread=fit_spread(predictor, torch.from_numpy(some)))
+        some = _some(every if apart is None else apart, settings)
+        spread = fit_spread(predictor, some)
+        if for_new_rows and base is not None and apart is None and len(folds) >= _FEWEST_FOLDS:
+            ratio = _new_to_left_out(predictor, problem, settings, folds, progress)
+            spread = spread._replace(factor=spread.left_out * ratio)
+        predictor = replace(predictor, spread=spread)
     return predictor
+
+
+def _some(positions: np.ndarray, settings: FitSettings) -> Tensor:
+    """Positions that mixtures are judged by, at most 2,000."""
+    rng = np.random.default_rng(settings.seed)
+    return torch.from_numpy(np.sort(rng.permutation(positions)[:JUDGED]))
 
 
 def _held_out(problem: Problem, settings: FitSettings) -> tuple[np.ndarray, np.ndarray | None]:
@@ -132,6 +149,7 @@ def _base(
     settings: FitSettings,
     train: np.ndarray,
     apart: np.ndarray | None,
+    folds: list[Fold],
     progress: Progress,
 ) -> NumberBase | None:
     """Fit what predicts the location, with a left-out prediction of every row."""
@@ -170,7 +188,7 @@ def _base(
         rows,
         targets,
         weight,
-        _folds(problem, settings, train, has_apart=apart is not None),
+        folds,
         known=known,
         apart=held_out,
         progress=progress.stage,
@@ -231,11 +249,62 @@ def fit_spread(predictor: NumberPredictor, positions: Tensor) -> Spread:
     itself, so that these rows would have the neighbors' mean residual ignored, which new rows gain
     from.
     """
-    bank = predictor.views.bank
+    return _fitted_width(_left_out(predictor, positions), *_truth(predictor, positions))
+
+
+def _new_to_left_out(
+    predictor: NumberPredictor,
+    problem: Problem,
+    settings: FitSettings,
+    folds: list[Fold],
+    progress: Progress,
+) -> float:
+    """Give the width that new rows want, over that of the same rows left out.
+
+    It is smaller: what the base, left out, was wrong by at a row's neighbors has learned that row,
+    and new rows are predicted by the mean over the folds' models. Rows of some folds are therefore
+    predicted by a base, and from a memory, that have seen nothing of them.
+    """
+    views, models = predictor.memory, predictor.models
+    assert models.base is not None  # else nothing has learned a row
+    new: list[Mixture] = []
+    positions: list[Tensor] = []
+    for number, (_, held_out) in enumerate(folds):
+        if sum(len(part) for part in positions) >= _ENOUGH:
+            break
+        progress.stage(f"calibration: rows as if new, fold {number + 1}")
+        found = predicted_as_new(models.base, problem, settings, folds, number)
+        locations, at = torch.from_numpy(found), _some(held_out, settings)
+        bank = views.bank.fork()
+        bank.columns[LOCATION] = locations
+        bank.keys |= models.supervised(bank.keys["features"], locations)
+        queries = {name: keys[at] for name, keys in bank.keys.items()}
+        bank.remove(bank.ids[torch.from_numpy(held_out)])
+        without = NumberViews(problem.encoder.n_columns, bank, [], settings.index)
+        measure_spaces(without, settings)
+        retrieved = without.retrieve_numbers(queries, locations[at])
+        new.append(predictor.plain(predictor.head.predict(retrieved.spaces), retrieved))
+        positions.append(at)
+    at = torch.cat(positions)
+    truth = _truth(predictor, at)
+    of_new, of_left_out = Mixture.joined(new), _left_out(predictor, at)
+    return _fitted_width(of_new, *truth).factor / _fitted_width(of_left_out, *truth).factor
+
+
+def _left_out(predictor: NumberPredictor, positions: Tensor) -> Mixture:
+    """Predict remembered rows (n,), each without itself, in mixtures as wide as the head's."""
     retrieved = predictor.retrieve_remembered(positions)
-    mixture = predictor.plain(predictor.head.predict(retrieved.spaces), retrieved)
-    targets = bank.columns[TARGET][positions].numpy()
+    return predictor.plain(predictor.head.predict(retrieved.spaces), retrieved)
+
+
+def _truth(predictor: NumberPredictor, positions: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Targets of remembered rows, and how much they count, (n,)."""
     weight = predictor.memory.trusted_weight[positions].double().numpy()
+    return predictor.views.bank.columns[TARGET][positions].numpy(), weight
+
+
+def _fitted_width(mixture: Mixture, targets: np.ndarray, weight: np.ndarray) -> Spread:
+    """Choose one factor for the width of all mixtures by their CRPS."""
     apart = float(np.average(mixture.apart(), weights=weight))
 
     def crps(log_factor: float) -> float:
@@ -244,6 +313,7 @@ def fit_spread(predictor: NumberPredictor, positions: Tensor) -> Spread:
         return float(np.average(away, weights=weight)) - factor * apart / 2
 
     before = crps(0.0)
-    pull = _RIDGE * abs(before) * min(1.0, 100 / len(positions))
+    pull = _RIDGE * abs(before) * min(1.0, 100 / len(targets))
     found = minimize_scalar(lambda x: crps(x) + pull * x**2, bounds=(-0.7, 0.7), method="bounded")
-    return Spread(float(np.exp(found.x)), crps(float(found.x)), before)
+    factor = float(np.exp(found.x))
+    return Spread(factor, factor, crps(float(found.x)), before)

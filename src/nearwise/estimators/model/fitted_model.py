@@ -343,7 +343,7 @@ class NumberReport(NamedTuple):
     left_out_crps : float
         Mean CRPS of left-out rows, in the unit of the target; NaN with calibration=None.
     spread : float
-        Factor by which mixtures are widened, by left-out rows.
+        Factor by which mixtures of new rows are widened.
     bounds : (float, float)
         Beyond which nothing is predicted; infinite where nothing speaks for a bound.
     """

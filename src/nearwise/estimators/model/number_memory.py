@@ -26,10 +26,13 @@ class NumberRetrieval(NamedTuple):
         One per key space that was searched.
     spaces : list of NumberSet
         For each of them: what the head is given of the neighbors found.
+    is_left_out : bool
+        Whether the queries are remembered rows.
     """
 
     found: list[Neighbors]
     spaces: list[NumberSet]
+    is_left_out: bool
 
     @property
     def farthest(self) -> np.ndarray:
@@ -61,7 +64,7 @@ class NumberViews(MemoryViews):
             log_weight = torch.log(self.weight(one.indices))
             found.append(one)
             spaces.append(self.numbers(spec).describe(one, locations, positions, log_weight))
-        return NumberRetrieval(found, spaces)
+        return NumberRetrieval(found, spaces, positions is not None)
 
     @property
     def trusted_weight(self) -> Tensor:

@@ -82,17 +82,20 @@ class NumberModels:
 
 
 class Spread(NamedTuple):
-    """How wide left-out rows want the mixtures.
+    """How wide the mixtures are to be.
 
     Attributes
     ----------
     factor : float
-        By which each mixture is widened around its mean.
+        By which each mixture of a new row is widened around its mean.
+    left_out : float
+        The same of remembered rows, each without itself.
     crps, crps_before : float
         Mean over the left-out rows, with and without.
     """
 
     factor: float = 1.0
+    left_out: float = 1.0
     crps: float = float("nan")
     crps_before: float = float("nan")
 
@@ -173,7 +176,8 @@ class NumberPredictor(Predictor):
 
     def finished(self, output: NumberOutput, retrieved: NumberRetrieval) -> Mixture:
         """Bring mixtures of the head into the unit of the target, and widen them."""
-        return self.plain(output, retrieved).scaled(self.spread.factor)
+        wide = self.spread.left_out if retrieved.is_left_out else self.spread.factor
+        return self.plain(output, retrieved).scaled(wide)
 
     def plain(self, output: NumberOutput, retrieved: NumberRetrieval) -> Mixture:
         """Bring mixtures of the head into the unit of the target."""

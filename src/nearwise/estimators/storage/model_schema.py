@@ -336,6 +336,7 @@ class StoredSpread(Part):
     """Of `Spread`."""
 
     factor: Positive
+    left_out: Positive
     crps: float
     crps_before: float
 

@@ -60,13 +60,15 @@ def encoded(view: str, X: Any, new: Any) -> tuple[np.ndarray, np.ndarray]:
     return getattr(encoder, view)(rows), getattr(encoder, view)(encoder.transform(new))
 
 
-def nearwise(preset: Any) -> Method:
-    """Make the method of this project with a preset."""
+def nearwise(preset: Any, label_noise: Any = None) -> Method:
+    """Make the method of this project with a preset; `label_noise` of targets that may be wrong."""
 
     def run(
         X: Any, y: np.ndarray, new: Any, truth: np.ndarray, seed: int, tuned: dict[str, Any]
     ) -> Predicted:
-        model = AttnKNNRegressor(preset=preset, n_jobs=1, random_state=seed).fit(X, y)
+        model = AttnKNNRegressor(
+            preset=preset, label_noise=label_noise, n_jobs=1, random_state=seed
+        ).fit(X, y)
         query = model.query(new)
         own = query.mixture
         density = own.log_density(truth)
@@ -268,6 +270,7 @@ def ridge(
 METHODS: dict[str, Method] = {
     "default": nearwise("default"),
     "instant": nearwise("instant"),
+    "label-noise": nearwise("default", "auto"),
     "quantile-forest": quantile_forest,
     "forest-crepes": forest,
     "ngboost": ngboost,

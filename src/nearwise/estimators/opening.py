@@ -1,0 +1,32 @@
+"""Open the folder of any estimator."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from nearwise.estimators.classifier import AttnKNNClassifier
+from nearwise.estimators.regressor import AttnKNNRegressor
+from nearwise.estimators.storage.persistence import parts_of
+
+Estimator = AttnKNNClassifier | AttnKNNRegressor
+
+
+def estimator_of(folder: str | os.PathLike[str]) -> type[Estimator]:
+    """Return the class whose `save` wrote a folder; StoreError if there is none.
+
+    The classifier's where the folder is of another kind: its `load` says what is wrong.
+    """
+    parts = parts_of(Path(folder))
+    return AttnKNNRegressor if parts is AttnKNNRegressor.folder_parts else AttnKNNClassifier
+
+
+def load_any(
+    folder: str | os.PathLike[str],
+    *,
+    trusted: Sequence[str] = (),
+    trusted_store: str | os.PathLike[str] | None = None,
+) -> Estimator:
+    """Load the estimator of a folder; parameters and errors are those of its `load`."""
+    kind = estimator_of(folder)
+    model: Estimator = kind.load(folder, trusted=trusted, trusted_store=trusted_store)
+    return model

@@ -22,7 +22,7 @@ from nearwise.estimators.model.fitted_model import FittedRegressor, NumberReport
 from nearwise.estimators.model.number_predictor import NumberPredictor
 from nearwise.estimators.model.wrong_targets import check_rate
 from nearwise.estimators.number_query import NumberQuery, Output
-from nearwise.estimators.online import by_settings, changes, number_changes
+from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
 from nearwise.estimators.storage import number_parts
@@ -455,8 +455,8 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         source = Source.of(X, y, groups)
         with self._lock:
             self.fitted_.predictor.views.check_changeable()
-            self.fitted_, ids = number_changes.with_rows(
-                self.fitted_, source, sample_weight, self._bound
+            self.fitted_, ids = by_settings.with_rows(
+                self, self.fitted_, source, sample_weight, None, self._bound
             )
         return ids.numpy().copy()
 
@@ -476,7 +476,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         ValueError
             If an id is not remembered, or too few rows stay. Nothing is then forgotten.
         """
-        self._change(lambda model: self._exactly(changes.without_rows(model, ids)))
+        self._change(lambda model: by_settings.with_change(self, model, changes.without_rows, ids))
 
     @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any) -> None:
@@ -493,13 +493,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         ValueError
             If an id is not remembered, or a target is no finite number.
         """
-        self._change(lambda model: self._exactly(number_changes.with_targets(model, ids, y)))
-
-    def _exactly(self, model: FittedRegressor) -> FittedRegressor:
-        """Fit again where a fit is no more than a search."""
-        if model.predictor.forgets_exactly:
-            return by_settings.fit_again(self, model)
-        return model
+        self._change(lambda model: by_settings.with_labels(self, model, ids, y))
 
     @torch.inference_mode(False)
     def partial_fit(
@@ -522,7 +516,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
             model = self.fitted_
             if not model.predictor.held_rows_out:
                 by_settings.settings_of_refresh(self, model)  # refused before anything is learned
-            model, _ = number_changes.with_rows(model, source, sample_weight, self._bound)
+            model, _ = by_settings.with_rows(self, model, source, sample_weight, None, self._bound)
             due = changes.refresh_is_due(model)
             self.fitted_ = by_settings.refreshed(self, model) if due else model
         return self

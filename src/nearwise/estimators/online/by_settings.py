@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
 from nearwise.estimators.inputs.labels import check_weight
 from nearwise.estimators.inputs.rows import Rows, Source
 from nearwise.estimators.model.class_prior import check_class_prior
-from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
+from nearwise.estimators.model.fitted_model import (
+    FittedClassifier,
+    FittedModel,
+    FittedRegressor,
+)
 from nearwise.estimators.model.memory_views import GROUP
-from nearwise.estimators.online import changes
+from nearwise.estimators.online import changes, number_changes
 from nearwise.estimators.online.changes import Bound, Fitted, NewRows, groups_of_new
 from nearwise.estimators.online.judging import judged_again
 from nearwise.estimators.online.refreshing import refuse_fixed_positions, refuse_refresh
@@ -25,36 +30,54 @@ from nearwise.functional.threads import one_thread
 @one_thread()
 def with_rows(
     params: Any,
-    model: FittedClassifier,
+    model: Fitted,
     source: Source,
     sample_weight: Any,
     views: Sequence[Any] | None,
     bound: Bound,
-) -> tuple[FittedClassifier, Tensor]:
+) -> tuple[Fitted, Tensor]:
     """Remember rows, and judge the model again where much has changed; give their ids, too."""
     X, y, names, groups = source
     rows = Rows.given(X, model.columns, model.predictor.encoder, views)
     everyone = rows.encode(model.predictor.tta if views is None else None)
+    n_views = model.predictor.n_views
+    if len(everyone) != n_views:
+        raise ValueError(
+            f"The remembered keys are means over {n_views} views of a row, and {len(everyone)} "
+            "were given. Give as many (views=[...])."
+        )
     weight = check_weight(sample_weight, len(rows))
     digests = None if groups is None else groups.of_rows(len(rows))
     own = groups_of_new(model, digests, everyone[0])
     new = NewRows(rows.X, everyone, y, weight, names, own)
-    changed, ids = changes.with_rows(model, new, bound)
+    of_numbers = isinstance(model, FittedRegressor)
+    make: Any = number_changes.with_rows if of_numbers else changes.with_rows
+    changed, ids = make(model, new, bound)
     return _judged_again(params, model, changed), ids
 
 
 def with_change(
     params: Any,
-    model: FittedClassifier,
-    change: Callable[..., FittedClassifier],
+    model: Fitted,
+    change: Callable[..., Fitted],
     *args: Any,
     **options: Any,
-) -> FittedClassifier:
+) -> Fitted:
     """Change remembered rows, without any trace of the former ones where that is possible."""
     changed = change(model, *args, **options)
     if model.holds_memory and model.predictor.forgets_exactly:
         return fit_again(params, changed)
     return _judged_again(params, model, changed)
+
+
+def with_labels(
+    params: Any, model: Fitted, ids: Any, y: Any, *, forget_classes: bool = False
+) -> Fitted:
+    """Give remembered rows other labels among the classes, or other targets."""
+    change: Any = partial(changes.with_labels, forget_classes=forget_classes)
+    if isinstance(model, FittedRegressor):
+        change = number_changes.with_targets
+    return with_change(params, model, change, ids, y)
 
 
 def refreshed(params: Any, model: Fitted) -> Fitted:
@@ -116,10 +139,10 @@ def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
     return settings
 
 
-def _judged_again(
-    params: Any, before: FittedClassifier, after: FittedClassifier
-) -> FittedClassifier:
-    """Judge a changed model again where much has changed, by the settings as they are."""
+def _judged_again(params: Any, before: Any, after: Any) -> Any:
+    """Judge a changed classifier again where much has changed, by the settings as they are."""
+    if isinstance(after, FittedRegressor):
+        return after
 
     def settings() -> FitSettings:
         known = len(after.predictor.prior)

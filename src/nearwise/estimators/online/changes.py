@@ -75,12 +75,11 @@ def groups_of_new(model: FittedModel, given: np.ndarray | None, rows: AnyRows) -
     if (model.group_name is None) != (given is None):
         if given is not None:
             raise ValueError(
-                "This classifier was fitted without groups. Leave groups out, or fit again with "
-                "groups."
+                "This model was fitted without groups. Leave groups out, or fit again with groups."
             )
         said = f" ({model.group_name!r})" if model.group_name else ""
         raise ValueError(
-            f"This classifier was fitted with groups{said}, and new rows came without. Give one "
+            f"This model was fitted with groups{said}, and new rows came without. Give one "
             "value per row: groups=... (--groups COLUMN)."
         )
     name = next((one for one in GROUPED if one in model.bank.columns), None)
@@ -105,12 +104,6 @@ def with_rows(
     views.check_addable([], bound.capacity, has_base=model.predictor.has_base)
     if bound.capacity is not None:
         _check_room(model, new.y, bound.capacity)
-    n_views = model.predictor.n_views
-    if len(new.views) != n_views:
-        raise ValueError(
-            f"The remembered keys are means over {n_views} views of a row, and {len(new.views)} "
-            "were given. Give as many (views=[...])."
-        )
     present, codes = check_labels(new.y, len(new.given))
     positions, fresh = positions_among(model.classes, present)
     views.check_addable(fresh, None, has_base=model.predictor.has_base)

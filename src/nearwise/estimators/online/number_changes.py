@@ -10,38 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.estimators.inputs.labels import check_weight
-from nearwise.estimators.inputs.rows import AnyRows, Rows, Source
+from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.inputs.targets import check_targets
 from nearwise.estimators.model.fitted_model import FittedRegressor
 from nearwise.estimators.model.number_memory import TARGET, TRUST
 from nearwise.estimators.model.predictor import as_float
 from nearwise.estimators.model.wrong_targets import find_wrong
 from nearwise.estimators.number_query import NumberQuery
-from nearwise.estimators.online.changes import Bound, NewRows, bounded, groups_of_new, with_given
-from nearwise.functional.threads import one_thread
+from nearwise.estimators.online.changes import Bound, NewRows, bounded, with_given
 
 
-@one_thread()
-def with_rows(
-    model: FittedRegressor, source: Source, sample_weight: Any, bound: Bound
-) -> tuple[FittedRegressor, Tensor]:
+def with_rows(model: FittedRegressor, new: NewRows, bound: Bound) -> tuple[FittedRegressor, Tensor]:
     """Remember rows; a memory over its capacity then forgets some. Gives the rows' ids, too."""
-    rows = Rows.given(source.X, model.columns, model.predictor.encoder)
-    (encoded,) = rows.encode()
-    targets = check_targets(source.y, len(rows))
-    weight = check_weight(sample_weight, len(rows))
-    digests = None if source.groups is None else source.groups.of_rows(len(rows))
-    groups = groups_of_new(model, digests, encoded)
+    n_rows = len(new.given)
+    targets = check_targets(new.y, n_rows)
     fork = model.fork()
-    keys, columns = fork.predictor.keys_of_new([encoded])
-    columns |= groups | {TARGET: torch.from_numpy(targets)}
+    keys, columns = fork.predictor.keys_of_new(new.views)
+    columns |= new.groups | {TARGET: torch.from_numpy(targets)}
     if TRUST in model.bank.columns:
-        columns[TRUST] = _trust(model, encoded, targets)
-    own = None if weight is None else as_float(weight / model.weight_unit)
-    nothing = torch.zeros(len(rows), dtype=torch.int64)
-    ids = fork.predictor.views.add_rows(keys, columns, nothing, own, 1)
-    new = NewRows(rows.X, [encoded], targets, weight, source.names, groups)
+        columns[TRUST] = _trust(model, new.views[0], targets)
+    weight = None if new.weight is None else as_float(new.weight / model.weight_unit)
+    nothing = torch.zeros(n_rows, dtype=torch.int64)
+    ids = fork.predictor.views.add_rows(keys, columns, nothing, weight, 1)
     return bounded(with_given(fork, new).settled(), bound), ids
 
 

@@ -7,24 +7,22 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from nearwise.cli.outputs import refuse_inside_model
 from nearwise.safe_files import is_own_lock, open_lock
 
-if TYPE_CHECKING:
-    from nearwise.estimators import AttnKNNClassifier
 
+def open_model(folder: Path, store: str | None = None) -> Any:
+    """Load the classifier or regressor of a folder.
 
-def open_model(folder: Path, store: str | None = None) -> "AttnKNNClassifier":
-    """Load the classifier of a folder; ValueError if it is not there, torn, foreign or newer.
-
-    `store` is where the user says that its memory is.
+    ValueError if it is not there, torn, foreign or newer. `store` is where the user says that its
+    memory is.
     """
     require_model(folder)
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.opening import load_any
 
-    return AttnKNNClassifier.load(folder, trusted_store=store)
+    return load_any(folder, trusted_store=store)
 
 
 def require_model(folder: Path) -> None:

@@ -634,8 +634,8 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             If an id is not remembered, a label is new, or a class would lose its last row.
         """
         self._change(
-            lambda model: by_settings.with_labels(
-                self, model, ids, y, forget_classes=forget_classes
+            lambda model: by_settings.with_change(
+                self, model, changes.with_labels, ids, y, forget_classes=forget_classes
             )
         )
 

@@ -1,4 +1,4 @@
-"""LiveModel: a saved classifier whose changes survive, for services and for several processes."""
+"""LiveModel: a saved model whose changes survive, for services and for several processes."""
 
 import json
 import os
@@ -11,13 +11,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from nearwise.estimators.classifier import AttnKNNClassifier
-from nearwise.estimators.inputs.labels import check_labels, check_weight, label_values
+from nearwise.estimators.inputs.labels import check_weight
 from nearwise.estimators.inputs.rows import AnyRows, Rows, Source
-from nearwise.estimators.model.fitted_model import FittedClassifier, FolderState
+from nearwise.estimators.model.fitted_model import (
+    FittedModel,
+    FittedRegressor,
+    FolderState,
+)
+from nearwise.estimators.number_query import NumberQuery
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.online.feedback import Yardstick, feedback_summary, judge
 from nearwise.estimators.online.refreshing import refuse_refresh
+from nearwise.estimators.opening import load_any
 from nearwise.estimators.query import Query
 from nearwise.estimators.settings import Settings, check_count
 from nearwise.estimators.storage.journaling import (
@@ -36,7 +41,6 @@ from nearwise.estimators.storage.journaling import (
 )
 from nearwise.estimators.storage.persistence import save_model
 from nearwise.estimators.stored.logs import log_of
-from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows
 from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError
 from nearwise.memory.journal import REFRESH
@@ -59,15 +63,15 @@ class Version(NamedTuple):
     ----------
     number : int
         Changes since the fit, as `LiveModel.version`.
-    classifier : AttnKNNClassifier
+    estimator : AttnKNNClassifier or AttnKNNRegressor
         Whose settings it has.
-    fitted : FittedClassifier
+    fitted : FittedClassifier or FittedRegressor
         Everything that it predicts with; it never changes.
     """
 
     number: int
-    classifier: AttnKNNClassifier
-    fitted: FittedClassifier
+    estimator: Any
+    fitted: Any
 
     def encoded(self, X: Any) -> list[AnyRows]:
         """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
@@ -78,14 +82,14 @@ class Version(NamedTuple):
     ) -> Self:
         """Give what the version would be without some rows, and with other labels of some.
 
-        Nothing is fitted again, also where `AttnKNNClassifier.remove` does so to forget exactly.
+        Nothing is fitted again, also where `remove` of the estimator does so to forget exactly.
 
         Parameters
         ----------
         removed : sequence of int
             Ids of remembered rows.
         labels : mapping of int to label, optional
-            By id; of the model's classes.
+            By id; of the model's classes, or targets.
 
         Raises
         ------
@@ -95,47 +99,53 @@ class Version(NamedTuple):
         fitted = self.fitted
         if labels:
             ids, y = list(labels), list(labels.values())
-            fitted = changes.with_labels(fitted, ids, y, forget_classes=True)
+            fitted = by_settings.relabelled(fitted, ids, y, forget_classes=True)
         if removed:
             fitted = changes.without_rows(fitted, list(removed), forget_classes=True)
         return self._replace(fitted=fitted)
 
-    def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Query:
-        """Query the encoded rows of several requests at once; `extras` as in `Query`."""
+    def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Any:
+        """Query the encoded rows of several requests at once.
+
+        Gives a `Query`, or a `NumberQuery` where targets are numbers; `extras` as there.
+        """
         views = [type(parts[0]).joined(parts) for parts in zip(*requests, strict=True)]
+        if isinstance(self.fitted, FittedRegressor):
+            return NumberQuery(self.fitted, views[0], **extras)
         return Query(self.fitted, views, **extras)
 
 
 class LiveModel:
-    """A saved classifier whose changes are in its folder before the call returns.
+    """A saved classifier or regressor whose changes are in its folder before the call returns.
 
     A change is tried on a copy of the model, written to a journal in the folder
     (`journal.sqlite3`), and only then seen by predictions. What is written does not grow with the
-    model.
-    `AttnKNNClassifier.load` makes the changes of the journal again, and `compact` folds them into
-    the folder. Processes may write to one folder in turns, each from the newest version on; any
-    number of others may follow it with `catch_up`.
+    model. `load` of the estimator makes the changes of the journal again, and `compact` folds them
+    into the folder. Processes may write to one folder in turns, each from the newest version on;
+    any number of others may follow it with `catch_up`. Labels are targets where a regressor is
+    meant.
 
     Parameters
     ----------
     folder : path
-        Written by `AttnKNNClassifier.save` or ``nearwise fit``.
+        Written by `save` of `AttnKNNClassifier` or `AttnKNNRegressor`, or by ``nearwise fit``.
     trusted : sequence of str, default=()
-        As in `AttnKNNClassifier.load`.
+        As in `load` of the estimator.
     wait : float, default=30
         Seconds that a change waits for another process that is changing the folder.
     trusted_store : str or path, optional
-        As in `AttnKNNClassifier.load`.
+        As in `load` of the estimator.
 
     Raises
     ------
     StoreError
-        As `AttnKNNClassifier.load`.
+        As `load` of the estimator.
 
     Examples
     --------
     >>> import tempfile
     >>> from sklearn.datasets import load_iris
+    >>> from nearwise import AttnKNNClassifier
     >>> X, y = load_iris(return_X_y=True)
     >>> folder = tempfile.mkdtemp()
     >>> AttnKNNClassifier(estimator=None, random_state=0).fit(X[::2], y[::2]).save(folder)
@@ -179,9 +189,9 @@ class LiveModel:
             self._log.close()
 
     @property
-    def model(self) -> AttnKNNClassifier:
-        """The classifier as it is now, for queries; `LiveModel` changes it."""
-        return self.now.classifier
+    def model(self) -> Any:
+        """The classifier or regressor as it is now, for queries; `LiveModel` changes it."""
+        return self.now.estimator
 
     @property
     def now(self) -> Version:
@@ -218,12 +228,12 @@ class LiveModel:
         views: Sequence[Any] | None = None,
         key: str | None = None,
     ) -> Change:
-        """Remember new rows, as `AttnKNNClassifier.add`.
+        """Remember new rows, as `add` of the estimator.
 
         Parameters
         ----------
         X, y, sample_weight, groups, views
-            As there.
+            As there; a regressor has no further views of a row.
         key : str, optional
             Names the request. Sent again under the same key, it changes nothing and gives the
             change that it made.
@@ -236,7 +246,7 @@ class LiveModel:
         Raises
         ------
         ValueError
-            As `AttnKNNClassifier.add`, or (ReusedKeyError) if another request had the same key.
+            As there, or (ReusedKeyError) if another request had the same key.
         BlockingIOError
             If another process did not finish its change in time.
         OSError
@@ -274,7 +284,8 @@ class LiveModel:
             As from `add`, of kind "feedback". `details["judged"]` has a value for each row:
             predicted, correct, confidence, proba_true, and where the model has enough calibration
             rows, novelty_p among n_known rows and in_set (whether the 90 % set held the label),
-            else None.
+            else None. Of a regressor: target, predicted (mean), crps, level (of the target in the
+            predicted distribution, PIT), and likewise novelty_p, n_known and in_interval.
 
         Raises
         ------
@@ -297,10 +308,13 @@ class LiveModel:
             rows; accuracy; nll (rows of classes that were new then are left out; new_classes counts
             them); ece (15 bins of equal width); coverage of the 90 % sets; and drift_evidence of
             all rows, see `nearwise.metrics.drift_evidence`. A measure is None where no row has it.
+            Of a regressor: rows; rmse, mae and crps, in the unit of the target; coverage of the
+            90 % intervals; drift_evidence.
         """
         if last is not None:
             check_count("last", last, 1)
-        return feedback_summary(self.history(), last)
+        of_numbers = isinstance(self.now.fitted, FittedRegressor)
+        return feedback_summary(self.history(), last, of_numbers=of_numbers)
 
     def _remember(
         self,
@@ -313,26 +327,26 @@ class LiveModel:
     ) -> Change:
         known = self.now.fitted
         rows = Rows.given(source.X, known.columns, known.predictor.encoder, views)
-        check_labels(source.y, len(rows))
+        y = known.checked(source.y, len(rows))
         weight = check_weight(sample_weight, len(rows))
-        parts = pack_rows_to_add(source._replace(X=rows.X), weight, rows.further)
+        parts = pack_rows_to_add(source._replace(X=rows.X, y=y), weight, rows.further)
         request = [
             "feedback" if feedback else "add",
             sorted((name, sha256(part).hexdigest()) for name, part in parts.items()),
         ]
 
-        def draft(fitted: FittedClassifier) -> Draft:
+        def draft(fitted: FittedModel) -> Draft:
             if not feedback:
                 return draft_add(self.model, parts)
-            further = None if views is None else rows.further
-            judged_by = self._judged_by(fitted)
-            query = Query(fitted, fitted.encoded(rows.X, further), judged_by=judged_by)
-            return draft_add(self.model, parts, judge(query, source.y))
+            encoded = fitted.encoded(rows.X, None if views is None else rows.further)
+            query = self.now.query([encoded], judged_by=self._judged_by(fitted))
+            return draft_add(self.model, parts, judge(query, y))
 
         return self._commit(draft, request, key)
 
     def remove(self, ids: Any, *, forget_classes: bool = False, key: str | None = None) -> Change:
-        """Forget remembered rows by id, as `AttnKNNClassifier.remove`; errors as in `add`."""
+        """Forget remembered rows by id, as `remove` of the estimator; errors as in `add`."""
+        self._check_forgetting(forget_classes)
         return self._commit(
             lambda fitted: draft_remove(fitted.holding(ids), ids, forget_classes=forget_classes),
             ["remove", plain_ids(ids), forget_classes],
@@ -342,14 +356,23 @@ class LiveModel:
     def relabel(
         self, ids: Any, y: Any, *, forget_classes: bool = False, key: str | None = None
     ) -> Change:
-        """Give rows other labels, as `AttnKNNClassifier.relabel`; errors as in `add`."""
+        """Give rows other labels, as `relabel` of the estimator; errors as in `add`."""
+        self._check_forgetting(forget_classes)
+        labels = self.now.fitted.checked(y)
         return self._commit(
             lambda fitted: draft_relabel(
-                fitted.holding(ids), ids, y, forget_classes=forget_classes
+                fitted.holding(ids), ids, labels, forget_classes=forget_classes
             ),
-            ["relabel", plain_ids(ids), plain(label_values(y)), forget_classes],
+            ["relabel", plain_ids(ids), plain(labels), forget_classes],
             key,
         )
+
+    def _check_forgetting(self, forget_classes: bool) -> None:
+        if forget_classes and isinstance(self.now.fitted, FittedRegressor):
+            raise ValueError(
+                "The model predicts numbers and has no classes to forget. Leave forget_classes "
+                "(--forget-classes) out."
+            )
 
     def keep(self, ids: Any, *, key: str | None = None) -> Change:
         """Note that the labels of rows were checked and are right; errors as in `add`.
@@ -387,7 +410,7 @@ class LiveModel:
             gone for good since `compact`.
         """
 
-        def draft(fitted: FittedClassifier) -> Draft:
+        def draft(fitted: FittedModel) -> Draft:
             history = self.history()
             undone = undone_by(history)
             if version in undone:
@@ -435,7 +458,7 @@ class LiveModel:
         refuse_refresh(self.now.fitted.predictor)
 
     def refresh(self) -> Change:
-        """Fit again to what is remembered now, as `AttnKNNClassifier.refresh`, and save.
+        """Fit again to what is remembered now, as `refresh` of the estimator, and save.
 
         Predictions go on with the former version meanwhile; changes wait.
 
@@ -447,7 +470,7 @@ class LiveModel:
         Raises
         ------
         ValueError
-            As `AttnKNNClassifier.refresh`.
+            As there.
         OSError, StoreError
             As `compact`. Nothing has changed then, unless the folder was saved and the journal
             could not be: the next change or `catch_up` goes on from the new model.
@@ -484,7 +507,7 @@ class LiveModel:
         Raises
         ------
         OSError, StoreError
-            As `AttnKNNClassifier.save`; nothing has changed then. BlockingIOError if another
+            As `save` of the estimator; nothing has changed then. BlockingIOError if another
             process did not finish its change in time, or still reads what is to be forgotten.
         """
         with self._lock, self._log.turn():
@@ -508,13 +531,11 @@ class LiveModel:
         self._lock = threading.RLock()
 
     def _load(self) -> None:
-        classifier = AttnKNNClassifier.load(
-            self.folder, trusted=self._trusted, trusted_store=self._trusted_store
-        )
-        fitted = classifier.fitted_
+        estimator = load_any(self.folder, trusted=self._trusted, trusted_store=self._trusted_store)
+        fitted = estimator.fitted_
         ((key, state),) = fitted.folders.items()
         self._log = log_of(self.folder, fitted, self._wait)
-        self._opened = key, Version(state.version, classifier, fitted)  # at once, for readers
+        self._opened = key, Version(state.version, estimator, fitted)  # at once, for readers
         self._params, self._yardstick = self._kept_params(), None
 
     @property
@@ -522,7 +543,7 @@ class LiveModel:
         return self._held[1]
 
     @property
-    def _held(self) -> tuple[FittedClassifier, FolderState]:
+    def _held(self) -> tuple[FittedModel, FolderState]:
         key, now = self._opened
         return now.fitted, now.fitted.folders[key]
 
@@ -532,11 +553,11 @@ class LiveModel:
         settings = Settings.of(params.pop("settings"))
         return params, settings.changed(capacity=None, eviction="reservoir")
 
-    def _reach(self, fitted: FittedClassifier, state: FolderState) -> None:
+    def _reach(self, fitted: FittedModel, state: FolderState) -> None:
         """Let predictions see a version that is on the disk."""
         key, now = self._opened
         fitted.folders[key] = state
-        now.classifier.fitted_ = fitted
+        now.estimator.fitted_ = fitted
         self._opened = key, now._replace(number=state.version, fitted=fitted)
 
     def _catch_up(self) -> None:
@@ -557,7 +578,7 @@ class LiveModel:
             self._reach(*found)
 
     def _commit(
-        self, make: Callable[[FittedClassifier], Draft], request: list[Any], key: str | None
+        self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
         """Make a change durable and then visible; `request` identifies a repeated one."""
         key, digest = self._checked_key(key, request)
@@ -619,7 +640,7 @@ class LiveModel:
         """Give a change by `version` or `key`; KeyError if there is none."""
         return self._log.find(self._state.lineage, **named)
 
-    def _judged_by(self, fitted: FittedClassifier) -> CalibrationRows | None:
+    def _judged_by(self, fitted: Any) -> Any:
         """Calibration rows for answers: of a version that is near enough, or a store's own."""
         if not fitted.holds_memory:
             return None

@@ -34,9 +34,18 @@ class NumberQuery:
     model : FittedRegressor
     rows : Encoded or None
         None stands for the remembered rows, each without itself.
+    judged_by : CalibrationNumbers, optional
+        Calibration rows of an earlier version, as of `Query`.
     """
 
-    def __init__(self, model: FittedRegressor, rows: AnyRows | None) -> None:
+    def __init__(
+        self,
+        model: FittedRegressor,
+        rows: AnyRows | None,
+        *,
+        judged_by: CalibrationNumbers | None = None,
+    ) -> None:
+        self._judged_by = judged_by
         self.model = model.for_query(remembered=rows is None)
         self.rows = rows
 
@@ -132,4 +141,6 @@ class NumberQuery:
                 "Rows are compared with the training rows, so these have no interval themselves. "
                 "Give new rows as X."
             )
+        if self._judged_by is not None:
+            return self._judged_by
         return calibration_numbers(self.model.predictor)

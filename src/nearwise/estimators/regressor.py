@@ -493,7 +493,9 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         ValueError
             If an id is not remembered, or a target is no finite number.
         """
-        self._change(lambda model: by_settings.with_labels(self, model, ids, y))
+        self._change(
+            lambda model: by_settings.with_change(self, model, by_settings.relabelled, ids, y)
+        )
 
     @torch.inference_mode(False)
     def partial_fit(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.table
 import typer
@@ -14,12 +14,12 @@ from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.image_rows import ImageOptions
-from nearwise.cli.rows.parsing import parse_numbers
+from nearwise.cli.rows.parsing import parse_numbers, parse_target
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
 
 if TYPE_CHECKING:
-    from nearwise.estimators import AttnKNNClassifier, LiveModel
+    from nearwise.estimators import LiveModel
     from nearwise.memory import Change
 
 _LONGEST_REPLAY = 0.5  # seconds that opening a model may take longer for its changes
@@ -79,7 +79,7 @@ def add(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Add rows to a model without training it again; new classes too.
+    """Add rows to a model without training it again; new classes too, or numbers as targets.
 
     The rows join the memory, so the next prediction can use them. For images DATA is a folder with
     one folder per class. The change is written to the model's journal in one step: whatever happens
@@ -102,7 +102,7 @@ def add(
         )
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
 
-    def rows_for(learned: "AttnKNNClassifier") -> Rows:
+    def rows_for(learned: Any) -> Rows:
         bounds = {"capacity": capacity, "eviction": eviction}
         learned.set_params(**{f"settings__{n}": v for n, v in bounds.items() if v is not None})
         rows = read_for_model(
@@ -125,7 +125,7 @@ def add(
         with _changing(model, store, quiet=quiet) as live:
             if refresh:
                 live.refuse_refresh()  # before rows are added
-            before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
+            before, rows = _classes(live.model), rows_for(live.model)
             if not len(rows):
                 return
             former = live.version
@@ -142,7 +142,7 @@ def add(
         check_folder("--out", out, [data], for_model=True)
         with in_place(model), new_model(out, overwrite=None):
             learned = open_model(model, store)
-            before, rows, version = set(learned.classes_.tolist()), rows_for(learned), None
+            before, rows, version = _classes(learned), rows_for(learned), None
             if not len(rows):
                 return
             learned.add(rows.source)
@@ -151,7 +151,7 @@ def add(
                 learned.refresh()
             learned.save(out)
     if not quiet:
-        new = [str(label) for label in learned.classes_.tolist() if label not in before]
+        new = [str(label) for label in _classes(learned) if label not in before]
         say(
             f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
             f"{learned.fitted_.n_remembered} {rows.noun}"
@@ -197,7 +197,8 @@ def relabel(
         str,
         typer.Argument(
             metavar="LABEL",
-            help="One of the model's classes; -- stands before one that begins with a minus.",
+            help="One of the model's classes, or a number where it predicts numbers; -- stands "
+            "before one that begins with a minus.",
         ),
     ],
     forget_classes: options.ForgetOption = False,
@@ -205,20 +206,26 @@ def relabel(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Correct the label of remembered rows; nothing is trained again.
+    """Correct the label, or the number, of remembered rows; nothing is trained again.
 
     nearwise clean lists the rows whose labels look wrong.
 
     [bold]Examples[/bold]
       nearwise relabel iris.model 3,17 setosa
       nearwise relabel signs.model 3 -- -1
+      nearwise relabel prices.model 3,17 249.90
     """
     numbers = parse_numbers("IDS", ids)
 
     from nearwise.estimators.inputs.by_text import code_by_text
 
     def change(live: "LiveModel") -> "Change":
-        known = live.model.classes_.tolist()
+        known = _classes(live.model)
+        if not known:
+            target = parse_target("LABEL", label)
+            return live.relabel(
+                numbers, [target] * len(numbers), forget_classes=forget_classes, key=key
+            )
         code = code_by_text(known)(label)
         if not code:
             raise ValueError(
@@ -366,11 +373,11 @@ def compact(
 
 
 def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> None:
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.opening import estimator_of
     from nearwise.estimators.stored.folder import accept_loss
 
     with in_place(folder):
-        lost = accept_loss(AttnKNNClassifier, folder, store)
+        lost = accept_loss(estimator_of(folder), folder, store)
     if not quiet:
         as_saved = f"{folder} is again as it was last saved; its history begins anew."
         say(as_saved if lost else f"No changes of {folder} are lost.")
@@ -414,9 +421,13 @@ def _changed(
         say(f"{done}; {folder} now remembers {n_rows} rows.{back}")
 
 
-def _new_ones(
-    learned: "AttnKNNClassifier", folder: Path, rows: Rows, *, new_only: bool, quiet: bool
-) -> Rows:
+def _classes(learned: Any) -> list[Any]:
+    """Give the classes of a model, in their order; none where it predicts numbers."""
+    classes: list[Any] = learned.classes_.tolist() if hasattr(learned, "classes_") else []
+    return classes
+
+
+def _new_ones(learned: Any, folder: Path, rows: Rows, *, new_only: bool, quiet: bool) -> Rows:
     """Leave out rows that the model learned from, on request; else say how many there are.
 
     Of a memory in a store nothing is said: nobody looks through all of it unasked. Nor where

@@ -232,7 +232,9 @@ def read_for_model(
     of_images = check_kind(model, name, [data], options)
     if of_images is None:
         names, target = list(model.feature_names_in_), target or model.fitted_.target_name
-        spare, values = _left_out(model), _values(model) | {target: model.classes_.tolist()}
+        spare, values = _left_out(model), _values(model)
+        if hasattr(model, "classes_"):
+            values |= {target: model.classes_.tolist()}
         frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
         frame = _read_as_learned(frame, values)
         features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
@@ -242,7 +244,9 @@ def read_for_model(
             require_columns(features, [groups], data)
             belongs = _groups(features[groups], "--groups", data)
         features = match_columns(features, names, data, optional=spare, expected=known, quiet=quiet)
-        return Rows(features, labels_as_classes(labels, model.classes_), groups=belongs)
+        if hasattr(model, "classes_"):
+            labels = labels_as_classes(labels, model.classes_)
+        return Rows(features, labels, groups=belongs)
     _refuse_header(header)
     _refuse_skipping(skip_unlabelled)
     if groups is not None:

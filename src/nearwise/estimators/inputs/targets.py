@@ -9,8 +9,8 @@ from sklearn.utils.validation import column_or_1d
 _LARGEST = 1e100  # squares of larger numbers overflow
 
 
-def check_targets(y: Any, n_rows: int, name: str = "AttnKNNRegressor") -> np.ndarray:
-    """Return one finite number per row, float64 (n,).
+def check_targets(y: Any, n_rows: int | None, name: str = "AttnKNNRegressor") -> np.ndarray:
+    """Return one finite number per row, float64 (n,); None for `n_rows` takes any number of them.
 
     ValueError names what is missing, no number, infinite or too large, and says what to do.
     """
@@ -25,6 +25,7 @@ def check_targets(y: Any, n_rows: int, name: str = "AttnKNNRegressor") -> np.nda
             "per target."
         )
     values = column_or_1d(values, warn=True)
+    n_rows = len(values) if n_rows is None else n_rows
     if len(values) != n_rows:
         raise ValueError(f"X has {n_rows} rows but y has {len(values)} targets. Give one per row.")
     if values.dtype.kind in "cmM":

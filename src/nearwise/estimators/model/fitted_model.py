@@ -11,8 +11,9 @@ from torch import Tensor
 
 from nearwise.data.tables.numeric_columns import Written
 from nearwise.estimators.inputs.columns import ColumnReport
+from nearwise.estimators.inputs.labels import check_labels, label_values
 from nearwise.estimators.inputs.rows import AnyRows, KnownColumns, Rows
-from nearwise.estimators.inputs.targets import bounds_of
+from nearwise.estimators.inputs.targets import bounds_of, check_targets
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import GROUPED, Forgetting, MemoryViews
 from nearwise.estimators.model.number_memory import TARGET
@@ -245,6 +246,10 @@ class FittedModel:
         """Labels, or targets, of remembered rows as they were given, all by default, (n,)."""
         raise NotImplementedError
 
+    def checked(self, y: Any, n_rows: int | None = None) -> np.ndarray:
+        """Check given labels, or targets, (n,); ValueError if they are not one for each row."""
+        raise NotImplementedError
+
     @property
     def codes(self) -> np.ndarray:
         """Class positions of the remembered rows, int64 (n_remembered,)."""
@@ -300,6 +305,12 @@ class FittedClassifier(FittedModel):
         found: np.ndarray = self.classes[self.label_positions[positions].numpy()]
         return found
 
+    def checked(self, y: Any, n_rows: int | None = None) -> np.ndarray:
+        """Check given labels, (n,): new rows' where there are `n_rows`."""
+        if n_rows is not None:
+            check_labels(y, n_rows)
+        return label_values(y)
+
     def settled(self) -> Self:
         """Recompute the class shares."""
         shares = self.predictor.views.class_shares()
@@ -321,6 +332,10 @@ class FittedRegressor(FittedModel):
         """Targets of remembered rows, all by default, float64 (n,)."""
         found: np.ndarray = self.bank.columns[TARGET][positions].numpy()
         return found
+
+    def checked(self, y: Any, n_rows: int | None = None) -> np.ndarray:
+        """Check given targets, float64 (n,)."""
+        return check_targets(y, n_rows)
 
     @property
     def numbers(self) -> np.ndarray:

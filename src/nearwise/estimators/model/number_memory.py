@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nearwise.estimators.model.memory_views import MemoryViews, SpaceSpec
 from nearwise.functional import Neighbors
+from nearwise.memory.checks import as_ids
 from nearwise.nn import NumberSet, RememberedNumbers
 from nearwise.nn.neighbor_set import from_zero, typical_distance
 
@@ -102,7 +103,7 @@ class NumberViews(MemoryViews):
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
         """Give rows other targets (n,), which are trusted; no other row is searched for."""
-        at = self.bank.positions(ids)
+        at = self.bank.positions(as_ids(ids, self.bank.ids.device))  # distinct ones
         for name, new in ((TARGET, labels.double()), (TRUST, 1.0)):
             if name in self.bank.columns:
                 self.bank.columns[name] = self.bank.columns[name].clone()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,14 +69,11 @@ def with_change(
     return _judged_again(params, model, changed)
 
 
-def with_labels(
-    params: Any, model: Fitted, ids: Any, y: Any, *, forget_classes: bool = False
-) -> Fitted:
+def relabelled(model: Any, ids: Any, y: Any, *, forget_classes: bool = False) -> Any:
     """Give remembered rows other labels among the classes, or other targets."""
-    change: Any = partial(changes.with_labels, forget_classes=forget_classes)
     if isinstance(model, FittedRegressor):
-        change = number_changes.with_targets
-    return with_change(params, model, change, ids, y)
+        return number_changes.with_targets(model, ids, y)
+    return changes.with_labels(model, ids, y, forget_classes=forget_classes)
 
 
 def refreshed(params: Any, model: Fitted) -> Fitted:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.inputs.labels import label_list, label_values, positions_among
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedRegressor
+from nearwise.estimators.number_query import NumberQuery
 from nearwise.estimators.query import SET_CONFIDENCE, Query
-from nearwise.estimators.storage.journaling import FEEDBACK, Judged, undone_by
-from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows, calibration_rows
+from nearwise.estimators.storage.journaling import FEEDBACK, Judged, JudgedNumbers, undone_by
+from nearwise.estimators.uncertainty.calibration_rows import calibration_rows
+from nearwise.estimators.uncertainty.intervals import calibration_numbers
 from nearwise.memory import Change
 from nearwise.metrics.calibration import N_BINS, equal_width_bins, mean_gap
 from nearwise.metrics.drift import drift_evidence
@@ -28,56 +30,64 @@ class Yardstick:
 
     Attributes
     ----------
-    ids, labels : int64 Tensor of shape (n_remembered,)
-        Rows that the version remembered, and positions of their labels.
-    classes : ndarray of shape (n_classes,)
-    judged : (float, float)
-        Share and temperature that the version's predictions were made with.
-    rows : CalibrationRows
+    ids : int64 Tensor of shape (n_remembered,)
+        Rows that the version remembered.
+    labels : ndarray of shape (n_remembered,)
+        Their labels, or targets.
+    judged : tuple
+        What else the version's predictions were made with.
+    rows : CalibrationRows or CalibrationNumbers
     """
 
     ids: Tensor
-    labels: Tensor
-    classes: np.ndarray
-    judged: tuple[float, float]
-    rows: CalibrationRows
+    labels: np.ndarray
+    judged: tuple[Any, ...]
+    rows: Any
 
     @classmethod
-    def of(cls, model: FittedClassifier) -> Self:
+    def of(cls, model: FittedClassifier | FittedRegressor) -> Self:
         """Predict the calibration rows of a version."""
-        predictor = model.predictor
-        rows = calibration_rows(predictor, model.n_classes, predictor.n_views)
-        now = _judgement(model)
-        return cls(model.bank.ids, model.label_positions, model.classes, now, rows)
+        rows: Any
+        if isinstance(model, FittedRegressor):
+            rows = calibration_numbers(model.predictor)
+        else:
+            rows = calibration_rows(model.predictor, model.n_classes, model.predictor.n_views)
+        return cls(model.bank.ids, model.labels_at(), _judgement(model), rows)
 
-    def fits(self, later: FittedClassifier) -> bool:
-        """Whether a version has these classes, nearly these rows and labels, and the judgement."""
-        if not np.array_equal(later.classes, self.classes) or _judgement(later) != self.judged:
+    def fits(self, later: FittedClassifier | FittedRegressor) -> bool:
+        """Whether a version has nearly these rows and labels, and the judgement."""
+        if _judgement(later) != self.judged:
             return False
         ids = later.bank.ids
         now, then = (
             torch.isin(*pair, assume_unique=True) for pair in ((ids, self.ids), (self.ids, ids))
         )
-        n_relabelled = int((later.label_positions[now] != self.labels[then]).sum())
+        labels = later.labels_at()
+        n_relabelled = int((labels[now.numpy()] != self.labels[then.numpy()]).sum())
         n_changed = int((~now).sum()) + int((~then).sum()) + n_relabelled
         return n_changed <= _CHANGED * len(ids)
 
 
-def _judgement(model: FittedClassifier) -> tuple[float, float]:
+def _judgement(model: FittedClassifier | FittedRegressor) -> tuple[Any, ...]:
+    """Give classes, share and temperature; or spread and bounds."""
+    if isinstance(model, FittedRegressor):
+        return model.predictor.spread.factor, model.predictor.lower, model.predictor.upper
     accepted = model.predictor.acceptance
-    return accepted.share, accepted.temperature
+    return accepted.share, accepted.temperature, *model.classes.tolist()
 
 
-def judge(query: Query, y: Any) -> Judged:
-    """Predict rows, and compare that with their labels.
+def judge(query: Query | NumberQuery, y: Any) -> Judged | JudgedNumbers:
+    """Predict rows, and compare that with their labels, or targets.
 
     Parameters
     ----------
-    query : Query
+    query : Query or NumberQuery
         Of the rows; made for sets and novelty.
     y : array-like of shape (n,)
-        True labels, new ones among them.
+        True labels, new ones among them; or targets, float64.
     """
+    if isinstance(query, NumberQuery):
+        return _judge_numbers(query, y)
     proba, classes = np.clip(query.proba(), 0, 1), query.model.classes
     labels = label_values(y)
     positions, _ = positions_among(classes, labels)
@@ -100,7 +110,27 @@ def judge(query: Query, y: Any) -> Judged:
     )
 
 
-def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict[str, Any]:
+def _judge_numbers(query: NumberQuery, y: np.ndarray) -> JudgedNumbers:
+    mixture, rows = query.mixture, query.calibration_numbers()
+    can_judge = rows.can_judge(SET_CONFIDENCE)
+    in_interval = None
+    if can_judge:
+        low, high = query.interval(SET_CONFIDENCE).T
+        in_interval = ((low <= y) & (y <= high)).tolist()
+    return JudgedNumbers(
+        target=y.tolist(),
+        predicted=mixture.mean().tolist(),
+        crps=mixture.crps(y).tolist(),
+        level=np.clip(mixture.cdf(y), 0, 1).tolist(),
+        novelty_p=query.novelty_p_value().tolist() if can_judge else None,
+        n_known=len(rows.counts) if can_judge else None,
+        in_interval=in_interval,
+    )
+
+
+def feedback_summary(
+    history: Sequence[Change], last: int | None = None, *, of_numbers: bool = False
+) -> dict[str, Any]:
     """Measure the feedback of a history that was not undone; `LiveModel.feedback_summary`."""
     judged = _judged(history)
 
@@ -108,9 +138,19 @@ def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict
         values = _values(judged, name)
         return values if last is None else values[len(values) - min(last, len(values)) :]
 
-    correct, confidence, true = of_rows("correct"), of_rows("confidence"), of_rows("proba_true")
-    in_set = of_rows("in_set")
     p_values = _among_all([one for one in judged if one["novelty_p"] is not None])
+    evidence = float(drift_evidence(p_values)[-1]) if len(p_values) else None
+    if of_numbers:
+        error = of_rows("predicted") - of_rows("target")
+        return {
+            "rows": len(error),
+            "rmse": float(np.sqrt((error**2).mean())) if len(error) else None,
+            "mae": _mean(np.abs(error)),
+            "crps": _mean(of_rows("crps")),
+            "coverage": _mean(of_rows("in_interval")),
+            "drift_evidence": evidence,
+        }
+    correct, confidence, true = of_rows("correct"), of_rows("confidence"), of_rows("proba_true")
     known = true[true > 0]
     bins, n_rows = equal_width_bins(confidence, N_BINS), len(correct)
     return {
@@ -119,13 +159,13 @@ def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict
         "nll": _mean(-np.log(np.maximum(known, NLL_CLIP))),
         "new_classes": n_rows - len(known),
         "ece": mean_gap(confidence, correct, bins) if n_rows else None,
-        "coverage": _mean(in_set),
-        "drift_evidence": float(drift_evidence(p_values)[-1]) if len(p_values) else None,
+        "coverage": _mean(of_rows("in_set")),
+        "drift_evidence": evidence,
     }
 
 
 def judged_rows(history: Sequence[Change], name: str) -> np.ndarray:
-    """Give what was noted of each row of feedback that was not undone, in order; see `Judged`."""
+    """Give what was noted of each row of feedback that was not undone, in order; as in `Judged`."""
     return _values(_judged(history), name)
 
 

@@ -1,4 +1,4 @@
-"""Changes of a classifier as entries of its folder's journal, and back."""
+"""Changes of a model as entries of its folder's journal, and back."""
 
 import io
 import warnings
@@ -15,13 +15,14 @@ from pydantic import Field
 from nearwise.estimators.inputs.groups import Groups
 from nearwise.estimators.inputs.labels import label_list, label_values
 from nearwise.estimators.inputs.rows import Source
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedModel
 from nearwise.estimators.model.memory_views import GROUP
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.settings import Settings
 from nearwise.estimators.storage.model_schema import (
     Category,
     Count,
+    Finite,
     LabelType,
     Part,
     Share,
@@ -50,7 +51,7 @@ class Draft(NamedTuple):
 
 
 class _Labels(Part):
-    """Labels of added or removed rows, and their weights, files and groups (digests)."""
+    """Labels, or targets, of added or removed rows, their weights, files and groups (digests)."""
 
     labels: list[Category]
     dtype: LabelType
@@ -76,6 +77,22 @@ class Judged(Part):
     in_set: list[bool] | None
 
 
+class JudgedNumbers(Part):
+    """What the model predicted for rows before it got their targets, one value for each.
+
+    The target; the predicted mean; the CRPS; the level that the target reached in the predicted
+    distribution (PIT); then as in `Judged`, `in_interval` of the 90 % interval.
+    """
+
+    target: list[Finite]
+    predicted: list[Finite]
+    crps: list[Finite]
+    level: list[Share]
+    novelty_p: list[Share] | None
+    n_known: Count | None
+    in_interval: list[bool] | None
+
+
 class _Details(Part):
     """What every kind of change may hold: the version that it reverses."""
 
@@ -86,7 +103,7 @@ class _Added(_Details):
     capacity: Annotated[int, Field(ge=2)] | None
     eviction: str  # former ones too: made again, a change names the rows that went
     evicted: list[Count] | None = None
-    judged: Judged | None = None
+    judged: Judged | JudgedNumbers | None = None
 
 
 class _Relabelled(_Details):
@@ -115,14 +132,16 @@ def pack_rows_to_add(
     return parts
 
 
-def draft_add(model: Any, parts: dict[str, bytes], judged: Judged | None = None) -> Draft:
+def draft_add(
+    model: Any, parts: dict[str, bytes], judged: Judged | JudgedNumbers | None = None
+) -> Draft:
     """Packed rows to remember; as feedback where the model predicted them first."""
     own = Settings.of(model.settings)
     details = _Added(capacity=own.capacity, eviction=own.eviction, judged=judged).model_dump()
     return Draft(ADD if judged is None else FEEDBACK, (), details, parts)
 
 
-def draft_remove(fitted: FittedClassifier, ids: Any, *, forget_classes: bool) -> Draft:
+def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draft:
     """Rows to forget; what they held is kept beside them, so that it can be undone."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
     if not ids:
@@ -139,7 +158,7 @@ def draft_remove(fitted: FittedClassifier, ids: Any, *, forget_classes: bool) ->
     return Draft(REMOVE, ids, details, {"rows/0": pack_table(rows), _LABELS: held})
 
 
-def draft_relabel(fitted: FittedClassifier, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
+def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
     """Labels to give; the former ones are kept, so that it can be undone."""
     labels, former = label_values(y), _labels_of(fitted, ids)
     details = _Relabelled(
@@ -152,14 +171,14 @@ def draft_relabel(fitted: FittedClassifier, ids: Any, y: Any, *, forget_classes:
     return Draft(RELABEL, plain_ids(ids), details.model_dump(), {})
 
 
-def draft_keep(fitted: FittedClassifier, ids: Any, *, kept: bool = True) -> Draft:
+def draft_keep(fitted: FittedModel, ids: Any, *, kept: bool = True) -> Draft:
     """Labels that were checked and found right, or (not `kept`) not found so after all."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
     fitted.bank.positions(ids)  # refuses ids that are not remembered
     return Draft(KEEP, ids, _Kept(kept=kept).model_dump(), {})
 
 
-def draft_undo(model: Any, fitted: FittedClassifier, change: Change, evicted: Set[int]) -> Draft:
+def draft_undo(model: Any, fitted: FittedModel, change: Change, evicted: Set[int]) -> Draft:
     """Give the opposite of a change, to be made of the model as it is now.
 
     Removed rows come back under new ids, as rows that are added do. Of added rows those are removed
@@ -220,10 +239,8 @@ def undone_by(history: Sequence[Change]) -> dict[int, int]:
     return undone
 
 
-def apply(
-    model: Any, fitted: FittedClassifier, change: Draft | Change
-) -> tuple[FittedClassifier, Change]:
-    """Make a change of a version of a classifier's model; give the new one, and what came of it.
+def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[FittedModel, Change]:
+    """Make a change of a version of a model; give the new one, and what came of it.
 
     A draft is made for the first time; a change from the journal is made as it was then, the rows
     that were forgotten for the capacity included.
@@ -256,7 +273,7 @@ def apply(
         y = np.array(new.labels, dtype=np.dtype(new.dtype))
         forget = new.forget_classes
         made = by_settings.with_change(
-            model, fitted, changes.with_labels, ids, y, forget_classes=forget
+            model, fitted, by_settings.relabelled, ids, y, forget_classes=forget
         )
     elif change.kind == KEEP:
         _Kept.model_validate(details)
@@ -266,7 +283,7 @@ def apply(
     return made, _made(change, change.ids, {})
 
 
-def replay(model: Any, fitted: FittedClassifier, found: Sequence[Change]) -> FittedClassifier:
+def replay(model: Any, fitted: FittedModel, found: Sequence[Change]) -> FittedModel:
     """Make changes from the journal again, and give the result; it is not published yet.
 
     Raises
@@ -282,7 +299,7 @@ def replay(model: Any, fitted: FittedClassifier, found: Sequence[Change]) -> Fit
                 fitted, made = apply(model, fitted, change)
             if made.ids != change.ids:
                 raise ValueError(f"it gives the ids {made.ids[:3]}, not {change.ids[:3]}")
-        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException) as error:
             raise StoreError(
                 "invalid",
                 f"Change {change.version} ({change.kind}) of the journal cannot be made again: "
@@ -333,7 +350,7 @@ def _pack_labels(
     return held.model_dump_json().encode()
 
 
-def _labels_of(fitted: FittedClassifier, ids: Any) -> np.ndarray:
+def _labels_of(fitted: FittedModel, ids: Any) -> np.ndarray:
     return fitted.labels_at(fitted.bank.positions(ids))
 
 

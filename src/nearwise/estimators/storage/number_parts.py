@@ -31,9 +31,7 @@ from nearwise.memory import Folder, MemoryBank
 from nearwise.nn import PretrainedNumberHead
 
 KIND, OLDEST = "attention k-NN regressor", 8
-OPENED_BY = (
-    "AttnKNNRegressor.load in Python; commands, live models and the service take classifiers alone"
-)
+OPENED_BY = "AttnKNNRegressor.load"
 
 
 def pack_predictor(

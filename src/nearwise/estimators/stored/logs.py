@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nearwise.estimators.model.fitted_model import FittedClassifier, FolderState
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FolderState
 from nearwise.estimators.storage.journaling import replay
 from nearwise.estimators.storage.persistence import save_model
 from nearwise.estimators.stored.memory import at_version, stored
@@ -14,7 +14,7 @@ from nearwise.memory import Change, Journal, StoreError, folder_generation, lock
 from nearwise.memory.stores import Snapshot
 from nearwise.warn import warn_user
 
-Version = tuple[FittedClassifier, FolderState]
+Version = tuple[Any, FolderState]  # a fitted model; of a store, a classifier
 # Changes times remembered rows; the second where a change is a fit (benchmarks/live_changes.py).
 _ADDED_PER_SECOND, _REFITTED_PER_SECOND = 1_000_000, 10_000
 
@@ -55,7 +55,7 @@ class FolderLog:
         made = replay(model, fitted, later)
         return made, state._replace(version=state.version + len(later))
 
-    def write(self, held: Version, made: FittedClassifier, change: Change) -> FittedClassifier:
+    def write(self, held: Version, made: FittedModel, change: Change) -> FittedModel:
         """Make a change durable, and give its version."""
         self._journal.append(held[1].lineage, held[1].saved, change)
         return made
@@ -131,9 +131,7 @@ class StoreLog:
             return held
         return at_version(fitted, reader), state._replace(version=reader.version)
 
-    def write(
-        self, held: Version, made: FittedClassifier, change: Change
-    ) -> FittedClassifier | None:
+    def write(self, held: Version, made: Any, change: Change) -> FittedClassifier | None:
         """Make a change durable, and give its version; None where another process was faster."""
         kept = {} if change.kind in ("add", "feedback") else dict(change.parts)
         edit = stored(made).edit(replace(change, parts=kept), made.classes)
@@ -163,6 +161,6 @@ class StoreLog:
         """Do nothing: readers may use the store, and in a fork it is refused."""
 
 
-def log_of(folder: Path, fitted: FittedClassifier, wait: float) -> FolderLog | StoreLog:
+def log_of(folder: Path, fitted: Any, wait: float) -> FolderLog | StoreLog:
     """Give the log of a model that was read from a folder."""
     return FolderLog(folder, wait) if fitted.holds_memory else StoreLog(fitted, wait)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.inputs.labels import label_list
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedRegressor
 from nearwise.estimators.model.memory_views import (
     BASE,
     FINDABLE,
@@ -71,6 +71,7 @@ def move_memory(
     Parameters
     ----------
     model : AttnKNNClassifier
+        Stores keep no numbers as targets, so that a regressor is refused.
     folder : path
         New or empty.
     store : str, optional
@@ -82,7 +83,7 @@ def move_memory(
     Raises
     ------
     ValueError
-        If the model cannot be moved: soft labels, a capacity, or a memory that fades.
+        If the model cannot be moved: a regressor, soft labels, a capacity, or a memory that fades.
     StoreError
         If the folder or store exists already.
     """
@@ -130,6 +131,11 @@ def move_memory(
 
 
 def _check_movable(model: Any, fitted: FittedClassifier) -> None:
+    if isinstance(fitted, FittedRegressor):
+        raise ValueError(
+            "The model predicts numbers, and stores keep rows of classes alone. Keep its memory in "
+            "its own folder, as it is: LiveModel and the commands change it there."
+        )
     if not fitted.holds_memory:
         raise ValueError("The memory of this model is in a store already.")
     if fitted.bank.is_soft:

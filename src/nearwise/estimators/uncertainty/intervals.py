@@ -41,6 +41,10 @@ class CalibrationNumbers(NamedTuple):
     distance: np.ndarray
     counts: np.ndarray
 
+    def can_judge(self, confidence: float) -> bool:
+        """Whether there are enough rows for intervals of a confidence."""
+        return float(self.counts.sum()) >= _rows_needed(confidence) - 1e-9
+
     def levels(self, confidence: float) -> np.ndarray:
         """Levels of the two quantiles that bound intervals of a confidence, (2,).
 
@@ -48,12 +52,11 @@ class CalibrationNumbers(NamedTuple):
         """
         check_confidence(confidence)
         tail, n = (1 - confidence) / 2, float(self.counts.sum())
-        needed = int(np.ceil(1 / tail - 1e-9)) - 1
-        if n < needed - 1e-9:
+        if not self.can_judge(confidence):
             raise ValueError(
-                f"Intervals of confidence {confidence} need {needed} calibration rows (or groups), "
-                f"and there are {n:.0f}. Remember more rows, or ask for confidence="
-                f"{max(0.0, np.floor(100 * (1 - 2 / (n + 1))) / 100)}."
+                f"Intervals of confidence {confidence} need {_rows_needed(confidence)} calibration "
+                f"rows (or groups), and there are {n:.0f}. Remember more rows, or ask for "
+                f"confidence={max(0.0, np.floor(100 * (1 - 2 / (n + 1))) / 100)}."
             )
         order = np.argsort(self.levels_reached, kind="stable")
         values, total = self.levels_reached[order], np.cumsum(self.counts[order])
@@ -72,6 +75,11 @@ class CalibrationNumbers(NamedTuple):
         return novelty_p_values(scores, own, self.counts)
 
 
+def _rows_needed(confidence: float) -> int:
+    """Fewest rows (or groups) whose levels bound intervals of a confidence."""
+    return int(np.ceil(2 / (1 - confidence) - 1e-9)) - 1
+
+
 @one_thread(torch_only=True)
 def calibration_numbers(predictor: NumberPredictor) -> CalibrationNumbers:
     """Predict the calibration rows, each left out; kept until the memory changes.
@@ -87,6 +95,8 @@ def calibration_numbers(predictor: NumberPredictor) -> CalibrationNumbers:
 def _left_out(predictor: NumberPredictor) -> CalibrationNumbers:
     bank, groups = predictor.views.bank, predictor.views.groups
     positions = at_most(torch.nonzero(predictor.judged & (bank.sample_weight > 0))[:, 0])
+    if not len(positions):
+        return CalibrationNumbers(*[np.empty(0)] * 4)
     mixture, distance = predictor.predict_left_out(positions)
     targets = bank.columns[TARGET][positions].numpy()
     trust = bank.columns.get(TRUST)

@@ -88,9 +88,9 @@ def fitted(X=None, y=None, **settings):
 
 
 def reopened(model, folder):
-    """Save a classifier, and load it again."""
+    """Save a model, and load it again."""
     model.save(folder)
-    return AttnKNNClassifier.load(folder)
+    return type(model).load(folder)
 
 
 def logistic():

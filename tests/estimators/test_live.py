@@ -1,4 +1,4 @@
-"""A saved classifier's changes survive: written before they are seen, made again on loading."""
+"""A saved model's changes survive: written before they are seen, made again on loading."""
 
 import contextlib
 import json
@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.estimators import AttnKNNClassifier, LiveModel
+from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor, LiveModel
+from nearwise.estimators.opening import load_any
 from nearwise.estimators.storage.persistence import changes_of
 from nearwise.memory import JOURNAL, Change, Journal, StoreError
 from nearwise.memory.store import MANIFEST
@@ -24,8 +25,12 @@ from tests.store.folders import saved_pair, small_table
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folders of a model of arrays and one of a table with a base."""
-    return saved_pair(tmp_path_factory.mktemp("live"))
+    """Folders of a model of arrays, one of a table with a base, and two that predict numbers."""
+    root, (X, y) = saved_pair(tmp_path_factory.mktemp("live")), blobs()
+    for name, estimator in (("numbers", "auto"), ("numbers alone", None)):
+        model = AttnKNNRegressor(preset="instant", estimator=estimator, random_state=0)
+        model.fit(X, X[:, 0] + y).save(root / name)
+    return root
 
 
 @pytest.fixture
@@ -33,15 +38,25 @@ def folder(made, tmp_path):
     return shutil.copytree(made / "arrays", tmp_path / "m")
 
 
-def proba(model):
-    return model.predict_proba(model._fitted.rows)
+@pytest.fixture(params=["arrays", "numbers"])
+def either(request, made, tmp_path):
+    """A folder of a classifier, or of a regressor."""
+    return shutil.copytree(made / request.param, tmp_path / "m")
+
+
+def answers(model):
+    rows = model._fitted.rows
+    of_numbers = isinstance(model, AttnKNNRegressor)
+    return model.predict_quantiles(rows) if of_numbers else model.predict_proba(rows)
 
 
 def same_model(one, other):
     return (
-        same(proba(one), proba(other))
+        type(one) is type(other)
+        and one.folder_parts.own_meta(one._fitted) == other.folder_parts.own_meta(other._fitted)
+        and same(answers(one), answers(other))
         and one.memory_.ids.tolist() == other.memory_.ids.tolist()
-        and one.classes_.tolist() == other.classes_.tolist()
+        and same(one._fitted.labels_at(), other._fitted.labels_at())
         and one._bound == other._bound
     )
 
@@ -68,19 +83,19 @@ def change_table(live):
     live.add(X.iloc[5:], pd.Series(["yes"] * 3, dtype="category"))
 
 
-@pytest.mark.parametrize("kind", ["arrays", "table"])
+@pytest.mark.parametrize("kind", ["arrays", "table", "numbers", "numbers alone"])
 def test_a_loaded_model_is_the_one_that_was_changed(made, tmp_path, kind):
     folder = shutil.copytree(made / kind, tmp_path / "m")
     with LiveModel(folder) as live:
-        {"arrays": change_arrays, "table": change_table}[kind](live)
+        change_table(live) if kind == "table" else change_arrays(live)
         assert live.version == len(live.history()) > 4
-        assert same_model(AttnKNNClassifier.load(folder), live.model)
+        assert same_model(load_any(folder), live.model)
         files = {name for name in os.listdir(folder) if not name.startswith(JOURNAL)}
         assert files == set(os.listdir(made / kind))  # the folder itself was not written again
         live.compact()
-        assert same_model(AttnKNNClassifier.load(folder), live.model)
-        live.add(live.model._fitted.rows[:2], live.model.classes_[[0, 0]])
-        assert same_model(AttnKNNClassifier.load(folder), live.model)
+        assert same_model(load_any(folder), live.model)
+        live.add(live.model._fitted.rows[:2], live.model._fitted.labels_at()[[0, 0]])
+        assert same_model(load_any(folder), live.model)
 
 
 def test_a_live_change_is_that_of_the_classifier(made, tmp_path):
@@ -92,7 +107,7 @@ def test_a_live_change_is_that_of_the_classifier(made, tmp_path):
     live = LiveModel(shutil.copytree(made / "table", tmp_path / "m"))
     live.add(X, ["yes", "no"] * 3)
     live.relabel([2], ["yes"])
-    assert same(proba(live.model), proba(mine))
+    assert same(answers(live.model), answers(mine))
 
 
 def test_columns_keep_what_they_hold_in_the_journal():
@@ -116,10 +131,10 @@ def test_columns_keep_what_they_hold_in_the_journal():
         assert same(unpack_table(pack_table(array), len(array)), array)
 
 
-def test_a_change_that_cannot_be_written_is_not_seen(folder, monkeypatch):
-    live = LiveModel(folder)
+def test_a_change_that_cannot_be_written_is_not_seen(either, monkeypatch):
+    live = LiveModel(either)
     live.remove([0])
-    before = proba(live.model)
+    before = answers(live.model)
 
     def full(*_):
         raise OSError("No space left on device")
@@ -127,23 +142,23 @@ def test_a_change_that_cannot_be_written_is_not_seen(folder, monkeypatch):
     monkeypatch.setattr(Journal, "append", full)
     with pytest.raises(OSError, match="space"):
         live.remove([1])
-    assert live.version == 1 and same(proba(live.model), before)
+    assert live.version == 1 and same(answers(live.model), before)
     monkeypatch.undo()
     assert live.remove([1]).version == 2
-    assert same_model(AttnKNNClassifier.load(folder), live.model)
+    assert same_model(load_any(either), live.model)
 
 
-def test_what_was_changed_past_the_journal_is_refused_before_it_does_harm(folder):
-    live = LiveModel(folder)
+def test_what_was_changed_past_the_journal_is_refused_before_it_does_harm(either):
+    live = LiveModel(either)
     X, _ = blobs(6, seed=5)
     live.model.add(X, [0] * 6)
-    other = LiveModel(folder)
+    other = LiveModel(either)
     other.model.set_params(n_neighbors=3)
     for change in (lambda: live.remove([0]), lambda: live.add(X, [0] * 6), live.compact,
                    lambda: other.remove([0])):  # fmt: skip
         with pytest.raises(ValueError, match=r"changed by its own methods.*Nothing was written"):
             change()
-    assert len(AttnKNNClassifier.load(folder).memory_) == 90
+    assert len(load_any(either).memory_) == 90
 
 
 def lose(journal, folder):
@@ -197,11 +212,11 @@ def test_a_journal_that_has_lost_changes_is_not_one_without_changes(bereft):
         with pytest.raises(StoreError, match=r"lacks changes.*--accept-lost-changes") as caught:
             read(folder)
         assert caught.value.reason == "torn"
-    before = proba(live.model)
+    before = answers(live.model)
     for change in (lambda: live.remove([3]), live.catch_up, live.history, live.compact):
         with pytest.raises(StoreError, match="lacks changes"):
             change()
-    assert live.version == 3 and same(proba(live.model), before)
+    assert live.version == 3 and same(answers(live.model), before)
     with pytest.raises(StoreError, match="lacks changes"):
         live.model.save(folder)
 
@@ -334,8 +349,8 @@ def test_a_key_is_text_and_nothing_else(folder, key):
     assert len(AttnKNNClassifier.load(folder).memory_) == 89
 
 
-def test_threads_of_one_process_take_turns(folder):
-    live = LiveModel(folder)
+def test_threads_of_one_process_take_turns(either):
+    live = LiveModel(either)
     X, _ = blobs(40, seed=5)
 
     def work(start):
@@ -348,29 +363,28 @@ def test_threads_of_one_process_take_turns(folder):
 
     together(*(partial(work, start) for start in range(0, 40, 10)))
     assert live.version == 40 + 14 and len(live.model.memory_) == 90 + 40 - 14
-    assert same_model(AttnKNNClassifier.load(folder), live.model)
+    assert same_model(load_any(either), live.model)
 
 
 # --- keys, history and undo ---------------------------------------------------------------------
 
 
-def test_undo_gives_back_labels_rows_and_predictions(folder):
-    live = LiveModel(folder)
+def test_undo_gives_back_labels_rows_and_predictions(either):
+    live = LiveModel(either)
     X, _ = blobs(6, seed=5)
-    before = proba(live.model)
+    before = answers(live.model)
     live.add(X, [0] * 6)
     live.undo(1)
-    assert same(proba(live.model), before)
+    assert same(answers(live.model), before)
     live.relabel([3, 7], [2, 2])
     live.undo(3)
-    assert same(proba(live.model), before)
-    removed = live.model._fitted.remembered([5])
+    assert same(answers(live.model), before)
+    removed, label = live.model._fitted.remembered([5]), live.model._fitted.labels_at([5])
     live.remove([5])
     back = live.undo(5)
     position = live.model.memory_.positions(list(back.ids)).tolist()
     assert live.model._fitted.remembered(position) == removed and back.ids > (90,)
-    label = int(live.model._fitted.label_positions[position[0]])
-    assert live.model.classes_[label] == 5 % 3
+    assert live.model._fitted.labels_at(position) == label
     with pytest.raises(ValueError, match="Change 5 was undone by change 6"):
         live.undo(5)
     live.undo(6)  # and once more away
@@ -390,8 +404,8 @@ def test_undo_gives_back_labels_rows_and_predictions(folder):
     assert kinds[:8] == ["add", "remove", "relabel", "relabel", "remove", "add", "remove", "add"]
 
 
-def test_undo_says_what_it_cannot_bring_back(folder):
-    live = LiveModel(folder)
+def test_undo_says_what_it_cannot_bring_back(either):
+    live = LiveModel(either)
     X, _ = blobs(6, seed=5)
     live.add(X, [0] * 6)
     live.remove([90])
@@ -410,8 +424,8 @@ def test_undo_says_what_it_cannot_bring_back(folder):
     assert live.version == 4 and live.n_pending == 0
 
 
-def test_undo_removes_what_a_capacity_has_left_of_an_addition(folder, tmp_path):
-    model = AttnKNNClassifier.load(folder)
+def test_undo_removes_what_a_capacity_has_left_of_an_addition(either, tmp_path):
+    model = load_any(either)
     model.set_params(settings__capacity=model.fitted_.n_remembered)
     model.save(tmp_path / "full")
     live = LiveModel(tmp_path / "full")
@@ -427,20 +441,20 @@ def test_undo_removes_what_a_capacity_has_left_of_an_addition(folder, tmp_path):
 # --- several processes --------------------------------------------------------------------------
 
 
-def test_saving_does_not_undo_what_others_have_changed(folder):
-    mine = AttnKNNClassifier.load(folder)
-    LiveModel(folder).remove([0])
+def test_saving_does_not_undo_what_others_have_changed(either):
+    mine = load_any(either)
+    LiveModel(either).remove([0])
     with pytest.raises(StoreError, match=r"has had 1 change since it was loaded.*Load it again"):
-        mine.save(folder)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 89
-    mine.save(folder, overwrite=True)
-    assert len(AttnKNNClassifier.load(folder).memory_) == 90
+        mine.save(either)
+    assert len(load_any(either).memory_) == 89
+    mine.save(either, overwrite=True)
+    assert len(load_any(either).memory_) == 90
     mine.remove([5])
-    assert len(reopened(mine, folder).memory_) == 89
+    assert len(reopened(mine, either).memory_) == 89
 
 
-def test_a_crash_between_the_folder_and_its_journal_doubles_nothing(folder, monkeypatch):
-    live = LiveModel(folder)
+def test_a_crash_between_the_folder_and_its_journal_doubles_nothing(either, monkeypatch):
+    live = LiveModel(either)
     X, _ = blobs(6, seed=5)
     live.add(X, [0] * 6)
     live.remove([0])
@@ -452,10 +466,10 @@ def test_a_crash_between_the_folder_and_its_journal_doubles_nothing(folder, monk
     with pytest.raises(KeyboardInterrupt):
         live.compact()
     monkeypatch.undo()
-    again = LiveModel(folder)
+    again = LiveModel(either)
     assert again.version == 2 and same_model(again.model, live.model)
     assert again.remove([1]).version == 3
-    assert same_model(AttnKNNClassifier.load(folder), again.model)
+    assert same_model(load_any(either), again.model)
     again.compact()
     assert len(again.history()) == 3
 
@@ -473,14 +487,14 @@ def test_a_journal_without_its_folder_is_refused(folder, tmp_path):
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(250, marks=pytest.mark.slow)])
-def test_kill_9_loses_nothing_that_was_acknowledged(folder, tmp_path, kills):
+def test_kill_9_loses_nothing_that_was_acknowledged(either, tmp_path, kills):
     """Two processes write, are killed at random moments, and every answer is still true."""
     context, draws = multiprocessing.get_context("fork"), random.Random(0)
     log = tmp_path / "log"
     log.touch()
     for number in range(kills):
         known = log.stat().st_size
-        writers = [context.Process(target=_write, args=(folder, log, n)) for n in range(2)]
+        writers = [context.Process(target=_write, args=(either, log, n)) for n in range(2)]
         for writer in writers:
             writer.start()
         begin = time.monotonic()
@@ -495,7 +509,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(folder, tmp_path, kills):
         with contextlib.suppress(json.JSONDecodeError):  # the last line of a killed process
             key, version, ids = json.loads(line)
             assert acknowledged.setdefault(key, (version, tuple(ids))) == (version, tuple(ids))
-    live = LiveModel(folder)
+    live = LiveModel(either)
     history = live.history()
     assert len(acknowledged) >= kills // 2
     assert [change.version for change in history] == list(range(1, len(history) + 1))

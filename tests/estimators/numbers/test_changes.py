@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Lasso
 
-from nearwise import AttnKNNClassifier, AttnKNNRegressor, LiveModel
+from nearwise import AttnKNNClassifier, AttnKNNRegressor
 from nearwise.estimators.fit import number_base
 from nearwise.memory import StoreError
 from tests.estimators.numbers.cases import QUICK, fitted, fresh, table
@@ -167,7 +167,5 @@ def test_the_folder_of_another_estimator_is_refused(tmp_path):
     by_regressor, by_classifier = "Open it by AttnKNNRegressor.load", "by AttnKNNClassifier.load"
     with pytest.raises(StoreError, match=f"regressor.*{by_regressor}"):
         AttnKNNClassifier.load(tmp_path / "numbers")
-    with pytest.raises(StoreError, match=f"regressor.*{by_regressor}"):
-        LiveModel(tmp_path / "numbers")
     with pytest.raises(StoreError, match=f"classifier.*{by_classifier}"):
         AttnKNNRegressor.load(tmp_path / "classes")

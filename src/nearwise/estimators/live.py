@@ -13,11 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from nearwise.estimators.inputs.labels import check_weight
 from nearwise.estimators.inputs.rows import AnyRows, Rows, Source
-from nearwise.estimators.model.fitted_model import (
-    FittedModel,
-    FittedRegressor,
-    FolderState,
-)
+from nearwise.estimators.model.fitted_model import FittedModel, FittedRegressor, FolderState
 from nearwise.estimators.number_query import NumberQuery
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.online.feedback import Yardstick, feedback_summary, judge
@@ -107,7 +103,7 @@ class Version(NamedTuple):
     def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Any:
         """Query the encoded rows of several requests at once.
 
-        Gives a `Query`, or a `NumberQuery` where targets are numbers; `extras` as there.
+        Gives a `Query`, or a `NumberQuery` of a regressor; `extras` as there.
         """
         views = [type(parts[0]).joined(parts) for parts in zip(*requests, strict=True)]
         if isinstance(self.fitted, FittedRegressor):

@@ -14,7 +14,7 @@ from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.image_rows import ImageOptions
-from nearwise.cli.rows.parsing import parse_numbers, parse_target
+from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
 
@@ -221,18 +221,13 @@ def relabel(
 
     def change(live: "LiveModel") -> "Change":
         known = _classes(live.model)
-        if not known:
-            target = parse_target("LABEL", label)
-            return live.relabel(
-                numbers, [target] * len(numbers), forget_classes=forget_classes, key=key
-            )
         code = code_by_text(known)(label)
-        if not code:
+        if known and not code:
             raise ValueError(
                 f"{label!r} is not one of the classes {', '.join(map(str, known[:10]))}. Add rows "
                 "of new classes by 'nearwise add'."
             )
-        labels = [known[code - 1]] * len(numbers)
+        labels = [known[code - 1] if known else label] * len(numbers)
         return live.relabel(numbers, labels, forget_classes=forget_classes, key=key)
 
     _changed(model, store, change, f"Labelled {_count(numbers)} {label}", quiet=quiet)

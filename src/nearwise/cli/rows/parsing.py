@@ -62,18 +62,6 @@ def parse_cv(option: str, text: str | None) -> int | float | str | None:
     return value
 
 
-def parse_target(option: str, text: str) -> float:
-    """Read a number that a model is to remember."""
-    from nearwise.data.tables.spellings import NUMBER
-
-    if not NUMBER.fullmatch(text.strip()):
-        raise ValueError(
-            f"{option} {text!r} is not a number, and the model predicts numbers. Write it with a "
-            "decimal point, such as 12.5."
-        )
-    return float(text)
-
-
 def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
     """Read a height and width such as "48x64", or the side of a square; None for None."""
     if text is None:

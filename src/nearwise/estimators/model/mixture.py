@@ -68,7 +68,7 @@ class Mixture:
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
         """Probability of at most `y` (n,) or (n, m), in the same shape."""
-        points = y.reshape(len(self), -1)
+        points = y if y.ndim == 2 else y[:, None]
         found = self._run(mixtures.cdf_rows, points)
         found[points >= self.upper] = 1.0
         found[points < self.lower] = 0.0
@@ -104,7 +104,7 @@ class Mixture:
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         """Logarithm of the density at `y` (n,) or (n, m), in the same shape, without bounds."""
-        points = y.reshape(len(self), -1)
+        points = y if y.ndim == 2 else y[:, None]
         return self._run(mixtures.log_density_rows, points).reshape(y.shape)
 
     def away(self, y: np.ndarray) -> np.ndarray:

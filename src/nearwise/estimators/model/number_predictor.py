@@ -17,7 +17,7 @@ from nearwise.estimators.model.number_memory import (
     NumberViews,
 )
 from nearwise.estimators.model.predictor import Predictor
-from nearwise.estimators.model.row_models import FeatureSpace, beside_locations, row_blocks
+from nearwise.estimators.model.row_models import BLOCK, FeatureSpace, beside_locations
 from nearwise.estimators.model.wrong_targets import WrongTargets, find_wrong
 from nearwise.functional.threads import one_thread
 from nearwise.nn import NeighborNetwork, NumberOutput, PretrainedNumberHead
@@ -195,7 +195,7 @@ class NumberPredictor(Predictor):
     def predict_left_out(self, positions: Tensor) -> tuple[Mixture, np.ndarray]:
         """Leave-one-out predictions of some remembered rows, and distances to the k-th neighbor."""
         mixtures, distances = [], []
-        for rows in row_blocks(positions):
+        for rows in positions.split(BLOCK):  # one without rows where there are none
             retrieved = self.retrieve_remembered(rows)
             mixtures.append(self.mixture(retrieved))
             distances.append(retrieved.farthest)

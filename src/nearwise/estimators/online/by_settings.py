@@ -11,11 +11,7 @@ from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
 from nearwise.estimators.inputs.labels import check_weight
 from nearwise.estimators.inputs.rows import Rows, Source
 from nearwise.estimators.model.class_prior import check_class_prior
-from nearwise.estimators.model.fitted_model import (
-    FittedClassifier,
-    FittedModel,
-    FittedRegressor,
-)
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
 from nearwise.estimators.model.memory_views import GROUP
 from nearwise.estimators.online import changes, number_changes
 from nearwise.estimators.online.changes import Bound, Fitted, NewRows, groups_of_new

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from nearwise.estimators.model.fitted_model import FolderState
+from nearwise.estimators.storage import class_parts
 from nearwise.estimators.storage.model_schema import Part, Size
 from nearwise.estimators.storage.persistence import (
     VERSION,
@@ -67,6 +68,9 @@ def open_stored(
 ) -> Any:
     """Open a classifier of class `kind` that `move_memory` wrote; its memory stays in the store."""
     path = Path(folder)
+    if kind.folder_parts is not class_parts:
+        why = f"{path} holds {STORED_KIND!r}. Open it by {class_parts.OPENED_BY}."
+        raise StoreError("foreign", why)
     content = _read(path)
     location, uri = _located(content, path, trusted_store)
     model, store = rebuilt(kind, content, trusted, path), _open_store(location, uri, path)

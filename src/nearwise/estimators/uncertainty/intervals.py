@@ -95,8 +95,6 @@ def calibration_numbers(predictor: NumberPredictor) -> CalibrationNumbers:
 def _left_out(predictor: NumberPredictor) -> CalibrationNumbers:
     bank, groups = predictor.views.bank, predictor.views.groups
     positions = at_most(torch.nonzero(predictor.judged & (bank.sample_weight > 0))[:, 0])
-    if not len(positions):
-        return CalibrationNumbers(*[np.empty(0)] * 4)
     mixture, distance = predictor.predict_left_out(positions)
     targets = bank.columns[TARGET][positions].numpy()
     trust = bank.columns.get(TRUST)

@@ -5,6 +5,7 @@ import os
 import pandas as pd
 import pytest
 
+from nearwise import AttnKNNRegressor
 from nearwise.cli.commands import change
 from nearwise.memory import JOURNAL
 
@@ -187,3 +188,97 @@ def test_a_change_stands_where_folding_in_fails(nearwise, model, monkeypatch):
 def test_a_model_without_changes_says_so(nearwise, model):
     result = nearwise("history", model)
     assert result.exit_code == 0 and "no changes are listed" in result.err
+
+
+# --- numbers as targets -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prices(tables, tmp_path):
+    """A model that predicts the height from width and color."""
+    rows = pd.read_csv(tables / "train.csv").dropna(subset="height").head(60)
+    model = AttnKNNRegressor(preset="instant", random_state=0)
+    model.fit(rows[["width", "color"]], rows["height"]).save(tmp_path / "prices.model")
+    return tmp_path / "prices.model"
+
+
+@pytest.fixture
+def later(tables, tmp_path):
+    rows = pd.read_csv(tables / "test.csv").dropna(subset="height").head(3)
+    rows[["width", "color", "height"]].to_csv(tmp_path / "later.csv", index=False)
+    return tmp_path / "later.csv"
+
+
+def targets(model):
+    held = AttnKNNRegressor.load(model).memory_
+    return dict(zip(held.ids.tolist(), held.columns["target"].tolist(), strict=True))
+
+
+def test_rows_with_numbers_come_go_and_are_corrected(nearwise, prices, later):
+    before = targets(prices)
+    added = nearwise("add", prices, later)
+    assert "Added 3 rows" in added.err and "now remembers 63 rows" in added.err
+    heights = pd.read_csv(later)["height"].tolist()
+    assert [targets(prices)[i] for i in (60, 61, 62)] == heights
+    assert "Labelled 2 rows 12.5" in nearwise("relabel", prices, "3,4", "12.5").err
+    assert nearwise("relabel", prices, "5", "--", "-1e-3").exit_code == 0
+    assert nearwise("remove", prices, "60-62").exit_code == 0
+    assert targets(prices) == before | {3: 12.5, 4: 12.5, 5: -0.001}
+    assert f"{before[5]} to -0.001" in " ".join(nearwise("history", prices).out.split())
+    for version in ("2", "3"):
+        assert nearwise("undo", prices, version).exit_code == 0
+    assert targets(prices) == before
+    assert nearwise("undo", prices, "4").exit_code == 0
+    assert sorted(targets(prices).values()) == sorted([*before.values(), *heights])
+    assert "Folded 7 changes" in nearwise("compact", prices).err
+    assert [change["version"] for change in history_of(nearwise, prices)] == list(range(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("relabel", "0", "many"), "'many', which is no number"),
+        (("relabel", "0", "12,5"), "'12,5', which is no number"),
+        (("relabel", "0", "nan"), "'nan', which is no number"),
+        (("relabel", "0", "--", "-inf"), "infinity"),
+        (("relabel", "0", "1", "--forget-classes"), "no classes to forget"),
+        (("remove", "0", "--forget-classes"), "no classes to forget"),
+        (("move", "--out", "moved.model"), "Keep its memory in its own folder"),
+    ],
+    ids=str,
+)
+def test_mistakes_about_numbers_are_told_and_change_nothing(
+    nearwise, prices, arguments, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    command, *rest = arguments
+    result = nearwise(command, prices, *rest)
+    assert result.exit_code == 2 and message in result.err
+    assert history_of(nearwise, prices) == [] and not (tmp_path / "moved.model").exists()
+
+
+@pytest.mark.parametrize("cell", ["many", "inf", ""], ids=repr)
+def test_a_row_without_a_number_is_refused_with_all_others(nearwise, prices, later, cell):
+    later.write_text(later.read_text() + f"0.5,red,{cell}\n")
+    refused = nearwise("add", prices, later)
+    assert refused.exit_code == 2 and history_of(nearwise, prices) == []
+    assert (cell or "--skip-unlabelled") in refused.err
+
+
+def test_known_rows_with_numbers_are_left_out_on_request(nearwise, prices, later, tmp_path):
+    assert nearwise("add", prices, later, "--key", "first").exit_code == 0
+    assert "was made before, as change 1" in nearwise("add", prices, later, "--key", "first").err
+    nothing = nearwise("add", prices, later, "--new-only")
+    assert "Left out: 3 of 3 rows" in nothing.err and len(targets(prices)) == 63
+    whole = nearwise("add", prices, later, "--out", tmp_path / "larger", "--refresh")
+    assert whole.exit_code == 0 and len(targets(tmp_path / "larger")) == 66
+
+
+def test_lost_changes_of_numbers_are_an_error_until_they_are_accepted(nearwise, prices):
+    before = targets(prices)
+    nearwise("relabel", prices, "0", "99")
+    (prices / JOURNAL).write_bytes(b"damaged" * 999)
+    refused = nearwise("remove", prices, "2")
+    assert refused.exit_code == 2 and "compact MODEL --accept-lost-changes" in refused.err
+    assert "again as it was" in nearwise("compact", prices, "--accept-lost-changes").err
+    assert targets(prices) == before

@@ -10,6 +10,7 @@ import pytest
 from nearwise import AttnKNNClassifier, AttnKNNRegressor, LiveModel, metrics
 from nearwise.estimators import move_memory
 from nearwise.estimators.live import ReusedKeyError
+from nearwise.estimators.model.number_memory import TRUST
 from nearwise.estimators.online import feedback
 from nearwise.estimators.online.feedback import Yardstick
 from nearwise.estimators.opening import load_any
@@ -182,6 +183,20 @@ def test_a_refreshed_model_is_saved(folder):
         assert [change.kind for change in LiveModel(folder).history()] == ["add", "refresh", "add"]
         with pytest.raises(ValueError, match="the model as it was before is gone"):
             live.undo(2)
+
+
+def test_trust_in_targets_comes_back_from_the_journal(tmp_path):
+    X, y = table()
+    model = AttnKNNRegressor(**QUICK, label_noise=0.1).fit(X[:60], np.r_[y[:59], 90.0])
+    model.save(tmp_path / "m")
+    with LiveModel(tmp_path / "m") as live:
+        ids = live.add(X[60:70], np.r_[y[60:69], -90.0]).ids
+        live.relabel([59], y[59:60])
+        trust = live.model.memory_.columns[TRUST]
+        assert trust[-1] < 0.5 < trust[59] == 1.0 and len(trust) == 60 + len(ids)
+        again = AttnKNNRegressor.load(tmp_path / "m")
+        assert again.memory_.columns[TRUST].tolist() == trust.tolist()
+        assert np.array_equal(again.predict_interval(X), live.model.predict_interval(X))
 
 
 # --- feedback -----------------------------------------------------------------------------------

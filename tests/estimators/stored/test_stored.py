@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise import review
+from nearwise import AttnKNNRegressor, review
 from nearwise.cli.commands.verify import verified
 from nearwise.estimators import AttnKNNClassifier, LiveModel, move_memory
 from nearwise.estimators.stored import moving
@@ -544,3 +544,8 @@ def test_a_summary_that_is_never_written_is_not_sound(made, tmp_path, name, valu
     with pytest.raises(StoreError) as found:
         verified(folder, [])
     assert found.value.reason in ("invalid", "torn")
+
+
+def test_a_store_of_classes_is_not_opened_as_one_of_numbers(live):
+    with pytest.raises(StoreError, match=r"in a store.*Open it by AttnKNNClassifier\.load"):
+        AttnKNNRegressor.load(live.folder)

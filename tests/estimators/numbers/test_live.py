@@ -242,13 +242,13 @@ def test_feedback_is_judged_by_what_was_known_before_it_and_then_remembered(fold
 
 
 def test_a_drift_is_seen_in_the_feedback(folder):
-    X, y = later()
+    X, y = later(40)
     with LiveModel(folder) as live:
         assert set(live.feedback_summary().values()) == {0, None}
         live.feedback(X[:10], y[:10])
-        usual = live.feedback_summary()["drift_evidence"]
+        assert live.feedback_summary()["drift_evidence"] < 2
         live.feedback(X[10:] + 4, y[10:])
-        assert live.feedback_summary()["drift_evidence"] > 10 * usual
+        assert live.feedback_summary()["drift_evidence"] > 10
 
 
 def test_with_few_calibration_rows_feedback_judges_predictions_alone(tmp_path):

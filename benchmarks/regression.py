@@ -7,9 +7,14 @@ Claims: of the peers the default has the lowest CRPS rank; 90 % intervals cover 
 
 CRPS is twice the mean pinball loss of 19 quantiles, in standard deviations of the training targets.
 Tables with published splits are tested on these, others on random ones: 20 % of the rows, at most
-2,000. Every method runs in one thread. `--wrong .3` exchanges that share of the training targets; the
-method "label-noise" is the default with label_noise="auto".
-`worst_slice` is the coverage of the worst fifth of the test rows by the size of the prediction.
+2,000. Every method runs in one thread. `worst_slice` is the coverage of the worst fifth of the test
+rows by the size of the prediction. Two other questions have records of their own:
+
+    python benchmarks/regression.py --tables DATA/regression --wrong .3 --seeds 0,1,2,3,4
+    python benchmarks/regression.py --tables DATA/regression --rows 50 --methods default,ridge
+
+`--wrong` exchanges that share of the training targets, where the method "label-noise" is the
+default with label_noise="auto"; `--rows` takes so few training rows, in 20 draws.
 """
 
 import time
@@ -29,6 +34,8 @@ NAMES = (
 )
 _MOST_TESTED = 2_000
 _SLICES = 5
+_MEASURES = ("crps", "rmse", "mae", "coverage", "width", "nll", "seconds")
+_ACCURATE = ("catboost-tuned", "forest-crepes")  # whose RMSE is compared with
 USUAL = [name for name in METHODS if name != "label-noise"]
 _TUNED = Path("runs/regression/tuned.json")
 
@@ -102,44 +109,58 @@ def measured(
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over the seeds of each table and method, beside the quantile forest's; and ranks."""
+    """Means over the seeds of each table and method; then of each method over the tables.
+
+    Ratios and ranks are of means over the seeds that all methods of a table have.
+    """
     results: list[dict[str, Any]] = []
-    measures = ("crps", "rmse", "mae", "coverage", "width", "nll", "seconds")
-    ranks: dict[str, list[float]] = {}
-    for table in dict.fromkeys(run["table"] for run in runs):
-        of_table = [run for run in runs if run["table"] == table]
-        methods = list(dict.fromkeys(run["method"] for run in of_table))
-        peer = {r["seed"]: r["crps"] for r in of_table if r["method"] == "quantile-forest"}
-        means = {}
-        for method in methods:
-            mine = [run for run in of_table if run["method"] == method]
+    compared: dict[str, list[dict[str, float]]] = {}
+    for table, few in dict.fromkeys((run["table"], run["rows"]) for run in runs):
+        of_table: dict[str, dict[int, dict[str, Any]]] = {}
+        for run in runs:
+            if (run["table"], run["rows"]) == (table, few):
+                of_table.setdefault(run["method"], {})[run["seed"]] = run
+        shared = sorted(set.intersection(*map(set, of_table.values())))
+        for method, mine in of_table.items():
             row: dict[str, Any] = {"table": table, "method": method, "seeds": len(mine)}
-            for name in measures:
-                values = [run[name] for run in mine if run[name] is not None]
+            row |= {"rows": few} if few else {}
+            for name in _MEASURES:
+                values = [run[name] for run in mine.values() if run[name] is not None]
                 row[name] = interval(values, 5) if values else None
             # a slice of one run has few rows: means over the seeds, then the worst
-            row["worst_slice"] = round(float(np.mean([run["slices"] for run in mine], 0).min()), 4)
-            ratios = [r["crps"] / peer[r["seed"]] for r in mine if r["crps"] and r["seed"] in peer]
-            row["crps_over_quantile_forest"] = interval(ratios, 4) if ratios else None
-            results.append(row)
-            if row["crps"]:
-                means[method] = row["crps"]["mean"]
-        for method, rank in zip(means, rankdata([*means.values()]), strict=True):
-            ranks.setdefault(method, []).append(float(rank))
-    for method, values in ranks.items():
-        rows = [row for row in results if row.get("method") == method]
-        over = [
-            r["crps_over_quantile_forest"]["mean"] for r in rows if r["crps_over_quantile_forest"]
-        ]
-        results.append(
-            {
-                "method": method,
-                "tables": len(values),
-                "crps_rank": interval(values, 3),
-                "crps_over_quantile_forest": interval(over, 4) if over else None,
-            }
-        )
+            slices = np.mean([run["slices"] for run in mine.values()], axis=0)
+            results.append(row | {"worst_slice": round(float(slices.min()), 4)})
+        for method, found in _compared(of_table, shared).items():
+            compared.setdefault(method, []).append(found)
+    for method, tables in compared.items():
+        row = {"method": method, "tables": len(tables)}
+        for name in tables[0]:
+            row[name] = interval([found[name] for found in tables if name in found], 4)
+        results.append(row)
     return results
+
+
+def _compared(
+    of_table: dict[str, dict[int, dict[str, Any]]], seeds: list[int]
+) -> dict[str, dict[str, float]]:
+    """Rank of each method with a CRPS on a table, and its ratios to peers."""
+    means = {
+        name: {method: float(np.mean([mine[seed][name] for seed in seeds]))
+               for method, mine in of_table.items() if mine[seeds[0]][name] is not None}
+        for name in ("crps", "rmse")
+    } if seeds else {"crps": {}, "rmse": {}}  # fmt: skip
+    crps, rmse = means["crps"], means["rmse"]
+    best = min((rmse[peer] for peer in _ACCURATE if peer in rmse), default=None)
+    found = {}
+    for method, rank in zip(crps, rankdata([*crps.values()]), strict=True):
+        found[method] = {"crps_rank": float(rank)}
+        for peer in ("quantile-forest", "ridge"):
+            if peer in crps:
+                ratio = crps[method] / crps[peer]
+                found[method][f"crps_over_{peer.replace('-', '_')}"] = ratio
+        if best is not None:
+            found[method]["rmse_over_best"] = rmse[method] / best
+    return found
 
 
 def main() -> None:
@@ -152,7 +173,7 @@ def main() -> None:
     wanted = []
     for table in listed(options.names):
         published = (options.tables / f"{table}_splits.npz").exists()
-        usual = range(20) if published else range(5)
+        usual = range(20) if published or options.rows else range(5)
         for seed in listed(options.seeds, int) if options.seeds else usual:
             for method in listed(options.methods):
                 which = {"table": table, "method": method, "seed": seed}
@@ -162,7 +183,8 @@ def main() -> None:
     def measure(**which: Any) -> dict[str, Any]:
         return measured(options.tables, **which)
 
-    name = f"regression_{options.name}" if options.name else "regression"
+    name = "regression" + ("_wrong" if options.wrong else "_few" if options.rows else "")
+    name += f"_{options.name}" if options.name else ""
     folder = Path("runs/regression") if options.name else RESULTS
     keep_runs(wanted, measure, summary, folder / f"{name}.json")
 

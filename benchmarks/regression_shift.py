@@ -30,7 +30,7 @@ _FITTED, _ADDED, _BATCH, _TESTED = 2_000, 1_000, 100, 1_000
 def sources(X: pd.DataFrame, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, str]:
     """Positions of the rows of both sources, in random order, and the column between them."""
     numbers = X.select_dtypes("number")
-    telling = {name: abs(spearmanr(numbers[name], y).statistic) for name in numbers}
+    telling = {str(name): abs(spearmanr(numbers[name], y).statistic) for name in numbers}
     name = max(telling, key=lambda one: np.nan_to_num(telling[one]))
     order = np.random.default_rng(seed).permutation(len(y))
     below = (numbers[name] <= numbers[name].median()).to_numpy()[order]

@@ -1,8 +1,8 @@
-"""Measures of predictions: scores, calibration, selective risk, sets, intervals.
+"""Measures of predictions: scores, calibration, selective risk, sets, intervals, numbers.
 
-Numpy in, floats out. `y` holds integer class positions; `proba` one row of probabilities for each
-row of `y`, which sums to 1 within 1e-4; `sets` is True where a class is in the row's set. All are
-checked, and an error says what to do.
+Numpy in, floats out. Of classes `y` holds integer positions; `proba` one row of probabilities for
+each row of `y`, which sums to 1 within 1e-4; `sets` is True where a class is in the row's set. All
+are checked, and an error says what to do.
 """
 
 from nearwise.metrics.calibration import (
@@ -17,6 +17,12 @@ from nearwise.metrics.calibration import (
 from nearwise.metrics.drift import drift_evidence
 from nearwise.metrics.evaluate import evaluate_probabilities
 from nearwise.metrics.intervals import Interval, bootstrap_interval
+from nearwise.metrics.numbers import (
+    evaluate_numbers,
+    interval_coverage,
+    pinball_loss,
+    pit_counts,
+)
 from nearwise.metrics.scores import accuracy, brier, macro_f1, nll
 from nearwise.metrics.selective import (
     RiskCoverageCurve,
@@ -42,10 +48,14 @@ __all__ = [
     "drift_evidence",
     "ece",
     "equal_mass_ece",
+    "evaluate_numbers",
     "evaluate_probabilities",
     "evaluate_sets",
+    "interval_coverage",
     "macro_f1",
     "nll",
+    "pinball_loss",
+    "pit_counts",
     "reliability_bins",
     "risk_coverage_curve",
     "shot_breakdown",

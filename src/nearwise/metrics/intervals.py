@@ -1,6 +1,6 @@
 """Bootstrap intervals of metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,13 +71,13 @@ def bootstrap_interval(
 
 
 def resampled(
-    statistic: Callable[[npt.NDArray[np.int64]], float],
+    statistic: Callable[[npt.NDArray[np.int64]], float | Sequence[float]],
     n: int,
     level: float,
     n_resamples: int,
     random_state: int,
 ) -> FloatArray:
-    """Compute a statistic of rows on `n_resamples` drawings of `n` rows with replacement."""
+    """Compute statistics of rows on `n_resamples` drawings of `n` rows with replacement."""
     check_level(level)
     check_positive_int(n_resamples, "n_resamples")
     rng = np.random.default_rng(random_state)

@@ -4,6 +4,8 @@ import json
 import sys
 from html import unescape
 
+from sklearn.datasets import load_diabetes
+
 from lab.tests.report.pages import Checker
 from tests.cli.test_evaluate_learned import mixed, pictures
 
@@ -63,3 +65,21 @@ def test_without_its_packages_the_extra_is_named(nearwise, tables, trained, tmp_
         'error: The page of --report needs the extra "figures": pip install nearwise-lab[figures]\n'
     )
     assert nearwise("evaluate", trained, tables / "test.csv", "--resamples", "20").exit_code == 0
+
+
+def test_the_page_of_numbers_shows_how_far_they_may_be_off(nearwise, tmp_path):
+    frame = load_diabetes(as_frame=True).frame.round(5)
+    train, test, model = tmp_path / "train.csv", tmp_path / "test.csv", tmp_path / "m"
+    frame.iloc[:120].to_csv(train, index=False)
+    frame.iloc[120:160].to_csv(test, index=False)
+    fit = ("fit", train, "-t", "target", "--preset", "instant", "-o", model, "-q")
+    assert nearwise(*fit).exit_code == 0
+    page = page_of(nearwise, model, test, tmp_path)
+    checked = " ".join(Checker(page).text)
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    for part in ("RMSE", "PIT", "True against predicted", "The largest errors", "base alone"):
+        assert part in checked
+    assert f"{scores['metrics']['crps']:.6g}" in checked
+    assert page.count("<svg") == 3 and f"measured on 40 {NEW}" in page
+    learned = page_of(nearwise, model, train, tmp_path)
+    assert "The largest errors" not in learned and learned.count("<svg") == 2

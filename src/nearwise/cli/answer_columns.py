@@ -8,14 +8,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearwise.cli.console import shown_cell
+from nearwise.cli.rows.parsing import parse_levels
 from nearwise.safe_files import plain, standard_output, write_aside
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier, Explanation, Neighbor, Selection
-    from nearwise.estimators.query import Query
+    from nearwise import estimators as of
+    from nearwise.estimators.opening import Estimator
 
 
 def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
@@ -28,16 +30,18 @@ def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
     return pd.concat([copied.reset_index(drop=True), answers], axis=1)
 
 
-def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[Any]]:
+def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
     """Lay the neighbors out as columns, one value for each explained row.
 
-    null_mass, then neighbor_1_id, neighbor_1_label, neighbor_1_weight, neighbor_1_distance, for
-    images from files neighbor_1_file, neighbor_2_id, ...; None where a row has fewer neighbors.
-    There are columns for as many as a row has at most.
+    null_mass, then neighbor_1_id, neighbor_1_label (or neighbor_1_target), neighbor_1_weight,
+    neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id, ...; None where a row
+    has fewer neighbors. There are columns for as many as a row has at most.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
-    fields: dict[str, Callable[[Neighbor], Any]] = {
-        name: attrgetter(name) for name in ("id", "label", "weight", "distance")
+    one = next((n for e in explanations for n in e.neighbors), None)
+    carried = "target" if hasattr(one, "target") else "label"
+    fields: dict[str, Callable[[Any], Any]] = {
+        name: attrgetter(name) for name in ("id", carried, "weight", "distance")
     }
     if any({"file", "image"} <= n.row.keys() for e in explanations for n in e.neighbors):
         fields["file"] = lambda neighbor: neighbor.row.get("file")
@@ -76,6 +80,9 @@ class TrustOptions:
         """Refuse with ValueError what cannot be done together, before a model is read."""
         if self.coverage is not None and self.max_risk is not None:
             raise ValueError("--coverage and --max-risk both limit the answers. Give one of them.")
+
+    def check_confidence(self) -> None:
+        """Refuse with ValueError a confidence that is that of nothing, of a classifier."""
         if self.confidence is not None and not (self.selective or self.sets):
             raise ValueError(
                 "--confidence is that of --sets, --coverage or --max-risk. Give one of them too."
@@ -104,7 +111,7 @@ class TrustOptions:
         """Whether rows to answer are to be chosen."""
         return self.coverage is not None or self.max_risk is not None
 
-    def select(self, query: "Query") -> "Selection | None":
+    def select(self, query: "of.Query") -> "of.Selection | None":
         """Choose the rows to answer, or None where there is no option for it."""
         if not self.selective:
             return None
@@ -114,7 +121,7 @@ class TrustOptions:
 
 
 def trust_columns(
-    query: "Query", options: TrustOptions, chosen: "Selection | None", *, as_text: bool
+    query: "of.Query", options: TrustOptions, chosen: "of.Selection | None", *, as_text: bool
 ) -> dict[str, list[Any]]:
     """Columns of the trust options that were given, one value per row: accepted, set, novelty_p.
 
@@ -133,17 +140,46 @@ def trust_columns(
     return columns
 
 
+def number_columns(
+    query: "of.NumberQuery", options: TrustOptions, output: Any, quantiles: str | None
+) -> "tuple[of.NumberSelection | None, dict[str, Any]]":
+    """Columns about numbers: prediction, low and high, quantile_LEVEL, accepted, novelty_p."""
+    columns: dict[str, Any] = {"prediction": query.predict(output or "mean")}
+    if options.confidence is not None:
+        columns["low"], columns["high"] = query.interval(options.confidence).T
+    if quantiles is not None:
+        levels = parse_levels("--quantiles", quantiles)
+        found = zip(levels, query.quantiles(levels).T, strict=True)
+        columns |= {f"quantile_{level:g}": values for level, values in found}
+    chosen = None
+    if options.coverage is not None:
+        chosen = query.selection(options.coverage, None, options.set_confidence)
+        columns["accepted"] = chosen.accepted
+    if options.novelty:
+        columns["novelty_p"] = query.novelty_p_value()
+    return chosen, columns
+
+
 def _joined(labels: list[Any]) -> str:
     return "|".join(re.sub(r"([\\|])", r"\\\1", str(label)) for label in labels)
 
 
-def spoken(chosen: "Selection") -> str:
+def spoken(chosen: Any) -> str:
     """Report in a line how many rows were accepted and what that promises."""
     n_accepted = int(chosen.accepted.sum())
-    return f"Accepted {n_accepted} of {len(chosen.accepted)} rows {promised(chosen)}"
+    said = f"Accepted {n_accepted} of {len(chosen.accepted)} rows "
+    if not hasattr(chosen, "expected_error"):
+        return said + promised(chosen)
+    width, error, of_all = map(
+        shown_cell, (chosen.threshold, chosen.expected_error, chosen.error_of_all)
+    )
+    return (
+        f"{said}(interval at most {width} wide). Of such training rows, predicted as if new, the "
+        f"mean absolute error was {error}; of all {of_all}."
+    )
 
 
-def promised(chosen: "Selection") -> str:
+def promised(chosen: "of.Selection") -> str:
     """Report which rows are accepted, and what that promises."""
     return (
         f"(largest probability at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
@@ -153,7 +189,7 @@ def promised(chosen: "Selection") -> str:
 
 
 def measure_trust(
-    model: "AttnKNNClassifier",
+    model: "of.AttnKNNClassifier",
     features: "pd.DataFrame | np.ndarray",
     labels: "np.ndarray",
     options: TrustOptions,
@@ -192,15 +228,43 @@ def measure_trust(
     }
 
 
+def measure_number_trust(
+    model: "of.AttnKNNRegressor", features: Any, y: "np.ndarray", options: TrustOptions
+) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
+    """Measure abstention on rows with numbers; also give "interval" (n, 2), if there are any."""
+    query, confidence = model.query(features), options.set_confidence
+    try:
+        chosen = query.selection(options.coverage, None, confidence)
+    except ValueError as error:
+        return {"not_measured": str(error)}, {}
+    away = abs(chosen.predictions - y)[chosen.accepted]
+    selective = {
+        "coverage_asked": options.coverage,
+        "coverage": float(chosen.accepted.mean()),
+        "mae": float(away.mean()) if len(away) else None,
+        "expected_mae": chosen.expected_error,
+        "threshold": chosen.threshold,
+    }
+    found = {"confidence": chosen.confidence, "selective": selective}
+    return found, {"interval": chosen.interval}
+
+
 def trust_in_words(numbers: dict[str, Any]) -> str:
-    """Report what `measure_trust` found in two sentences."""
+    """Report what `measure_trust` or `measure_number_trust` found in two sentences."""
     if "not_measured" in numbers:
-        return f"Abstention and sets were not measured. {numbers['not_measured']}"
-    chosen, sets = numbers["selective"], numbers["sets"]
+        what = "sets" if "by_class" in numbers else "intervals"
+        return f"Abstention and {what} were not measured. {numbers['not_measured']}"
+    chosen = numbers["selective"]
+    answers = f"Asked for the surest {chosen['coverage_asked']:.0%} of rows, it "
+    answers += f"answers {chosen['coverage']:.0%} of these, "
+    if "sets" not in numbers:
+        mae, expected = shown_cell(chosen["mae"]) or "none", shown_cell(chosen["expected_mae"])
+        ends = f"Intervals are of confidence {numbers['confidence']:.0%}."
+        return f"{answers}with a mean absolute error of {mae}; {expected} was expected. {ends}"
+    sets = numbers["sets"]
     risk = "none" if chosen["risk"] is None else f"{chosen['risk']:.2%}"
     return (
-        f"Asked for the surest {chosen['coverage_asked']:.0%} of rows, it "
-        f"answers {chosen['coverage']:.0%} of these, and {risk} of the answers are wrong; "
+        f"{answers}and {risk} of the answers are wrong; "
         f"{chosen['expected_risk']:.2%} were expected, at most "
         f"{chosen['risk_bound']:.2%} with confidence {chosen['bound_confidence']:g}. Sets of "
         f"confidence {sets['confidence']:.0%} hold the true class of {sets['coverage']:.1%} of "
@@ -209,8 +273,8 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
     )
 
 
-def wrong_labels_line(model: "AttnKNNClassifier") -> str:
-    """Report the rate of a classifier that was fitted with `label_noise`, and what was decided."""
+def wrong_labels_line(model: "Estimator") -> str:
+    """Report the rate of a model that was fitted with `label_noise`, and what was decided."""
     note = model.report_.choice["label_noise"]
     low, high = note["interval"]
     rate = "not known" if note.get("taken") == 0 else f"{note['rate']:.1%}"
@@ -219,4 +283,5 @@ def wrong_labels_line(model: "AttnKNNClassifier") -> str:
         found = f" (between {low:.1%} and {high:.1%})"
     decided = f"; {note['decision']}" if "decision" in note else ""
     answered = f". Answers are the {note['answers']}" if "answers" in note else ""
-    return f"Wrong labels: {rate}{found}{decided}{answered}."
+    what = "labels" if hasattr(model, "classes_") else "targets"
+    return f"Wrong {what}: {rate}{found}{decided}{answered}."

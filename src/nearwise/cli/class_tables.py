@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import rich.table
 
+from nearwise.cli.console import grid
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -41,18 +43,17 @@ def by_class(classes: "np.ndarray", y: "np.ndarray", proba: "np.ndarray") -> lis
 def class_table(found: list[dict[str, Any]]) -> rich.table.Table:
     """Lay out what `by_class` counts of few classes."""
     title = "By class: recall, precision, and how many of its rows are predicted as each class"
-    table = rich.table.Table(title=title, title_justify="left")
-    table.add_column("class", overflow="fold")
-    for name in ("rows", "recall", "precision"):
-        table.add_column(name, justify="right")
-    for one in found:
-        table.add_column(f"as {one['class']}", justify="right", overflow="fold")
-    for one in found:
-        shares = ["-" if one[of] is None else f"{one[of]:.4f}" for of in ("recall", "precision")]
-        table.add_row(
-            one["class"], str(one["rows"]), *shares, *map(str, one["predicted_as"].values())
-        )
-    return table
+    heads = ["class", "rows", "recall", "precision", *(f"as {one['class']}" for one in found)]
+    rows = [
+        [
+            one["class"],
+            one["rows"],
+            *("-" if one[of] is None else f"{one[of]:.4f}" for of in ("recall", "precision")),
+            *one["predicted_as"].values(),
+        ]
+        for one in found
+    ]
+    return grid(title, heads, rows)
 
 
 def shots_of(
@@ -78,16 +79,13 @@ def shots_of(
 def shot_table(shots: dict[str, dict[str, Any]]) -> rich.table.Table:
     """Lay out what `shots_of` finds."""
     whole = shots["model"]
-    table = rich.table.Table(
-        title=f"Accuracy by the size of the class ({whole['rule']})", title_justify="left"
-    )
-    table.add_column("classes")
-    for column in shots:
-        table.add_column(column, justify="right")
-    for name, n_classes in whole["classes"].items():
-        if n_classes:
-            values = [shots[part][name] for part in shots]
-            shown = ["-" if value is None else f"{value:.4f}" for value in values]
-            table.add_row(f"{name}-shot, {n_classes} classes", *shown)
-    table.add_row("mean over classes", *(f"{shots[part]['balanced']:.4f}" for part in shots))
-    return table
+    rows = [
+        [
+            f"{name}-shot, {n_classes} classes",
+            *("-" if part[name] is None else f"{part[name]:.4f}" for part in shots.values()),
+        ]
+        for name, n_classes in whole["classes"].items()
+        if n_classes
+    ]
+    rows += [["mean over classes", *(f"{part['balanced']:.4f}" for part in shots.values())]]
+    return grid(f"Accuracy by the size of the class ({whole['rule']})", ["classes", *shots], rows)

@@ -105,6 +105,19 @@ def fact_table(facts: Mapping[str, Any], title: str) -> rich.table.Table:
     return table
 
 
+def grid(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[str] = ()
+) -> rich.table.Table:
+    """Lay rows out in columns: numbers to the right, the first column and `left` ones not."""
+    table = rich.table.Table(title=title, title_justify="left")
+    for head in heads:
+        at_left = head in (heads[0], *left)
+        table.add_column(head, justify="left" if at_left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(shown_cell, row))
+    return table
+
+
 def short(value: Any) -> str:
     """Write a value in one line; numbers with four digits."""
     if isinstance(value, float):

@@ -7,17 +7,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from nearwise.cli.outputs import refuse_inside_model
+from nearwise.cli.outputs import is_model_folder, refuse_inside_model
 from nearwise.safe_files import is_own_lock, open_lock
 
+if TYPE_CHECKING:
+    from nearwise.estimators.opening import Estimator
 
-def open_model(folder: Path, store: str | None = None) -> Any:
-    """Load the classifier or regressor of a folder.
 
-    ValueError if it is not there, torn, foreign or newer. `store` is where the user says that its
-    memory is.
+def open_model(folder: Path, store: str | None = None) -> "Estimator":
+    """Load the model of a folder; ValueError if it is not there, torn, foreign or newer.
+
+    `store` is where the user says that its memory is.
     """
     require_model(folder)
     from nearwise.estimators.opening import load_any
@@ -35,10 +37,11 @@ def require_model(folder: Path) -> None:
         )
 
 
-def check_out(folder: Path, *, overwrite: bool | None) -> None:
+def check_out(folder: Path, *, overwrite: bool | None, kind: str | None = None) -> None:
     """Raise now what would otherwise fail after training.
 
-    `overwrite` is None for commands that have no such option.
+    `overwrite` is None for commands that have no such option; `kind` is that of the new model's
+    folder, None where it is not known yet.
 
     ValueError if something is there and may not be replaced, OSError if nothing can be written
     there.
@@ -48,11 +51,13 @@ def check_out(folder: Path, *, overwrite: bool | None) -> None:
     refuse_inside_model("--out", folder)
     if folder.is_dir() and any(folder.iterdir()):
         from nearwise.estimators.storage.class_parts import KIND
-        from nearwise.estimators.storage.persistence import VERSION
+        from nearwise.estimators.storage.persistence import VERSION, parts_of
         from nearwise.memory import StoreError, check_writable
 
         try:
-            is_model = check_writable(folder, kind=KIND, format_version=VERSION)
+            if kind is None:
+                kind = parts_of(folder).KIND if is_model_folder(folder) else KIND
+            is_model = check_writable(folder, kind=kind, format_version=VERSION)
         except StoreError as error:
             raise ValueError(f"{error} Nothing was touched. Choose another --out.") from error
         if is_model and not overwrite:
@@ -135,14 +140,14 @@ def _lock(path: Path, kind: int, folder: Path) -> int:
 
 
 @contextmanager
-def new_model(folder: Path, *, overwrite: bool | None) -> Iterator[None]:
+def new_model(folder: Path, *, overwrite: bool | None, kind: str | None = None) -> Iterator[None]:
     """Check the path of a model, and lock it for this process while the block runs.
 
     Whoever tries to write there meanwhile, or to add rows to the model that is replaced, gets an
     error at once: what came to the old model while the new one is trained would be lost. Raises as
     `check_out` and `sole_writer`.
     """
-    check_out(folder, overwrite=overwrite)
+    check_out(folder, overwrite=overwrite, kind=kind)
     with sole_writer(folder):
-        check_out(folder, overwrite=overwrite)  # another fit may have ended in between
+        check_out(folder, overwrite=overwrite, kind=kind)  # another fit may have ended in between
         yield

@@ -23,7 +23,16 @@ RowsArgument = Annotated[
 ]
 TargetOption = Annotated[
     str | None,
-    typer.Option("--target", "-t", metavar="COLUMN", help="Column of a table with the labels."),
+    typer.Option(
+        "--target", "-t", metavar="COLUMN", help="Column of a table with the labels, or numbers."
+    ),
+]
+TaskOption = Annotated[
+    Literal["auto", "classification", "regression"],
+    typer.Option(
+        help="What the target is: classes, or numbers (regression). auto looks at the column and "
+        "says what it found."
+    ),
 ]
 KnownTargetOption = Annotated[
     str | None,
@@ -124,8 +133,8 @@ ConfidenceOption = Annotated[
     float | None,
     typer.Option(
         metavar="LEVEL",
-        help="Confidence of the sets (default 0.9: nine in ten hold the true class) and of "
-        "the bound on the share of wrong answers (default 0.95).",
+        help="Confidence of the sets, or intervals of numbers (default 0.9: nine in ten hold the "
+        "true class, or number), and of the bound on the share of wrong answers (default 0.95).",
     ),
 ]
 IdsArgument = Annotated[

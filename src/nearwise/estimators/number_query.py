@@ -50,15 +50,16 @@ class NumberQuery:
         self.rows = rows
 
     @cached_property
-    def _found(self) -> tuple[Mixture, np.ndarray]:
-        """The mixtures, and distances to the k-th neighbor in the feature space, (n,)."""
+    def _found(self) -> tuple[Mixture, np.ndarray, np.ndarray]:
+        """The mixtures, distances to the k-th neighbor in the feature space, and bases, (n,)."""
         predictor = self.model.predictor
-        mixtures, distances = [], []
+        mixtures, distances, bases = [], [], []
         with one_thread(torch_only=True):
             for _, retrieved in self._retrieve():
                 mixtures.append(predictor.mixture(retrieved))
                 distances.append(retrieved.farthest)
-        return Mixture.joined(mixtures), np.concatenate(distances)
+                bases.append(retrieved.spaces[0].location.numpy())
+        return Mixture.joined(mixtures), np.concatenate(distances), np.concatenate(bases)
 
     def _retrieve(self) -> Iterator[tuple[torch.Tensor, NumberRetrieval]]:
         """Keys in the feature space, and what is retrieved, block by block."""
@@ -77,6 +78,10 @@ class NumberQuery:
     def mixture(self) -> Mixture:
         """The distribution of each row's target."""
         return self._found[0]
+
+    def base(self) -> np.ndarray:
+        """Predictions of the base alone, (n,); without one the mean of the remembered targets."""
+        return self._found[2]
 
     def predict(self, output: Output = "mean") -> np.ndarray:
         """One number per row, (n,)."""
@@ -127,7 +132,7 @@ class NumberQuery:
 
     def novelty_score(self) -> np.ndarray:
         """How unlike the remembered rows the rows are, (n,); larger is less alike."""
-        mixture, distance = self._found
+        mixture, distance, _ = self._found
         return self.calibration_numbers().novelty_scores(np.log(mixture.variance()) / 2, distance)
 
     def novelty_p_value(self) -> np.ndarray:

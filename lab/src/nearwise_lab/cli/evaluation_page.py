@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from nearwise.data.dataset import Kind
     from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.opening import Estimator
+    from nearwise_lab.report.document import Document
 
 
 # how the page names the model and its halves
@@ -34,12 +36,11 @@ def page_writer() -> Callable[..., None]:
 
 def write_page(
     path: Path,
-    model: "AttnKNNClassifier",
+    model: "Estimator",
     data: str,
     features: "pd.DataFrame | np.ndarray",
     scored: ScoredRows,
-    scores: dict[str, dict[str, float]],
-    trust: dict[str, Any],
+    numbers: dict[str, Any],
 ) -> None:
     """Write one self-contained HTML file about a model on labelled rows.
 
@@ -47,7 +48,7 @@ def write_page(
     ----------
     path : Path
         Where the page goes.
-    model : AttnKNNClassifier
+    model : AttnKNNClassifier or AttnKNNRegressor
         Fitted.
     data : str
         Name of the file evaluated on.
@@ -56,22 +57,44 @@ def write_page(
     scored : ScoredRows
         Their labels, the predictions of the model and its halves, and whether it learned from them.
         Then there is no gallery: among the neighbors of each row would be the row itself.
-    scores : dict of str to dict
-        Metrics of the same three.
-    trust : dict
-        What `measure_trust` found.
+    numbers : dict
+        What was measured, as in the JSON of the command.
     """
+    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.safe_files import write_aside
+    from nearwise_lab.cli.numbers_page import numbers_document
+    from nearwise_lab.report.writers import document_html
+
+    name = "standard input" if data == "-" else Path(data).stem
+    lead = (
+        f"A model that remembers {len(model.memory_)} {scored.noun}, measured on "
+        f"{scored.measured_on}. {' '.join(scored.remarks)}"
+    )
+    if isinstance(model, AttnKNNClassifier):
+        document = _of_classes(model, name, data, features, scored, numbers, lead)
+    else:
+        document = numbers_document(model, name, features, scored, numbers, lead, _facts())
+    write_aside(path, document_html(document).encode())
+
+
+def _of_classes(
+    model: "AttnKNNClassifier",
+    name: str,
+    data: str,
+    features: "pd.DataFrame | np.ndarray",
+    scored: ScoredRows,
+    numbers: dict[str, Any],
+    lead: str,
+) -> "Document":
     import numpy as np
     import pandas as pd
 
     from nearwise.data import Dataset
-    from nearwise.safe_files import plain, write_aside
+    from nearwise.safe_files import plain
     from nearwise_lab.report.compare import model_document
-    from nearwise_lab.report.writers import document_html
     from nearwise_lab.results.gallery import make_gallery
     from nearwise_lab.results.measures import Predictions
 
-    name = "standard input" if data == "-" else Path(data).stem
     labels = scored.y
     rows = np.arange(len(labels), dtype=np.int64)
     classes = [str(label) for label in model.classes_]
@@ -86,29 +109,20 @@ def write_page(
             name, features, model.classes_[labels], model.fitted_.target_name, kind, source=data
         )
         gallery = plain(make_gallery(model, dataset, rows, predictions[_METHODS["model"]]))
-    n_remembered = len(model.memory_)
-    lead = " ".join(
-        [
-            f"A model that remembers {n_remembered} {scored.noun}, measured on "
-            f"{scored.measured_on}.",
-            *scored.remarks,
-            "Beside it stand its two halves: the base alone and the neighbors alone.",
-            trust_in_words(trust),
-        ]
-    )
-    document = model_document(
+    parts = {"model": "metrics", "base alone": "base_alone", "neighbors alone": "neighbors_alone"}
+    halves = "Beside it stand its two halves: the base alone and the neighbors alone."
+    return model_document(
         f"{model.fitted_.target_name}, predicted on {name}",
-        lead,
+        f"{lead} {halves} {trust_in_words(numbers)}",
         name,
         predictions,
-        {_METHODS[part]: values for part, values in scores.items()},
+        {_METHODS[part]: numbers[key] for part, key in parts.items()},
         parts=_PARTS,
-        sizes=(n_remembered, len(labels), len(classes)),
+        sizes=(len(model.memory_), len(labels), len(classes)),
         history=plain(model.report_.history),
         gallery=gallery,
         facts=_facts(),
     )
-    write_aside(path, document_html(document).encode())
 
 
 def _facts() -> list[tuple[str, str]]:

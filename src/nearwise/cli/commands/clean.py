@@ -8,13 +8,14 @@ import typer
 
 from nearwise.cli import options
 from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.cli.console import reported, say, show
+from nearwise.cli.console import reported, say, show, shown_cell
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.image_rows import ImageOptions, names_images
 from nearwise.cli.rows.parsing import parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
+from nearwise.cli.rows.targets import estimator_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,7 @@ _WIDEST = 4  # columns of a row that are shown
 def clean(
     data: options.DataArgument,
     target: options.TargetOption = None,
+    task: options.TaskOption = "auto",
     out: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +66,7 @@ def clean(
     header: options.HeaderOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Find rows whose label looks wrong, and show the neighbors as evidence.
+    """Find rows whose label, or number, looks wrong, and show the neighbors as evidence.
 
     Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
     row to check, not a verdict: rare cases look suspicious too. Rows count from 0.
@@ -99,14 +101,15 @@ def clean(
         uses=uses,
         drop=drop or [],
         keep_words=keep_words or [],
+        task=task,
         skip_unlabelled=skip_unlabelled,
         header=header,
         quiet=quiet,
     )
 
-    from nearwise.estimators import AttnKNNClassifier, ColumnWarning, review
+    from nearwise.estimators import ColumnWarning, review
 
-    model = AttnKNNClassifier(
+    model = estimator_for(rows)(
         preset="instant" if rate is None else "default",
         label_noise=rate,
         columns=uses or None,
@@ -165,21 +168,26 @@ def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> rich.table.Tabl
     table.add_column("row", justify="right", style="bold")
     table.add_column(f"{rows.y.name} given")
     table.add_column("suggested")
-    table.add_column("given is right", justify="right")
-    table.add_column("labels of its neighbors (rows)")
+    is_number = "low" in issues
+    table.add_column("usual (90 %)" if is_number else "given is right", justify="right")
+    table.add_column(f"{'targets' if is_number else 'labels'} of its neighbors (rows)")
     suspects = issues.to_dict("records")
     described = [rows.described(suspect["id"], _WIDEST) for suspect in suspects]
     for name in described[0]:
         table.add_column(name, overflow="fold")
     for suspect, columns in zip(suspects, described, strict=True):
+        if is_number:
+            right = " to ".join(shown_cell(suspect[end]) for end in ("low", "high"))
+        else:
+            right = f"{suspect['proba_given']:.1%}"
         neighbors = ", ".join(
-            f"{rows.y.iloc[row]} ({rows.y.index[row]})" for row in suspect["neighbors"]
+            f"{shown_cell(rows.y.iloc[row])} ({rows.y.index[row]})" for row in suspect["neighbors"]
         )
         table.add_row(
             str(rows.y.index[suspect["id"]]),
-            str(suspect["given"]),
-            str(suspect["suggested"]),
-            f"{suspect['proba_given']:.1%}",
+            shown_cell(suspect["given"]),
+            shown_cell(suspect["suggested"]),
+            right,
             neighbors,
             *columns.values(),
         )

@@ -8,20 +8,28 @@ import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.answer_columns import TrustOptions, measure_trust, trust_in_words
+from nearwise.cli.answer_columns import (
+    TrustOptions,
+    measure_number_trust,
+    measure_trust,
+    trust_in_words,
+)
 from nearwise.cli.class_tables import FEW, by_class, class_table, shot_table, shots_of
-from nearwise.cli.console import progress, reported, say, show, show_json
+from nearwise.cli.console import grid, progress, reported, say, show, show_json
 from nearwise.cli.models import open_model
+from nearwise.cli.numbers import LEVEL, bootstrapped, by_slice, measure, number_tables
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_for_model, take_rows
-from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows
+from nearwise.cli.rows.scored_rows import ONLY_LEARNED, ScoredRows, score_rows
 from nearwise.conditions import command_line, hardware, load_plugin, versions
 from nearwise.safe_files import plain, write_aside
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
+    from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
 
 # metric -> how it reads, and which way is better
 _METRICS = {
@@ -38,7 +46,6 @@ _METRICS = {
     "augrc": ("AUGRC", "lower"),
 }
 _WITH_INTERVAL = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
-LEVEL = 0.95
 _FEWEST = 10  # rows from which resampling them says how far scores may be off
 
 
@@ -87,7 +94,8 @@ def evaluate(
     Then follows how well the model estimates its limits: the share of wrong answers when only the
     surest --coverage of rows is answered, beside what the training rows, predicted as if new,
     promised (with --confidence); and how often sets of --confidence hold the true class, and how
-    large they are.
+    large they are. Of numbers the error takes the place of wrong answers, and intervals that of
+    sets, also by the size of the prediction; PIT counts are even where distributions are right.
 
     [bold]Examples[/bold]
       nearwise evaluate iris.model test.csv
@@ -111,59 +119,95 @@ def evaluate(
         header=header,
         quiet=quiet,
     )
-    y = class_positions(rows.y, learned.classes_, data)
-
+    trust = TrustOptions(coverage, confidence=confidence)
+    trust.check_ranges()
+    classes = getattr(learned, "classes_", None)
+    y = rows.y.to_numpy() if classes is None else class_positions(rows.y, classes, data)
     scored = score_rows(learned, rows.X, rows.y, y, data, rows.noun)
-    features, y, halves = take_rows(rows.X, scored.at), scored.y, scored.halves
-    scores, intervals = _measure(y, halves, resamples, quiet=quiet)
-    null_mass = float(scored.parts.null_mass.mean())
-    trust_options = TrustOptions(coverage, confidence=confidence)
-    trust_options.check_ranges()
-    trust = (
-        measure_trust(learned, features, y, trust_options)
-        if scored.new
-        else {"not_measured": ONLY_LEARNED}
-    )
-    shots = shots_of(learned, y, halves)
-    classes = by_class(learned.classes_, y, halves["model"])
+    features = take_rows(rows.X, scored.at)
+    judge: Any = _of_numbers if classes is None else _of_classes
+    found = judge(learned, features, scored, trust, resamples, quiet=quiet)
+    numbers = {"model": str(model), "data": data, "n": len(scored.y), "rows": scored.as_json()}
+    numbers |= found | {"level": LEVEL, "resamples": resamples}
+    too_few = {} if found["intervals"] else {"intervals_not_measured": _too_few(len(scored.y))}
     written = []
     if json_file:
-        numbers = {
-            "model": str(model),
-            "data": data,
-            "n": len(y),
-            "rows": scored.as_json(),
-            "metrics": scores["model"],
-            "intervals": {name: list(ends) for name, ends in intervals.items()},
-            "level": LEVEL,
-            **({} if intervals else {"intervals_not_measured": _too_few(len(y))}),
-            "resamples": resamples,
-            "base_alone": scores["base alone"],
-            "neighbors_alone": scores["neighbors alone"],
-            "null_mass": null_mass,
-            **trust,
-            "by_class": classes,
-            "shots": shots,
-        }
-        _write_json(json_file, numbers)
+        _write_json(json_file, numbers | too_few)
         written.append(json_file)
     if report is not None:
-        write_page(report, learned, data, features, scored, scores, trust)
+        write_page(report, learned, data, features, scored, numbers)
         written.append(str(report))
     if json_file != "-":
-        show(_score_table(scores, intervals, f"{model} on {scored.what} ({data})"))
-        for remark in scored.remarks:
+        title = f"{model} on {scored.what} ({data})"
+        lay_out = _tables if "by_class" in found else number_tables
+        first, *others = lay_out(found, title)
+        show(first)
+        for remark in [*scored.remarks, *too_few.values(), *others]:
             show(remark)
-        if not intervals:
-            show(_too_few(len(y)))
-        if len(classes) <= FEW:
-            show(class_table(classes))
-        elif shots:
-            show(shot_table(shots))
-        show(f"Attention that went to no neighbor: {null_mass:.1%}")
-        show(trust_in_words(trust))
     if written and not quiet and json_file != "-":
         say(f"Wrote {', '.join(written)}.")
+
+
+def _of_classes(
+    model: "AttnKNNClassifier",
+    features: Any,
+    scored: ScoredRows,
+    options: TrustOptions,
+    resamples: int,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    y, halves = scored.y, scored.halves
+    scores, intervals = _measure(y, halves, resamples, quiet=quiet)
+    trust: dict[str, Any] = {"not_measured": ONLY_LEARNED}
+    if scored.new:
+        trust = measure_trust(model, features, y, options)
+    return {
+        "metrics": scores["model"],
+        "intervals": {name: list(ends) for name, ends in intervals.items()},
+        "base_alone": scores["base alone"],
+        "neighbors_alone": scores["neighbors alone"],
+        "null_mass": float(scored.parts.null_mass.mean()),
+        **trust,
+        "by_class": by_class(model.classes_, y, halves["model"]),
+        "shots": shots_of(model, y, halves),
+    }
+
+
+def _of_numbers(
+    model: "AttnKNNRegressor",
+    features: Any,
+    scored: ScoredRows,
+    options: TrustOptions,
+    resamples: int,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    from nearwise.metrics import evaluate_numbers, pit_counts
+
+    y, parts = scored.y, scored.parts
+    trust: dict[str, Any] = {"not_measured": ONLY_LEARNED}
+    if scored.new:
+        trust, interval = measure_number_trust(model, features, y, options)
+        parts |= interval
+    return {
+        "metrics": measure(y, parts),
+        "intervals": bootstrapped(y, parts, LEVEL, resamples) if len(y) >= _FEWEST else {},
+        "base_alone": evaluate_numbers(y, parts["base"]),
+        **trust,
+        "by_slice": by_slice(y, parts),
+        "pit": pit_counts(parts["below"], parts["up_to"]),
+    }
+
+
+def _tables(found: dict[str, Any], title: str) -> list[str | rich.table.Table]:
+    shown: list[str | rich.table.Table] = [_score_table(found, title)]
+    if len(found["by_class"]) <= FEW:
+        shown.append(class_table(found["by_class"]))
+    elif found["shots"]:
+        shown.append(shot_table(found["shots"]))
+    null_mass = f"Attention that went to no neighbor: {found['null_mass']:.1%}"
+    return [*shown, null_mass, trust_in_words(found)]
 
 
 def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
@@ -212,21 +256,15 @@ def _too_few(n_rows: int) -> str:
     )
 
 
-def _score_table(
-    scores: dict[str, dict[str, float]], intervals: dict[str, tuple[float, float]], title: str
-) -> rich.table.Table:
-    table = rich.table.Table(title=title, title_justify="left")
-    table.add_column("metric")
-    table.add_column("model", justify="right", style="bold")
-    table.add_column(f"{LEVEL:.0%} interval", justify="right")
-    table.add_column("base alone", justify="right")
-    table.add_column("neighbors alone", justify="right")
-    table.add_column("better")
+def _score_table(found: dict[str, Any], title: str) -> rich.table.Table:
+    scores = [found[part] for part in ("metrics", "base_alone", "neighbors_alone")]
+    interval, rows = f"{LEVEL:.0%} interval", []
     for name, (label, better) in _METRICS.items():
-        low_high = "{:.4f} to {:.4f}".format(*intervals[name]) if name in intervals else ""
-        values = [f"{scores[part][name]:.4f}" for part in scores]
-        table.add_row(label, values[0], low_high, *values[1:], better)
-    return table
+        low_high = " to ".join(f"{end:.4f}" for end in found["intervals"].get(name, ()))
+        values = [f"{part[name]:.4f}" for part in scores]
+        rows.append([label, values[0], low_high, *values[1:], better])
+    heads = ["metric", "model", interval, "base alone", "neighbors alone", "better"]
+    return grid(title, heads, rows, left=["better"])
 
 
 def _write_json(path: str, numbers: dict[str, Any]) -> None:

@@ -13,21 +13,24 @@ import typer
 
 from nearwise.cli import options
 from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.cli.console import INTERRUPTED, reported, say, typed, typed_again
+from nearwise.cli.console import INTERRUPTED, reported, say, shown_cell, typed, typed_again
 from nearwise.cli.models import check_out, new_model
+from nearwise.cli.numbers import left_out_scores
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
+from nearwise.cli.rows.targets import estimator_for
 from nearwise.interrupts import watch_interrupt
 
 if TYPE_CHECKING:
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.opening import Estimator
 
 # The file marks a folder of checkpoints that may be removed; without it nothing is.
 _MARK = "made-by-nearwise-fit.txt"
 _MARK_TEXT = "Training checkpoints of 'nearwise fit'. They go when the model is saved.\n"
+_FOR_INTERVALS = 19  # rows, or groups, that intervals of confidence 0.9 need
 _FIT = re.compile(r"fit-[0-9a-f]+")
 
 
@@ -38,6 +41,7 @@ def fit(
         Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
     ],
     target: options.TargetOption = None,
+    task: options.TaskOption = "auto",
     drop: options.DropOption = None,
     keep: options.KeepOption = None,
     category: options.CategoryOption = None,
@@ -76,7 +80,7 @@ def fit(
         Literal["auto", "none"] | None,
         typer.Option(
             help="The base, beside the neighbors: auto pools a forest and the models that add to "
-            "it; none lets the class shares stand in."
+            "it; none lets the class shares, or the mean of numbers, stand in."
         ),
     ] = None,
     embedder: Annotated[
@@ -133,7 +137,10 @@ def fit(
     header: options.HeaderOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Learn a classifier from a table, or from a folder of images, and save it as a folder.
+    """Learn a model from a table, or a classifier from a folder of images, and save it as a folder.
+
+    Numbers with fractions are predicted as numbers, all else is classified; whole numbers are if
+    there are up to 20 different ones, or up to 500 each in five rows or more. A line says which.
 
     Columns of text are categories, dates become year, month, day of week and days; empty cells
     are missing values. Row numbers, row ids and text that differs in every row are left out. A
@@ -151,10 +158,10 @@ def fit(
       nearwise fit train.csv -t churned -o churn.model --category zip --keep visit_id
       nearwise fit train.csv -t churned -o churn.model --resume
       nearwise fit train.csv -t churned -o churn.model --preset instant
-      nearwise fit train.csv -t churned -o churn.model --cv 10
       nearwise fit visits.csv -t relapse -o relapse.model --groups patient
       nearwise fit train.csv -t churned -o churn.model --time signed_up
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
+      nearwise fit wine.csv -t quality -o quality.model --task regression
       nearwise fit flowers/ --out flowers.model --image-size 64
     """
     check_out(out, overwrite=overwrite)
@@ -183,29 +190,30 @@ def fit(
         weight=weight,
         groups=groups,
         time=time_column,
+        task=task,
         skip_unlabelled=skip_unlabelled,
         header=header,
         quiet=quiet,
     )
+    make = estimator_for(rows, class_prior=class_prior, embedder=embedder, epochs=epochs)
     # what the user left open stays the estimator's own default
     parameters = {name: value for name, value in chosen.items() if value is not None}
-    if estimator == "none":
-        parameters["estimator"] = None
+    parameters |= {"estimator": None} if estimator == "none" else {}
 
-    from nearwise.estimators import AttnKNNClassifier, ColumnWarning, Settings
+    from nearwise.estimators import ColumnWarning, Settings
     from nearwise.estimators.progress import reporting_stages_to
 
     own: dict[str, Any] = {} if embedder is None else {"embedder": embedder}
     own |= {} if epochs is None else {"train": {"epochs": epochs}}
     start = time.perf_counter()
     with (
-        new_model(out, overwrite=overwrite),
+        new_model(out, overwrite=overwrite, kind=make.folder_parts.KIND),
         checkpoints(out, resume=resume) as folder,
         watch_interrupt() as interrupt,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", ColumnWarning)  # the report has it
-        model = AttnKNNClassifier(
+        model = make(
             **parameters,
             random_state=seed,
             verbose=0 if quiet else 2 if verbose else 1,
@@ -224,13 +232,17 @@ def fit(
         if not quiet:
             _summarize(model, rows, time.perf_counter() - start, out, unnamed=header is False)
         if interrupt.seen:
-            again = typed_again("--overwrite")
-            resumes = ", with --resume from its checkpoints" if _fits(folder) else ""
-            say(
-                f"Stopped early: {out} holds the best so far, without what was not reached. To fit "
-                f"in full{resumes}: {again}{' --resume' if resumes and not resume else ''}"
-            )
+            _say_stopped_early(out, folder, resume=resume)
             raise typer.Exit(INTERRUPTED)
+
+
+def _say_stopped_early(out: Path, folder: Path, *, resume: bool) -> None:
+    again = typed_again("--overwrite")
+    resumes = ", with --resume from its checkpoints" if _fits(folder) else ""
+    say(
+        f"Stopped early: {out} holds the best so far, without what was not reached. To fit "
+        f"in full{resumes}: {again}{' --resume' if resumes and not resume else ''}"
+    )
 
 
 def _next_try(folder: Path, preset: str | None, simple: bool) -> str:
@@ -310,22 +322,18 @@ def _remove_checkpoints(folder: Path) -> None:
     folder.rmdir()
 
 
-def _summarize(
-    model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path, *, unnamed: bool
-) -> None:
+def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unnamed: bool) -> None:
     if rows.names is None:
         n_used = sum(use != "left out" for use in model.report_.columns.values())
-        learned, judged = f"rows and {n_used} columns", "NLL out of fold"
+        learned, judged = f"rows and {n_used} columns", " out of fold"
         if model.cv == "latest":
-            judged = f"NLL of the latest {model.report_.choice['held_out']} rows"
+            judged = f" of the latest {model.report_.choice['held_out']} rows"
     else:
         size = model.report_.columns["image"].removesuffix(" uint8")
         n_held = model.report_.choice["held_out"]
-        learned, judged = f"images of {size}", f"NLL of the {n_held} images held out"
-    say(
-        f"Learned {len(model.classes_)} classes from {len(rows)} {learned} in {seconds:.1f} s; "
-        f"{judged} {model.report_.oof_nll:.4f}."
-    )
+        learned, judged = f"images of {size}", f" of the {n_held} images held out"
+    what, scores, more = _learned(model, judged)
+    say(f"Learned {what} from {len(rows)} {learned} in {seconds:.1f} s; {scores}.")
     if model.label_noise is not None:
         say(wrong_labels_line(model))
     groups = model.report_.choice.get("groups", {})
@@ -339,4 +347,24 @@ def _summarize(
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
     header = " --no-header" if unnamed else ""
     predict = typed("predict", out, new)
-    say(f"Saved to {out}. Next: {predict}{header} --out predictions.csv --proba")
+    say(f"Saved to {out}. Next: {predict}{header} --out predictions.csv{more}")
+
+
+def _learned(model: "Estimator", judged: str) -> tuple[str, str, str]:
+    """Say what was learned, how good it is, and which option comes next."""
+    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.uncertainty.intervals import calibration_numbers
+
+    if isinstance(model, AttnKNNClassifier):
+        nll = f"NLL{judged} {model.report_.oof_nll:.4f}"
+        return f"{len(model.classes_)} classes", nll, " --proba"
+    rmse, crps = (shown_cell(left_out_scores(model)[name]) for name in ("rmse", "crps"))
+    ends = (shown_cell(end(model.fitted_.numbers)) for end in (min, max))
+    scores = f"RMSE {rmse} and CRPS {crps} of rows left out, in the unit of the target"
+    base = f"base: {', '.join(model.report_.choice['base'] or ['none'])}"
+    enough = calibration_numbers(model.fitted_.predictor).counts.sum() >= _FOR_INTERVALS
+    return (
+        f"numbers of {' to '.join(ends)}",
+        f"{scores}; {base}",
+        " --confidence 0.9" * bool(enough),
+    )

@@ -10,18 +10,23 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.console import fact_table, reported, show, show_json, shown_cell
 from nearwise.cli.models import open_model
+from nearwise.cli.numbers import left_out_scores
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
 
 if TYPE_CHECKING:
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.opening import Estimator
 
 _WIDE = 12  # columns
+_QUARTILES = ("least", "lower quartile", "median", "upper quartile", "largest")
+_MEASURED = ("calibration_source", "temperature", "oof_nll", "left_out_crps", "spread", "bounds")
 _TITLES = {
     "choice": "chosen",
     "calibration_source": "calibration",
     "oof_nll": "out-of-fold NLL",
+    "left_out_crps": "CRPS of rows left out",
+    "spread": "factor of the widths",
     "left_out": "left out one by one",
 }
 
@@ -45,7 +50,7 @@ def inspect(
     store: options.StoreOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Describe a model: rows, classes, columns, what was chosen, calibration, scores.
+    """Describe a model: rows, classes or numbers, columns, what was chosen, calibration, scores.
 
     [bold]Examples[/bold]
       nearwise inspect iris.model
@@ -68,7 +73,7 @@ def inspect(
         show(_row_table(found, str(model)))
 
 
-def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict[str, Any]]:
+def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, Any]]:
     """Look remembered rows up by id: "id", the label by the target's name, and the columns.
 
     A column whose name is taken gets a _ after it. Of an image its file, if known.
@@ -98,26 +103,34 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
     return found
 
 
-def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, Any]:
+def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
     """Collect what is known of a fitted model.
 
-    rows, target, classes (rows of each), columns (use of each), column_report, for images from
-    files files (how many from each folder), settings (those that differ from the defaults), choice,
-    calibration_source, temperature, oof_nll, and with `scores` left_out (metrics of the remembered
+    rows, target, task, classes (rows of each) or numbers (least to largest), columns (use of each),
+    column_report, for images from files files (how many from each folder), settings (those that
+    differ from the defaults), choice, of classes calibration_source, temperature and oof_nll, of
+    numbers left_out_crps, spread and bounds, and with `scores` left_out (metrics of the remembered
     rows, each without itself).
     """
-    from nearwise.estimators import Settings
+    import numpy as np
+
+    from nearwise.estimators import AttnKNNRegressor, Settings
+    from nearwise.estimators.model.fitted_model import FittedClassifier
 
     fitted, report = model.fitted_, model.report_
     params, defaults = model.get_params(deep=False), type(model)().get_params(deep=False)
     rare = Settings.of(params.pop("settings", None)).stored()
+    held: dict[str, Any] = {"task": "regression"}
+    if isinstance(fitted, FittedClassifier):
+        counts = zip(fitted.classes, fitted.rows_per_class, strict=True)
+        held = {"task": "classification", "classes": {str(c): int(n) for c, n in counts}}
+    else:
+        parts = np.quantile(fitted.numbers, [0, 0.25, 0.5, 0.75, 1]).tolist()
+        held["numbers"] = dict(zip(_QUARTILES, parts, strict=True))
     facts = {
         "rows": fitted.n_remembered,
         "target": fitted.target_name,
-        "classes": {
-            str(label): int(n)
-            for label, n in zip(fitted.classes, fitted.rows_per_class, strict=True)
-        },
+        **held,
         "columns": report.columns,
         "column_report": [column.to_json() for column in report.column_report],
         "files": _count_files(model),
@@ -128,25 +141,24 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
         }
         | rare,
         "choice": report.choice,
-        "calibration_source": report.calibration_source,
-        "temperature": report.temperature,
-        "oof_nll": report.oof_nll,
-    }
+    } | {name: getattr(report, name) for name in _MEASURED if hasattr(report, name)}
     if not facts["files"]:
         del facts["files"]
-    if not fitted.holds_memory:
+    if not fitted.holds_memory and isinstance(fitted, FittedClassifier):
         from nearwise.estimators.stored.memory import stored
 
         facts["memory"] = stored(fitted).store.place
-    if scores:
+    if scores and isinstance(model, AttnKNNRegressor):
+        facts["left_out"] = left_out_scores(model)
+    elif scores:
         from nearwise.metrics import evaluate_probabilities
 
-        positions = fitted.label_positions.numpy()
+        positions = fitted.codes
         facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
     return facts
 
 
-def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
+def _count_files(model: "Estimator") -> dict[str, int]:
     """Count remembered images by the folder that was given; empty where none has a file."""
     names = model.fitted_.row_names
     files = [] if names is None else names.tolist()

@@ -1,6 +1,5 @@
 """``nearwise predict``: labels, probabilities and the neighbors behind them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +10,7 @@ from nearwise.cli.answer_columns import (
     TrustOptions,
     beside,
     neighbor_columns,
+    number_columns,
     spoken,
     trust_columns,
     write_json_lines,
@@ -20,11 +20,9 @@ from nearwise.cli.models import open_model
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
+from nearwise.cli.rows.targets import refuse
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from nearwise.estimators import Explanation
     from nearwise.estimators.query import Query
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
@@ -60,6 +58,14 @@ def predict(
         bool, typer.Option("--sets", help="Add the set of classes that may be the true one.")
     ] = False,
     confidence: options.ConfidenceOption = None,
+    output: Annotated[
+        Literal["mean", "median", "mode"] | None,
+        typer.Option(help="Numbers: what of the distribution is predicted (default: the mean)."),
+    ] = None,
+    quantiles: Annotated[
+        str | None,
+        typer.Option(metavar="LEVELS", help="Numbers: add quantiles, such as .05,.5,.95."),
+    ] = None,
     novelty: Annotated[
         bool,
         typer.Option(
@@ -94,6 +100,9 @@ def predict(
     'novelty_p', the out-of-distribution p-value: the share of known rows with at least this novelty
     score (below 0.05 raises a false alarm for one known row in twenty).
 
+    With a MODEL of numbers --confidence adds 'low' and 'high', the ends of an interval, --quantiles
+    'quantile_LEVEL' for each, and neighbors have a target instead of a label.
+
     With a MODEL of images DATA is images, and folders that hold images at any depth; the output
     begins with their 'file'. They are converted to grey or colour as the model needs.
 
@@ -102,6 +111,7 @@ def predict(
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
       nearwise predict iris.model new.csv --out answers.csv --coverage 0.9 --novelty
       nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
+      nearwise predict price.model new.csv --out prices.csv --confidence 0.9 --quantiles .1,.5
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
@@ -111,13 +121,40 @@ def predict(
     check_output("--out", out, data)
     form = form or _format_of(out)
     learned = open_model(model, store)
+
+    import pandas as pd
+
+    from nearwise.estimators import AttnKNNClassifier
+
     copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
-    query = learned.query(features, explain=(neighbors or None) if explain else False)
-    chosen = trust_options.select(query)  # first: it may be refused
-    explanations = query.explanations() if explain else None
-    trust = trust_columns(query, trust_options, chosen, as_text=form != "jsonl")
+    n_shown = (neighbors or None) if explain else False
+    if isinstance(learned, AttnKNNClassifier):
+        refuse(
+            {"--output": output, "--quantiles": quantiles},
+            f"is for numbers, and {model} predicts classes",
+            quantiles="Use --proba",
+        )
+        trust_options.check_confidence()
+        query = learned.query(features, explain=n_shown)
+        chosen: Any = trust_options.select(query)  # first: it may be refused
+        trust = trust_columns(query, trust_options, chosen, as_text=form != "jsonl")
+        columns = _columns(query, proba=proba) | trust
+        explanations: Any = None if n_shown is False else query.explanations()
+    else:
+        refuse(
+            {"--proba": proba, "--sets": sets, "--max-risk": max_risk},
+            f"is for classes, and {model} predicts numbers",
+            proba="Use --quantiles .05,.5,.95",
+            sets="Use --confidence 0.9, which adds an interval",
+            max_risk="Use --coverage",
+        )
+        numbers = learned.query(features)
+        chosen, columns = number_columns(numbers, trust_options, output, quantiles)
+        trust, explanations = columns, None
+        if n_shown is not False:
+            explanations = numbers.explanations(n_shown, trust_options.set_confidence)
     if form == "jsonl" and explanations is not None:
         # without columns, pandas 2 gives no records at all
         rows = copied.to_dict("records") or [{} for _ in explanations]
@@ -127,7 +164,8 @@ def predict(
         ]
         write_json_lines(records, out)
     else:
-        result = _table(query, copied, explanations, trust, proba=proba)
+        columns |= {} if explanations is None else neighbor_columns(explanations)
+        result = beside(copied, pd.DataFrame(columns))
         if form == "jsonl":
             write_json_lines(result.to_dict("records"), out)
         else:
@@ -156,22 +194,9 @@ def _format_of(out: str) -> Format:
     return form
 
 
-def _table(
-    query: "Query",
-    copied: "pd.DataFrame",
-    explanations: "Sequence[Explanation] | None",
-    trust: dict[str, list[Any]],
-    *,
-    proba: bool,
-) -> "pd.DataFrame":
-    """Lay predictions out as columns, with the neighbors behind them where they are given."""
-    import pandas as pd
-
+def _columns(query: "Query", *, proba: bool) -> dict[str, Any]:
     probabilities, classes = query.proba(), query.model.classes
     columns = {"prediction": classes[probabilities.argmax(axis=1)]}
     if proba:
         columns |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(classes)}
-    columns |= trust
-    if explanations is not None:
-        columns |= neighbor_columns(explanations)
-    return beside(copied, pd.DataFrame(columns))
+    return columns

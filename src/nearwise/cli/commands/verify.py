@@ -51,10 +51,11 @@ def verify(
 def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict[str, Any]:
     """Check a folder and collect what it holds, as JSON can hold it; StoreError names a bad part.
 
-    holds, format version, files (how many, and bytes), checked; of a classifier also written with
-    (versions), rows, classes, columns, base, networks; of a memory bank rows, classes, spaces.
+    holds, format version, files (how many, and bytes), checked; of a model also written with
+    (versions), rows, classes or numbers, columns, base, networks; of a memory bank rows, classes,
+    spaces.
     """
-    from nearwise.estimators.storage.class_parts import KIND
+    from nearwise.estimators.storage import class_parts, number_parts
     from nearwise.estimators.stored.folder import STORED_KIND, refuse_trusted_store
     from nearwise.memory import verify_folder
     from nearwise.memory.bank import KIND as BANK
@@ -68,8 +69,8 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
         | {f"bytes of {part}": found.sizes[part] for part in largest},
         "checked": ["manifest", "sizes", "checksums"],
     }
-    if found.kind in (KIND, STORED_KIND):
-        facts |= _classifier(folder, trusted, store)  # which checks the JSON part too
+    if found.kind in (class_parts.KIND, number_parts.KIND, STORED_KIND):
+        facts |= _model(folder, trusted, store)  # which checks the JSON part too
         facts["written with"] = found.meta["versions"]
         facts["checked"] += ["JSON", "tensors", "base", "rows", "predictions"]
         facts["checked"] += facts.pop("checked in the store", [])
@@ -81,24 +82,33 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
     return facts
 
 
-def _classifier(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any]:
+def _model(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any]:
     import numpy as np
 
     from nearwise.estimators import LiveModel
+    from nearwise.estimators.model.fitted_model import FittedClassifier
     from nearwise.estimators.storage.stored_parts import part_of_folder
 
     with LiveModel(folder, trusted=trusted, trusted_store=store) as live:
         fitted = live.now.fitted
-        in_store = {} if fitted.holds_memory else _store(fitted)
+        in_store: dict[str, Any] = {}
+        if not fitted.holds_memory and isinstance(fitted, FittedClassifier):
+            in_store = _store(fitted)
         with part_of_folder(f"{folder}: predictions"):
-            if not np.allclose(live.model.predict_proba(fitted.rows[:4]).sum(axis=1), 1):
+            if fitted.numbers is not None:
+                if not np.isfinite(live.model.predict_quantiles(fitted.rows[:4])).all():
+                    raise ValueError("some are not finite")
+            elif not np.allclose(live.model.predict_proba(fitted.rows[:4]).sum(axis=1), 1):
                 raise ValueError("some do not sum to 1")
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
-    models = model.fitted_.predictor.row_models
+    models, numbers = model.fitted_.predictor.row_models, model.fitted_.numbers
+    held: dict[str, Any] = {"classes": [str(label) for label in getattr(model, "classes_", ())]}
+    if numbers is not None:
+        held = {"numbers": {"least": float(numbers.min()), "largest": float(numbers.max())}}
     base = getattr(models, "base", None)
     return {
         "rows": model.fitted_.n_remembered,
-        "classes": [str(label) for label in model.classes_],
+        **held,
         "columns": len(model.report_.columns),
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
         "networks": len(models.networks),

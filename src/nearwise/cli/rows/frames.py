@@ -129,11 +129,13 @@ def split_target(
     words = frame.words([target]).get(target, "") if missing else ""
     if missing == len(y) or (missing and not skip):
         said = f" ({words})" if words else ""
+        first = f", first row {y.index[int(y.isna().to_numpy().argmax())]} (counted from 0)"
         flag = f"--keep-words {shlex.quote(target)}"
         keep = f"keep such words as labels with {flag}, or " if words else ""
         raise ValueError(
             f"{named(where)}: {missing} of {len(y)} rows have no value in the target column "
-            f"{target!r}{said}. Fill them, {keep}leave those rows out with --skip-unlabelled."
+            f"{target!r}{said}{first}. Fill them, {keep}leave those rows out with "
+            "--skip-unlabelled."
         )
     if missing and not quiet:
         said = f", of which {words}" if words else ""
@@ -218,7 +220,7 @@ def match_places(
     frame: "pd.DataFrame",
     names: Sequence[str],
     target: str,
-    classes: Iterable[object],
+    classes: Iterable[object] | None,
     where: str,
     *,
     quiet: bool = False,
@@ -228,13 +230,18 @@ def match_places(
     Numbers count as in the table that the model was fitted on, its target among them. With as many
     columns as `names` and other numbers, or none of the classes in the target's position, the
     target is taken to be missing, and the columns to be those of the model in order. ValueError if
-    it is unclear which column is which.
+    it is unclear which column is which. Without `classes` the target holds numbers.
     """
+    import pandas as pd
+
     if set(names) <= set(frame.columns):
         if target not in frame.columns:
             return frame
         labels = frame[target].dropna().astype(str)
-        if not len(labels) or labels.isin([str(label) for label in classes]).any():
+        fits = pd.to_numeric(labels, errors="coerce").notna()
+        if classes is not None:
+            fits = labels.isin([str(label) for label in classes])
+        if not len(labels) or fits.any():
             return frame
     if frame.shape[1] == len(names):
         if not quiet:

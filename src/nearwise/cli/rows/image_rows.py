@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nearwise.data import Dataset
-    from nearwise.estimators import AttnKNNClassifier
     from nearwise.estimators.inputs.images import ImageEncoder
+    from nearwise.estimators.opening import Estimator
 
 _PARTS = {"train": "training", "test": "test"}
 _TARGET = "class"  # what the labels of a folder are called
@@ -42,7 +42,7 @@ class ImageOptions:
                 raise ValueError(f"{option} is for images; {why}. Leave it out.")
 
 
-def encoder_of_images(model: "AttnKNNClassifier") -> "ImageEncoder | None":
+def encoder_of_images(model: "Estimator") -> "ImageEncoder | None":
     """Size and channels of the images that a model was fitted on; None for a table."""
     encoder = model.fitted_.predictor.encoder
     return encoder if encoder.kind == "images" else None

@@ -87,3 +87,11 @@ def parse_noise(option: str, text: str) -> str | float | None:
             f"{option} {text} is not a share of wrong labels: auto, none or in [0, 1)."
         )
     return rate
+
+
+def parse_levels(option: str, text: str) -> list[float]:
+    """Read levels of quantiles, such as ".05,.5,.95"."""
+    try:
+        return [float(part) for part in split_list(text)]
+    except ValueError:
+        raise ValueError(f"{option} {text} are no levels. Write numbers: .05,.5,.95.") from None

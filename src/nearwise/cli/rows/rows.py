@@ -28,13 +28,14 @@ from nearwise.cli.rows.image_rows import (
     read_class_folder,
     read_files,
 )
+from nearwise.cli.rows.targets import Task, choose_task, finite, target_numbers
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier
     from nearwise.estimators.inputs.images import ImageEncoder
+    from nearwise.estimators.opening import Estimator
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Rows:
     """Rows with labels, none of them missing: a table, or images and (`names`) their files.
 
     `frame` is what a table was read as, with the columns as they are written; `groups` the column
-    that says what rows belong to.
+    that says what rows belong to. In a regression `y` holds numbers.
     """
 
     X: "pd.DataFrame | np.ndarray"
@@ -51,6 +52,7 @@ class Rows:
     names: "np.ndarray | None" = None
     frame: Frame | None = None
     groups: "pd.Series | None" = None
+    task: Task = "classification"
 
     def __len__(self) -> int:
         """How many there are."""
@@ -106,6 +108,7 @@ def read_to_learn(
     weight: str | None = None,
     groups: str | None = None,
     time: str | None = None,
+    task: Task = "auto",
     skip_unlabelled: bool = False,
     header: bool | None = None,
     quiet: bool = False,
@@ -115,8 +118,9 @@ def read_to_learn(
     `data` is a table, "-" for one on standard input, or a folder with a folder of images for each
     class; `target`, `drop`, `keep_words`, `weight`, `groups` and `time` name columns of a table,
     `uses` says what some are used as, which is reported of all. Rows come in the order of `time`;
-    columns of weights and groups are no features. Rows without a label are left out on request.
-    ValueError if an option does not go with `data`, or this cannot be read.
+    columns of weights and groups are no features. `task` says what the target holds, "auto" leaves
+    it to `choose_task`. Rows without a label are left out on request. ValueError if an option does
+    not go with `data`, or this cannot be read.
     """
     if names_images(data):
         check_target(target)
@@ -126,6 +130,11 @@ def read_to_learn(
             if value:
                 raise ValueError(f"{option} names a column; images have none. Leave it out.")
         _refuse_skipping(skip_unlabelled)
+        if task == "regression":
+            raise ValueError(
+                "--task regression needs a table; images are classified. Embed them first "
+                "('nearwise embed'), and give a table of the keys and the target."
+            )
         return _labelled(read_class_folder(data, "train", options, quiet=quiet))
     options.refuse(f"{named(data)} is read as a table")
     read = read_frame(data, header, keep_words=keep_words, quiet=quiet)
@@ -149,14 +158,19 @@ def read_to_learn(
             f"Which column of {named(data)} holds the labels? Name it with --target; it has: "
             f"{columns}."
         )
+    require_columns(frame.table, [target], data)
+    task = choose_task(frame.table[target], task, quiet=quiet)
     category = [name for name, use in uses.items() if use == "category"]
-    unmerged(frame, [target, *category], data, quiet=quiet)
+    codes = category if task == "regression" else [target, *category]
+    unmerged(frame, codes, data, quiet=quiet)
     features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
+    if task == "regression":
+        labels = target_numbers(labels, named(data))
     _note_words(frame, features, data, quiet=quiet)
     weight_of = None if weights is None else _weights(weights[labels.index], data)
     report(features, data, uses, quiet=quiet)
     own = None if belongs is None else _groups(belongs[labels.index], "--groups", data)
-    return Rows(features, labels, weight_of, frame=frame, groups=own)
+    return Rows(features, labels, weight_of, frame=frame, groups=own, task=task)
 
 
 def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: bool) -> None:
@@ -193,24 +207,16 @@ def _groups(column: "pd.Series", option: str, data: str) -> "pd.Series":
 
 def _weights(column: "pd.Series", data: str) -> "np.ndarray":
     """Give a column of weights as float64 (n,), or name the first row that holds none."""
-    import numpy as np
     import pandas as pd
 
-    weights = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if len(bad):
-        value = column.iloc[bad[0]]
-        text = "no value" if pd.isna(value) else f"{value!r}" if isinstance(value, str) else value
-        raise ValueError(
-            f"{named(data)}: the --weight column {column.name!r} holds {text} in row "
-            f"{column.index[bad[0]]} (counted from 0; {len(bad)} such rows of {len(column)}). "
-            "Give every row a finite weight of at least 0, or leave those rows out."
-        )
-    return weights
+    weights = pd.to_numeric(column, errors="coerce").astype("Float64").astype(float)
+    advice = "Give every row a finite weight of at least 0, or leave those rows out"
+    found = finite(weights, column, f"{named(data)}: the --weight column", advice, least=0.0)
+    return found.to_numpy()
 
 
 def read_for_model(
-    model: "AttnKNNClassifier",
+    model: "Estimator",
     name: Path,
     data: str,
     target: str | None,
@@ -232,9 +238,9 @@ def read_for_model(
     of_images = check_kind(model, name, [data], options)
     if of_images is None:
         names, target = list(model.feature_names_in_), target or model.fitted_.target_name
+        classes = getattr(model, "classes_", None)
         spare, values = _left_out(model), _values(model)
-        if hasattr(model, "classes_"):
-            values |= {target: model.classes_.tolist()}
+        values |= {} if classes is None else {target: classes.tolist()}
         frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
         frame = _read_as_learned(frame, values)
         features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
@@ -244,9 +250,9 @@ def read_for_model(
             require_columns(features, [groups], data)
             belongs = _groups(features[groups], "--groups", data)
         features = match_columns(features, names, data, optional=spare, expected=known, quiet=quiet)
-        if hasattr(model, "classes_"):
-            labels = labels_as_classes(labels, model.classes_)
-        return Rows(features, labels, groups=belongs)
+        if classes is None:
+            return Rows(features, target_numbers(labels, named(data)), groups=belongs)
+        return Rows(features, labels_as_classes(labels, classes), groups=belongs)
     _refuse_header(header)
     _refuse_skipping(skip_unlabelled)
     if groups is not None:
@@ -257,7 +263,7 @@ def read_for_model(
 
 
 def read_to_predict(
-    model: "AttnKNNClassifier",
+    model: "Estimator",
     name: Path,
     data: Sequence[str],
     keep: Sequence[str],
@@ -293,13 +299,14 @@ def read_to_predict(
     in_place = header is not False or set(names) <= set(whole.table)
     frame = _read_as_learned(whole, _values(model) if in_place else {}).table
     if header is False:
-        frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
+        classes = getattr(model, "classes_", None)
+        frame = match_places(frame, names, target, classes, table, quiet=quiet)
     expected = [*copied.columns, target, model.fitted_.group_name]
     features = match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
     return copied.reset_index(drop=True), features.reset_index(drop=True)
 
 
-def _values(model: "AttnKNNClassifier") -> "dict[str, list[object]]":
+def _values(model: "Estimator") -> "dict[str, list[object]]":
     """Categories of each column that a model has learned."""
     encoder: Any = model.fitted_.predictor.encoder
     return dict(encoder.categories)
@@ -316,7 +323,7 @@ def _read_as_learned(frame: Frame, values: "dict[str, list[object]]") -> Frame:
     return frame
 
 
-def _left_out(model: "AttnKNNClassifier") -> list[str]:
+def _left_out(model: "Estimator") -> list[str]:
     """Columns that a model remembers and does not use; tables for it may lack them."""
     return [name for name, use in model.report_.columns.items() if use == "left out"]
 
@@ -343,7 +350,7 @@ def _refuse_header(header: bool | None) -> None:
 
 
 def check_kind(
-    model: "AttnKNNClassifier", name: Path, data: Sequence[str], options: ImageOptions
+    model: "Estimator", name: Path, data: Sequence[str], options: ImageOptions
 ) -> "ImageEncoder | None":
     """Refuse images for a model of tables and the reverse; return a model's encoder of images."""
     known = encoder_of_images(model)

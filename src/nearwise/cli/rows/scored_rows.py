@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nearwise.cli.numbers import in_rows, measure
 from nearwise.cli.rows.rows import take_rows
 from nearwise.names import listed
 
@@ -11,12 +12,14 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier, LearnedRows, Parts
+    from nearwise.estimators import LearnedRows
+    from nearwise.estimators.opening import Estimator
 
 ONLY_LEARNED = (
-    "Abstention and sets are calibrated on rows the model learned from, so they need others. Give "
-    "rows it has not learned from."
+    "Abstention, sets and intervals are calibrated on rows the model learned from, so they need "
+    "others. Give rows it has not learned from."
 )
+_HEADLINE = {"accuracy": "accuracy", "nll": "NLL", "rmse": "RMSE", "crps": "CRPS"}
 MANY_REPEATS = 0.01  # share of repeated rows from which new rows are expected to repeat some
 _DEVIATIONS = 3  # standard deviations by which the share of new rows that repeat some may be larger
 
@@ -25,19 +28,19 @@ _DEVIATIONS = 3  # standard deviations by which the share of new rows that repea
 class ScoredRows:
     """Rows of a file with their predictions, and what to report about them.
 
-    `at` says which rows of the file count, `y` has their class positions. They are `new`, or the
-    model learned from all and each is predicted as if it had not. `n_learned` rows of the file
-    equal rows that were learned from; `apart` has metrics of those `n_apart` of them that can be
-    predicted as if new. Where remembered rows repeat so often (share `repeats`) that as many new
-    rows would equal one, these are `among` the new ones; where they repeat, but less, `together`
-    has the metrics of all. `compared` says which columns are equal, in words, `by_ids` whether ids
-    are among them. `n_untold` rows that the model learned from and forgot would be taken for new
-    ones.
+    `at` says which rows of the file count, `y` has their class positions, or numbers. `parts` are
+    `Parts`, or of numbers what `in_rows` gives. They are `new`, or the model
+    learned from all and each is predicted as if it had not. `n_learned` rows of the file equal rows
+    that were learned from; `apart` has metrics of those `n_apart` of them that can be predicted as
+    if new. Where remembered rows repeat so often (share `repeats`) that as many new rows would
+    equal one, these are `among` the new ones; where they repeat, but less, `together` has the
+    metrics of all. `compared` says which columns are equal, in words, `by_ids` whether ids are
+    among them. `n_untold` rows that the model learned from and forgot would be taken for new ones.
     """
 
     at: "np.ndarray"
     y: "np.ndarray"
-    parts: "Parts"
+    parts: Any
     new: bool
     n_learned: int
     apart: dict[str, float] | None
@@ -96,7 +99,7 @@ class ScoredRows:
             elif self.apart is not None:
                 sentences.append(
                     f"{self.n_apart} of them were predicted as if new and are not in the scores: "
-                    f"accuracy {self.apart['accuracy']:.4f}, NLL {self.apart['nll']:.4f}."
+                    f"{_in_words(self.apart)}."
                 )
             if self.repeats >= MANY_REPEATS and not (self.among or self.by_ids):
                 sentences.append(
@@ -105,8 +108,8 @@ class ScoredRows:
                 )
             if self.together is not None:
                 sentences.append(
-                    f"All {len(self.y) + self.n_apart} {self.noun} together: accuracy "
-                    f"{self.together['accuracy']:.4f}, NLL {self.together['nll']:.4f}."
+                    f"All {len(self.y) + self.n_apart} {self.noun} together: "
+                    f"{_in_words(self.together)}."
                 )
             if not self.new:
                 sentences.append("Scores on rows that are new would say more.")
@@ -124,7 +127,7 @@ class ScoredRows:
 
     @property
     def _n_rows(self) -> int:
-        return self.n_learned + (len(self.y) if self.new and not self.among else 0)
+        return len(self.y) if self.among else self.n_learned + self.new * len(self.y)
 
     def as_json(self) -> dict[str, Any]:
         """Numbers about rows that were learned from."""
@@ -141,8 +144,12 @@ class ScoredRows:
         }
 
 
+def _in_words(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{_HEADLINE[n]} {metrics[n]:.4f}" for n in _HEADLINE if n in metrics)
+
+
 def score_rows(
-    model: "AttnKNNClassifier",
+    model: "Estimator",
     features: "pd.DataFrame | np.ndarray",
     labels: Any,
     y: "np.ndarray",
@@ -151,18 +158,16 @@ def score_rows(
 ) -> ScoredRows:
     """Predict the new rows of a file, or where there are none those that can be left out.
 
-    `y` has the positions of `labels` among the model's classes. Rows that equal remembered ones are
-    new all the same where these repeat, no id tells rows apart, and no more of them do than new
-    ones would. ValueError if the model learned from all rows and cannot predict one of them as if
-    it were new.
+    `y` has the positions of `labels` among the model's classes, or the numbers. Rows that equal
+    remembered ones are new all the same where these repeat, no id tells rows apart, and no more of
+    them do than new ones would. ValueError if the model learned from all rows and cannot predict
+    one of them as if it were new.
     """
     import numpy as np
 
     from nearwise import review
-    from nearwise.metrics import evaluate_probabilities
 
-    reviewed = review(model)
-    found = reviewed.learned(features, labels)
+    found = review(model).learned(features, labels)
     fresh, n_learned = np.flatnonzero(found.new), int((~found.new).sum())
     common: dict[str, Any] = {
         "n_learned": n_learned,
@@ -174,25 +179,18 @@ def score_rows(
     }
     nothing: dict[str, Any] = {"apart": None, "n_apart": 0, "together": None}
     repeat = found.repeats >= MANY_REPEATS and not found.compared
-    if n_learned and repeat and _by_chance(model, found, y):
-        every = model.query(features).parts
+    if n_learned and repeat and _by_chance(model, found, labels):
+        every = _predicted(model, features, y)
         return ScoredRows(np.arange(len(y)), y, every, True, among=True, **common, **nothing)
-    again, parts = reviewed.predict_learned(found) if n_learned else (np.zeros(0, dtype=int), None)
+    again, parts = _predict_learned(model, found, y)
     if len(fresh):
-        apart = (
-            None
-            if parts is None or not len(again)
-            else evaluate_probabilities(y[again], parts.proba)
-        )
-        answered = model.query(take_rows(features, fresh)).parts
-        together = None
-        if apart is not None and parts is not None and repeat:
-            together = evaluate_probabilities(
-                y[np.concatenate([fresh, again])], np.concatenate([answered.proba, parts.proba])
-            )
+        apart = _measured(y[again], parts) if len(again) else None
+        answered, together = _predicted(model, take_rows(features, fresh), y[fresh]), None
+        if apart is not None and repeat:
+            together = _measured(y[np.concatenate([fresh, again])], answered, parts)
         common |= {"apart": apart, "n_apart": len(again), "together": together}
         return ScoredRows(fresh, y[fresh], answered, True, **common)
-    if parts is None or not len(again):
+    if not len(again):
         raise ValueError(
             f"{where}: the model learned from all {len(y)} {noun}, and its base or networks know "
             f"their labels: nothing predicts them as if new. Give {noun} it has not learned from."
@@ -200,7 +198,51 @@ def score_rows(
     return ScoredRows(again, y[again], parts, False, **common, **nothing)
 
 
-def _by_chance(model: "AttnKNNClassifier", found: "LearnedRows", y: "np.ndarray") -> bool:
+def _predicted(model: "Estimator", X: Any, y: "np.ndarray") -> Any:
+    from nearwise.estimators import AttnKNNClassifier
+
+    if isinstance(model, AttnKNNClassifier):
+        return model.query(X).parts
+    query = model.query(X)
+    return in_rows(y, query.mixture, query.base())
+
+
+def _predict_learned(
+    model: "Estimator", found: "LearnedRows", y: "np.ndarray"
+) -> "tuple[np.ndarray, Any]":
+    """Predict rows that were learned from, as far as possible: which, and their parts."""
+    import numpy as np
+
+    from nearwise.estimators import AttnKNNClassifier, review
+    from nearwise.estimators.model.number_memory import LOCATION, TARGET
+
+    if found.new.all():
+        return np.zeros(0, dtype=int), None
+    if isinstance(model, AttnKNNClassifier):
+        return review(model).predict_learned(found)
+    rows, bank = np.flatnonzero(~found.new), model.memory_
+    at = bank.positions(found.ids[rows])
+    known = model.fitted_.predictor.judged[at].numpy()
+    rows, at = rows[known], at[known]
+    if not len(rows):
+        return rows, None
+    base = bank.columns.get(LOCATION, bank.columns[TARGET].mean().expand(len(bank)))
+    mixture, _ = model.fitted_.predictor.predict_left_out(at)
+    return rows, in_rows(y[rows], mixture, base[at].numpy())
+
+
+def _measured(y: "np.ndarray", *parts: Any) -> dict[str, float]:
+    """Metrics of rows of one or several blocks."""
+    import numpy as np
+
+    from nearwise.metrics import evaluate_probabilities
+
+    if isinstance(parts[0], dict):
+        return measure(y, {n: np.concatenate([one[n] for one in parts]) for n in parts[0]})
+    return evaluate_probabilities(y, np.concatenate([one.proba for one in parts]))
+
+
+def _by_chance(model: "Estimator", found: "LearnedRows", labels: Any) -> bool:
     """Whether no more rows equal remembered ones than so many new ones would.
 
     Rows of the training table would each have a remembered row, with their label, to themselves.
@@ -208,16 +250,16 @@ def _by_chance(model: "AttnKNNClassifier", found: "LearnedRows", y: "np.ndarray"
     import numpy as np
 
     alike = found.ids >= 0
-    bank = model.memory_
-    own = bank.labels[bank.positions(found.ids[alike])].numpy()
-    each_its_own = len(np.unique(found.ids[alike])) == alike.sum() and (own == y[alike]).all()
-    deviation = math.sqrt(found.repeats * (1 - found.repeats) / len(y))
+    own = model.fitted_.labels_at(model.memory_.positions(found.ids[alike]))
+    same = (own == labels.to_numpy()[alike]).all()
+    each_its_own = len(np.unique(found.ids[alike])) == alike.sum() and same
+    deviation = math.sqrt(found.repeats * (1 - found.repeats) / len(labels))
     usual = alike.mean() <= found.repeats + _DEVIATIONS * deviation
     return bool(usual and not each_its_own)
 
 
 def _columns_compared(
-    model: "AttnKNNClassifier", features: "pd.DataFrame | np.ndarray", ids: "tuple[str, ...]"
+    model: "Estimator", features: "pd.DataFrame | np.ndarray", ids: "tuple[str, ...]"
 ) -> str:
     """Say in which columns rows were compared, and which would have told them apart."""
     import pandas as pd

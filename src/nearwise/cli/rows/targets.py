@@ -1,0 +1,117 @@
+"""Targets: whether a column holds classes or numbers, and these numbers."""
+
+import math
+from collections.abc import Mapping
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Literal
+
+from nearwise.cli.console import say, shown_cell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nearwise.cli.rows.rows import Rows
+
+Task = Literal["auto", "classification", "regression"]
+_MOST_CLASSES = 20  # whole numbers, different ones: up to as many are classes
+_MOST_CODES = 500  # ... and these where every one repeats, as letters or codes in a table do
+_REPEATS = 5  # rows
+
+
+def choose_task(column: "pd.Series", wish: Task, *, quiet: bool) -> Task:
+    """Decide what is learned from a target column, and say so unless it was asked for (`wish`).
+
+    Text, truth values and dates are classes, numbers with fractions are numbers. Whole numbers are
+    classes if there are up to 20 different ones, or up to 500 each of which is in five rows or
+    more. So is text of digits; other text is numbers if it writes them, as $5 and 1,5 do.
+    """
+    import pandas as pd
+
+    if wish != "auto":
+        return wish
+    read = None if pd.api.types.is_bool_dtype(column) else _numbers_in(column)
+    numbers = pd.Series() if read is None else read.dropna()
+    counts = numbers.value_counts()
+    digits = column.dropna().astype(str).str.isdecimal().all()
+    is_class = (
+        len(counts) <= _MOST_CLASSES
+        or (digits and not pd.api.types.is_numeric_dtype(column))
+        or (len(counts) <= _MOST_CODES and counts.min() >= _REPEATS)
+    )
+    why = f"{len(counts)} different whole numbers in {len(numbers)} rows"
+    if (numbers % 1 != 0).any():
+        is_class, why = False, "numbers with fractions"
+    task, other = ("classification", "regression")[:: 1 if is_class else -1]
+    if not quiet:
+        held = f"{why} (--task {other} if not)" if len(numbers) else "no numbers"
+        say(f"Task: {task}, as {column.name!r} holds {held}.")
+    return "classification" if is_class else "regression"
+
+
+def _numbers_in(column: "pd.Series") -> "pd.Series | None":
+    """Read a column as float64, text as that of a feature; None if it holds no numbers.
+
+    A few words among numbers are gaps.
+    """
+    import pandas as pd
+
+    from nearwise.estimators.inputs.text_columns import may_be_gaps, numbers_among
+
+    kinds = pd.api.types
+    if kinds.is_any_real_numeric_dtype(column) or kinds.is_bool_dtype(column):
+        return column.astype("Float64").astype(float)
+    if not (kinds.is_object_dtype(column) or kinds.is_string_dtype(column)):
+        return None
+    values = column.dropna().unique().tolist()
+    common, others, _ = numbers_among(values)
+    if common is None or len(common.signs - {""}) > 1:
+        return None
+    if any(isinstance(one, bool) or not isinstance(one, str | Number) for one in values):
+        return None
+    if others and not may_be_gaps(others, column.value_counts()):
+        return None
+    return common.spelling().numbers(column.where(~column.isin(others)), str(column.name))
+
+
+def target_numbers(column: "pd.Series", where: str) -> "pd.Series":
+    """Give targets, none of them missing, as finite float64; ValueError names the first bad row."""
+    import pandas as pd
+
+    read = _numbers_in(column)
+    numbers = pd.to_numeric(column.astype(str), errors="coerce") if read is None else read
+    advice = "Write numbers, or empty such cells and leave their rows out with --skip-unlabelled"
+    return finite(numbers, column, f"{where}: the target column", advice)
+
+
+def finite(
+    numbers: "pd.Series", column: "pd.Series", what: str, advice: str, *, least: float = -math.inf
+) -> "pd.Series":
+    """Give numbers that were read from a column, or name with ValueError the first bad row."""
+    bad = column[~((numbers >= least) & (numbers.abs() < math.inf))]
+    if len(bad):
+        value = bad.iloc[0]
+        text = repr(value) if isinstance(value, str) else shown_cell(value) or "no value"
+        raise ValueError(
+            f"{what} {column.name!r} holds {text} in row {bad.index[0]} (counted from 0; "
+            f"{len(bad)} such rows of {len(column)}). {advice}."
+        )
+    return numbers
+
+
+def estimator_for(rows: "Rows", **of_classes: object) -> Any:
+    """Class of the estimator that learns rows; ValueError for an option that it lacks."""
+    from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
+
+    if rows.task == "classification":
+        return AttnKNNClassifier
+    given = {f"--{name.replace('_', '-')}": value for name, value in of_classes.items()}
+    refuse(given, f"is for classes, and {rows.y.name!r} is learned as a number")
+    return AttnKNNRegressor
+
+
+def refuse(given: Mapping[str, object], why: str, **instead: str) -> None:
+    """Refuse with ValueError options that are of no use here; `instead` says what to do of some."""
+    for option, value in given.items():
+        if value is not None and value is not False:
+            advice = instead.get(option.strip("-").replace("-", "_"), "Leave it out")
+            raise ValueError(f"{option} {why}. {advice}.")

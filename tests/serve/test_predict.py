@@ -10,7 +10,8 @@ from PIL import Image
 
 from nearwise.estimators import LiveModel
 from nearwise.serve import Service
-from nearwise.serve.service import Ask, Limits, answers
+from nearwise.serve.classes import answers
+from nearwise.serve.service import Ask, Limits
 from tests.estimators.cases import attn_knn
 from tests.estimators.image_cases import BRIEF, patches
 from tests.serve.conftest import json_rows, problem
@@ -175,7 +176,7 @@ def test_requests_that_wait_are_answered_together_and_each_gets_its_own(folder, 
             elif i == 9:
                 assert isinstance(one.exception(), BrokenError)
             else:
-                np.testing.assert_allclose(one.result().proba, proba[[i]], atol=1e-6)
+                np.testing.assert_allclose(one.result().values["proba"], proba[[i]], atol=1e-6)
     finally:
         service.close()
     assert max(batches) > 20
@@ -206,7 +207,7 @@ def test_answers_belong_to_one_version_while_rows_come_and_go(asked, folder):
         writing.result()
     assert len({one["memory_version"] for one in seen}) > 2
     for number, version in versions.items():
-        wanted = answers(version, version.query([version.encoded(frame)]), Ask()).records()
+        wanted = answers(version, [version.encoded(frame)], Ask()).records()
         for one in seen:
             if one["memory_version"] == number:
                 for got, due in zip(one["predictions"], wanted, strict=True):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nearwise.serve.protocol import OUTPUTS
+from nearwise.serve.classes import outputs as outputs_of
 from tests.serve.conftest import json_rows, problem, served
 from tests.store.folders import plain_model
 
@@ -18,6 +18,7 @@ def column(http, name, values, datatype):
 def test_triton_s_client_finds_and_asks_the_model(folder, model):
     http = pytest.importorskip("tritonclient.http")
     frame, _ = json_rows(5)
+    known = outputs_of(model.fitted_)
     with (
         served(folder, name="table") as address,
         http.InferenceServerClient(address.removeprefix("http://")) as client,
@@ -29,14 +30,14 @@ def test_triton_s_client_finds_and_asks_the_model(folder, model):
         assert [(one["name"], one["datatype"]) for one in about["inputs"]] == [
             ("age", "FP64"), ("income", "FP64"), ("town", "BYTES"),
         ]  # fmt: skip
-        assert [one["name"] for one in about["outputs"]] == list(OUTPUTS)
+        assert [one["name"] for one in about["outputs"]] == list(known)
         inputs = [
             column(http, "age", frame["age"], "FP64"),
             column(http, "income", frame["income"].fillna(1.0), "FP64"),
             column(http, "town", frame["town"], "BYTES"),
         ]
         outputs = [
-            http.InferRequestedOutput(name, binary_data=False) for name in OUTPUTS if name != "act"
+            http.InferRequestedOutput(name, binary_data=False) for name in known if name != "act"
         ]
         found = client.infer("table", inputs, outputs=outputs, request_id="r1")
         frame = frame.assign(income=frame["income"].fillna(1.0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils import check_random_state, estimator_html_repr
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators.facade import NeighborEstimator
@@ -536,21 +536,6 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         """
         check_novelty_score(score)
         return self.query(X, views).novelty_p_value(score)
-
-    def _html_repr(self) -> str:
-        """Show what a fitted classifier holds; the parameters of one that is not."""
-        if not self.__sklearn_is_fitted__():
-            return str(estimator_html_repr(self))
-        from nearwise.html import notebook
-
-        model = self._fitted
-        return notebook(
-            "model.html",
-            name=type(self).__name__,
-            model=self,
-            n_rows=model.n_remembered,
-            counts=dict(zip(model.classes.tolist(), model.rows_per_class.tolist(), strict=True)),
-        )
 
     # --- changes ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -77,6 +78,14 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_writers"}
+
+    def _html_repr(self) -> str:
+        """Show what a fitted estimator holds; the parameters of one that is not."""
+        if not self.__sklearn_is_fitted__():
+            return str(estimator_html_repr(self))
+        from nearwise.html import notebook
+
+        return notebook("model.html", name=type(self).__name__, model=self)
 
     @property
     def _lock(self) -> threading.RLock:

@@ -13,6 +13,7 @@ from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictU
 from nearwise.conditions import require_extra
 from nearwise.html.charts import Chart, up_to_a_tick
 from nearwise.html.neighbors import is_missing, neighbor_table, used_first
+from nearwise.html.numbers import decimals, distribution, number
 
 STYLE = files("nearwise.html").joinpath("nearwise.css").read_text(encoding="utf-8")
 _GAP, _SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
@@ -32,6 +33,7 @@ def environment(package: str | None = None) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"percent": percent, "cell": cell, "picture": picture, "used_first": used_first}
+    made.filters |= {"number": number, "decimals": decimals, "distribution": distribution}
     made.globals |= {
         "Chart": Chart,
         "neighbor_table": neighbor_table,

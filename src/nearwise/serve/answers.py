@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from nearwise.estimators.storage.journaling import Judged
 from nearwise.serve.bodies import CELL, LABEL
 
 Label = Annotated[Any, WithJsonSchema(LABEL)]
@@ -95,22 +96,10 @@ class Added(Changed):
     warnings: list[str] = Field(description="What of the rows was read as something else.")
 
 
-class JudgedSeen(Answer):
-    """How rows were predicted before their labels were known, one entry per row."""
-
-    predicted: list[Label]
-    correct: list[bool]
-    confidence: list[float]
-    proba_true: list[float]
-    novelty_p: list[float] | None
-    n_known: int | None
-    in_set: list[bool] | None
-
-
 class Feedback(Added):
     """Rows that were predicted, judged and remembered."""
 
-    judged: JudgedSeen
+    judged: Judged
 
 
 class FeedbackSummary(Versioned):

@@ -17,25 +17,15 @@ from nearwise.estimators import LiveModel
 from nearwise.estimators.memory_map import MapMethod
 from nearwise.estimators.online.feedback import feedback_summary
 from nearwise.memory import Change
-from nearwise.serve import answers
-from nearwise.serve.asked_rows import Answers, Ask
-from nearwise.serve.bodies import (
-    Decision,
-    Labelled,
-    NewLabel,
-    Question,
-    WhyQuestion,
-    labels_for,
-    reader,
-    rows_for,
-)
+from nearwise.serve import answers, classes
+from nearwise.serve.asked_rows import Ask
+from nearwise.serve.bodies import Decision, labels_for, reader, rows_for
 from nearwise.serve.description import PROBLEMS, REF, TAGS, add_documentation
 from nearwise.serve.guards import Guards
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
 from nearwise.serve.page import add_page
 from nearwise.serve.problems import PlainJSON, ProblemError, explain_errors
 from nearwise.serve.protocol import (
-    InferRequest,
     infer_answer,
     model_metadata,
     rows_of_tensors,
@@ -44,8 +34,8 @@ from nearwise.serve.protocol import (
 from nearwise.serve.service import Service
 from nearwise.warn import collected_warnings
 
-_ABOUT = """Predictions of a classifier that shows the neighbors behind each answer, and changes of
-what it remembers, which are on the disk before they are answered.
+_ABOUT = """Predictions of a model that shows the neighbors behind each answer, and changes of what
+it remembers, which are on the disk before they are answered. Its task: {task}.
 
 Predictions, changes and reviews have `memory_version`: the number of changes since the fit. Errors
 are `application/problem+json` with a `detail` that says what to do."""
@@ -98,7 +88,7 @@ def create_app(
     app = FastAPI(
         title="nearwise",
         version=version_of("nearwise"),
-        description=_ABOUT,
+        description=_ABOUT.format(task=service.task.TASK),
         openapi_tags=[{"name": name} for name in TAGS],
         lifespan=lifespan,
         docs_url=None,
@@ -162,6 +152,11 @@ def create_app(
     return app
 
 
+def _only(service: Service) -> Any:
+    """Describe what only models of classes have where such a model is served, else hide it."""
+    return {"include_in_schema": service.task is classes}
+
+
 def _typed(kind: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
     """Describe the answer of a route, and its body, which it reads by itself."""
     content = {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}}}
@@ -173,24 +168,27 @@ def _typed(kind: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
 
 
 def _add_predictions(read: APIRouter, service: Service) -> None:
-    async def answered(body: Question, n_neighbors: int | None = None) -> Response:
-        ask = Ask(body.confidence, body.novelty, body.coverage, body.max_risk, n_neighbors)
+    task = service.task
+
+    async def answered(body: Any, n_neighbors: int | None = None) -> Response:
+        levels = getattr(body, "quantiles", None)
+        ask = Ask(body.confidence, body.novelty, body.coverage, body.max_risk, n_neighbors, levels)
         return await service.predict(
             lambda now: rows_for(now, body), body.n_rows, ask, _predictions
         )
 
-    @read.post("/predict", tags=["predict"], **_typed(Question, answers.Predictions))
-    async def predict(body: Annotated[Question, Depends(reader(Question))]) -> Response:
-        """Predict rows: label and probabilities, with sets, p-values and abstention on request."""
+    @read.post("/predict", tags=["predict"], **_typed(task.Question, task.Predictions))
+    async def predict(body: Annotated[Any, Depends(reader(task.Question))]) -> Response:
+        """Predict rows, and answer what else is requested of them."""
         return await answered(body)
 
-    @read.post("/explain", tags=["predict"], **_typed(WhyQuestion, answers.Explanations))
-    async def explain(body: Annotated[WhyQuestion, Depends(reader(WhyQuestion))]) -> Response:
+    @read.post("/explain", tags=["predict"], **_typed(task.WhyQuestion, task.Explanations))
+    async def explain(body: Annotated[Any, Depends(reader(task.WhyQuestion))]) -> Response:
         """Predict rows, and show the neighbors behind each prediction."""
         return await answered(body, body.n_neighbors)
 
 
-def _predictions(found: Answers) -> Response:
+def _predictions(found: Any) -> Response:
     content: dict[str, Any] = {"predictions": found.records()}
     if found.selection is not None:
         content["selection"] = found.selection
@@ -201,7 +199,9 @@ def _predictions(found: Answers) -> Response:
 
 
 def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
-    async def taken(body: Labelled, key: str | None, *details: str) -> Response:
+    task, only = service.task, _only(service)
+
+    async def taken(body: Any, key: str | None, *details: str) -> Response:
         service.check_rows(body.n_rows)
         warnings: list[str] = []
 
@@ -231,62 +231,66 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         return _changed(await service.change(make))
 
-    @write.post("/rows", tags=["memory"], status_code=201, **_typed(Labelled, answers.Added))
+    @write.post("/rows", tags=["memory"], status_code=201, **_typed(task.Labelled, answers.Added))
     async def add_rows(
-        body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
+        body: Annotated[Any, Depends(reader(task.Labelled))], key: IdempotencyKey = None
     ) -> Response:
         """Remember rows; the next prediction may use them. Nothing is trained."""
         return await taken(body, key, "evicted")
 
-    @write.post("/feedback", tags=["memory"], status_code=201, **_typed(Labelled, answers.Feedback))
+    @write.post(
+        "/feedback", tags=["memory"], status_code=201, **_typed(task.Labelled, task.Feedback)
+    )
     async def feedback(
-        body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
+        body: Annotated[Any, Depends(reader(task.Labelled))], key: IdempotencyKey = None
     ) -> Response:
-        """Predict rows whose labels have become known, note how good that was, remember them."""
+        """Predict rows whose truth has become known, note how good that was, remember them."""
         return await taken(body, key, "evicted", "judged")
 
-    @read.get("/feedback", tags=["memory"], response_model=answers.FeedbackSummary)
+    @read.get("/feedback", tags=["memory"], response_model=task.FeedbackSummary)
     async def feedback_so_far(
         last: Annotated[int | None, Query(ge=1, description="Only the newest rows.")] = None,
     ) -> Response:
-        """Accuracy, NLL, ECE, coverage of 90 % sets, and evidence of drift of all feedback."""
+        """Measure the predictions of all feedback, and the evidence of drift."""
         history = await service.ask(service.live.history)
         version = history[-1].version if history else service.live.version
-        return PlainJSON(feedback_summary(history, last) | {"memory_version": version})
+        found = feedback_summary(history, last, of_numbers=task is not classes)
+        return PlainJSON(found | {"memory_version": version})
 
-    @read.get("/rows/{id}", tags=["memory"], response_model=answers.Remembered)
+    @read.get("/rows/{id}", tags=["memory"], response_model=task.Remembered)
     async def row(id: RowId) -> Response:
         """Show a remembered row."""
         version, found = service.remembered(id)
         return PlainJSON(found | {"memory_version": version.number})
 
-    @write.patch("/rows/{id}", tags=["memory"], **_typed(NewLabel, answers.Changed))
+    @write.patch("/rows/{id}", tags=["memory"], **_typed(task.NewLabel, answers.Changed))
     async def relabel(
         id: RowId,
-        body: Annotated[NewLabel, Depends(reader(NewLabel))],
+        body: Annotated[Any, Depends(reader(task.NewLabel))],
         key: IdempotencyKey = None,
     ) -> Response:
-        """Give a remembered row another label."""
+        """Give a remembered row another label, or target."""
         return await decided(id, "relabel", body.label, body.forget_classes, key)
 
     @write.delete("/rows/{id}", tags=["memory"], response_model=answers.Changed)
     async def remove(
         id: RowId,
         forget_classes: Annotated[
-            bool, Query(description="Even if a class loses its last row.")
+            bool, Query(description="Even if a class loses its last row.", **only)
         ] = False,
         key: IdempotencyKey = None,
     ) -> Response:
         """Forget a remembered row."""
         return await decided(id, "remove", None, forget_classes, key)
 
-    @write.post("/issues/{id}", tags=["review"], **_typed(Decision, answers.Changed))
+    @write.post("/issues/{id}", tags=["review"], **_typed(Decision, answers.Changed), **only)
     async def decide(
         id: RowId,
         body: Annotated[Decision, Depends(reader(Decision))],
         key: IdempotencyKey = None,
     ) -> Response:
         """Decide about a row's label: give it another, keep it, or remove the row."""
+        service.only_of_classes("Decisions about labels")
         return await decided(id, body.action, body.label, body.forget_classes, key)
 
     @read.get("/changes", tags=["memory"], response_model=answers.Changes)
@@ -330,7 +334,9 @@ def _changed(change: Change, status: int = 200, **more: Any) -> Response:
 
 
 def _add_review(read: APIRouter, service: Service) -> None:
-    @read.get("/issues", tags=["review"], response_model=answers.Issues)
+    only = _only(service)
+
+    @read.get("/issues", tags=["review"], response_model=answers.Issues, **only)
     async def issues(limit: Page = 100) -> Response:
         """List remembered rows whose labels look wrong, most suspicious first."""
         version, found = await service.read(service.issues)
@@ -342,12 +348,12 @@ def _add_review(read: APIRouter, service: Service) -> None:
             }
         )
 
-    @read.get("/map", tags=["review"], response_model=answers.MapSeen)
+    @read.get("/map", tags=["review"], response_model=service.task.MapSeen)
     async def memory_map(
         request: Request,
         method: Annotated[MapMethod, Query(description="t-SNE needs the extra map.")] = "pca",
         doubt: Annotated[
-            bool, Query(description="Also the probability that each label is wrong.")
+            bool, Query(description="Also the probability that each label is wrong.", **only)
         ] = False,
     ) -> Response:
         """Lay the memory out in two dimensions: of at most 20,000 rows, drawn at random."""
@@ -419,7 +425,7 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
     async def metadata(model: Model) -> Response:
         """Model metadata: inputs and outputs."""
         check(model)
-        return PlainJSON(model_metadata(name, service.live.now))
+        return PlainJSON(model_metadata(name, service.live.now, service.task))
 
     @read.get("/v2/models/{model}/ready", tags=tags, response_model=answers.ModelReady)
     async def is_model_ready(model: Model) -> Response:
@@ -427,14 +433,16 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
         check(model)
         return PlainJSON({"name": name, "ready": True})
 
+    InferRequest = service.task.InferRequest
+
     @read.post("/v2/models/{model}/infer", tags=tags, **_typed(InferRequest, answers.InferAnswer))
     async def infer(
         model: Model,
-        body: Annotated[InferRequest, Depends(reader(InferRequest))],
+        body: Annotated[Any, Depends(reader(InferRequest))],
     ) -> Response:
         """Predict rows given as tensors."""
         check(model)
-        wanted, ask = wanted_outputs(body)
+        wanted, ask = wanted_outputs(body, service.task.outputs(service.live.now.fitted))
         return await service.predict(
             lambda now: rows_of_tensors(now, body.inputs),
             body.inputs[0].shape[0],

@@ -1,21 +1,19 @@
 """Requests about rows: what is asked, and what one version of the model answers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.live import ReusedKeyError, Version
-from nearwise.estimators.query import Query
 from nearwise.memory import StoreError, UnknownIdError
 from nearwise.serve.problems import ProblemError
 from nearwise.warn import collected_warnings
 
 T = TypeVar("T")
-_BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
-_OF_SELECTION = ("threshold", "expected_risk", "risk_bound", "confidence")
+_MEMBERS = {"prediction_set": "set", "act": "accepted"}  # of JSON, where their names are others
 _REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
 
 
@@ -28,6 +26,7 @@ class Ask:
     coverage: float | None = None
     max_risk: float | None = None
     n_neighbors: int | None = None
+    quantiles: tuple[float, ...] | None = None
 
     @property
     def is_selective(self) -> bool:
@@ -35,83 +34,64 @@ class Ask:
         return self.coverage is not None or self.max_risk is not None
 
 
-class Answers(NamedTuple):
-    """What was found for the rows of a request; None where it was not requested.
+@dataclass(frozen=True)
+class Answers:
+    """What was found for the rows of a request.
 
-    `proba` (n, n_classes), `sets` bool (n, n_classes), `novelty_p` (n,), `accepted` bool (n,),
-    `explanations` one per row, `selection` of all requests that were answered together. `warnings`:
-    what of the rows was read as something else.
+    `values` are what was requested, by the names of the Open Inference Protocol, each (n, ...);
+    `explanations` one per row, or None; `selection` of all requests that were answered together.
+    `warnings`: what of the rows was read as something else. `classes` is None of numbers.
     """
 
     version: int
-    classes: np.ndarray
-    proba: np.ndarray
-    sets: np.ndarray | None
-    novelty_p: np.ndarray | None
-    accepted: np.ndarray | None
-    selection: dict[str, Any] | None
-    explanations: list[Any] | None
+    values: dict[str, np.ndarray]
+    explanations: list[Any] | None = None
+    selection: dict[str, Any] | None = None
     warnings: Sequence[str] = ()
+    classes: np.ndarray | None = None
 
     def of_rows(self, rows: slice, warnings: Sequence[str]) -> "Answers":
         """Those of some rows, with what is to be said of these."""
-
-        def cut(values: Any) -> Any:
-            return None if values is None else values[rows]
-
-        return self._replace(
-            proba=cut(self.proba),
-            sets=cut(self.sets),
-            novelty_p=cut(self.novelty_p),
-            accepted=cut(self.accepted),
-            explanations=cut(self.explanations),
-            warnings=warnings,
-        )
-
-    @property
-    def predicted(self) -> np.ndarray:
-        """Most probable classes, (n,)."""
-        found: np.ndarray = self.classes[self.proba.argmax(axis=1)]
-        return found
+        values = {name: found[rows] for name, found in self.values.items()}
+        shown = None if self.explanations is None else self.explanations[rows]
+        return replace(self, values=values, explanations=shown, warnings=warnings)
 
     def records(self) -> list[dict[str, Any]]:
-        """One object per row: label, proba by class, and what else was requested."""
-        names = [str(label) for label in self.classes.tolist()]
-        records: list[dict[str, Any]] = []
-        labels, proba = self.predicted.tolist(), self.proba.tolist()
-        for row, label in enumerate(labels):
-            record: dict[str, Any] = {"label": label}
-            if self.explanations is not None:
-                record |= self.explanations[row].to_dict()
-                del record["prediction"]
-            record["proba"] = dict(zip(names, proba[row], strict=True))
-            if self.sets is not None:
-                record["set"] = self.classes[self.sets[row]].tolist()
-            if self.novelty_p is not None:
-                record["novelty_p"] = self.novelty_p[row]
-            if self.accepted is not None:
-                record["accepted"] = self.accepted[row]
-            records.append(record)
+        """One object per row: what was requested, and what explains it."""
+        columns = {_MEMBERS.get(name, name): self._in_json(name) for name in self.values}
+        rows = zip(*columns.values(), strict=True)
+        records = [dict(zip(columns, row, strict=True)) for row in rows]
+        if self.explanations is None:
+            return records
+        for record, one in zip(records, self.explanations, strict=True):
+            shown = one.to_dict()
+            record |= {name: shown[name] for name in shown if name not in {*record, "prediction"}}
         return records
 
+    def _in_json(self, name: str) -> list[Any]:
+        values = self.values[name]
+        if self.classes is None or name not in ("proba", "prediction_set"):
+            return values.tolist()
+        if name == "prediction_set":
+            return [self.classes[held].tolist() for held in values]
+        names = [str(label) for label in self.classes.tolist()]
+        return [dict(zip(names, row, strict=True)) for row in values.tolist()]
 
-def answers(version: Version, query: Query, ask: Ask) -> Answers:
-    """Give what was requested of a query's rows."""
-    chosen = None
-    if ask.is_selective:
-        chosen = query.selection(
-            coverage=ask.coverage, max_risk=ask.max_risk, confidence=_BOUND_CONFIDENCE
-        )
-    return Answers(
-        version.number,
-        query.model.classes,
-        query.proba(),
-        None if ask.confidence is None else query.sets(ask.confidence),
-        query.novelty_p_value() if ask.novelty else None,
-        None if chosen is None else chosen.accepted,
-        None if chosen is None else {name: getattr(chosen, name) for name in _OF_SELECTION},
-        None if ask.n_neighbors is None else query.explanations(),
-    )
+    def output(self, name: str) -> np.ndarray:
+        """Give an output of the Open Inference Protocol; ids are -1 where a neighbor is missing."""
+        if name in self.values:
+            return self.values[name]
+        assert self.explanations  # requested
+        if hasattr(self.explanations[0], name):
+            return np.array([getattr(one, name) for one in self.explanations])
+        attribute = name.removeprefix("neighbor_")
+        known = 0.0 if self.classes is None else self.classes[0]
+        filler = {"id": -1, "weight": 0.0, "distance": -1.0}.get(attribute, known)
+        width = max(len(one.neighbors) for one in self.explanations)
+        lists = [[getattr(n, attribute) for n in one.neighbors] for one in self.explanations]
+        padded = [one + [filler] * (width - len(one)) for one in lists]
+        kind = self.classes.dtype if attribute == "label" and self.classes is not None else None
+        return np.array(padded, dtype=kind).reshape(len(padded), width)
 
 
 def encoded(

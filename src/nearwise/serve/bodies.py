@@ -82,6 +82,8 @@ def _not_endless(values: Any) -> Any:
 # Of a long list one mistake is named.
 Few = (Field(fail_fast=True), BeforeValidator(_not_endless))
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Neighbors = Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(LABEL)]
 Table = Annotated[
     list[dict[str, Any]],
@@ -134,14 +136,14 @@ class Rows(Body):
 class Question(Rows):
     """Rows to predict, and what else is requested."""
 
-    confidence: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+    confidence: Share | None = Field(
         None, description="Adds the set of classes that holds the true one this often."
     )
     novelty: bool = Field(False, description="Adds the out-of-distribution p-value.")
     coverage: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Adds whether to act on the prediction: of the surest, this share."
     )
-    max_risk: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+    max_risk: Share | None = Field(
         None, description="Adds whether to act: so that at most this share is wrong."
     )
 
@@ -155,7 +157,7 @@ class Question(Rows):
 class WhyQuestion(Question):
     """Rows to explain."""
 
-    n_neighbors: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] = 5
+    n_neighbors: Neighbors = 5
 
 
 class Labelled(Rows):
@@ -173,7 +175,8 @@ class Labelled(Rows):
     @model_validator(mode="after")
     def _as_many(self) -> "Labelled":
         if len(self.labels) != self.n_rows:
-            raise ValueError(f"{self.n_rows} rows have {len(self.labels)} labels; give one each")
+            name = type(self).model_fields["labels"].alias or "labels"
+            raise ValueError(f"{self.n_rows} rows have {len(self.labels)} {name}; give one each")
         if self.groups is not None and len(self.groups) != self.n_rows:
             raise ValueError(f"{self.n_rows} rows have {len(self.groups)} groups; give one each")
         return self
@@ -207,7 +210,7 @@ def reader(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
         try:
             body = kind.model_validate_json(content)
         except ValidationError as error:
-            wrong = problem_of_body(error)
+            wrong = problem_of_body(error, kind)
             if wrong.status_code != 400:
                 _refuse_repeated(content)
             raise wrong from None
@@ -293,7 +296,9 @@ _ROWS_FOR: dict[str, Callable[[Any, Rows], Any]] = {"images": _images_for, "tabl
 
 
 def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> np.ndarray:
-    """Bring labels into an array, those of a model's classes if there may be no new ones."""
+    """Bring labels into an array: targets, or a model's classes if there may be no new ones."""
+    if version.fitted.numbers is not None:
+        return np.array(labels, dtype=np.float64)
     known = version.fitted.classes.tolist()
     if not new_classes:
         strange = next((label for label in labels if not _is_among(label, known)), None)

@@ -7,9 +7,7 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse, Response
 
-from nearwise.serve.bodies import Decision, Labelled, NewLabel, Question, WhyQuestion
 from nearwise.serve.examples import a_remembered_id, examples
-from nearwise.serve.protocol import InferRequest
 from nearwise.serve.service import Service
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -63,7 +61,6 @@ _DOCS_POLICY = (
     "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 TAGS = ("predict", "memory", "review", "jobs", "open inference protocol")  # in this order
-_BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
 REF = "#/components/schemas/{model}"
 
 
@@ -94,7 +91,7 @@ def add_documentation(app: FastAPI, service: Service, name: str, *, shows_model:
         is_new, schema = app.openapi_schema is None, described()
         if is_new:
             _, parts = models_json_schema(
-                [(one, "validation") for one in _BODIES], ref_template=REF
+                [(one, "validation") for one in service.task.BODIES], ref_template=REF
             )
             schema["components"]["schemas"] |= parts["$defs"] | {"Problem": _PROBLEM_SCHEMA}
             for operation in _operations(schema):
@@ -113,7 +110,7 @@ def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
 def _show_model(schema: dict[str, Any], service: Service, name: str) -> None:
     """Put an example into each body and each parameter that one can be given for."""
     version = service.live.now
-    bodies, row = examples(version, name), a_remembered_id(version)
+    bodies, row = examples(version, service.task), a_remembered_id(version)
     for path, operations in schema["paths"].items():
         about_rows = path.startswith(("/rows/", "/issues/"))
         for operation in operations.values():

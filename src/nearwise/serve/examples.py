@@ -8,27 +8,27 @@ from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.live import Version
 from nearwise.html import picture
 from nearwise.safe_files import plain
-from nearwise.serve.protocol import model_metadata
+from nearwise.serve.protocol import model_inputs
 
 _DIGITS = 6
 Row = tuple[dict[str, Any], list[dict[str, Any]]]  # in a body, and as tensors
 
 
-def examples(version: Version, name: str) -> dict[str, Any]:
+def examples(version: Version, task: Any) -> dict[str, Any]:
     """Give a body for each kind of request, by the name of its class.
 
     Numbers are medians, categories the most frequent ones, dates and pixels those of a remembered
     row.
     """
-    label = version.fitted.classes.tolist()[0]
+    label = version.fitted.look_up([a_remembered_id(version)])[0].label
     make = _ROWS[version.fitted.predictor.encoder.kind]
-    row, tensors = make(version, model_metadata(name, version)["inputs"])
+    row, tensors = make(version, model_inputs(version))
     found: dict[str, Any] = plain(
         {
             "Question": row,
             "WhyQuestion": row | {"n_neighbors": 3},
-            "Labelled": row | {"labels": [label]},
-            "NewLabel": {"label": label},
+            "Labelled": row | {f"{task.LABEL}s": [label]},
+            "NewLabel": {task.LABEL: label},
             "Decision": {"action": "keep"},
             "InferRequest": {"inputs": tensors},
         }

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -50,10 +50,12 @@ class _Gauges(Collector):
     def __init__(self, service: "Service") -> None:
         self._service = service
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Read the figures as they are now."""
         now = self._service.live.now
         n_waiting = self._service.predictions.n_waiting
         yield GaugeMetricFamily("nearwise_memory_rows", "Remembered rows.", now.fitted.n_remembered)
         yield GaugeMetricFamily("nearwise_memory_version", "Changes since the fit.", now.number)
+        about = {"task": self._service.task.TASK, "target": now.fitted.target_name}
+        yield InfoMetricFamily("nearwise_model", "What is predicted.", value=about)
         yield GaugeMetricFamily("nearwise_waiting", "Predictions that wait.", n_waiting)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -107,15 +107,18 @@ def _as_problem(error: Exception) -> ProblemError:
     return ProblemError(503, "The model's folder cannot be read or written; the log says more.")
 
 
-def problem_of_body(error: ValidationError) -> ProblemError:
-    """Return what is wrong with a body, without repeating what it holds."""
+def problem_of_body(error: ValidationError, kind: type[BaseModel]) -> ProblemError:
+    """Return what is wrong with a body of a kind, without repeating what it holds."""
+    members = ", ".join(field.alias or name for name, field in kind.model_fields.items())
     found = error.errors(include_url=False, include_context=False, include_input=False)
     if found[0]["type"] == "json_invalid":
         return ProblemError(400, f"The body is not readable JSON: {found[0]['msg']}.")
     mistakes = [
         {
             "at": ".".join(map(str, one["loc"])) or "body",
-            "what": one["msg"].removeprefix("Value error, "),
+            "what": f"not known here; the members are {members}"
+            if one["type"] == "extra_forbidden"
+            else one["msg"].removeprefix("Value error, "),
         }
         for one in found[:_SHOWN]
     ]

@@ -13,7 +13,7 @@ from nearwise.estimators.inputs.rows import KnownColumns
 from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.live import Version
 from nearwise.serve.asked_rows import Answers, Ask
-from nearwise.serve.bodies import MOST_NEIGHBORS, Few, check_columns
+from nearwise.serve.bodies import Few, Neighbors, Share, check_columns
 from nearwise.serve.problems import ProblemError
 
 _DTYPES: dict[str, Any] = {
@@ -31,23 +31,11 @@ _DTYPES: dict[str, Any] = {
     "FP64": np.float64,
     "BYTES": object,
 }
-_PLAIN = ("proba", "label", "base_proba", "neighbor_proba", "null_mass")
-_NEIGHBOR = ("neighbor_id", "neighbor_label", "neighbor_weight", "neighbor_distance")
-_TRUST = ("prediction_set", "act", "novelty_p")
-OUTPUTS = (*_PLAIN, *_NEIGHBOR, *_TRUST)
-_DEFAULT_OUTPUTS = ("label", "proba")
-_NUMBERS = {  # data types of outputs that are not labels
-    "proba": "FP64",
-    "base_proba": "FP64",
-    "neighbor_proba": "FP64",
-    "null_mass": "FP64",
-    "neighbor_id": "INT64",
-    "neighbor_weight": "FP64",
-    "neighbor_distance": "FP64",
-    "prediction_set": "BOOL",
-    "act": "BOOL",
-    "novelty_p": "FP64",
-}
+_PLAIN = {  # outputs that need no explanation
+    "label", "proba", "prediction_set", "act", "novelty_p",
+    "prediction", "median", "interval", "quantiles",
+}  # fmt: skip
+Outputs = dict[str, tuple[str, list[int]]]  # data type and shape, by name
 Size = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -74,10 +62,10 @@ class OutputWish(_Open):
 class Parameters(_Open):
     """Requests about the rows; the defaults hold where an output needs them."""
 
-    n_neighbors: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] = 5
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    n_neighbors: Neighbors = 5
+    confidence: Share = 0.9
     coverage: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_risk: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_risk: Share | None = None
 
 
 class InferRequest(_Open):
@@ -89,15 +77,15 @@ class InferRequest(_Open):
     outputs: Annotated[list[OutputWish], *Few] | None = None
 
 
-def wanted_outputs(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
+def wanted_outputs(request: InferRequest, known: Outputs) -> tuple[tuple[str, ...], Ask]:
     """Names of the requested outputs, and the query that they need."""
-    names = tuple(one.name for one in request.outputs or []) or _DEFAULT_OUTPUTS
-    strange = [name for name in names if name not in OUTPUTS]
+    names = tuple(one.name for one in request.outputs or []) or tuple(known)[:2]
+    strange = [name for name in names if name not in known]
     if len(set(names)) < len(names):
         raise ProblemError(422, "An output is requested twice.")
     if strange:
         raise ProblemError(
-            422, f"There is no output {strange[0]!r}. The outputs are {', '.join(OUTPUTS)}."
+            422, f"There is no output {strange[0]!r}. The outputs are {', '.join(known)}."
         )
     wished = request.parameters
     limits = {"coverage": wished.coverage, "max_risk": wished.max_risk}
@@ -105,11 +93,11 @@ def wanted_outputs(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
         raise ProblemError(
             422, "The output 'act' needs one of the parameters coverage and max_risk."
         )
-    explains = any(name in names for name in (*_PLAIN[2:], *_NEIGHBOR))
     return names, Ask(
-        confidence=wished.confidence if "prediction_set" in names else None,
+        confidence=wished.confidence if {"prediction_set", "interval"} & {*names} else None,
         novelty="novelty_p" in names,
-        n_neighbors=wished.n_neighbors if explains else None,
+        n_neighbors=wished.n_neighbors if {*names} - _PLAIN else None,
+        quantiles=getattr(wished, "quantiles", None) if "quantiles" in names else None,
         **(limits if "act" in names else {}),
     )
 
@@ -204,33 +192,12 @@ def infer_answer(
 
 
 def _output(name: str, found: Answers) -> dict[str, Any]:
-    values = _values(name, found)
-    kind = _NUMBERS.get(name) or datatype_of(values)
+    values = found.output(name)
+    kind = datatype_of(values)
     data = values.ravel()
     if kind == "BYTES":
         data = np.array([str(value) for value in data.tolist()], dtype=object)
     return {"name": name, "datatype": kind, "shape": list(values.shape), "data": data.tolist()}
-
-
-def _values(name: str, found: Answers) -> np.ndarray:
-    if name == "label":
-        return found.predicted
-    if name == "proba":
-        return found.proba
-    plain = {"prediction_set": found.sets, "act": found.accepted, "novelty_p": found.novelty_p}
-    values = plain.get(name)
-    if values is not None:
-        return values
-    assert found.explanations is not None  # requested
-    if name in _PLAIN:
-        return np.array([getattr(one, name) for one in found.explanations])
-    attribute = name.removeprefix("neighbor_")
-    filler = {"id": -1, "weight": 0.0, "distance": -1.0}.get(attribute, found.classes[0])
-    width = max(len(one.neighbors) for one in found.explanations)
-    lists = [[getattr(n, attribute) for n in one.neighbors] for one in found.explanations]
-    padded = [one + [filler] * (width - len(one)) for one in lists]
-    kind = found.classes.dtype if attribute == "label" else None
-    return np.array(padded, dtype=kind).reshape(len(padded), width)
 
 
 def datatype_of(labels: np.ndarray) -> Literal["BOOL", "INT64", "FP64", "BYTES"]:
@@ -269,25 +236,29 @@ _KINDS: dict[str, tuple[Callable[..., Any], Callable[..., list[dict[str, Any]]]]
 }
 
 
-def model_metadata(name: str, version: Version) -> dict[str, Any]:
-    """Describe a model's inputs and outputs."""
-    encoder, classes = version.fitted.predictor.encoder, version.fitted.classes
+def model_inputs(version: Version) -> list[dict[str, Any]]:
+    """Describe the tensors that a model takes."""
+    encoder = version.fitted.predictor.encoder
     _, inputs_of = _KINDS[encoder.kind]
-    per_class, per_neighbor = [-1, len(classes)], [-1, -1]
-    shapes = dict.fromkeys(("proba", "base_proba", "neighbor_proba", "prediction_set"), per_class)
-    shapes |= dict.fromkeys(_NEIGHBOR, per_neighbor)
+    return inputs_of(encoder, version.fitted.columns)
+
+
+def model_metadata(name: str, version: Version, task: Any) -> dict[str, Any]:
+    """Describe a model's inputs and outputs, and what it predicts."""
+    fitted = version.fitted
+    about = {"task": [task.TASK], "target": [fitted.target_name]}
+    if fitted.numbers is None:
+        about["classes"] = [str(label) for label in fitted.classes.tolist()]
+    else:
+        about["range"] = [str(end) for end in (fitted.numbers.min(), fitted.numbers.max())]
     return {
         "name": name,
         "versions": [str(version.number)],
         "platform": "nearwise",
-        "inputs": inputs_of(encoder, version.fitted.columns),
+        "inputs": model_inputs(version),
         "outputs": [
-            {
-                "name": output,
-                "datatype": _NUMBERS.get(output) or datatype_of(classes),
-                "shape": shapes.get(output, [-1]),
-            }
-            for output in OUTPUTS
+            {"name": output, "datatype": datatype, "shape": shape}
+            for output, (datatype, shape) in task.outputs(fitted).items()
         ],
-        "parameters": {"classes": [str(label) for label in classes.tolist()]},
+        "parameters": about,
     }

@@ -17,24 +17,17 @@ import numpy as np
 from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
 from nearwise.estimators.memory_map import MapMethod, MemoryMap, memory_map
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
 from nearwise.estimators.noise.label_issues import label_issues
 from nearwise.estimators.noise.review import findings, held_out_losses
+from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.storage.journaling import ADD, FEEDBACK
-from nearwise.estimators.uncertainty.calibration_rows import calibration_rows
 from nearwise.estimators.uncertainty.explain import without_pixels
 from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
-from nearwise.serve.asked_rows import (
-    Answers,
-    Ask,
-    answers,
-    attempt,
-    call_each,
-    encoded,
-    not_remembered,
-)
+from nearwise.serve import classes, numbers
+from nearwise.serve.asked_rows import Ask, attempt, call_each, encoded, not_remembered
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
@@ -120,6 +113,7 @@ class Service:
         follow: bool = False,
     ) -> None:
         self.live, self.limits, self.read_only = live, limits or Limits(), read_only
+        self.task = task_of(live.now.fitted)
         self.monitoring = Monitoring(self)
         self._jobs: OrderedDict[int, Job] = OrderedDict()
         self._job_ids = itertools.count(1)
@@ -201,7 +195,7 @@ class Service:
         rows: Callable[[Version], Any],
         n_rows: int,
         ask: Ask,
-        form: Callable[[Answers], T],
+        form: Callable[[Any], T],
     ) -> T:
         """Predict rows, and give the answer in a form.
 
@@ -252,9 +246,7 @@ class Service:
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
         # Refused where there are too few calibration rows, or no threshold keeps the risk.
-        found = attempt(
-            lambda: answers(version, version.query(sound, explain=ask.n_neighbors or False), ask)
-        )
+        found = attempt(lambda: self.task.answers(version, sound, ask))
         results, start = [], 0
         for one, said, (_, _, form) in zip(each, warnings, requests, strict=True):
             if isinstance(one, Exception) or isinstance(found, Exception):
@@ -264,6 +256,15 @@ class Service:
             results.append(attempt(partial(form, found.of_rows(rows, said))))
             start = rows.stop
         return results
+
+    def only_of_classes(self, what: str) -> None:
+        """Refuse with 422 what has no counterpart where targets are numbers."""
+        if self.task is not classes:
+            raise ProblemError(
+                422,
+                f"{what}: for classes only, and this model predicts numbers. Use /explain, which "
+                "shows the rows behind a number, and change them by PATCH or DELETE /rows/{id}.",
+            )
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -365,7 +366,8 @@ class Service:
             (found,) = version.fitted.look_up([row])
         except UnknownIdError:
             raise not_remembered() from None
-        return version, found._asdict() | {"row": without_pixels(found.row)}
+        values = {"id": found.id, self.task.LABEL: found.label, "weight": found.weight}
+        return version, values | {"row": without_pixels(found.row)}
 
     async def read(self, work: Callable[[], T]) -> T:
         """Read what takes long, one after the other, while predictions go on."""
@@ -396,12 +398,14 @@ class Service:
 
     def issues(self) -> tuple[Version, Any]:
         """Rows whose labels look wrong, most suspicious first, without those that were kept."""
+        self.only_of_classes("Labels that look wrong")
         version, found = self._once("issues", _label_issues)
         suspect = (found["given"] != found["suggested"]) & ~found["id"].isin(self.live.kept())
         return version, found[suspect]
 
     def review(self) -> tuple[Version, Any]:
         """All that a person should check, as `Review.findings`, without rows kept."""
+        self.only_of_classes("Review")
         version, found = self._once("review", self._review)
         return version, found[~found["id"].isin(self.live.kept())]
 
@@ -410,6 +414,7 @@ class Service:
 
     def trust(self) -> tuple[Version, Trust]:
         """How far predictions can be trusted."""
+        self.only_of_classes("Trust")
         return self._once("trust", lambda now: measure_trust(now.fitted))
 
     def map(self, method: MapMethod = "pca", *, doubt: bool = False) -> tuple[Version, Any]:
@@ -422,13 +427,14 @@ class Service:
         fitted, rows = version.fitted, laid.positions
         found = {
             "id": fitted.bank.ids.numpy()[rows],
-            "label": fitted.labels_at(rows),
+            self.task.LABEL: fitted.labels_at(rows),
             "x": laid.points[:, 0].round(4),
             "y": laid.points[:, 1].round(4),
             "version": self._came(fitted)[rows],
             "explained_variance": laid.explained_variance,
         }
         if doubt:
+            self.only_of_classes("Doubt")
             issues = self._of(version, "issues", _label_issues).set_index("id")
             found["doubt"] = issues["suspicion"].reindex(found["id"]).round(4).to_numpy()
         return version, found
@@ -466,6 +472,7 @@ class Service:
         Rows that a change touched are left out. None before the first change, or where no row is
         left for calibration.
         """
+        self.only_of_classes("The effect of changes")
         start, now = self._first, self.live.now
         if self._effect is not None and self._effect[0] is now.fitted:
             return self._effect[1]
@@ -522,13 +529,13 @@ class Service:
                 problem = str(error)
 
 
-def _calibration_rows(version: Version) -> object:
-    fitted = version.fitted
-    return calibration_rows(fitted.predictor, fitted.n_classes, fitted.predictor.n_views)
+def task_of(fitted: FittedModel) -> Any:
+    """Give the module of what a model is asked and answers: `classes` or `numbers`."""
+    return numbers if isinstance(fitted, FittedRegressor) else classes
 
 
 WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (
-    ("predictions of remembered rows", _calibration_rows),
+    ("predictions of remembered rows", lambda now: known_rows(now.fitted)),
 )
 
 

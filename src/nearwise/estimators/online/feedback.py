@@ -47,12 +47,7 @@ class Yardstick:
     @classmethod
     def of(cls, model: FittedClassifier | FittedRegressor) -> Self:
         """Predict the calibration rows of a version."""
-        rows: Any
-        if isinstance(model, FittedRegressor):
-            rows = calibration_numbers(model.predictor)
-        else:
-            rows = calibration_rows(model.predictor, model.n_classes, model.predictor.n_views)
-        return cls(model.bank.ids, model.labels_at(), _judgement(model), rows)
+        return cls(model.bank.ids, model.labels_at(), _judgement(model), known_rows(model))
 
     def fits(self, later: FittedClassifier | FittedRegressor) -> bool:
         """Whether a version has nearly these rows and labels, and the judgement."""
@@ -66,6 +61,13 @@ class Yardstick:
         n_relabelled = int((labels[now.numpy()] != self.labels[then.numpy()]).sum())
         n_changed = int((~now).sum()) + int((~then).sum()) + n_relabelled
         return n_changed <= _CHANGED * len(ids)
+
+
+def known_rows(model: FittedClassifier | FittedRegressor) -> Any:
+    """Predict the calibration rows of a model, of classes or numbers; they are kept."""
+    if isinstance(model, FittedRegressor):
+        return calibration_numbers(model.predictor)
+    return calibration_rows(model.predictor, model.n_classes, model.predictor.n_views)
 
 
 def _judgement(model: FittedClassifier | FittedRegressor) -> tuple[Any, ...]:

@@ -71,6 +71,8 @@ class NumberExplanation:
         Share of the attention that went to no neighbor, in [0, 1].
     neighbors : list of NumberNeighbor
         Largest weight first.
+    distribution : Mixture or None
+        The predicted distribution: `cdf`, `quantiles`, ... of one row.
     source : tuple of (rows, int) or None
         The rows that were explained, as given, and which of them this is; `row` reads it.
     left_out : tuple of str
@@ -84,6 +86,7 @@ class NumberExplanation:
     base_prediction: float
     null_mass: float
     neighbors: list[NumberNeighbor]
+    distribution: Mixture | None = field(default=None, repr=False, compare=False)
     source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
     left_out: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
@@ -103,6 +106,11 @@ class NumberExplanation:
             values = one.id, one.target, one.weight, one.distance, one.prediction_without
             neighbors.append(((*values, *one.interval_without), one.row))
         return neighbor_frame(tuple(names.split()), neighbors)
+
+    def _repr_html_(self) -> str:
+        from nearwise.html import notebook
+
+        return notebook("explanation.html", explanation=self)
 
     def to_dict(self) -> dict[str, Any]:
         """Give what JSON holds, except for numpy's types.
@@ -180,6 +188,7 @@ def explained(
             float(location[row]),
             float(output.null_mass[row]),
             neighbors,
+            mixture.take([row]),
             left_out=tuple(predictor.encoder.left_out),
         )
         for row, neighbors in enumerate(of_row)

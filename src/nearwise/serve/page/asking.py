@@ -10,13 +10,16 @@ import pandas as pd
 from nearwise.estimators.inputs.by_text import in_text
 from nearwise.estimators.inputs.table import TableEncoder, ready_embeddings
 from nearwise.estimators.live import Version
+from nearwise.estimators.number_query import NumberQuery
+from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.query import Query
-from nearwise.estimators.uncertainty.calibration_rows import calibration_rows
 from nearwise.estimators.uncertainty.column_shares import column_shares
-from nearwise.estimators.uncertainty.explain import Explanation
 from nearwise.html.neighbors import is_missing
+from nearwise.serve import numbers
+from nearwise.serve.asked_rows import Ask
 from nearwise.serve.bodies import Rows, rows_for
 from nearwise.serve.problems import ProblemError
+from nearwise.serve.service import task_of
 from nearwise.warn import collected_warnings
 
 Form = dict[str, str | list[str]]
@@ -90,7 +93,7 @@ class _TableForm:
             return rows_for(self.version, Rows(resize=False, features=[list(row.values())]))
         return rows_for(self.version, Rows(resize=False, rows=[row]))
 
-    def shown(self, known: Version, rows: Any, before: Explanation) -> dict[str, Any]:
+    def shown(self, known: Version, rows: Any, before: Any) -> dict[str, Any]:
         """Give what an answer shows of the row."""
         ids = [one.id for one in before.neighbors]
         shares = column_shares(known.fitted, rows, ids) if ids else None
@@ -108,10 +111,8 @@ class _EmbeddingForm(_TableForm):
         words = str(form.get("features", "")).replace(",", " ").split()
         if not words:
             raise ProblemError(422, "There are no numbers yet. Paste some, or choose a row.")
-        numbers: list[float | None] = [
-            None if word == "nan" else _number(word, "features") for word in words
-        ]
-        return rows_for(self.version, Rows(resize=False, features=[numbers]))
+        values = [None if word == "nan" else _number(word, "features") for word in words]
+        return rows_for(self.version, Rows(resize=False, features=[values]))
 
 
 class _ImageForm(_TableForm):
@@ -128,7 +129,7 @@ class _ImageForm(_TableForm):
             raise ProblemError(422, "There is no image yet. Choose one, or a remembered row.")
         return rows_for(self.version, Rows(images=[text.rpartition(",")[2]], resize=True))
 
-    def shown(self, known: Version, rows: Any, before: Explanation) -> dict[str, Any]:
+    def shown(self, known: Version, rows: Any, before: Any) -> dict[str, Any]:
         return {"row": None, "pixels": rows[0], "shares": None}
 
 
@@ -158,9 +159,9 @@ def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Fi
     is_frame = isinstance(rows, pd.DataFrame)
     column = rows[name] if is_frame else pd.Series(rows[:, encoder.columns.index(name)])
     if kind == "number":
-        numbers = pd.to_numeric(column, errors="coerce").astype(float)
+        given = pd.to_numeric(column, errors="coerce").astype(float)
         about = "" if version.fitted.holds_memory else "about "
-        ends = f"{about}{numbers.min():.6g} to {numbers.max():.6g}, median {numbers.median():.6g}"
+        ends = f"{about}{given.min():.6g} to {given.max():.6g}, median {given.median():.6g}"
         return Field(name, kind, ends, shown, [])
     found = column.dropna()
     return Field(name, kind, f"such as {found.iloc[0]}" if len(found) else "", shown, [])
@@ -171,16 +172,17 @@ class Answered:
     """What the answer shows.
 
     `explanation` applies what was switched off or relabelled; `before` does not, and has the
-    neighbors. `given` is the label of a remembered row that was queried, without itself. `rows` is
-    the query, one row as the model takes it, `row` or `pixels` the same to be shown;
-    `shares` split the distances by column; `warnings` say what was read as something else.
+    neighbors. `labels` are those that rows were given, by id. `given` is the label of a remembered
+    row that was queried, without itself. `rows` is the query, one row as the model takes it, `row`
+    or `pixels` the same to be shown; `shares` split the distances by column; `warnings` say what
+    was read as something else.
     """
 
-    explanation: Explanation
-    before: Explanation
+    explanation: Any
+    before: Any
     is_changed: bool
     off: list[int]
-    labels: dict[int, int]
+    labels: dict[int, Any]
     remembered: int | None
     given: Any
     rows: Any
@@ -188,6 +190,7 @@ class Answered:
     pixels: Any
     shares: np.ndarray | None
     warnings: list[str]
+    novelty_p: float | None = None
 
 
 def answer(version: Version, form: Form) -> Answered:
@@ -206,9 +209,8 @@ def _answer(version: Version, form: Form) -> Answered:
         404 if a row is not remembered, 422 if the form cannot be read.
     """
     off = [_id(text) for text in several(form, "off")]
-    classes = version.fitted.classes
     labels = {
-        _id(name.removeprefix("as.")): _among(text, len(classes), "class")
+        _id(name.removeprefix("as.")): label_in(version, text)[0]
         for name, text in form.items()
         if name.startswith("as.") and text != "" and _id(name.removeprefix("as.")) not in off
     }
@@ -220,10 +222,11 @@ def _answer(version: Version, form: Form) -> Answered:
     asked = _form_of(version)
     rows = asked.rows(form, remembered)
     known = version.if_changed(itself)
-    before = _explained(version, known, rows)
-    now, changed = before, {at: classes[label] for at, label in labels.items()}
-    if off or changed:
-        now = _explained(version, version.if_changed([*itself, *off], changed), rows)
+    before, novelty_p = _explained(version, known, rows)
+    now = before
+    if off or labels:
+        changed = version.if_changed([*itself, *off], labels)
+        now, novelty_p = _explained(version, changed, rows)
     return Answered(
         explanation=now,
         before=before,
@@ -234,27 +237,43 @@ def _answer(version: Version, form: Form) -> Answered:
         given=given,
         rows=rows,
         warnings=[],
+        novelty_p=novelty_p,
         **asked.shown(known, rows, before),
     )
 
 
 def predicted(version: Version, form: Form) -> tuple[Any, Any]:
-    """Give the row of a form, and its most probable class."""
+    """Give the row of a form, and its most probable class, or its number."""
     remembered = _id(str(form["remembered"])) if form.get("remembered") else None
     rows = _form_of(version).rows(form, remembered)
     known = version.if_changed([] if remembered is None else [remembered])
-    proba = Query(known.fitted, known.encoded(rows)).proba()
-    return rows, version.fitted.classes[proba[0].argmax()]
+    found = task_of(version.fitted).answers(known, [known.encoded(rows)], Ask())
+    return rows, next(iter(found.values.values()))[0]
 
 
-def _explained(version: Version, changed: Version, rows: Any) -> Explanation:
-    """Explain one row by a version as it would be, calibrated on the version as it is."""
-    fitted = version.fitted
-    judged_by = calibration_rows(fitted.predictor, fitted.n_classes, fitted.predictor.n_views)
-    views = changed.encoded(rows)
-    query = Query(changed.fitted, views, explain=N_NEIGHBORS, judged_by=judged_by)
-    (found,) = query.explanations(trust=query.can_judge())
-    return replace(found, source=(rows, 0))
+def remembered_as(version: Version, form: Form) -> tuple[Any, np.ndarray]:
+    """Give the row of a form, and its label."""
+    return _form_of(version).rows(form, None), label_in(version, form.get("label", ""))
+
+
+def label_in(version: Version, text: str | list[str]) -> np.ndarray:
+    """Read a label, (1,): the position of a class, or a number."""
+    if task_of(version.fitted) is numbers:
+        return np.array([_number(str(text).strip(), "target")])
+    known: np.ndarray = version.fitted.classes
+    return known[[_among(text, len(known), "class")]]
+
+
+def _explained(version: Version, changed: Version, rows: Any) -> tuple[Any, float | None]:
+    """Explain one row by a version as it would be, judged by the version as it is; with novelty."""
+    judged_by, views = known_rows(version.fitted), changed.encoded(rows)
+    if task_of(version.fitted) is numbers:
+        query = NumberQuery(changed.fitted, views[0], judged_by=judged_by)
+        (number,) = query.explanations(N_NEIGHBORS)
+        return replace(number, source=(rows, 0)), float(query.novelty_p_value()[0])
+    of_classes = Query(changed.fitted, views, explain=N_NEIGHBORS, judged_by=judged_by)
+    (found,) = of_classes.explanations(trust=of_classes.can_judge())
+    return replace(found, source=(rows, 0)), found.novelty_p_value
 
 
 def _cell(encoder: TableEncoder, name: str, typed: str) -> Any:
@@ -280,11 +299,10 @@ def _number(text: str, name: str) -> float:
 
 
 def _among(text: str | list[str], n: int, what: str) -> int:
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
+    is_position = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10
+    if not is_position or int(str(text)) >= n:
         raise ProblemError(422, f"{what}: there is no such choice.")
-    if int(text) >= n:
-        raise ProblemError(422, f"{what}: there is no such choice.")
-    return int(text)
+    return int(str(text))
 
 
 def _id(text: str) -> int:

@@ -20,7 +20,9 @@ from nearwise.estimators.noise.review import KINDS, IssueKind
 from nearwise.estimators.online.feedback import judged_rows
 from nearwise.html import STYLE, environment
 from nearwise.memory import Change
+from nearwise.serve import classes
 from nearwise.serve.bodies import reader
+from nearwise.serve.page import asking
 from nearwise.serve.page.asking import Form, answer, empty_form, predicted, several
 from nearwise.serve.problems import PlainJSON, ProblemError
 from nearwise.serve.service import Service
@@ -37,8 +39,8 @@ RowId = Annotated[int, Path(ge=0, lt=2**63)]
 
 def add_page(app: FastAPI, read: APIRouter, write: APIRouter, service: Service) -> None:
     """Add the page to the application of a service."""
-    _add_shell(app)
-    _add_ask(read, service)
+    _add_shell(app, service)
+    _add_ask(read, write, service)
     _add_map(read, service)
     _add_review(read, write, service)
     _add_trust(read, service)
@@ -72,7 +74,10 @@ def _waiting(service: Service, where: str, fields: list[tuple[str, str]] | None 
 # --- the frame of all views ---------------------------------------------------------------------
 
 
-def _add_shell(app: FastAPI) -> None:
+def _add_shell(app: FastAPI, service: Service) -> None:
+    # What the others show has no counterpart where targets are numbers.
+    views = _VIEWS if service.task is classes else {one: _VIEWS[one] for one in ("ask", "map")}
+
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
         return RedirectResponse("/page/ask")
@@ -81,7 +86,9 @@ def _add_shell(app: FastAPI) -> None:
     async def shell(
         view: View, row: Annotated[int | None, Query(ge=0, lt=2**63)] = None
     ) -> Response:
-        return _part("shell.html", view=view, views=_VIEWS, row=row)
+        if view not in views:
+            service.only_of_classes(_VIEWS[view])
+        return _part("shell.html", view=view, views=views, row=row)
 
     @app.get("/page/static/nearwise.css", include_in_schema=False)
     async def style() -> Response:
@@ -96,7 +103,7 @@ def _add_shell(app: FastAPI) -> None:
 # --- ask ----------------------------------------------------------------------------------------
 
 
-def _add_ask(read: APIRouter, service: Service) -> None:
+def _add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
     @read.get("/page/ask/form", include_in_schema=False)
     async def form(
         row: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
@@ -116,13 +123,17 @@ def _add_ask(read: APIRouter, service: Service) -> None:
         return await service.ask(work)
 
     @read.post("/page/ask/answer", include_in_schema=False)
-    async def answered(body: Body) -> Response:
+    async def answered(request: Request, body: Body) -> Response:
+        of_numbers = service.task is not classes  # for classes the view "Review" makes changes
+        may_change = of_numbers and not service.read_only and request.state.holder.may("write")
+
         def work() -> Response:
             version = service.live.now
             return _part(
                 "answer.html",
                 found=answer(version, body.root),
-                classes=version.fitted.classes.tolist(),
+                classes=[] if of_numbers else version.fitted.classes.tolist(),
+                may_change=may_change,
                 version=version.number,
             )
 
@@ -139,6 +150,14 @@ def _add_ask(read: APIRouter, service: Service) -> None:
             ]
             return _waiting(service, "/page/ask/answer", switched)
 
+    @write.post("/page/ask/remember", include_in_schema=False)
+    async def remember(body: Body) -> Response:
+        def make(live: LiveModel) -> Change:
+            return live.add(*asking.remembered_as(live.now, body.root))
+
+        change = await service.change(make)
+        return _decided(f"Remembered as row {change.ids[0]}", change.version, can_undo=True)
+
 
 # --- map ----------------------------------------------------------------------------------------
 
@@ -147,7 +166,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
     @read.get("/page/map/view", include_in_schema=False)
     async def view() -> Response:
         left_out = service.live.now.fitted.predictor.encoder.left_out
-        return _part("map.html", left_out=json.dumps(left_out))
+        return _part("map.html", left_out=json.dumps(left_out), label=service.task.LABEL)
 
     @read.post("/page/map/query", include_in_schema=False)
     async def place(
@@ -170,7 +189,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
     async def rows(body: Body) -> Response:
         def work() -> Response:
             ids = [int(one) for one in str(body.root.get("ids", "")).split(",") if one.isdecimal()]
-            return _part("rows.html", **_listed(service, ids))
+            return _part("rows.html", known_as=service.task.LABEL, **_listed(service, ids))
 
         return await service.ask(work)
 
@@ -222,17 +241,16 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @write.post("/page/review/{id}", include_in_schema=False)
     async def decide(id: RowId, body: Body) -> Response:
-        action, label = body.root.get("action"), str(body.root.get("label", ""))
+        action = body.root.get("action")
 
         def make(live: LiveModel) -> Change:
-            classes = live.now.fitted.classes
             if action == "keep":
                 return live.keep([id])
             if action == "remove":
                 return live.remove([id])
-            if action != "relabel" or not label.isdecimal() or int(label) >= len(classes):
+            if action != "relabel":
                 raise ProblemError(422, "Choose a label, or keep or remove the row.")
-            return live.relabel([id], classes[[int(label)]])
+            return live.relabel([id], asking.label_in(live.now, body.root.get("label", "")))
 
         change = await service.change(make)
         return _decided(f"Row {id}: {_SAID[str(action)]}", change.version, can_undo=True)

@@ -23,8 +23,16 @@ function shade(share) {
   return `rgb(${mixed.join(" ")})`;
 }
 
+const ends = (values) =>
+  values.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
+
 function colors() {
   const {data, color} = map;
+  if (color === "label" && data.target) {
+    const [low, high] = ends(data.target);
+    legend([[shade(0), String(low)], [shade(1), String(high)]]);
+    return data.target.map((target) => shade((target - low) / (high - low || 1)));
+  }
   if (color === "label") {
     const labels = [...new Set(data.label)];
     const counts = new Map();
@@ -70,10 +78,8 @@ function place() {
   canvas.height = height * ratio;
   const {x, y} = map.data;
   const points = map.query ? [[map.query.x, map.query.y]] : [];
-  const ends = (values, extra) =>
-    values.concat(extra).reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
-  const [left, right] = ends(x, points.map((p) => p[0]));
-  const [low, high] = ends(y, points.map((p) => p[1]));
+  const [left, right] = ends(x.concat(points.map((p) => p[0])));
+  const [low, high] = ends(y.concat(points.map((p) => p[1])));
   const margin = 14;
   map.toX = (v) => margin + ((v - left) / (right - left || 1)) * (width - 2 * margin);
   map.toY = (v) => height - margin - ((v - low) / (high - low || 1)) * (height - 2 * margin);
@@ -110,7 +116,8 @@ function draw() {
     mark(pen, at, 12);
     pen.fillStyle = ink("--ink");
     pen.font = "14px system-ui, sans-serif";
-    pen.fillText(`asked: ${map.query.label}`, at[0] + 14, at[1] - 8);
+    const said = map.data.target ? Number(map.query.label.toPrecision(6)) : map.query.label;
+    pen.fillText(`asked: ${said}`, at[0] + 14, at[1] - 8);
   }
 }
 
@@ -249,14 +256,14 @@ function showTip(i, x, y) {
     return;
   }
   const id = map.data.id[i];
-  tip.textContent = `row ${id}: ${map.data.label[i]}`;
+  tip.textContent = `row ${id}: ${(map.data.label ?? map.data.target)[i]}`;
   tip.style.left = `${Math.min(x + 12, el("map").clientWidth - 180)}px`;
   tip.style.top = `${y + 12}px`;
   tip.hidden = false;
   tipTimer = setTimeout(async () => {
     const response = await fetch(`/rows/${id}`, {headers: keyHeaders()});
     if (!response.ok || tipFor !== i) return;
-    const {label, row} = await response.json();
+    const {target, label = target, row} = await response.json();
     const unused = JSON.parse(el("map").dataset.leftOut);
     const used = Object.entries(row).filter(([name]) => !unused.includes(name));
     const cells = used.slice(0, 6).map(([name, value]) => `${name} ${value ?? "-"}`);

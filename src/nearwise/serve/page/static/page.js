@@ -134,6 +134,13 @@ document.addEventListener("click", (event) => {
   htmx.trigger("#question", "submit");
 });
 
+// Enter in a number of the answer is not a new question; leaving the field is what it waits for.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !event.target.matches("#answer input:not([type=checkbox])")) return;
+  event.preventDefault();
+  event.target.blur();
+});
+
 // --- images -------------------------------------------------------------------------------------
 
 function takeImage(file) {

@@ -1,0 +1,44 @@
+"""Numbers as targets: how many digits are shown, and the drawing of a predicted distribution."""
+
+from typing import Any
+
+import numpy as np
+
+from nearwise.html.charts import Chart
+
+_BARS, _TAIL = 48, 0.003  # bars of a drawing, and the probability beyond either of its ends
+_MOST_DECIMALS = 12
+_LARGEST = 1e15  # that is written out
+
+
+def decimals(explanation: Any) -> int:
+    """Decimals of an answer: for a hundredth of its interval, at most one beyond the targets'."""
+    low, high = explanation.interval
+    of_width = 2 - int(np.floor(np.log10(high - low))) if high > low else _MOST_DECIMALS
+    targets = [one.target for one in explanation.neighbors]
+    of_data = (n for n in range(_MOST_DECIMALS) if all(round(y, n) == y for y in targets))
+    return max(0, min(of_width, next(of_data, _MOST_DECIMALS) + 1, _MOST_DECIMALS))
+
+
+def number(value: float, n_decimals: int | None = None) -> str:
+    """Write a number out: with some decimals, or by default as it was given."""
+    if not abs(value) < _LARGEST:
+        return f"{value:.6g}"
+    if n_decimals is not None:
+        return f"{round(value, n_decimals) + 0.0:.{n_decimals}f}"
+    return f"{value:.15g}" if value == round(value) else f"{value:.10g}"
+
+
+def distribution(explanation: Any) -> tuple[Chart, list[tuple[float, float, float]]]:
+    """Lay a predicted distribution out as bars: from, to, probability; with room below them."""
+    mixture, n = explanation.distribution, decimals(explanation)
+    ends = mixture.quantiles(np.array([_TAIL, 1 - _TAIL]))[0].tolist()
+    shown = [*ends, *explanation.interval, *(one.target for one in explanation.neighbors)]
+    margin = 0.02 * (max(shown) - min(shown)) or abs(ends[0]) / 100 or 1.0
+    edges = np.linspace(min(shown) - margin, max(shown) + margin, _BARS + 1)
+    shares = np.diff(mixture.cdf(edges[None])[0]).tolist()
+    low, high = (number(end, n) for end in explanation.interval)
+    range_x, range_y = (float(edges[0]), float(edges[-1])), (-0.12 * max(shares), max(shares))
+    said = f"Predicted distribution, interval {low} to {high}"
+    chart = Chart(said, "target", "probability", range_x, range_y, height=190)
+    return chart, list(zip(edges[:-1].tolist(), edges[1:].tolist(), shares, strict=True))

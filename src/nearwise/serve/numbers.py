@@ -1,0 +1,173 @@
+"""Where targets are numbers: what is asked and answered, by the names that `classes` has, too."""
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from nearwise.estimators import NumberQuery
+from nearwise.estimators.live import Version
+from nearwise.estimators.model.fitted_model import FittedRegressor
+from nearwise.estimators.storage.journaling import JudgedNumbers
+from nearwise.serve import answers as described
+from nearwise.serve import bodies, protocol
+from nearwise.serve.answers import Answer, Row, Versioned
+from nearwise.serve.asked_rows import Answers, Ask
+from nearwise.serve.bodies import Few, Neighbors, Number, Share
+
+TASK, LABEL = "regression", "target"
+CONFIDENCE = 0.9  # of intervals in explanations, where none is requested
+_MAIN = ("prediction", "median", "interval")  # that explanations have
+Levels = Annotated[tuple[Share, ...], Field(min_length=1, max_length=100, strict=False)]
+
+
+class Question(bodies.Question):
+    """Rows to predict, and what else is requested."""
+
+    confidence: Share | None = Field(
+        None, description="Adds the interval that holds the target this often."
+    )
+    quantiles: Levels | None = Field(None, description="Adds the quantiles at these levels.")
+    coverage: ClassVar[None] = None  # type: ignore[misc]
+    max_risk: ClassVar[None] = None  # type: ignore[misc]
+
+
+class WhyQuestion(Question):
+    """Rows to explain, with intervals of the confidence .9 where none is given."""
+
+    n_neighbors: Neighbors = 5
+
+
+class Labelled(bodies.Labelled):
+    """Rows with their targets."""
+
+    labels: Annotated[list[Number], *Few] = Field(alias="targets")
+    new_classes: ClassVar[bool] = False  # type: ignore[misc]
+
+
+class NewLabel(bodies.NewLabel):
+    """Another target of a remembered row."""
+
+    label: Number = Field(alias="target")
+    forget_classes: ClassVar[bool] = False  # type: ignore[misc]
+
+
+class Parameters(protocol.Parameters):
+    """Requests about the rows; the defaults hold where an output needs them."""
+
+    quantiles: Levels = (0.05, 0.5, 0.95)
+    coverage: ClassVar[None] = None  # type: ignore[misc]
+    max_risk: ClassVar[None] = None  # type: ignore[misc]
+
+
+class InferRequest(protocol.InferRequest):
+    """A request to predict rows."""
+
+    parameters: Parameters = Parameters()
+
+
+BODIES = (Question, WhyQuestion, Labelled, NewLabel, InferRequest)
+
+
+class Prediction(Answer):
+    """Prediction of one row, in the unit of the target; the last three on request."""
+
+    prediction: float = Field(description="Mean of the predicted distribution.")
+    median: float
+    interval: list[float] = Field([], description="Holds the target with `confidence`.")
+    quantiles: list[float] = Field([], description="In the order of the levels.")
+    novelty_p: float = Field(1.0, description="Out-of-distribution p-value.")
+
+
+class NeighborSeen(Answer):
+    """A remembered row that a prediction used."""
+
+    id: int
+    target: float
+    weight: float = Field(description="Share of the attention.")
+    distance: float
+    prediction_without: float = Field(description="The mean without this neighbor.")
+    interval_without: list[float]
+    row: Row
+
+
+class Explained(Prediction):
+    """Prediction of one row, and the neighbors behind it, largest weight first."""
+
+    confidence: float = Field(description="Of the intervals.")
+    base_prediction: float
+    null_mass: float = Field(description="Share of the attention that went to no neighbor.")
+    neighbors: list[NeighborSeen]
+
+
+class Predictions(Versioned):
+    """Predictions in the order of the rows."""
+
+    predictions: list[Prediction]
+    warnings: list[str] = Field(description="What of the rows was read as something else.")
+
+
+class Explanations(Predictions):
+    """Explained predictions in the order of the rows."""
+
+    predictions: list[Explained]  # type: ignore[assignment]
+
+
+class Remembered(described.Remembered):
+    """A remembered row."""
+
+    label: float = Field(alias="target")
+
+
+class MapSeen(described.MapSeen):
+    """Remembered rows in two dimensions, one entry of each list per row."""
+
+    label: list[float] = Field(alias="target")
+    doubt: ClassVar[None] = None  # type: ignore[assignment, misc]
+
+
+class Feedback(described.Added):
+    """Rows that were predicted, judged and remembered."""
+
+    judged: JudgedNumbers
+
+
+class FeedbackSummary(Versioned):
+    """How good the predictions of all feedback were, errors in the unit of the target."""
+
+    rows: int
+    rmse: float | None
+    mae: float | None
+    crps: float | None
+    coverage: float | None
+    drift_evidence: float | None
+
+
+def answers(version: Version, requests: list[Any], ask: Ask) -> Answers:
+    """Give what was requested of the encoded rows of some requests."""
+    query: NumberQuery = version.query(requests)
+    if ask.n_neighbors is None:
+        shown, values = None, {"prediction": query.predict(), "median": query.predict("median")}
+        if ask.confidence is not None:
+            values["interval"] = query.interval(ask.confidence)
+    else:
+        shown = query.explanations(ask.n_neighbors, ask.confidence or CONFIDENCE)
+        values = {name: np.array([getattr(one, name) for one in shown]) for name in _MAIN}
+    if ask.quantiles is not None:
+        values["quantiles"] = query.quantiles(ask.quantiles)
+    if ask.novelty:
+        values["novelty_p"] = query.novelty_p_value()
+    return Answers(version.number, values, shown)
+
+
+def outputs(fitted: FittedRegressor) -> protocol.Outputs:
+    """Describe the outputs of the Open Inference Protocol; the first two are the default."""
+    of_rows = ("prediction", "median", "base_prediction", "null_mass", "novelty_p")
+    of_neighbors = ("target", "weight", "distance", "prediction_without")
+    return {
+        **dict.fromkeys(of_rows, ("FP64", [-1])),
+        "interval": ("FP64", [-1, 2]),
+        "quantiles": ("FP64", [-1, -1]),
+        "neighbor_id": ("INT64", [-1, -1]),
+        **{f"neighbor_{name}": ("FP64", [-1, -1]) for name in of_neighbors},
+    }

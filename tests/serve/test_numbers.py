@@ -1,0 +1,386 @@
+"""A service of a regressor: numbers, intervals and neighbors are the model's, changes hold."""
+
+import html
+import re
+import shutil
+
+import jsonschema
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes
+
+from nearwise import AttnKNNRegressor, LiveModel
+from nearwise.estimators import NumberQuery
+from nearwise.estimators.uncertainty.intervals import calibration_numbers
+from nearwise.serve import Service
+from nearwise.serve.keys import make_key, read_keys
+from nearwise.serve.page.asking import answer as page_answer
+from nearwise.serve.service import Ask
+from tests.estimators.numbers.cases import QUICK
+from tests.serve.conftest import problem
+from tests.serve.test_description import holds, schema_of
+from tests.serve.test_page import neighbors_of, question
+
+
+def table():
+    """Give rows with a category whose name and values are hostile, and whole numbers."""
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    frame = X[["age", "bmi", "bp", "s5"]].round(4)
+    frame["<b>sex</b>"] = np.where(X["sex"] > 0, "<script>alert(1)</script>", "plain")
+    return frame, y.rename("progression")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Give the folder of a model of 120 rows; not to be changed."""
+    X, y = table()
+    folder = tmp_path_factory.mktemp("numbers") / "m"
+    AttnKNNRegressor(**QUICK).fit(X[:120], y[:120]).save(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(kept, tmp_path):
+    return shutil.copytree(kept, tmp_path / "numbers.model")
+
+
+@pytest.fixture
+def model(kept):
+    return AttnKNNRegressor.load(kept)
+
+
+NEW = slice(120, 124)
+
+
+def rows():
+    return table()[0][NEW].to_dict("records")
+
+
+def test_predictions_are_those_of_the_model(client, model):
+    X = table()[0][NEW]
+    found = client.post("/predict", json={"rows": rows()}).json()["predictions"]
+    assert [set(one) for one in found] == [{"prediction", "median"}] * 4
+    np.testing.assert_allclose([one["prediction"] for one in found], model.predict(X))
+    np.testing.assert_allclose([one["median"] for one in found], model.predict(X, output="median"))
+    body = {"rows": rows(), "confidence": 0.8, "quantiles": [0.9, 0.1], "novelty": True}
+    found = client.post("/predict", json=body).json()["predictions"]
+    for name, wanted in {
+        "interval": model.predict_interval(X, 0.8),
+        "quantiles": model.predict_quantiles(X, quantiles=[0.9, 0.1]),
+        "novelty_p": model.novelty_p_value(X),
+    }.items():
+        np.testing.assert_allclose([one[name] for one in found], wanted)
+
+
+def test_explanations_show_the_rows_and_what_the_number_is_without_each(client, model):
+    body = {"rows": rows(), "n_neighbors": 3, "confidence": 0.8, "quantiles": [0.5]}
+    found = client.post("/explain", json=body).json()["predictions"]
+    shown = model.explain(table()[0][NEW], 3, confidence=0.8)
+    for got, wanted in zip(found, shown, strict=True):
+        assert got["prediction"] == pytest.approx(wanted.prediction)
+        assert got["interval"] == pytest.approx(list(wanted.interval))
+        assert got["quantiles"] == pytest.approx([got["median"]])
+        assert got["confidence"] == 0.8
+        for one, other in zip(got["neighbors"], wanted.neighbors, strict=True):
+            assert (one["id"], one["target"]) == (other.id, other.target)
+            assert one["prediction_without"] == pytest.approx(other.prediction_without)
+            assert one["interval_without"] == pytest.approx(list(other.interval_without))
+            assert one["row"] == other.row
+
+
+@pytest.mark.parametrize(
+    ("url", "change", "says"),
+    [
+        ("/predict", {"coverage": 0.5}, "coverage: not known here; the members are rows"),
+        ("/predict", {"max_risk": 0.5}, "quantiles"),
+        ("/predict", {"class_prior": "uniform"}, "confidence, novelty"),
+        ("/predict", {"quantiles": [0.5, 1.5]}, "less than 1"),
+        ("/predict", {"quantiles": []}, "quantiles"),
+        ("/predict", {"quantiles": ["0.5"]}, "valid number"),
+        ("/predict", {"confidence": 0.9999}, "Remember more rows"),
+        ("/rows", {"targets": [1.0]}, "4 rows have 1 targets"),
+        ("/rows", {"targets": ["a"] * 4}, "valid number"),
+        ("/rows", {"targets": [1e101, 1, 1, 1]}, "too large"),
+        ("/rows", {"labels": [1.0] * 4}, "targets: Field required"),
+        ("/rows", {"targets": [1.0] * 4, "new_classes": True}, "new_classes: not known here"),
+    ],
+)
+def test_what_only_classes_have_and_what_is_no_number_is_refused(client, url, change, says):
+    assert says in problem(client.post(url, json={"rows": rows()} | change), 422)
+    assert client.get("/changes").json()["memory_version"] == 0
+
+
+def test_reviews_of_labels_are_refused_by_a_sentence(client):
+    for url in ("/issues", "/map?doubt=true", "/page/review", "/page/trust", "/page/trust/view",
+                "/page/review/table", "/page/review/effect"):  # fmt: skip
+        assert "predicts numbers" in problem(client.get(url), 422)
+    decision = client.post("/issues/3", json={"action": "keep"})
+    assert "PATCH or DELETE /rows" in problem(decision, 422)
+    forgotten = client.delete("/rows/3?forget_classes=true")
+    assert "no classes" in problem(forgotten, 422)
+
+
+def test_rows_come_get_other_targets_and_go_in_the_journal(client, folder):
+    X, _ = table()
+    body = {"rows": rows()[:2], "targets": [100, 200.5]}
+    added = client.post("/rows", json=body, headers={"Idempotency-Key": "a"}).json()
+    assert added["ids"] == [120, 121] and added["memory_version"] == 1
+    again = client.post("/rows", json=body, headers={"Idempotency-Key": "a"}).json()
+    assert again == added
+    assert client.patch("/rows/121", json={"target": 7.25}).status_code == 200
+    assert client.get("/rows/121").json()["target"] == 7.25
+    assert client.delete("/rows/120").status_code == 200
+    problem(client.get("/rows/120"), 404)
+    after = AttnKNNRegressor.load(folder)
+    served = client.post("/predict", json={"rows": rows()}).json()["predictions"]
+    np.testing.assert_allclose([one["prediction"] for one in served], after.predict(X[NEW]))
+    assert client.post("/changes/2/undo").status_code == 200
+    assert client.get("/rows/121").json()["target"] == 200.5
+    kinds = [one["kind"] for one in client.get("/changes").json()["changes"]]
+    assert kinds == ["relabel", "remove", "relabel", "add"]
+
+
+def test_feedback_is_judged_by_the_model_as_it_was(client, model):
+    X, y = table()
+    body = {"rows": rows(), "targets": y[NEW].tolist()}
+    judged = client.post("/feedback", json=body).json()["judged"]
+    np.testing.assert_allclose(judged["predicted"], model.predict(X[NEW]))
+    np.testing.assert_allclose(judged["crps"], model.crps(X[NEW], y[NEW]))
+    low, high = model.predict_interval(X[NEW]).T
+    assert judged["in_interval"] == ((low <= y[NEW]) & (y[NEW] <= high)).tolist()
+    summary = client.get("/feedback").json()
+    assert summary["rows"] == 4 and summary["mae"] == pytest.approx(
+        np.abs(np.subtract(judged["predicted"], judged["target"])).mean()
+    )
+
+
+def test_requests_that_wait_are_answered_together_and_each_gets_its_own(folder, model):
+    X, _ = table()
+    service = Service(LiveModel(folder))
+    try:
+        with service.predictions._changed:  # nobody is answered before all wait
+            asked = [
+                service.predictions.submit(
+                    (ask, lambda _, at=at: X[at : at + 1], lambda found: found), group=ask
+                )
+                for at in range(120, 140)
+                for ask in [Ask(quantiles=(0.25,)), Ask(confidence=0.8)]
+            ]
+        found = [one.result().values for one in asked]
+    finally:
+        service.close()
+    np.testing.assert_allclose(
+        [one["prediction"][0] for one in found[::2]], model.predict(X[120:140])
+    )
+    levels = [one["quantiles"][0] for one in found[::2]]
+    np.testing.assert_allclose(levels, model.predict_quantiles(X[120:140], [0.25]))
+    ends = [one["interval"][0] for one in found[1::2]]
+    np.testing.assert_allclose(ends, model.predict_interval(X[120:140], 0.8))
+
+
+# --- the description ------------------------------------------------------------------------------
+
+
+def test_answers_and_examples_are_as_they_are_described(client):
+    described = client.get("/openapi.json").json()
+    n_asked = 0
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            if "requestBody" in operation:
+                content = operation["requestBody"]["content"]["application/json"]
+                schema = content["schema"] | {"components": described["components"]}
+                jsonschema.validate(content["example"], schema)
+                given = {one["name"]: one.get("example") for one in operation.get("parameters", ())}
+                found = client.request(method, path.format(**given), json=content["example"])
+                holds(described, method, path, found)
+                n_asked += 1
+    assert n_asked == 6
+    more = {"confidence": 0.8, "novelty": True, "quantiles": [0.1, 0.9]}
+    for path in ("/predict", "/explain"):
+        answer = client.post(path, json={"rows": rows()} | more)
+        holds(described, "post", path, answer)
+    for path in ("/feedback", "/map", "/changes", "/v2/models/{model}"):
+        found = client.get(path.format(model="table"))
+        jsonschema.validate(found.json(), schema_of(described, "get", path))
+    found = client.get("/rows/5")
+    jsonschema.validate(found.json(), schema_of(described, "get", "/rows/{id}"))
+
+
+def test_a_client_sees_the_fields_of_its_own_task_only(client, asked, saved):
+    def names_in(service):
+        described = service.get("/openapi.json").json()
+        named = [one.get("properties", {}) for one in described["components"]["schemas"].values()]
+        parameters = [
+            one["name"]
+            for path in described["paths"].values()
+            for operation in path.values()
+            for one in operation.get("parameters", ())
+        ]
+        return {name for one in named for name in one} | {*parameters} | {*described["paths"]}
+
+    of_classes = {
+        *("proba", "label", "labels", "coverage", "max_risk", "new_classes", "forget_classes"),
+        *("accepted", "set", "doubt", "/issues", "/issues/{id}"),
+    }
+    of_numbers = {"targets", "target", "quantiles", "interval", "median", "prediction", "crps"}
+    numbers = names_in(client)
+    assert of_numbers <= numbers
+    assert numbers & (of_classes - {"coverage"}) == set()  # of intervals, in the summary
+    with asked(saved / "table") as other:
+        classes = names_in(other)
+    assert of_classes <= classes and classes & of_numbers == set()
+
+
+def test_metadata_and_metrics_say_what_is_predicted(client):
+    about = client.get("/v2/models/table").json()
+    y = table()[1][:120]
+    ends = [str(float(y.min())), str(float(y.max()))]
+    said = {"task": ["regression"], "target": ["progression"], "range": ends}
+    assert about["parameters"] == said
+    assert [one["name"] for one in about["inputs"]] == table()[0].columns.tolist()
+    metrics = client.get("/metrics").text
+    assert 'nearwise_model_info{target="progression",task="regression"} 1.0' in metrics
+    assert "regression" in client.get("/openapi.json").json()["info"]["description"]
+
+
+def test_every_output_of_the_inference_protocol_is_as_announced(client, model):
+    X = table()[0][NEW]
+    about = client.get("/v2/models/table").json()
+    inputs = [
+        {
+            "name": name,
+            "shape": [4],
+            "datatype": "FP64" if X[name].dtype.kind == "f" else "BYTES",
+            "data": X[name].tolist(),
+        }
+        for name in X
+    ]
+    body = {"inputs": inputs, "outputs": [{"name": one["name"]} for one in about["outputs"]]}
+    body["parameters"] = {"n_neighbors": 3, "confidence": 0.8, "quantiles": [0.5]}
+    outputs = client.post("/v2/models/table/infer", json=body).json()["outputs"]
+    for one, announced in zip(outputs, about["outputs"], strict=True):
+        assert (one["name"], one["datatype"]) == (announced["name"], announced["datatype"])
+        shape = announced["shape"]
+        assert len(one["shape"]) == len(shape)
+        assert all(size in (-1, got) for size, got in zip(shape, one["shape"], strict=True))
+    got = {one["name"]: np.reshape(one["data"], one["shape"]) for one in outputs}
+    np.testing.assert_allclose(got["prediction"], model.predict(X))
+    np.testing.assert_allclose(got["interval"], model.predict_interval(X, 0.8))
+    np.testing.assert_allclose(got["quantiles"][:, 0], got["median"])
+    targets = [[n.target for n in one.neighbors] for one in model.explain(X, 3)]
+    np.testing.assert_allclose(got["neighbor_target"], targets)
+    plain = client.post("/v2/models/table/infer", json={"inputs": inputs}).json()["outputs"]
+    assert [one["name"] for one in plain] == ["prediction", "median"]
+    for wrong in ("proba", "act"):
+        refused = client.post(
+            "/v2/models/table/infer", json={"inputs": inputs, "outputs": [{"name": wrong}]}
+        )
+        assert "The outputs are prediction, median" in problem(refused, 422)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def words(part):
+    """Give what a part says, without its tags."""
+    return html.unescape(" ".join(re.sub("<[^>]+>", " ", part).split()))
+
+
+def test_the_page_asks_a_remembered_row_without_itself(client, model):
+    X, y = table()
+    part = client.post("/page/ask/answer", json=question(client, 3)).text
+    as_it_was = calibration_numbers(model.fitted_.predictor)
+    model.remove([3])
+    (wanted,) = model.explain(X[3:4], 8)
+    query = NumberQuery(model.fitted_, model.fitted_.encoded(X[3:4])[0], judged_by=as_it_was)
+    assert neighbors_of(part) == [one.id for one in wanted.neighbors]
+    assert f"Row 3 is remembered as {y[3]:.0f} ;" in words(part)
+    shown = float(re.search(r'<p class="answer"><strong>([^<]+)', part)[1])
+    assert shown == pytest.approx(wanted.prediction, abs=0.51)
+    ((low, high),) = query.interval()
+    assert f"{round(low)} to {round(high)}" in words(part)
+    assert part.count("<circle") == 8 and part.count('class="mass"') == 48
+    for one in wanted.neighbors:
+        assert f"row {one.id}: {one.target:.0f}, weight" in part
+
+
+def test_nothing_that_a_row_holds_becomes_markup(client, model):
+    part = client.post("/page/ask/answer", json=question(client, 3)).text
+    assert html.escape("<b>sex</b>") in part and html.escape("<script>alert(1)</script>") in part
+    (found,) = model.explain(table()[0][3:4], 4)
+    for shown in (part, found._repr_html_(), model._repr_mimebundle_()["text/html"]):
+        assert "<script>" not in shown and "<b>" not in shown
+
+
+def test_a_neighbor_switched_off_or_with_another_target_answers_as_if_it_were_so(client, model):
+    X, _ = table()
+    form = question(client, 3)
+    first, second, *_ = neighbors_of(client.post("/page/ask/answer", json=form).text)
+    changed = form | {"off": str(first), f"as.{second}": "300.5"}
+    part = client.post("/page/ask/answer", json=changed).text
+    model.relabel([second], [300.5])
+    model.remove([3, first])
+    shown = float(re.search(r'<p class="answer"><strong>([^<]+)', part)[1])
+    assert shown == pytest.approx(model.predict(X[3:4])[0], abs=0.51)
+    assert "with these changes" in part and "before:" in part and 'value="300.5"' in part
+    assert client.get("/changes").json()["changes"] == []
+    for wrong in ("", "x", "inf"):
+        status = 200 if wrong == "" else 422
+        answer = client.post("/page/ask/answer", json=form | {f"as.{second}": wrong})
+        assert answer.status_code == status
+
+
+def test_rows_are_remembered_relabelled_and_removed_on_the_page_and_that_is_undone(client, folder):
+    form = question(client, 3)
+    del form["remembered"]
+    said = client.post("/page/ask/remember", json=form | {"label": "123.5"})
+    assert "Remembered as row 120" in said.text
+    assert said.headers["hx-trigger-after-settle"] == "decided"
+    assert client.get("/rows/120").json()["target"] == 123.5
+    assert client.get("/rows/120").json()["row"] == client.get("/rows/3").json()["row"]
+    client.post("/page/review/120", json={"action": "relabel", "label": "99"})
+    assert client.get("/rows/120").json()["target"] == 99
+    assert "Undone" in client.post("/page/undo/2", json={}).text
+    assert client.get("/rows/120").json()["target"] == 123.5
+    client.post("/page/review/120", json={"action": "remove"})
+    assert len(AttnKNNRegressor.load(folder).memory_) == 120
+    for wrong in ("", "x", "nan"):
+        problem(client.post("/page/ask/remember", json=form | {"label": wrong}), 422)
+
+
+def test_who_may_only_look_is_offered_no_changes(asked, tmp_path):
+    key = make_key(tmp_path / "keys.json", "one", "read")
+    with asked(keys=read_keys(tmp_path / "keys.json")) as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        part = client.post("/page/ask/answer", json=question(client, 3)).text
+        assert "Relabel" not in part
+        problem(client.post("/page/ask/remember", json={"label": "1"}), 403)
+    with asked(read_only=True) as client:
+        assert "Relabel" not in client.post("/page/ask/answer", json=question(client, 3)).text
+    with asked() as client:
+        assert "Relabel" in client.post("/page/ask/answer", json=question(client, 3)).text
+
+
+def test_the_page_has_the_views_that_numbers_have_and_the_map_their_targets(client, model):
+    shell = client.get("/page/ask").text
+    assert "/page/map" in shell and "/page/review" not in shell and "/page/trust" not in shell
+    found = client.get("/map").json()
+    assert found["target"] == model.fitted_.numbers.tolist() and "label" not in found
+    assert "doubt" not in client.get("/page/map/view").text
+    placed = client.post("/page/map/query", json=question(client, 5)).json()
+    model.remove([5])
+    assert placed["label"] == pytest.approx(model.predict(table()[0][5:6])[0])
+    listed = client.post("/page/map/rows", json={"ids": "5"}).text
+    assert f"<td>{table()[1][5]:.0f}</td>" in listed and ">target</th>" in listed
+
+
+def test_an_array_of_numbers_is_asked_by_its_columns_and_to_the_last_digit(asked, tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    AttnKNNRegressor(estimator=None, **QUICK).fit(X[:100], y[:100] / 7).save(tmp_path / "m")
+    with asked(tmp_path / "m") as client:
+        sent = {"features": X[100:102].tolist()}
+        answer = client.post("/predict", json=sent).json()["predictions"]
+        model = AttnKNNRegressor.load(tmp_path / "m")
+        np.testing.assert_allclose([one["prediction"] for one in answer], model.predict(X[100:102]))
+        found = page_answer(client.service.live.now, question(client, 3))
+        np.testing.assert_array_equal(found.rows, X[[3]])

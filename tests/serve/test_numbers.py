@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
-from nearwise import AttnKNNRegressor, LiveModel
+from nearwise import AttnKNNRegressor, LiveModel, review
 from nearwise.estimators import NumberQuery
 from nearwise.estimators.uncertainty.intervals import calibration_numbers
 from nearwise.serve import Service
@@ -91,8 +91,8 @@ def test_explanations_show_the_rows_and_what_the_number_is_without_each(client, 
 @pytest.mark.parametrize(
     ("url", "change", "says"),
     [
-        ("/predict", {"coverage": 0.5}, "coverage: not known here; the members are rows"),
-        ("/predict", {"max_risk": 0.5}, "quantiles"),
+        ("/predict", {"max_risk": 0.5}, "max_risk: not known here; the members are rows"),
+        ("/predict", {"coverage": 0.5, "max_width": 9}, "both were given"),
         ("/predict", {"class_prior": "uniform"}, "confidence, novelty"),
         ("/predict", {"quantiles": [0.5, 1.5]}, "less than 1"),
         ("/predict", {"quantiles": []}, "quantiles"),
@@ -110,14 +110,55 @@ def test_what_only_classes_have_and_what_is_no_number_is_refused(client, url, ch
     assert client.get("/changes").json()["memory_version"] == 0
 
 
-def test_reviews_of_labels_are_refused_by_a_sentence(client):
-    for url in ("/issues", "/map?doubt=true", "/page/review", "/page/trust", "/page/trust/view",
-                "/page/review/table", "/page/review/effect"):  # fmt: skip
-        assert "predicts numbers" in problem(client.get(url), 422)
-    decision = client.post("/issues/3", json={"action": "keep"})
-    assert "PATCH or DELETE /rows" in problem(decision, 422)
-    forgotten = client.delete("/rows/3?forget_classes=true")
-    assert "no classes" in problem(forgotten, 422)
+def test_what_only_classes_have_elsewhere_is_refused_by_a_sentence(client):
+    assert "GET /feedback" in problem(client.get("/page/trust/view"), 422)
+    assert "no classes" in problem(client.delete("/rows/3?forget_classes=true"), 422)
+
+
+@pytest.mark.parametrize("limit", [{"coverage": 0.5}, {"max_width": 220.0}])
+def test_rows_with_the_widest_intervals_are_not_acted_on(client, model, limit):
+    X = table()[0][120:160]
+    body = {"rows": X.to_dict("records"), "confidence": 0.8} | limit
+    found = client.post("/predict", json=body).json()
+    chosen = model.predict_selective(X, **limit, confidence=0.8)
+    accepted = [one["accepted"] for one in found["predictions"]]
+    assert accepted == chosen.accepted.tolist() and len({*accepted}) == 2
+    assert found["selection"]["threshold"] == pytest.approx(chosen.threshold)
+    assert found["selection"]["expected_error"] == pytest.approx(chosen.expected_error)
+
+
+def test_targets_that_look_wrong_are_listed_until_something_is_done(client, model):
+    X = table()[0]
+    body = {"rows": X[120:122].to_dict("records"), "targets": [2_000, -1_500]}
+    first, second = client.post("/rows", json=body).json()["ids"]
+    found = client.get("/issues").json()["issues"]
+    assert {one["id"] for one in found[:2]} == {first, second}
+    wanted = review(AttnKNNRegressor.load(client.service.live.folder)).issues()
+    wanted = wanted[wanted["suspicion"] > 0.5]
+    assert [one["id"] for one in found] == wanted["id"].tolist()
+    doubt = client.get("/map", params={"doubt": True}).json()
+    assert dict(zip(doubt["id"], doubt["doubt"], strict=True))[first] > 0.9
+    table_of = client.get("/page/review/table").text
+    assert f'hx-post="/page/review/{first}"' in table_of and "2000" in table_of
+    client.post(f"/issues/{first}", json={"action": "relabel", "target": 150})
+    assert client.get(f"/rows/{first}").json()["target"] == 150
+    client.post(f"/page/review/{second}", json={"action": "keep", "label": "1"})
+    assert second not in {one["id"] for one in client.get("/issues").json()["issues"]}
+    for wrong in ({"action": "relabel"}, {"action": "keep", "target": 1.0}, {"action": "x"}):
+        problem(client.post(f"/issues/{first}", json=wrong), 422)
+
+
+def test_the_effect_of_changes_is_measured_by_crps_on_rows_that_none_touched(client, folder):
+    before = AttnKNNRegressor.load(folder)
+    for row in range(8):
+        client.patch(f"/rows/{row}", json={"target": 1_000})
+    part = client.get("/page/review/effect").text
+    after, y = AttnKNNRegressor.load(folder), table()[1][8:120]
+    losses = [one.query(None).mixture.take(slice(8, 120)).crps(y) for one in (before, after)]
+    shown = [float(one) for one in re.findall(r"[+-]?\d+\.\d{4,5}", part)]
+    assert "CRPS of 112 rows" in part
+    assert shown[0] == pytest.approx(losses[0].mean(), abs=6e-5)
+    assert shown[1] == pytest.approx((losses[1] - losses[0]).mean(), abs=6e-5)
 
 
 def test_rows_come_get_other_targets_and_go_in_the_journal(client, folder):
@@ -194,12 +235,14 @@ def test_answers_and_examples_are_as_they_are_described(client):
                 found = client.request(method, path.format(**given), json=content["example"])
                 holds(described, method, path, found)
                 n_asked += 1
-    assert n_asked == 6
+    assert n_asked == 7
     more = {"confidence": 0.8, "novelty": True, "quantiles": [0.1, 0.9]}
     for path in ("/predict", "/explain"):
         answer = client.post(path, json={"rows": rows()} | more)
         holds(described, "post", path, answer)
-    for path in ("/feedback", "/map", "/changes", "/v2/models/{model}"):
+        answer = client.post(path, json={"rows": rows(), "max_width": 100.0})
+        holds(described, "post", path, answer)
+    for path in ("/feedback", "/map", "/changes", "/issues", "/v2/models/{model}"):
         found = client.get(path.format(model="table"))
         jsonschema.validate(found.json(), schema_of(described, "get", path))
     found = client.get("/rows/5")
@@ -219,13 +262,16 @@ def test_a_client_sees_the_fields_of_its_own_task_only(client, asked, saved):
         return {name for one in named for name in one} | {*parameters} | {*described["paths"]}
 
     of_classes = {
-        *("proba", "label", "labels", "coverage", "max_risk", "new_classes", "forget_classes"),
-        *("accepted", "set", "doubt", "/issues", "/issues/{id}"),
+        *("proba", "label", "labels", "max_risk", "new_classes", "forget_classes", "set"),
+        *("base_proba", "neighbor_proba", "expected_risk", "nll", "ece", "in_set"),
     }
-    of_numbers = {"targets", "target", "quantiles", "interval", "median", "prediction", "crps"}
+    of_numbers = {
+        *("targets", "target", "quantiles", "interval", "median", "prediction", "crps"),
+        *("max_width", "interval_without", "in_interval", "rmse", "expected_error"),
+    }
     numbers = names_in(client)
     assert of_numbers <= numbers
-    assert numbers & (of_classes - {"coverage"}) == set()  # of intervals, in the summary
+    assert numbers & of_classes == set()
     with asked(saved / "table") as other:
         classes = names_in(other)
     assert of_classes <= classes and classes & of_numbers == set()
@@ -256,7 +302,7 @@ def test_every_output_of_the_inference_protocol_is_as_announced(client, model):
         for name in X
     ]
     body = {"inputs": inputs, "outputs": [{"name": one["name"]} for one in about["outputs"]]}
-    body["parameters"] = {"n_neighbors": 3, "confidence": 0.8, "quantiles": [0.5]}
+    body["parameters"] = {"n_neighbors": 3, "confidence": 0.8, "quantiles": [0.5], "coverage": 0.5}
     outputs = client.post("/v2/models/table/infer", json=body).json()["outputs"]
     for one, announced in zip(outputs, about["outputs"], strict=True):
         assert (one["name"], one["datatype"]) == (announced["name"], announced["datatype"])
@@ -267,15 +313,15 @@ def test_every_output_of_the_inference_protocol_is_as_announced(client, model):
     np.testing.assert_allclose(got["prediction"], model.predict(X))
     np.testing.assert_allclose(got["interval"], model.predict_interval(X, 0.8))
     np.testing.assert_allclose(got["quantiles"][:, 0], got["median"])
+    accepted = model.predict_selective(X, coverage=0.5, confidence=0.8).accepted
+    assert got["act"].tolist() == accepted.tolist()
     targets = [[n.target for n in one.neighbors] for one in model.explain(X, 3)]
     np.testing.assert_allclose(got["neighbor_target"], targets)
     plain = client.post("/v2/models/table/infer", json={"inputs": inputs}).json()["outputs"]
     assert [one["name"] for one in plain] == ["prediction", "median"]
-    for wrong in ("proba", "act"):
-        refused = client.post(
-            "/v2/models/table/infer", json={"inputs": inputs, "outputs": [{"name": wrong}]}
-        )
-        assert "The outputs are prediction, median" in problem(refused, 422)
+    for wrong, says in {"proba": "The outputs are prediction, median", "act": "max_width"}.items():
+        sent = {"inputs": inputs, "outputs": [{"name": wrong}]}
+        assert says in problem(client.post("/v2/models/table/infer", json=sent), 422)
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -363,10 +409,9 @@ def test_who_may_only_look_is_offered_no_changes(asked, tmp_path):
 
 def test_the_page_has_the_views_that_numbers_have_and_the_map_their_targets(client, model):
     shell = client.get("/page/ask").text
-    assert "/page/map" in shell and "/page/review" not in shell and "/page/trust" not in shell
+    assert "/page/map" in shell and "/page/review" in shell and "/page/trust" not in shell
     found = client.get("/map").json()
     assert found["target"] == model.fitted_.numbers.tolist() and "label" not in found
-    assert "doubt" not in client.get("/page/map/view").text
     placed = client.post("/page/map/query", json=question(client, 5)).json()
     model.remove([5])
     assert placed["label"] == pytest.approx(model.predict(table()[0][5:6])[0])

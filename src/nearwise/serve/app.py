@@ -19,7 +19,7 @@ from nearwise.estimators.online.feedback import feedback_summary
 from nearwise.memory import Change
 from nearwise.serve import answers, classes
 from nearwise.serve.asked_rows import Ask
-from nearwise.serve.bodies import Decision, labels_for, reader, rows_for
+from nearwise.serve.bodies import labels_for, reader, rows_for
 from nearwise.serve.description import PROBLEMS, REF, TAGS, add_documentation
 from nearwise.serve.guards import Guards
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
@@ -152,11 +152,6 @@ def create_app(
     return app
 
 
-def _only(service: Service) -> Any:
-    """Describe what only models of classes have where such a model is served, else hide it."""
-    return {"include_in_schema": service.task is classes}
-
-
 def _typed(kind: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
     """Describe the answer of a route, and its body, which it reads by itself."""
     content = {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}}}
@@ -172,7 +167,8 @@ def _add_predictions(read: APIRouter, service: Service) -> None:
 
     async def answered(body: Any, n_neighbors: int | None = None) -> Response:
         levels = getattr(body, "quantiles", None)
-        ask = Ask(body.confidence, body.novelty, body.coverage, body.max_risk, n_neighbors, levels)
+        limits = body.coverage, body.max_risk, getattr(body, "max_width", None)
+        ask = Ask(body.confidence, body.novelty, *limits, n_neighbors, levels)
         return await service.predict(
             lambda now: rows_for(now, body), body.n_rows, ask, _predictions
         )
@@ -199,7 +195,7 @@ def _predictions(found: Any) -> Response:
 
 
 def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
-    task, only = service.task, _only(service)
+    task = service.task
 
     async def taken(body: Any, key: str | None, *details: str) -> Response:
         service.check_rows(body.n_rows)
@@ -276,21 +272,24 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     async def remove(
         id: RowId,
         forget_classes: Annotated[
-            bool, Query(description="Even if a class loses its last row.", **only)
+            bool,
+            Query(
+                description="Even if a class loses its last row.",
+                include_in_schema=task is classes,
+            ),
         ] = False,
         key: IdempotencyKey = None,
     ) -> Response:
         """Forget a remembered row."""
         return await decided(id, "remove", None, forget_classes, key)
 
-    @write.post("/issues/{id}", tags=["review"], **_typed(Decision, answers.Changed), **only)
+    @write.post("/issues/{id}", tags=["review"], **_typed(task.Decision, answers.Changed))
     async def decide(
         id: RowId,
-        body: Annotated[Decision, Depends(reader(Decision))],
+        body: Annotated[Any, Depends(reader(task.Decision))],
         key: IdempotencyKey = None,
     ) -> Response:
         """Decide about a row's label: give it another, keep it, or remove the row."""
-        service.only_of_classes("Decisions about labels")
         return await decided(id, body.action, body.label, body.forget_classes, key)
 
     @read.get("/changes", tags=["memory"], response_model=answers.Changes)
@@ -334,9 +333,7 @@ def _changed(change: Change, status: int = 200, **more: Any) -> Response:
 
 
 def _add_review(read: APIRouter, service: Service) -> None:
-    only = _only(service)
-
-    @read.get("/issues", tags=["review"], response_model=answers.Issues, **only)
+    @read.get("/issues", tags=["review"], response_model=answers.Issues)
     async def issues(limit: Page = 100) -> Response:
         """List remembered rows whose labels look wrong, most suspicious first."""
         version, found = await service.read(service.issues)
@@ -353,7 +350,7 @@ def _add_review(read: APIRouter, service: Service) -> None:
         request: Request,
         method: Annotated[MapMethod, Query(description="t-SNE needs the extra map.")] = "pca",
         doubt: Annotated[
-            bool, Query(description="Also the probability that each label is wrong.", **only)
+            bool, Query(description="Also the probability that each label is wrong.")
         ] = False,
     ) -> Response:
         """Lay the memory out in two dimensions: of at most 20,000 rows, drawn at random."""

@@ -25,13 +25,14 @@ class Ask:
     novelty: bool = False
     coverage: float | None = None
     max_risk: float | None = None
+    max_width: float | None = None
     n_neighbors: int | None = None
     quantiles: tuple[float, ...] | None = None
 
     @property
     def is_selective(self) -> bool:
         """Whether to choose the predictions to act on."""
-        return self.coverage is not None or self.max_risk is not None
+        return (self.coverage, self.max_risk, self.max_width) != (None, None, None)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from nearwise.serve.asked_rows import Answers, Ask
 
 TASK, LABEL = "classification", "label"
 Question, WhyQuestion = bodies.Question, bodies.WhyQuestion
-Labelled, NewLabel, InferRequest = bodies.Labelled, bodies.NewLabel, protocol.InferRequest
+Labelled, NewLabel, Decision = bodies.Labelled, bodies.NewLabel, bodies.Decision
+InferRequest = protocol.InferRequest
 Predictions, Explanations = described.Predictions, described.Explanations
 Remembered, MapSeen = described.Remembered, described.MapSeen
 Feedback, FeedbackSummary = described.Feedback, described.FeedbackSummary
 _BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
 _OF_SELECTION = ("threshold", "expected_risk", "risk_bound", "confidence")
-BODIES = (Question, WhyQuestion, Labelled, NewLabel, bodies.Decision, InferRequest)
+BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
 
 
 def answers(version: Version, requests: list[Any], ask: Ask) -> Answers:

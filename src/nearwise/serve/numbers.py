@@ -18,6 +18,7 @@ from nearwise.serve.bodies import Few, Neighbors, Number, Share
 TASK, LABEL = "regression", "target"
 CONFIDENCE = 0.9  # of intervals in explanations, where none is requested
 _MAIN = ("prediction", "median", "interval")  # that explanations have
+Width = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Levels = Annotated[tuple[Share, ...], Field(min_length=1, max_length=100, strict=False)]
 
 
@@ -28,8 +29,10 @@ class Question(bodies.Question):
         None, description="Adds the interval that holds the target this often."
     )
     quantiles: Levels | None = Field(None, description="Adds the quantiles at these levels.")
-    coverage: ClassVar[None] = None  # type: ignore[misc]
     max_risk: ClassVar[None] = None  # type: ignore[misc]
+    max_width: Width | None = Field(
+        None, description="Adds whether to act: where the interval is at most so wide."
+    )
 
 
 class WhyQuestion(Question):
@@ -52,12 +55,19 @@ class NewLabel(bodies.NewLabel):
     forget_classes: ClassVar[bool] = False  # type: ignore[misc]
 
 
+class Decision(bodies.Decision):
+    """What to do about a target that looks wrong."""
+
+    label: Number | None = Field(None, alias="target")
+    forget_classes: ClassVar[bool] = False  # type: ignore[misc]
+
+
 class Parameters(protocol.Parameters):
     """Requests about the rows; the defaults hold where an output needs them."""
 
     quantiles: Levels = (0.05, 0.5, 0.95)
-    coverage: ClassVar[None] = None  # type: ignore[misc]
     max_risk: ClassVar[None] = None  # type: ignore[misc]
+    max_width: Width | None = None
 
 
 class InferRequest(protocol.InferRequest):
@@ -66,17 +76,18 @@ class InferRequest(protocol.InferRequest):
     parameters: Parameters = Parameters()
 
 
-BODIES = (Question, WhyQuestion, Labelled, NewLabel, InferRequest)
+BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
 
 
 class Prediction(Answer):
-    """Prediction of one row, in the unit of the target; the last three on request."""
+    """Prediction of one row, in the unit of the target; the others on request."""
 
     prediction: float = Field(description="Mean of the predicted distribution.")
     median: float
     interval: list[float] = Field([], description="Holds the target with `confidence`.")
     quantiles: list[float] = Field([], description="In the order of the levels.")
     novelty_p: float = Field(1.0, description="Out-of-distribution p-value.")
+    accepted: bool = Field(True, description="Whether to act on the prediction.")
 
 
 class NeighborSeen(Answer):
@@ -100,10 +111,21 @@ class Explained(Prediction):
     neighbors: list[NeighborSeen]
 
 
+class SelectionSeen(Answer):
+    """How the predictions to act on were chosen: intervals of at most the width `threshold`."""
+
+    threshold: float
+    coverage: float
+    expected_error: float | None
+    interval_coverage: float | None
+    confidence: float
+
+
 class Predictions(Versioned):
     """Predictions in the order of the rows."""
 
     predictions: list[Prediction]
+    selection: SelectionSeen | None = None
     warnings: list[str] = Field(description="What of the rows was read as something else.")
 
 
@@ -123,7 +145,6 @@ class MapSeen(described.MapSeen):
     """Remembered rows in two dimensions, one entry of each list per row."""
 
     label: list[float] = Field(alias="target")
-    doubt: ClassVar[None] = None  # type: ignore[assignment, misc]
 
 
 class Feedback(described.Added):
@@ -157,7 +178,12 @@ def answers(version: Version, requests: list[Any], ask: Ask) -> Answers:
         values["quantiles"] = query.quantiles(ask.quantiles)
     if ask.novelty:
         values["novelty_p"] = query.novelty_p_value()
-    return Answers(version.number, values, shown)
+    chosen = None
+    if ask.is_selective:
+        found = query.selection(ask.coverage, ask.max_width, ask.confidence or CONFIDENCE)
+        values["act"] = found.accepted
+        chosen = {name: getattr(found, name) for name in SelectionSeen.model_fields}
+    return Answers(version.number, values, shown, chosen)
 
 
 def outputs(fitted: FittedRegressor) -> protocol.Outputs:
@@ -168,6 +194,7 @@ def outputs(fitted: FittedRegressor) -> protocol.Outputs:
         **dict.fromkeys(of_rows, ("FP64", [-1])),
         "interval": ("FP64", [-1, 2]),
         "quantiles": ("FP64", [-1, -1]),
+        "act": ("BOOL", [-1]),
         "neighbor_id": ("INT64", [-1, -1]),
         **{f"neighbor_{name}": ("FP64", [-1, -1]) for name in of_neighbors},
     }

@@ -35,6 +35,7 @@ _PLAIN = {  # outputs that need no explanation
     "label", "proba", "prediction_set", "act", "novelty_p",
     "prediction", "median", "interval", "quantiles",
 }  # fmt: skip
+_OF_CONFIDENCE = {"prediction_set"}, {"interval", "act"}  # of classes, of numbers
 Outputs = dict[str, tuple[str, list[int]]]  # data type and shape, by name
 Size = Annotated[int, Field(ge=0, le=2**31)]
 
@@ -88,13 +89,13 @@ def wanted_outputs(request: InferRequest, known: Outputs) -> tuple[tuple[str, ..
             422, f"There is no output {strange[0]!r}. The outputs are {', '.join(known)}."
         )
     wished = request.parameters
-    limits = {"coverage": wished.coverage, "max_risk": wished.max_risk}
+    of_numbers = "max_width" in type(wished).model_fields
+    other = "max_width" if of_numbers else "max_risk"
+    limits = {"coverage": wished.coverage, other: getattr(wished, other)}
     if "act" in names and [*limits.values()].count(None) != 1:
-        raise ProblemError(
-            422, "The output 'act' needs one of the parameters coverage and max_risk."
-        )
+        raise ProblemError(422, f"The output 'act' needs the parameter coverage or {other}.")
     return names, Ask(
-        confidence=wished.confidence if {"prediction_set", "interval"} & {*names} else None,
+        confidence=wished.confidence if {*names} & _OF_CONFIDENCE[of_numbers] else None,
         novelty="novelty_p" in names,
         n_neighbors=wished.n_neighbors if {*names} - _PLAIN else None,
         quantiles=getattr(wished, "quantiles", None) if "quantiles" in names else None,

@@ -18,8 +18,7 @@ from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
 from nearwise.estimators.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
-from nearwise.estimators.noise.label_issues import label_issues
-from nearwise.estimators.noise.review import findings, held_out_losses
+from nearwise.estimators.noise.review import Review, findings, held_out_losses
 from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.storage.journaling import ADD, FEEDBACK
 from nearwise.estimators.uncertainty.explain import without_pixels
@@ -257,15 +256,6 @@ class Service:
             start = rows.stop
         return results
 
-    def only_of_classes(self, what: str) -> None:
-        """Refuse with 422 what has no counterpart where targets are numbers."""
-        if self.task is not classes:
-            raise ProblemError(
-                422,
-                f"{what}: for classes only, and this model predicts numbers. Use /explain, which "
-                "shows the rows behind a number, and change them by PATCH or DELETE /rows/{id}.",
-            )
-
     # --- changes --------------------------------------------------------------------------------
 
     async def change(self, make: Callable[[LiveModel], Change]) -> Change:
@@ -398,14 +388,14 @@ class Service:
 
     def issues(self) -> tuple[Version, Any]:
         """Rows whose labels look wrong, most suspicious first, without those that were kept."""
-        self.only_of_classes("Labels that look wrong")
         version, found = self._once("issues", _label_issues)
-        suspect = (found["given"] != found["suggested"]) & ~found["id"].isin(self.live.kept())
-        return version, found[suspect]
+        suspect = found["given"] != found["suggested"]
+        if self.task is numbers:
+            suspect = found["suspicion"] > 0.5
+        return version, found[suspect & ~found["id"].isin(self.live.kept())]
 
     def review(self) -> tuple[Version, Any]:
         """All that a person should check, as `Review.findings`, without rows kept."""
-        self.only_of_classes("Review")
         version, found = self._once("review", self._review)
         return version, found[~found["id"].isin(self.live.kept())]
 
@@ -414,7 +404,12 @@ class Service:
 
     def trust(self) -> tuple[Version, Trust]:
         """How far predictions can be trusted."""
-        self.only_of_classes("Trust")
+        if self.task is numbers:
+            raise ProblemError(
+                422,
+                "Trust is measured of classes, and this model predicts numbers. GET /feedback "
+                "measures its answers to rows whose targets have become known.",
+            )
         return self._once("trust", lambda now: measure_trust(now.fitted))
 
     def map(self, method: MapMethod = "pca", *, doubt: bool = False) -> tuple[Version, Any]:
@@ -434,7 +429,6 @@ class Service:
             "explained_variance": laid.explained_variance,
         }
         if doubt:
-            self.only_of_classes("Doubt")
             issues = self._of(version, "issues", _label_issues).set_index("id")
             found["doubt"] = issues["suspicion"].reindex(found["id"]).round(4).to_numpy()
         return version, found
@@ -472,7 +466,6 @@ class Service:
         Rows that a change touched are left out. None before the first change, or where no row is
         left for calibration.
         """
-        self.only_of_classes("The effect of changes")
         start, now = self._first, self.live.now
         if self._effect is not None and self._effect[0] is now.fitted:
             return self._effect[1]
@@ -540,4 +533,4 @@ WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (
 
 
 def _label_issues(version: Version) -> Any:
-    return label_issues(version.fitted, 5, "nearwise")
+    return Review(version.fitted).issues()

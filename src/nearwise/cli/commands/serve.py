@@ -71,8 +71,8 @@ def serve(
     """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
 
     The model is a classifier or a regressor. In a browser the address shows a page: queries with
-    their neighbors, a map of the memory, and of classes also review of labels, and how far answers
-    can be trusted. For programs there is plain JSON (/predict,
+    their neighbors, a map of the memory, review of labels or targets, and of classes how far
+    answers can be trusted. For programs there is plain JSON (/predict,
     /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol (/v2); /docs describes
     all of it. Requests that wait are predicted together. Changes are on the disk before they are
     answered, and 'nearwise history' lists them. Needs the extra "serve".

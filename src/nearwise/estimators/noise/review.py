@@ -404,13 +404,17 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
             yield f"{name} in {bracket}{low:.4g}, {high:.4g}]", above & (numbers <= high)
 
 
-def held_out_losses(model: FittedClassifier, ids: Sequence[int]) -> np.ndarray:
+def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
     """Negative log-probabilities of the labels of remembered rows, each predicted without itself.
 
-    What a change of other rows does to them is its effect.
+    Of targets the CRPS. What a change of other rows does to them is its effect.
     """
-    predictor, n_classes = model.predictor, model.n_classes
     positions = model.bank.positions(ids)
+    if isinstance(model, FittedRegressor):
+        mixture, _ = model.predictor.predict_left_out(positions)
+        return mixture.crps(model.labels_at(positions))
+    assert isinstance(model, FittedClassifier)
+    predictor, n_classes = model.predictor, model.n_classes
     calibration = predictor.calibration()
     answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
     labels = model.label_positions[positions]

@@ -75,8 +75,7 @@ def _waiting(service: Service, where: str, fields: list[tuple[str, str]] | None 
 
 
 def _add_shell(app: FastAPI, service: Service) -> None:
-    # What the others show has no counterpart where targets are numbers.
-    views = _VIEWS if service.task is classes else {one: _VIEWS[one] for one in ("ask", "map")}
+    views = {one: _VIEWS[one] for one in _VIEWS if one != "trust" or service.task is classes}
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
@@ -86,8 +85,6 @@ def _add_shell(app: FastAPI, service: Service) -> None:
     async def shell(
         view: View, row: Annotated[int | None, Query(ge=0, lt=2**63)] = None
     ) -> Response:
-        if view not in views:
-            service.only_of_classes(_VIEWS[view])
         return _part("shell.html", view=view, views=views, row=row)
 
     @app.get("/page/static/nearwise.css", include_in_schema=False)
@@ -124,7 +121,7 @@ def _add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @read.post("/page/ask/answer", include_in_schema=False)
     async def answered(request: Request, body: Body) -> Response:
-        of_numbers = service.task is not classes  # for classes the view "Review" makes changes
+        of_numbers = service.task is not classes  # of classes "Review" alone makes changes
         may_change = of_numbers and not service.read_only and request.state.holder.may("write")
 
         def work() -> Response:
@@ -231,7 +228,7 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
                 issues=issues,
                 rows={one.id: one.row for one in fitted.look_up(known)},
                 n_issues=len(of_kind),
-                classes=fitted.classes.tolist(),
+                classes=fitted.classes.tolist() if service.task is classes else None,
                 may_decide=may_decide,
                 is_image=_is_image(service),
                 left_out=fitted.predictor.encoder.left_out,
@@ -263,9 +260,10 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @read.get("/page/review/effect", include_in_schema=False)
     async def effect() -> Response:
-        return await _patiently(
-            service, "/page/review/effect", lambda: _part("effect.html", effect=service.effect())
-        )
+        def work() -> Response:
+            return _part("effect.html", effect=service.effect(), task=service.task)
+
+        return await _patiently(service, "/page/review/effect", work)
 
 
 _SAID = {"keep": "label kept", "remove": "removed", "relabel": "relabelled"}

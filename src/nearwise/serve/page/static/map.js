@@ -48,7 +48,7 @@ function colors() {
   const values = color === "doubt" ? data.doubt : data.version;
   const most = color === "doubt" ? 1 : values.reduce((a, b) => Math.max(a, b), 0);
   if (color === "doubt") {
-    legend([[shade(0), "label is wrong with probability 0"], [shade(0.5), "½"], [shade(1), "1"]]);
+    legend([[shade(0), "wrong with probability 0"], [shade(0.5), "½"], [shade(1), "1"]]);
   } else {
     legend([[shade(0), "came with the fit"], ...(most ? [[shade(1), `came with change ${most}`]] : [])]);
   }

@@ -368,3 +368,14 @@ def test_new_rows_have_narrower_distributions_than_left_out_ones():
     rows, truth = table(900, seed=3, noise=0.02)
     low, high = model.predict_interval(rows).T
     assert abs(((low <= truth) & (truth <= high)).mean() - 0.9) < 0.05
+
+
+@pytest.mark.parametrize("n", [3, 4, 7, 12, 19, 33])
+@pytest.mark.parametrize("preset", ["instant", "default"])
+def test_tables_of_few_rows_are_learned(n, preset):
+    X, y = table()
+    model = AttnKNNRegressor(preset=preset, random_state=0, n_jobs=1).fit(X[:n], y[:n])
+    assert np.isfinite(model.predict_quantiles(X[100:])).all()
+    assert (
+        np.abs(model.predict(X[100:]) - y[100:]).mean() < 2 * np.abs(y[100:] - y[:n].mean()).mean()
+    )

@@ -34,7 +34,7 @@ FOREST = "extra-trees"  # the candidate that every base begins with
 _TRIED = 2  # folds by which candidates are dropped that bring nothing
 _LEAST_SHARE = 0.02  # of the weights, below which a candidate is dropped
 _SKEWED = 1.0  # skewness of positive targets whose logarithms are fitted, too
-_MOST_LOG = 6.0  # standard deviations from the mean that a logarithm is predicted at the most
+_MOST_LOG = 4.0  # standard deviations from the mean that a logarithm is predicted at the most
 
 
 @dataclass

@@ -249,7 +249,7 @@ def fit_spread(predictor: NumberPredictor, positions: Tensor) -> Spread:
     itself, so that these rows would have the neighbors' mean residual ignored, which new rows gain
     from.
     """
-    return _fitted_width(_left_out(predictor, positions), *_truth(predictor, positions))
+    return _fitted_width([_left_out(predictor, positions)], *_truth(predictor, positions))
 
 
 def _new_to_left_out(
@@ -287,8 +287,8 @@ def _new_to_left_out(
         positions.append(at)
     at = torch.cat(positions)
     truth = _truth(predictor, at)
-    of_new, of_left_out = Mixture.joined(new), _left_out(predictor, at)
-    return _fitted_width(of_new, *truth).factor / _fitted_width(of_left_out, *truth).factor
+    of_left_out = _fitted_width([_left_out(predictor, at)], *truth)
+    return _fitted_width(new, *truth).factor / of_left_out.factor
 
 
 def _left_out(predictor: NumberPredictor, positions: Tensor) -> Mixture:
@@ -303,14 +303,16 @@ def _truth(predictor: NumberPredictor, positions: Tensor) -> tuple[np.ndarray, n
     return predictor.views.bank.columns[TARGET][positions].numpy(), weight
 
 
-def _fitted_width(mixture: Mixture, targets: np.ndarray, weight: np.ndarray) -> Spread:
-    """Choose one factor for the width of all mixtures by their CRPS."""
-    apart = float(np.average(mixture.apart(), weights=weight))
+def _fitted_width(parts: list[Mixture], targets: np.ndarray, weight: np.ndarray) -> Spread:
+    """Choose one factor for the width of the mixtures of all parts by their CRPS."""
+    apart = np.concatenate([part.apart() for part in parts])
+    own = np.split(targets, np.cumsum([len(part) for part in parts])[:-1])
 
     def crps(log_factor: float) -> float:
         factor = float(np.exp(log_factor))
-        away = mixture.scaled(factor).away(targets)
-        return float(np.average(away, weights=weight)) - factor * apart / 2
+        each = zip(parts, own, strict=True)
+        away = np.concatenate([part.scaled(factor).away(y) for part, y in each])
+        return float(np.average(away - factor * apart / 2, weights=weight))
 
     before = crps(0.0)
     pull = _RIDGE * abs(before) * min(1.0, 100 / len(targets))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.estimators.numbers.cases import fitted, table
+from nearwise import AttnKNNRegressor
+from tests.estimators.numbers.cases import QUICK, fitted, table
 
 
 def many_rows():
@@ -55,3 +56,14 @@ def test_a_largest_width_is_kept_and_all_rows_are_answered_at_coverage_1():
 def test_what_is_out_of_range_is_refused(request_, said):
     with pytest.raises(ValueError, match=said):
         fitted().predict_selective(many_rows()[0][:3], **request_)
+
+
+def test_new_rows_are_compared_with_left_out_ones_of_the_same_width():
+    """The distributions of these are narrower than those of left-out rows."""
+    X, y = table(400, noise=0.02)
+    model = AttnKNNRegressor(**QUICK).fit(X, y)
+    rows, _ = table(900, seed=3, noise=0.02)
+    assert model.predict_selective(rows, coverage=0.5).accepted.mean() == pytest.approx(
+        0.5, abs=0.1
+    )
+    assert np.mean(model.novelty_p_value(rows) < 0.2) == pytest.approx(0.2, abs=0.08)

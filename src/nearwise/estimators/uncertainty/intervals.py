@@ -22,11 +22,13 @@ class CalibrationNumbers(NamedTuple):
     Attributes
     ----------
     mixture : Mixture of n rows
+        As wide as those of left-out rows; `as_new` are as wide as those of new rows.
+    as_new : Mixture of n rows
     targets : float64 ndarray of shape (n,)
     levels_reached : float64 ndarray of shape (n,)
         Probability that the prediction gave to at most the row's target (PIT).
     log_width : float64 ndarray of shape (n,)
-        Logarithm of the mixtures' standard deviation.
+        Logarithm of the standard deviation of `as_new`.
     distance : float64 ndarray of shape (n,)
         To the k-th neighbor in the feature space, in typical neighbor distances.
     counts : float64 ndarray of shape (n,)
@@ -35,6 +37,7 @@ class CalibrationNumbers(NamedTuple):
     """
 
     mixture: Mixture
+    as_new: Mixture
     targets: np.ndarray
     levels_reached: np.ndarray
     log_width: np.ndarray
@@ -101,5 +104,13 @@ def _left_out(predictor: NumberPredictor) -> CalibrationNumbers:
     counts = np.ones(len(positions)) if trust is None else trust[positions].numpy()
     if groups is not None:
         counts = counts / group_sizes(groups[positions].numpy())
-    log_width = np.log(mixture.variance()) / 2
-    return CalibrationNumbers(mixture, targets, mixture.cdf(targets), log_width, distance, counts)
+    as_new = mixture.scaled(predictor.spread.factor / predictor.spread.left_out)
+    return CalibrationNumbers(
+        mixture,
+        as_new,
+        targets,
+        mixture.cdf(targets),
+        np.log(as_new.variance()) / 2,
+        distance,
+        counts,
+    )

@@ -76,7 +76,8 @@ def select(
     """Accept the rows with the narrowest intervals; see `AttnKNNRegressor.predict_selective`."""
     check_request(coverage, max_width)
     known, interval = query.calibration_numbers(), query.interval(confidence)
-    own = known.mixture.quantiles(known.levels(confidence))
+    levels = known.levels(confidence)
+    own = known.as_new.quantiles(levels)
     width, of_known = interval[:, 1] - interval[:, 0], own[:, 1] - own[:, 0]
     threshold = max_width
     if threshold is None:
@@ -87,7 +88,7 @@ def select(
         threshold = float(of_known[order[min(last, len(order) - 1)]])
     accepted = of_known <= threshold
     away = np.abs(known.mixture.mean() - known.targets)
-    inside = (own[:, 0] <= known.targets) & (known.targets <= own[:, 1])
+    inside = (levels[0] <= known.levels_reached) & (known.levels_reached <= levels[1])
     counts, total = known.counts * accepted, float(known.counts.sum())
     some = float(counts.sum())
     return NumberSelection(

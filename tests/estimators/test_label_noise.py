@@ -260,7 +260,9 @@ def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tm
     images, y = patches(300, side=16, channels=3)
     truth = np.unique(y, return_inverse=True)[1]
     given = wrong_labels(y, 0.25)
-    train = {"epochs": 16, "batch_size": 32}  # a network of all rows learns the wrong labels too
+    # A network of all rows learns the wrong labels too; half of the epochs are too few on some
+    # processors, whose sums round otherwise.
+    train = {"epochs": 28, "batch_size": 32}
     changes = {"embedder": "fast-cnn", "train": train, "label_noise": "auto"}
     model = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
     assert 0.15 < review(model).noise.rate < 0.35

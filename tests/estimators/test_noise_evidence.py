@@ -229,7 +229,9 @@ def test_overlap_that_explains_labels_better_draws_the_rate_down(informative, mo
 
 def test_the_line_says_a_rate_that_was_given():
     report = SimpleNamespace(choice={"label_noise": {"interval": [0.3, 0.3], "rate": 0.3}})
-    assert wrong_labels_line(SimpleNamespace(report_=report)) == "Wrong labels: 30.0%."
+    classifier = SimpleNamespace(report_=report, classes_=np.arange(2))
+    assert wrong_labels_line(classifier) == "Wrong labels: 30.0%."
+    assert wrong_labels_line(SimpleNamespace(report_=report)) == "Wrong targets: 30.0%."
 
 
 @pytest.mark.slow

@@ -121,12 +121,11 @@ class SelectionSeen(Answer):
     confidence: float
 
 
-class Predictions(Versioned):
+class Predictions(described.Predictions):
     """Predictions in the order of the rows."""
 
-    predictions: list[Prediction]
-    selection: SelectionSeen | None = None
-    warnings: list[str] = Field(description="What of the rows was read as something else.")
+    predictions: list[Prediction]  # type: ignore[assignment]
+    selection: SelectionSeen | None = None  # type: ignore[assignment]
 
 
 class Explanations(Predictions):

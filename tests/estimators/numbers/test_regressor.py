@@ -1,6 +1,7 @@
 """AttnKNNRegressor: the contract, the distribution, and what it refuses."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -379,3 +380,14 @@ def test_tables_of_few_rows_are_learned(n, preset):
     assert (
         np.abs(model.predict(X[100:]) - y[100:]).mean() < 2 * np.abs(y[100:] - y[:n].mean()).mean()
     )
+
+
+def test_a_fit_of_few_rows_does_not_warn_of_its_own_candidates():
+    """Batches of a network are larger than the rows of a fold, and it stops early."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(34, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = X[:, 0] * X[:, 1] + X[:, 2] * X[:, 3]
+        model = AttnKNNRegressor(random_state=0, n_jobs=1).fit(X, y)
+    assert "mlp" in model.report_.choice["base"]

@@ -269,9 +269,10 @@ def predicted_as_new(
         else:
             again = replace(one, folds=[])
             values = again.standardised(targets)
-            for fold in again.fit_folds(view, values, weight, rest):
-                held = rest[fold][1]
-                out[held] = again.locations(view[held], fold)
+            with silent_candidates([again]):
+                for fold in again.fit_folds(view, values, weight, rest):
+                    held = rest[fold][1]
+                    out[held] = again.locations(view[held], fold)
         out[held_out] = again.mean_location(view[held_out])
         total += base.weights[one.name] * (out - base.center)
     return total

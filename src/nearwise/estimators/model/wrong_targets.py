@@ -64,19 +64,28 @@ def find_wrong(
     """
     own = predicted.log_density(targets)
     of_all = _log_density_of_all(targets if everyone is None else everyone, targets)
+    if rate is None:
+        rate, interval = _likely_rates(own, of_all, weight)
+    else:
+        interval = rate, rate
+    if not rate:
+        return WrongTargets(rate, interval, np.zeros(len(targets)))
+    odds = np.log(rate) + of_all - np.log1p(-rate) - own
+    return WrongTargets(rate, interval, np.exp(-np.logaddexp(0, -odds)))
+
+
+def _likely_rates(
+    own: np.ndarray, of_all: np.ndarray, weight: np.ndarray
+) -> tuple[float, tuple[float, float]]:
+    """Give the most likely rate, and the ends of its interval, by log densities of targets (n,)."""
     with np.errstate(divide="ignore"):
         right, wrong = np.log1p(-_RATES), np.log(_RATES)
     likelihood = np.array(
         [weight @ np.logaddexp(r + own, w + of_all) for r, w in zip(right, wrong, strict=True)]
     )
-    likelihood *= len(targets) / weight.sum()
-    best = float(_RATES[likelihood.argmax()]) if rate is None else rate
+    likelihood *= len(own) / weight.sum()
     near = _RATES[likelihood >= likelihood.max() - _LESS]
-    interval = (float(near[0]), float(near[-1])) if rate is None else (rate, rate)
-    if not best:
-        return WrongTargets(best, interval, np.zeros(len(targets)))
-    odds = np.log(best) + of_all - np.log1p(-best) - own
-    return WrongTargets(best, interval, np.exp(-np.logaddexp(0, -odds)))
+    return float(_RATES[likelihood.argmax()]), (float(near[0]), float(near[-1]))
 
 
 def _log_density_of_all(targets: np.ndarray, at: np.ndarray) -> np.ndarray:

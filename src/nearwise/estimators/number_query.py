@@ -104,7 +104,8 @@ class NumberQuery:
 
     def interval(self, confidence: float = 0.9) -> np.ndarray:
         """Conformal intervals, (n, 2); `AttnKNNRegressor.predict_interval`."""
-        return self.mixture.quantiles(self.calibration_numbers().levels(confidence))
+        levels = self.calibration_numbers().levels(confidence, self.predict())
+        return self.mixture.quantiles(levels)
 
     def selection(
         self,
@@ -120,14 +121,11 @@ class NumberQuery:
     ) -> list[NumberExplanation]:
         """Neighbors behind each prediction; `AttnKNNRegressor.explain`."""
         check_confidence(confidence)
-        tail = (1 - confidence) / 2
-        levels = np.array([tail, 1 - tail])
-        if self.rows is not None:
-            levels = self.calibration_numbers().levels(confidence)
+        known = None if self.rows is None else self.calibration_numbers()
         shown = []
         with one_thread(torch_only=True):
             for features, retrieved in self._retrieve():
-                shown += explained(self.model, features, retrieved, levels, confidence, n_shown)
+                shown += explained(self.model, features, retrieved, known, confidence, n_shown)
         return shown
 
     def novelty_score(self) -> np.ndarray:

@@ -293,11 +293,14 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         The levels of the two quantiles are those that the targets of left-out rows reached in
         their own predictions. With a share in `cv` these rows are exchangeable with new ones, and
         coverage is at least `confidence` on average; with a cross-fit it is near it in practice,
-        and nothing is proved. With groups each group counts once.
+        and nothing is proved. With groups each group counts once. From 400 rows on, levels are
+        those of rows with predictions of about the same size, in up to five bands of 200 rows or
+        more, so that small and large predictions are covered alike.
 
         References
         ----------
         Chernozhukov, Wuthrich and Zhu, "Distributional Conformal Prediction", PNAS 2021.
+        Vovk, Lindsay, Nouretdinov and Gammerman, "Mondrian Confidence Machine", 2003: the bands.
         """
         return self.query(X).interval(confidence)
 

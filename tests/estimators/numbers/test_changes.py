@@ -6,7 +6,7 @@ import pytest
 from sklearn.linear_model import Lasso
 
 from nearwise import AttnKNNClassifier, AttnKNNRegressor
-from nearwise.estimators.fit import number_base
+from nearwise.estimators.fit import number_base, number_pipeline
 from nearwise.memory import StoreError
 from tests.estimators.numbers.cases import QUICK, fitted, fresh, table
 
@@ -137,18 +137,21 @@ def test_saved_models_predict_bit_for_bit_the_same(tmp_path, options):
     again.refresh()
 
 
-def test_every_candidate_of_a_base_is_saved(tmp_path, monkeypatch):
+def test_every_candidate_of_a_base_is_saved_and_keeps_to_the_targets(tmp_path, monkeypatch):
     monkeypatch.setattr(
         number_base, "lean_weights", lambda parts, *_: dict.fromkeys(parts, 1 / len(parts))
     )
+    monkeypatch.setattr(number_pipeline, "_ENOUGH", 1)  # rows that are predicted as new: one fold's
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(150, 4))).rename(columns="x{}".format)
-    frame["kind"] = rng.choice(list("abc"), 150)
-    y = np.exp(frame["x0"] + (frame["kind"] == "a") + 0.1 * rng.normal(size=150)).to_numpy()
+    frame = pd.DataFrame(rng.normal(size=(80, 4))).rename(columns="x{}".format)
+    frame["kind"] = rng.choice(list("abc"), 80)
+    y = np.exp(frame["x0"] + (frame["kind"] == "a") + 0.1 * rng.normal(size=80)).to_numpy()
     model = AttnKNNRegressor(random_state=0).fit(frame, y)
     assert len(model.report_.choice["base"]) == 8
     model.save(tmp_path / "model")
     again = AttnKNNRegressor.load(tmp_path / "model")
+    frame["x0"] *= 1e6  # linear models and networks would go as far
+    assert again.predict(frame).max() < 2 * y.max()
     assert np.array_equal(again.predict_quantiles(frame), model.predict_quantiles(frame))
 
 

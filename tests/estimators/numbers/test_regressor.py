@@ -176,6 +176,13 @@ def test_rows_far_away_are_novel():
     assert model.novelty_score(X + 50).min() > model.novelty_score(X).max()
 
 
+def test_rows_unlike_all_others_are_not_predicted_far_beyond_the_targets():
+    X, y = table()
+    found = fitted(preset="default", estimator=LinearRegression()).predict(1e6 * np.eye(3))
+    assert (found < y.max() + np.ptp(y)).all()
+    assert (found > y.min() - np.ptp(y)).all()
+
+
 def test_columns_of_a_frame_are_read_as_the_classifier_reads_them():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

@@ -34,25 +34,30 @@ FOREST = "extra-trees"  # the candidate that every base begins with
 _TRIED = 2  # folds by which candidates are dropped that bring nothing
 _LEAST_SHARE = 0.02  # of the weights, below which a candidate is dropped
 _SKEWED = 1.0  # skewness of positive targets whose logarithms are fitted, too
-_MOST_LOG = 4.0  # standard deviations from the mean that a logarithm is predicted at the most
+_BEYOND = 0.1  # of the range of the targets, that a prediction may lie beyond it
 
 
 @dataclass
 class NumberCandidate(Candidate):
     """One regressor of the base, fitted to targets in units of `scale` around `center`.
 
-    `logs`: or to their logarithms.
+    `logs`: or to their logarithms. `least` and `most` are the bounds, in these units, of what is
+    predicted: a linear model or a network can be far off where a row is unlike all that it learned.
     """
 
     center: float = 0.0
     scale: float = 1.0
+    least: float = 0.0
+    most: float = 0.0
     logs: bool = False
 
     def standardised(self, targets: np.ndarray) -> np.ndarray:
-        """Set center and scale, and give what models are fitted to, float64 (n,)."""
+        """Set the unit and the bounds, and give what models are fitted to, float64 (n,)."""
         values = np.log(targets) if self.logs else targets
         self.center, self.scale = float(values.mean()), max(float(values.std()), 1e-30)
         found: np.ndarray = (values - self.center) / self.scale
+        beyond = _BEYOND * float(np.ptp(found))
+        self.least, self.most = float(found.min()) - beyond, float(found.max()) + beyond
         return found
 
     def locations(self, view: np.ndarray, fold: int) -> np.ndarray:
@@ -60,10 +65,8 @@ class NumberCandidate(Candidate):
         if not len(view):
             return np.zeros(0)
         found = np.asarray(self.folds[fold].predict(view), dtype=np.float64).ravel()
-        if not self.logs:
-            return self.center + self.scale * found
-        found = np.clip(found, -_MOST_LOG, _MOST_LOG)
-        return np.asarray(np.exp(self.center + self.scale * found))
+        values: np.ndarray = self.center + self.scale * np.clip(found, self.least, self.most)
+        return np.exp(values) if self.logs else values
 
     def mean_location(self, view: np.ndarray) -> np.ndarray:
         """Mean over its models, (n,)."""

@@ -75,8 +75,8 @@ class Mixture:
         return found.reshape(y.shape)
 
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Quantiles at levels (m,) in (0, 1), (n, m)."""
-        wanted = np.ascontiguousarray(np.broadcast_to(levels, (len(self), len(levels))))
+        """Quantiles at levels in (0, 1), (m,) or (n, m); (n, m)."""
+        wanted = np.ascontiguousarray(np.broadcast_to(levels, (len(self), levels.shape[-1])))
         return np.clip(self._run(mixtures.quantile_rows, wanted), self.lower, self.upper)
 
     def mean(self) -> np.ndarray:

@@ -321,6 +321,8 @@ class StoredNumberCandidate(Part):
     n_models: Size
     center: Finite
     scale: Positive
+    least: Finite
+    most: Finite
     logs: bool
 
 

@@ -32,6 +32,7 @@ from nearwise.nn import PretrainedNumberHead
 
 KIND, OLDEST = "attention k-NN regressor", 8
 OPENED_BY = "AttnKNNRegressor.load"
+_UNITS = ("center", "scale", "least", "most", "logs")  # of a candidate's predictions
 
 
 def pack_predictor(
@@ -69,7 +70,7 @@ def _packed_base(
 ) -> dict[str, Any]:
     candidates = []
     for one in base.candidates:
-        units = {"center": one.center, "scale": one.scale, "logs": one.logs}
+        units = {name: getattr(one, name) for name in _UNITS}
         candidates.append(pack_candidate(one, tensors, blobs) | units)
     return {"weights": base.weights, "center": base.center, "candidates": candidates}
 
@@ -123,7 +124,7 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> NumberBase:
     meta, candidates = folder.meta["base"], []
     for described in meta["candidates"]:
         models = unpack_models(folder, described, trusted)
-        fields = {name: described[name] for name in ("center", "scale", "logs")}
+        fields = {name: described[name] for name in _UNITS}
         name, view = described["name"], described["view"]
         candidates.append(NumberCandidate(name, models[0], view, models, **fields))
     return NumberBase(candidates, meta["weights"], meta["center"])

@@ -1,10 +1,11 @@
 """Conformal intervals, and novelty, by rows whose targets their own predictions have not seen."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from nearwise.cached import cached_property
 from nearwise.estimators.model.mixture import Mixture
 from nearwise.estimators.model.number_memory import TARGET, TRUST
 from nearwise.estimators.model.number_predictor import NumberPredictor
@@ -14,9 +15,11 @@ from nearwise.estimators.uncertainty.novelty import novelty_p_values, standardis
 from nearwise.functional.threads import one_thread
 
 _CALIBRATION = "calibration numbers"
+_BAND, _MOST_BANDS = 200, 5  # fewest rows of a band of predictions, and number of bands
 
 
-class CalibrationNumbers(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CalibrationNumbers:
     """Remembered rows, each predicted as if new.
 
     Attributes
@@ -48,21 +51,58 @@ class CalibrationNumbers(NamedTuple):
         """Whether there are enough rows for intervals of a confidence."""
         return float(self.counts.sum()) >= _rows_needed(confidence) - 1e-9
 
-    def levels(self, confidence: float) -> np.ndarray:
-        """Levels of the two quantiles that bound intervals of a confidence, (2,).
+    def levels(self, confidence: float, means: np.ndarray) -> np.ndarray:
+        """Levels of the quantiles that bound intervals of a confidence around means (n,), (n, 2).
 
-        ValueError if there are too few rows.
+        They are those of the calibration rows with predictions of about the same size: of one of
+        up to five bands, so that small and large predictions are covered alike (Mondrian conformal
+        prediction). ValueError if there are too few rows.
         """
         check_confidence(confidence)
-        tail, n = (1 - confidence) / 2, float(self.counts.sum())
+        n = float(self.counts.sum())
         if not self.can_judge(confidence):
             raise ValueError(
                 f"Intervals of confidence {confidence} need {_rows_needed(confidence)} calibration "
                 f"rows (or groups), and there are {n:.0f}. Remember more rows, or ask for "
                 f"confidence={max(0.0, np.floor(100 * (1 - 2 / (n + 1))) / 100)}."
             )
-        order = np.argsort(self.levels_reached, kind="stable")
-        values, total = self.levels_reached[order], np.cumsum(self.counts[order])
+        if confidence not in self._of_bands:
+            edges = self._edges(max(_BAND, _rows_needed(confidence)))
+            bands = np.searchsorted(edges, self.means, side="right")
+            of_band = [self._levels(confidence, bands == band) for band in range(len(edges) + 1)]
+            self._of_bands[confidence] = edges, np.stack(of_band)
+        edges, of_bands = self._of_bands[confidence]
+        found: np.ndarray = of_bands[np.searchsorted(edges, means, side="right")]
+        return found
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Predicted means, each row left out, (n,)."""
+        return self.mixture.mean()
+
+    @cached_property
+    def _of_bands(self) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+        """Edges of the bands and their levels (n_bands, 2), by the confidence."""
+        return {}
+
+    def _edges(self, fewest: int) -> np.ndarray:
+        """Means at which the next band begins; each band has the `fewest` rows or more."""
+        order = np.argsort(self.means, kind="stable")
+        share = np.cumsum(self.counts[order]) / self.counts.sum()
+        for n_bands in range(_MOST_BANDS, 1, -1):
+            begin = np.searchsorted(share, np.arange(1, n_bands) / n_bands)
+            edges = self.means[order[begin.clip(max=len(order) - 1)]]
+            bands = np.searchsorted(edges, self.means, side="right")
+            if np.bincount(bands, self.counts, minlength=n_bands).min() >= fewest:
+                return edges
+        return np.empty(0)
+
+    def _levels(self, confidence: float, band: np.ndarray) -> np.ndarray:
+        """Give the two levels by some of the rows, bool (n,); (2,)."""
+        reached, counts = self.levels_reached[band], self.counts[band]
+        tail, n = (1 - confidence) / 2, float(counts.sum())
+        order = np.argsort(reached, kind="stable")
+        values, total = reached[order], np.cumsum(counts[order])
         low = int(np.searchsorted(total, tail * (n + 1) - 1e-9))
         high = int(np.searchsorted(total, (1 - tail) * (n + 1) - 1e-9))
         last = len(values) - 1

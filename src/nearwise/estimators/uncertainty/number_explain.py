@@ -18,6 +18,7 @@ from nearwise.estimators.uncertainty.explain import (
     weigh,
     without_pixels,
 )
+from nearwise.estimators.uncertainty.intervals import CalibrationNumbers
 from nearwise.nn.neighbor_trunk import Read
 
 _MASKED = 2_048  # predictions without a neighbor that are made at once
@@ -130,7 +131,7 @@ def explained(
     model: FittedRegressor,
     features: torch.Tensor,
     retrieved: NumberRetrieval,
-    levels: np.ndarray,
+    known: CalibrationNumbers | None,
     confidence: float,
     n_shown: int | None,
 ) -> list[NumberExplanation]:
@@ -142,8 +143,8 @@ def explained(
     features : Tensor of shape (n, width)
         Keys of the queries in the feature space.
     retrieved : NumberRetrieval
-    levels : ndarray of shape (2,)
-        Of the quantiles that bound the intervals of this `confidence`.
+    known : CalibrationNumbers or None
+        By which intervals of this `confidence` are conformal; None for those of quantiles.
     n_shown : int or None
         Neighbors shown; None shows all.
     """
@@ -152,12 +153,16 @@ def explained(
         read = predictor.head.attend(retrieved.spaces)
         output = predictor.head.pool(read, retrieved.spaces)
     mixture = predictor.finished(output, retrieved)
+    whole, location = mixture.mean(), retrieved.spaces[0].location
+    levels = np.tile([(1 - confidence) / 2, (1 + confidence) / 2], (len(mixture), 1))
+    if known is not None:
+        levels = known.levels(confidence, whole)
     found = [one.indices for one in retrieved.found]
     weighed = weigh(found, list(output.of_neighbors), n_shown)
     queries, columns = weighed.is_there.nonzero(as_tuple=True)
     gone = weighed.positions[queries, columns]
     without = _without_each(predictor, retrieved, read, queries, gone)
-    means, ends = without.mean(), without.quantiles(levels)
+    means, ends = without.mean(), without.quantiles(levels[queries.numpy()])
     distances = feature_distances(predictor, features.cpu(), weighed.positions)
     everyone = sorted(set(gone.tolist()))
     rows = dict(zip(everyone, model.remembered(everyone), strict=True))
@@ -177,8 +182,7 @@ def explained(
                 rows[position],
             )
         )
-    own = mixture.quantiles(np.array([0.5, *levels]))
-    whole, location = mixture.mean(), retrieved.spaces[0].location
+    own = mixture.quantiles(np.insert(levels, 0, 0.5, axis=1))
     return [
         NumberExplanation(
             float(whole[row]),

@@ -76,7 +76,7 @@ def select(
     """Accept the rows with the narrowest intervals; see `AttnKNNRegressor.predict_selective`."""
     check_request(coverage, max_width)
     known, interval = query.calibration_numbers(), query.interval(confidence)
-    levels = known.levels(confidence)
+    levels = known.levels(confidence, known.means)
     own = known.as_new.quantiles(levels)
     width, of_known = interval[:, 1] - interval[:, 0], own[:, 1] - own[:, 0]
     threshold = max_width
@@ -87,8 +87,8 @@ def select(
         last = int(np.searchsorted(share, coverage - 1e-9))
         threshold = float(of_known[order[min(last, len(order) - 1)]])
     accepted = of_known <= threshold
-    away = np.abs(known.mixture.mean() - known.targets)
-    inside = (levels[0] <= known.levels_reached) & (known.levels_reached <= levels[1])
+    away = np.abs(known.means - known.targets)
+    inside = (levels[:, 0] <= known.levels_reached) & (known.levels_reached <= levels[:, 1])
     counts, total = known.counts * accepted, float(known.counts.sum())
     some = float(counts.sum())
     return NumberSelection(

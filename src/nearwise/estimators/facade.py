@@ -38,7 +38,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
 
     fitted_: Model  # the version that predictions see; a change replaces it
     settings: Any
-    folder_parts: Any  # a module: how folders hold the model, see `FolderParts`
+    folder_parts: Any  # a module: how folders hold the model, `class_parts` or `number_parts`
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""

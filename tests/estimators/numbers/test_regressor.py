@@ -177,7 +177,7 @@ def test_rows_far_away_are_novel():
 
 
 def test_rows_unlike_all_others_are_not_predicted_far_beyond_the_targets():
-    X, y = table()
+    _, y = table()
     found = fitted(preset="default", estimator=LinearRegression()).predict(1e6 * np.eye(3))
     assert (found < y.max() + np.ptp(y)).all()
     assert (found > y.min() - np.ptp(y)).all()
@@ -213,7 +213,7 @@ def test_rows_held_out_once_are_the_ones_that_calibrate(cv, held_out):
 
 def test_a_splitter_with_several_splits_is_a_cross_fit():
     model = fitted(preset="default", cv=KFold(3))
-    assert {len(one.folds) for one in model.fitted_.predictor.models.base.candidates} <= {1, 3}
+    assert {len(one.folds) for one in model.fitted_.predictor.row_models.base.candidates} <= {1, 3}
 
 
 def test_rows_of_a_group_are_no_neighbors_of_each_other():

@@ -106,7 +106,7 @@ def _fit(
     lower, upper = bounds_of(targets)
     predictor = NumberPredictor(
         encoder=encoder,
-        row_models=models,  # type: ignore[arg-type]
+        row_models=models,
         views=views,
         head=copy.deepcopy(shared_number_head()),
         choice=problem.choice,
@@ -265,7 +265,7 @@ def _new_to_left_out(
     and new rows are predicted by the mean over the folds' models. Rows of some folds are therefore
     predicted by a base, and from a memory, that have seen nothing of them.
     """
-    views, models = predictor.memory, predictor.models
+    views, models = predictor.views, predictor.row_models
     assert models.base is not None  # else nothing has learned a row
     new: list[Mixture] = []
     positions: list[Tensor] = []
@@ -299,7 +299,7 @@ def _left_out(predictor: NumberPredictor, positions: Tensor) -> Mixture:
 
 def _truth(predictor: NumberPredictor, positions: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Targets of remembered rows, and how much they count, (n,)."""
-    weight = predictor.memory.trusted_weight[positions].double().numpy()
+    weight = predictor.views.trusted_weight[positions].double().numpy()
     return predictor.views.bank.columns[TARGET][positions].numpy(), weight
 
 

@@ -195,7 +195,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> C
     of_base = None if base is None else as_float(base.oof_log_proba)
     predictor = _predictor(
         problem,
-        TableModels(encoder, features, embedding, base, opinion is not None),
+        TableModels(encoder, features, base, embedding, opinion is not None),
         _remember(problem, settings, spaces, every, opinion, of_base, every_label),
     )
     if data is None:

@@ -206,10 +206,6 @@ class ClassPredictor(Predictor):
             columns[OPINION] = keyed.keys[OPINION]
         return {name: keyed.keys[name] for name in self.views.bank.keys}, columns
 
-    def keys_of(self, views: list[Any]) -> dict[str, Tensor]:
-        """Keys of rows in all key spaces, means over their views, on the CPU."""
-        return self.keys_of_new(views)[0]
-
     # --- predictions ----------------------------------------------------------------------------
 
     def predict_views(self, views: list[Any], n_classes: int) -> Answer:

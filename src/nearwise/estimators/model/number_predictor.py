@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.fit.number_base import NumberBase
-from nearwise.estimators.inputs.table import Encoded, TableEncoder
+from nearwise.estimators.inputs.table import Encoded
 from nearwise.estimators.model.mixture import Mixture
 from nearwise.estimators.model.number_memory import (
     LOCATION,
@@ -17,10 +17,10 @@ from nearwise.estimators.model.number_memory import (
     NumberViews,
 )
 from nearwise.estimators.model.predictor import Predictor
-from nearwise.estimators.model.row_models import BLOCK, FeatureSpace, beside_locations
+from nearwise.estimators.model.row_models import BLOCK, ModelsOfTable, beside_locations
 from nearwise.estimators.model.wrong_targets import WrongTargets, find_wrong
 from nearwise.functional.threads import one_thread
-from nearwise.nn import NeighborNetwork, NumberOutput, PretrainedNumberHead
+from nearwise.nn import NumberOutput, PretrainedNumberHead
 
 SUPERVISED = "supervised"
 
@@ -33,40 +33,20 @@ class KeyedNumbers(NamedTuple):
 
 
 @dataclass
-class NumberModels:
-    """Models of a table whose targets are numbers.
+class NumberModels(ModelsOfTable):
+    """Models of a table whose targets are numbers; there are no networks.
 
     Attributes
     ----------
-    encoder : TableEncoder
-    features : FeatureSpace
-        The label-free key space.
-    base : NumberBase or None
     center, scale : float
         Of the targets of the fit, in which the base's predictions are beside the features in the
         space "supervised".
     """
 
-    encoder: TableEncoder
-    features: FeatureSpace
     base: NumberBase | None
     center: float
     scale: float
     embedding: None = None
-
-    @property
-    def networks(self) -> list[NeighborNetwork]:
-        """There are no networks."""
-        return []
-
-    @property
-    def has_base(self) -> bool:
-        """Whether a base takes part; without, the mean of the targets stands in for it."""
-        return self.base is not None
-
-    def feature_keys(self, rows: Encoded) -> Tensor:
-        """Keys of encoded rows in the space "features" alone."""
-        return self.features(self.encoder, rows)
 
     def __call__(self, rows: Encoded) -> KeyedNumbers:
         """Make keys of rows."""
@@ -127,44 +107,30 @@ class NumberPredictor(Predictor):
         Bounds of what is predicted; see `bounds_of`.
     """
 
+    row_models: NumberModels
+    views: NumberViews
     head: PretrainedNumberHead
     spread: Spread = NOT_FITTED
     lower: float = -np.inf
     upper: float = np.inf
 
-    @property
-    def models(self) -> NumberModels:
-        """Models of the rows."""
-        models: Any = self.row_models
-        return models
-
-    @property
-    def memory(self) -> NumberViews:
-        """The memory."""
-        views: Any = self.views
-        return views
-
     # --- retrieval ------------------------------------------------------------------------------
 
     def retrieve(self, rows: Encoded) -> tuple[Tensor, NumberRetrieval]:
         """Features, and what is retrieved for new rows, few enough to be encoded at once."""
-        keyed = self.models(rows)
-        return keyed.keys["features"], self.memory.retrieve_numbers(keyed.keys, keyed.locations)
+        keyed = self.row_models(rows)
+        return keyed.keys["features"], self.views.retrieve_numbers(keyed.keys, keyed.locations)
 
     def retrieve_remembered(self, positions: Tensor) -> NumberRetrieval:
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
         bank = self.views.bank
         keys = {spec.name: bank.keys[spec.name][positions] for spec in self.views.specs}
         locations = bank.columns[LOCATION][positions] if self.has_base else None
-        return self.memory.retrieve_numbers(keys, locations, positions)
-
-    def keys_of(self, views: list[Any]) -> dict[str, Tensor]:
-        """Keys of rows in all key spaces."""
-        return self.models(views[0]).keys
+        return self.views.retrieve_numbers(keys, locations, positions)
 
     def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Keys of rows that are to be remembered, and the columns of the bank about them."""
-        keyed = self.models(views[0])
+        keyed = self.row_models(views[0])
         columns = {} if keyed.locations is None else {LOCATION: keyed.locations}
         return keyed.keys, columns
 

@@ -85,6 +85,10 @@ class Predictor:
 
     def keys_of(self, views: list[Any]) -> dict[str, Tensor]:
         """Keys of rows in all key spaces, means over their views, on the CPU."""
+        return self.keys_of_new(views)[0]
+
+    def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Keys of rows that are to be remembered, and the columns of the bank about them."""
         raise NotImplementedError
 
 

@@ -6,7 +6,7 @@ Also the blocks in which many rows are handled, so that memory does not grow wit
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -156,83 +156,83 @@ class FeatureSpace:
         return space
 
 
-class RowModels(Protocol):
-    """Turn encoded rows into keys and base log-probabilities.
+class RowModels:
+    """Turn encoded rows into keys of every space, and predictions of the base, by a call.
 
     Attributes
     ----------
+    embedding : Embedding or None
+        Trained networks.
     judges_trained : bool
         Whether calibration rows are searched for in the space "trained", whose networks did not
         learn them; those of a table are trained again, on all rows.
     """
 
-    judges_trained: ClassVar[bool]
-
-    @property
-    def embedding(self) -> Embedding | None:
-        """Trained networks."""
-        ...
-
-    @property
-    def networks(self) -> list[NeighborNetwork]:
-        """The networks of the embedding."""
-        ...
-
-    @property
-    def has_base(self) -> bool:
-        """Whether a base takes part; without, the class shares stand in for it."""
-        ...
-
-    def __call__(self, rows: Any) -> KeyedRows:
-        """Make keys of encoded rows."""
-        ...
-
-    def feature_keys(self, rows: Any) -> Tensor:
-        """Keys of encoded rows in the space "features" alone."""
-        ...
-
-
-class _WithEmbedding:
     embedding: Embedding | None
+    judges_trained: ClassVar[bool] = False
 
     @property
     def networks(self) -> list[NeighborNetwork]:
         """The networks of the embedding."""
         return [] if self.embedding is None else self.embedding.networks
 
+    @property
+    def has_base(self) -> bool:
+        """Whether a base takes part; without, shares or the mean of the targets stand in for it."""
+        raise NotImplementedError
+
+    def __call__(self, rows: Any) -> Any:
+        """Make keys of encoded rows."""
+        raise NotImplementedError
+
+    def feature_keys(self, rows: Any) -> Tensor:
+        """Keys of encoded rows in the space "features" alone."""
+        keys: Tensor = self(rows).keys["features"]
+        return keys
+
 
 @dataclass
-class TableModels(_WithEmbedding):
-    """Models of a table.
+class ModelsOfTable(RowModels):
+    """What models of a table begin with.
 
     Attributes
     ----------
     encoder : TableEncoder
     features : FeatureSpace
         The label-free key space.
-    embedding : Embedding or None
-        Networks with heads, the mean of whose log-probabilities has a part in the base; or one
-        without, trained on all rows, whose keys are the space "trained".
-    base : Base or None
-    shows_opinion : bool
-        Whether the forest's predictions come with the keys, and make the space "supervised".
+    base : Base or NumberBase or None
     """
 
     encoder: TableEncoder
     features: FeatureSpace
-    embedding: Embedding | None
-    base: Base | None
-    shows_opinion: bool = False
-    judges_trained: ClassVar[bool] = False
+    base: Any
 
     @property
     def has_base(self) -> bool:
-        """Whether a base takes part; without, the class shares stand in for it."""
+        """Whether a base takes part; without, shares or the mean of the targets stand in for it."""
         return self.base is not None
 
     def feature_keys(self, rows: Encoded) -> Tensor:
         """Keys of encoded rows in the space "features" alone."""
         return self.features(self.encoder, rows)
+
+
+@dataclass
+class TableModels(ModelsOfTable):
+    """Models of a table whose rows have classes.
+
+    Attributes
+    ----------
+    embedding : Embedding or None
+        Networks with heads, the mean of whose log-probabilities has a part in the base; or one
+        without, trained on all rows, whose keys are the space "trained".
+    shows_opinion : bool
+        Whether the forest's predictions come with the keys, and make the space "supervised".
+    """
+
+    base: Base | None
+    embedding: Embedding | None
+    shows_opinion: bool = False
 
     def __call__(self, rows: Encoded) -> KeyedRows:
         """Make keys of rows."""
@@ -291,7 +291,7 @@ class StageSpace:
 
 
 @dataclass
-class ImageNetworks(_WithEmbedding):
+class ImageNetworks(RowModels):
     """Networks over images: their keys, and the features at several depths of their backbones.
 
     Attributes
@@ -327,10 +327,6 @@ class ImageNetworks(_WithEmbedding):
         networks = range(len(self.embedding.networks))
         seen = [self.embedding.depths(each, self.encoder, rows, self.cache) for each in networks]
         return self.from_depths(seen)
-
-    def feature_keys(self, rows: EncodedImages) -> Tensor:
-        """Keys of images in the space "features"."""
-        return self(rows).keys["features"]
 
     def from_depths(self, seen: list[Depths]) -> KeyedRows:
         """Bring what each network's one pass made of images into the spaces."""

@@ -45,8 +45,9 @@ from nearwise.memory import Folder, MemoryBank, StoreError
 from nearwise.nn import PretrainedNeighborHead, build_network, network_config
 
 KIND = "attention k-NN classifier"
-OLDEST = 3
-OPENED_BY = "AttnKNNClassifier.load"
+OLDEST = 3  # format version that still opens
+OPENED_BY = "AttnKNNClassifier.load"  # for messages
+Columns = KnownColumns  # of the training rows, still unknown
 _ONE_HEAD = 7  # format version since which there is one head
 
 
@@ -226,7 +227,7 @@ def _unpack_row_models(
         features = unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
     base = _unpack_base(folder, trusted, label_model)
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
-    return TableModels(encoder, features, embedding, base, shows_opinion)
+    return TableModels(encoder, features, base, embedding, shows_opinion)
 
 
 def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
@@ -321,7 +322,7 @@ def _upgraded(content: Folder) -> Folder:
 
 
 def checked(content: Folder, path: Path) -> Folder:
-    """Check the JSON part, brought to the present form; see `FolderParts`."""
+    """Check the JSON part, brought to the present form; ValueError or StoreError."""
     _refuse_former_heads(content, path)
     content = _upgraded(content)
     check_json(content.meta)
@@ -329,7 +330,7 @@ def checked(content: Folder, path: Path) -> Folder:
 
 
 def own_meta(fitted: FittedClassifier) -> dict[str, Any]:
-    """Give the JSON of the classes."""
+    """Give the JSON of what the fitted model holds beside its predictor and rows: the classes."""
     return {"classes": label_list(fitted.classes), "classes_dtype": fitted.classes.dtype.str}
 
 
@@ -341,10 +342,5 @@ def rebuilt(meta: dict[str, Any], common: dict[str, Any]) -> FittedClassifier:
 
 
 def predictions(fitted: FittedClassifier, columns: dict[str, Tensor]) -> Tensor:
-    """Give the base's probabilities of rows."""
+    """Give the base's probabilities of rows, by what `keys_of_new` returned; comparable."""
     return columns.get(BASE, torch.zeros(1)).exp()
-
-
-def columns() -> KnownColumns:
-    """Make the columns of training, still unknown."""
-    return KnownColumns()

@@ -31,7 +31,7 @@ from nearwise.memory import Folder, MemoryBank
 from nearwise.nn import PretrainedNumberHead
 
 KIND, OLDEST = "attention k-NN regressor", 8
-OPENED_BY = "AttnKNNRegressor.load"
+OPENED_BY, Columns = "AttnKNNRegressor.load", ColumnsOfNumbers  # as in `class_parts`
 _UNITS = ("center", "scale", "least", "most", "logs")  # of a candidate's predictions
 
 
@@ -40,7 +40,7 @@ def pack_predictor(
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
     """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
     bank_tensors, bank_meta = predictor.views.bank.state()
-    models, blobs = predictor.models, dict[str, bytes]()
+    models, blobs = predictor.row_models, dict[str, bytes]()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
     tensors |= {f"head/{k}": v for k, v in predictor.head.state_dict().items()}
     features, arrays = models.features.to_state()
@@ -94,7 +94,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> NumberPredictor:
     lower, upper = meta["bounds"]
     return NumberPredictor(
         encoder=encoder,
-        row_models=models,  # type: ignore[arg-type]
+        row_models=models,
         views=NumberViews(
             encoder.n_columns,
             bank,
@@ -136,7 +136,7 @@ def own_meta(fitted: FittedRegressor) -> dict[str, Any]:
 
 
 def checked(content: Folder, path: Path) -> Folder:
-    """Check the JSON part; see `FolderParts`."""
+    """Check the JSON part; ValueError."""
     check_number_json(content.meta)
     return content
 
@@ -148,9 +148,4 @@ def rebuilt(meta: dict[str, Any], common: dict[str, Any]) -> FittedRegressor:
 
 def predictions(fitted: FittedRegressor, columns: dict[str, Tensor]) -> Tensor:
     """Give the base's predictions of rows, in standard deviations of the targets."""
-    return columns.get(LOCATION, torch.zeros(1)) / fitted.predictor.models.scale
-
-
-def columns() -> ColumnsOfNumbers:
-    """Make the columns of training, still unknown."""
-    return ColumnsOfNumbers()
+    return columns.get(LOCATION, torch.zeros(1)) / fitted.predictor.row_models.scale

@@ -1,4 +1,7 @@
-"""A fitted model as a folder, with the journal of its changes; `FolderParts` take it apart."""
+"""A fitted model as a folder, with the journal of its changes.
+
+What differs between estimators is in `class_parts` and `number_parts`, modules of the same names.
+"""
 
 import inspect
 import os
@@ -8,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from nearwise.estimators.inputs.rows import KnownColumns
 from nearwise.estimators.model.fitted_model import (
     FittedModel,
     FolderState,
@@ -93,54 +95,6 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [_plain_value(item) for item in value]
     return value
-
-
-class FolderParts(Protocol):
-    """What differs between the folders of estimators: how their predictors are taken apart.
-
-    Attributes
-    ----------
-    KIND : str
-        Of the folder.
-    OLDEST : int
-        Format version that still opens.
-    OPENED_BY : str
-        What opens such a folder, for messages.
-    """
-
-    KIND: str
-    OLDEST: int
-    OPENED_BY: str
-
-    def pack_predictor(
-        self, predictor: Any, /
-    ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-        """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
-        ...
-
-    def unpack_predictor(self, folder: Folder, trusted: Sequence[str], /) -> Any:
-        """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
-        ...
-
-    def own_meta(self, fitted: Any, /) -> dict[str, Any]:
-        """Give the JSON of what the fitted model holds beside its predictor and rows."""
-        ...
-
-    def checked(self, content: Folder, path: Path, /) -> Folder:
-        """Check the JSON part, brought to the present form; ValueError or StoreError."""
-        ...
-
-    def rebuilt(self, meta: dict[str, Any], common: dict[str, Any], /) -> Any:
-        """Make the fitted model of its fields."""
-        ...
-
-    def columns(self) -> KnownColumns:
-        """Make the columns of training, still unknown."""
-        ...
-
-    def predictions(self, fitted: Any, columns: dict[str, Tensor], /) -> Tensor:
-        """Give the base's predictions of rows, by what `keys_of_new` returned; comparable."""
-        ...
 
 
 def pack_model(
@@ -313,7 +267,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     return model
 
 
-def parts_of(path: Path) -> FolderParts:
+def parts_of(path: Path) -> Any:
     """Give the parts that a folder's kind asks for; those of a classifier where it is strange."""
     from nearwise.estimators.storage import class_parts, number_parts
 
@@ -344,7 +298,7 @@ def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
     return True
 
 
-def _read_with_changes(path: Path, parts: FolderParts) -> tuple[Folder, FolderState, list[Change]]:
+def _read_with_changes(path: Path, parts: Any) -> tuple[Folder, FolderState, list[Change]]:
     """Read a folder, and the changes that its journal has beyond it."""
     before = None
     with Journal(path) as journal:
@@ -366,8 +320,8 @@ def _read_with_changes(path: Path, parts: FolderParts) -> tuple[Folder, FolderSt
             before = state.generation  # the folder was saved since: read what there is now
 
 
-def _read(path: Path, parts: FolderParts | None) -> tuple[Folder, FolderState]:
-    """Read a folder of these parts, or of those that it is of."""
+def _read(path: Path, parts: Any) -> tuple[Folder, FolderState]:
+    """Read a folder of these parts; where they are None, of those that it is of."""
     found = parts or parts_of(path)
     try:
         content = read_folder(
@@ -402,7 +356,7 @@ def _invalid(path: Path, error: Exception) -> StoreError:
 
 def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
     """Rebuild an estimator from a folder's content; StoreError names the part that is not right."""
-    parts: FolderParts = kind.folder_parts
+    parts = kind.folder_parts
     try:
         with part_of_folder("JSON"):
             content = parts.checked(content, path)
@@ -420,7 +374,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
             if params.get("settings") is not None:
                 params["settings"] = Settings.of(params["settings"])
             model = kind(**params)
-        columns = parts.columns()
+        columns = parts.Columns()
         columns.n_features_in_ = meta["n_features_in"]
         if meta["feature_names_in"]:
             columns.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators.facade import NeighborEstimator
 from nearwise.estimators.fit.parameter_checks import check_checkpoint, check_settings
@@ -19,10 +19,9 @@ from nearwise.estimators.inputs.columns import Wish
 from nearwise.estimators.inputs.rows import KnownColumns, Rows, Source
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.class_prior import ClassPrior
-from nearwise.estimators.model.fitted_model import FitReport, FittedClassifier, StreamState
+from nearwise.estimators.model.fitted_model import FitReport, FittedClassifier
 from nearwise.estimators.noise.fitting import label_fitter
 from nearwise.estimators.online import by_settings, changes
-from nearwise.estimators.online.refreshing import can_refresh
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.query import Query
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
@@ -32,7 +31,6 @@ from nearwise.estimators.uncertainty.explain import Explanation, with_sources
 from nearwise.estimators.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.estimators.uncertainty.selective import Selection, check_request
 from nearwise.functional import Metric
-from nearwise.memory.eviction import check_capacity
 
 _MOVED = {
     "calibration_source_": "model.report_.calibration_source",
@@ -203,23 +201,16 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             are trained on the first as well, keys are averaged over all, and predictions from as
             many views are calibrated as such. Images have theirs from `tta`.
         """
-        source, columns = Source.of(X, y, groups), KnownColumns()
-        rows = Rows.given(source.X, columns, views=views)
-        model = self._fit_model(source, rows, columns, sample_weight)
-        self._publish_fit(model)
-        return self
+        return self._fit(X, y, sample_weight, groups, views)
 
     def _fit_model(
         self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
     ) -> FittedClassifier:
-        _, y, names, _ = source
-        classes, codes = labels.check_labels(y, len(rows))
+        classes, codes = labels.check_labels(source.y, len(rows))
         groups = None if source.groups is None else source.groups.of_rows(len(rows))
         labels.check_class_sizes(classes, codes, groups)
         labels.warn_of_lone_rows(classes, codes, groups)
-        weight = labels.check_weight(sample_weight, len(rows))
-        weight_unit = 1.0 if weight is None else float(weight.mean())
-        weight = None if weight is None else weight / weight_unit
+        weight, unit = labels.unit_weight(sample_weight, len(rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = check_settings(
             self,
@@ -243,26 +234,10 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         encoded = encoder.learn(rows.X, self.columns)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.group(groups, copies=self.label_noise is None)
-        if settings.capacity is not None:
-            check_capacity(settings.capacity, len(classes))
         problem.tta = settings.tta
         problem.views = rows.views(encoded, settings.tta)
-        with Progress(self.verbose) as progress:
-            predictor = fit_problem(problem, settings, progress)
-        bank = predictor.views.bank
-        remembered, first = bank.ids.numpy(), int(bank.ids.max()) + 1
-        model = FittedClassifier(
-            predictor=predictor,
-            columns=columns,
-            classes=classes,
-            rows=rows.take(remembered),
-            row_names=None if names is None else names[remembered],
-            weight_unit=weight_unit,
-            target_name=str(getattr(y, "name", None) or "target"),
-            group_name=None if source.groups is None else source.groups.name,
-            stream=StreamState(seed, first, len(bank), first),
-        )
-        return self._within_capacity(model)
+        make = partial(FittedClassifier, columns=columns, classes=classes, weight_unit=unit)
+        return self._fit_to(problem, settings, source, rows.take, make)
 
     # --- the model, and its properties --------------------------------------------------------
 
@@ -564,14 +539,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         ids : int64 ndarray of shape (n_added,)
             Ids go on from the largest ever given, so they show the order of arrival.
         """
-        check_is_fitted(self)
-        source = Source.of(X, y, groups)
-        with self._lock:
-            self.fitted_.predictor.views.check_changeable()
-            self.fitted_, ids = by_settings.with_rows(
-                self, self.fitted_, source, sample_weight, views, self._bound
-            )
-        return ids.numpy().copy()
+        return self._remember(X, y, sample_weight, groups, views)
 
     @torch.inference_mode(False)
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
@@ -597,9 +565,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             Nothing is then forgotten.
         """
         self._change(
-            lambda model: by_settings.with_change(
-                self, model, changes.without_rows, ids, forget_classes=forget_classes
-            )
+            by_settings.with_change, changes.without_rows, ids, forget_classes=forget_classes
         )
 
     @torch.inference_mode(False)
@@ -619,9 +585,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             If an id is not remembered, a label is new, or a class would lose its last row.
         """
         self._change(
-            lambda model: by_settings.with_change(
-                self, model, changes.with_labels, ids, y, forget_classes=forget_classes
-            )
+            by_settings.with_change, changes.with_labels, ids, y, forget_classes=forget_classes
         )
 
     @torch.inference_mode(False)
@@ -657,17 +621,11 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         """
         source = Source.of(X, y, groups)
         with self._lock:
-            if not hasattr(self, "fitted_"):
+            if hasattr(self, "fitted_"):
+                declare = partial(changes.with_declared, classes=classes, y=source.y)
+                self._learn_batch(source, sample_weight, views, declare)
+            else:
                 self._fit_first(source, classes, sample_weight, views)
-                return self
-            model = self.fitted_
-            if can_refresh(model.predictor) and not model.predictor.held_rows_out:
-                by_settings.settings_of_refresh(self, model)  # refused before anything is learned
-            model = changes.with_declared(model, classes, source.y)
-            model, _ = by_settings.with_rows(self, model, source, sample_weight, views, self._bound)
-            if changes.refresh_is_due(model):
-                model = by_settings.refreshed(self, model)
-            self.fitted_ = model
         return self
 
     def _checked_settings(self, *args: Any, **options: Any) -> FitSettings:

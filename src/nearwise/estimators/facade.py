@@ -13,10 +13,14 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.fit.problem import FitSettings, Problem
+from nearwise.estimators.inputs.rows import Rows, Source
+from nearwise.estimators.model.fitted_model import FittedModel, StreamState
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.online.changes import Bound
+from nearwise.estimators.online.refreshing import can_refresh
+from nearwise.estimators.progress import Progress
 from nearwise.estimators.query import kneighbors
 from nearwise.estimators.settings import Settings, unknown_hint
 from nearwise.estimators.storage.persistence import load_model_folder, note_folder, save_model
@@ -24,6 +28,7 @@ from nearwise.estimators.stored.folder import is_stored, open_stored, refuse_tru
 from nearwise.forking import heed_forks
 from nearwise.functional.threads import one_thread
 from nearwise.memory import MemoryBank
+from nearwise.memory.eviction import check_capacity
 
 Model = TypeVar("Model", bound=FittedModel)
 _RARE = "settings__"  # how settings are named among the parameters
@@ -38,6 +43,9 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
 
     fitted_: Model  # the version that predictions see; a change replaces it
     settings: Any
+    verbose: int
+    _fit_model: Callable[..., Model]  # fits to rows, and publishes nothing
+    _fit_problem: Callable[..., Predictor]
     folder_parts: Any  # a module: how folders hold the model, `class_parts` or `number_parts`
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -99,27 +107,81 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         """Have a lock that no thread holds."""
         self.__dict__.pop("_writers", None)
 
-    def _publish_fit(self, model: Model) -> None:
-        """Publish a newly fitted model; what was held of folders is no longer its lineage."""
-        with self._lock:
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, views: Sequence[Any] | None = None
+    ) -> Self:
+        source, columns = Source.of(X, y, groups), self.folder_parts.Columns()
+        rows = Rows.given(source.X, columns, views=views)
+        model = self._fit_model(source, rows, columns, sample_weight)
+        with self._lock:  # what was held of folders is no longer the model's lineage
             before = self.fitted_.folders if hasattr(self, "fitted_") else {}
             folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
             self.fitted_ = replace(model, folders=folders)
+        return self
 
-    def _within_capacity(self, model: Model) -> Model:
-        """Forget what a newly fitted model holds beyond the capacity, if there is one."""
+    def _fit_to(
+        self,
+        problem: Problem,
+        settings: FitSettings,
+        source: Source,
+        rows_at: Callable[[np.ndarray], Any],
+        make: Callable[..., Model],
+    ) -> Model:
+        """Fit to a problem, and `make` the model; `rows_at` gives rows as they are remembered."""
+        if settings.capacity is not None:
+            check_capacity(settings.capacity, problem.n_classes)
+        with Progress(self.verbose) as progress:
+            predictor = self._fit_problem(problem, settings, progress)
+        bank, names = predictor.views.bank, source.names
+        remembered, first = bank.ids.numpy(), int(bank.ids.max()) + 1
+        model = make(
+            predictor=predictor,
+            rows=rows_at(remembered),
+            row_names=None if names is None else names[remembered],
+            target_name=str(getattr(source.y, "name", None) or "target"),
+            group_name=None if source.groups is None else source.groups.name,
+            stream=StreamState(settings.seed, first, len(bank), first),
+        )
         if self._bound.capacity is None:
             return model
         model = changes.bounded(model, self._bound)
-        stream = replace(model.stream, refreshed_size=len(model.bank))
-        return replace(model, stream=stream)
+        return replace(model, stream=replace(model.stream, refreshed_size=len(model.bank)))
 
-    def _change(self, change: Callable[[Model], Model]) -> None:
-        """Publish what a change makes of the model; writers take turns."""
+    def _change(self, change: Callable[..., Model], *args: Any, **options: Any) -> None:
+        """Publish what a change makes of the estimator and its model; writers take turns."""
         check_is_fitted(self)
         with self._lock, one_thread():
             self.fitted_.predictor.views.check_changeable()
-            self.fitted_ = change(self.fitted_)
+            self.fitted_ = change(self, self.fitted_, *args, **options)
+
+    def _remember(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, views: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Remember new rows, and give their ids."""
+        check_is_fitted(self)
+        source = Source.of(X, y, groups)
+        with self._lock:
+            self.fitted_.predictor.views.check_changeable()
+            self.fitted_, ids = by_settings.with_rows(
+                self, self.fitted_, source, sample_weight, views, self._bound
+            )
+        return ids.numpy().copy()
+
+    def _learn_batch(
+        self,
+        source: Source,
+        sample_weight: Any,
+        views: Sequence[Any] | None = None,
+        prepare: Callable[[Any], Model] = lambda model: model,
+    ) -> None:
+        """Remember the next batch, and fit again where that is due; the caller holds the lock."""
+        model = self.fitted_
+        if can_refresh(model.predictor) and not model.predictor.held_rows_out:
+            by_settings.settings_of_refresh(self, model)  # refused before anything is learned
+        model = prepare(model)
+        model, _ = by_settings.with_rows(self, model, source, sample_weight, views, self._bound)
+        due = changes.refresh_is_due(model)
+        self.fitted_ = by_settings.refreshed(self, model) if due else model
 
     @property
     def _predictor(self) -> Predictor:
@@ -218,7 +280,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
             If the fit was given views, which are not remembered, took some labels of classes to be
             wrong (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
         """
-        self._change(lambda model: by_settings.refreshed(self, model))
+        self._change(by_settings.refreshed)
         return self
 
     @torch.inference_mode(False)

@@ -1,13 +1,13 @@
 """AttnKNNRegressor: learned attention over nearest neighbors as a scikit-learn regressor."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators.facade import NeighborEstimator
 from nearwise.estimators.fit.number_base import given_regressor
@@ -15,10 +15,10 @@ from nearwise.estimators.fit.number_pipeline import fit_numbers
 from nearwise.estimators.fit.parameter_checks import check_settings
 from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
 from nearwise.estimators.inputs.columns import Wish
-from nearwise.estimators.inputs.labels import check_weight
-from nearwise.estimators.inputs.rows import ColumnsOfNumbers, KnownColumns, Rows, Source
+from nearwise.estimators.inputs.labels import unit_weight
+from nearwise.estimators.inputs.rows import KnownColumns, Rows, Source
 from nearwise.estimators.inputs.targets import check_targets
-from nearwise.estimators.model.fitted_model import FittedRegressor, NumberReport, StreamState
+from nearwise.estimators.model.fitted_model import FittedRegressor, NumberReport
 from nearwise.estimators.model.number_predictor import NumberPredictor
 from nearwise.estimators.model.wrong_targets import check_rate
 from nearwise.estimators.number_query import NumberQuery, Output
@@ -30,7 +30,6 @@ from nearwise.estimators.uncertainty.explain import with_sources
 from nearwise.estimators.uncertainty.number_explain import NumberExplanation
 from nearwise.estimators.uncertainty.number_selective import NumberSelection
 from nearwise.functional import Metric
-from nearwise.memory.eviction import check_capacity
 
 _FEWEST = 3  # rows: one to leave out, and two to tell numbers apart by
 _UNUSED = ("embedder", "embedder_options", "tta", "max_per_class", "train", "head")
@@ -145,11 +144,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         ValueError
             If there are fewer than 3 rows, or `y` holds what is no finite number.
         """
-        source, columns = Source.of(X, y, groups), ColumnsOfNumbers()
-        rows = Rows.given(source.X, columns)
-        model = self._fit_model(source, rows, columns, sample_weight)
-        self._publish_fit(model)
-        return self
+        return self._fit(X, y, sample_weight, groups)
 
     def _fit_model(
         self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
@@ -167,9 +162,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
             )
         targets = check_targets(source.y, n_rows)
         groups = None if source.groups is None else source.groups.of_rows(n_rows)
-        weight = check_weight(sample_weight, n_rows)
-        weight_unit = 1.0 if weight is None else float(weight.mean())
-        weight = None if weight is None else weight / weight_unit
+        weight, unit = unit_weight(sample_weight, n_rows)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         nothing = np.zeros(n_rows, dtype=np.int64)
         folds = given_folds(self.cv, rows.X, nothing, groups)
@@ -178,22 +171,8 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         encoded = encoder.learn(rows.X, self.columns)
         problem = Problem(encoder, encoded, nothing, weight, 1, targets=targets)
         problem.group(groups)
-        if settings.capacity is not None:
-            check_capacity(settings.capacity, 1)
-        with Progress(self.verbose) as progress:
-            predictor = self._fit_problem(problem, settings, progress)
-        name = getattr(source.y, "name", None)
-        model = FittedRegressor(
-            predictor=predictor,
-            columns=columns,
-            rows=rows.X,
-            row_names=source.names,
-            weight_unit=weight_unit,
-            target_name=str(name or "target"),
-            group_name=None if source.groups is None else source.groups.name,
-            stream=StreamState(seed, n_rows, n_rows, n_rows),
-        )
-        return self._within_capacity(model)
+        make = partial(FittedRegressor, columns=columns, weight_unit=unit)
+        return self._fit_to(problem, settings, source, lambda _: rows.X, make)
 
     def _checked_settings(self, *args: Any, **options: Any) -> FitSettings:
         _refuse_unused(Settings.of(self.settings))
@@ -454,14 +433,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         ids : int64 ndarray of shape (n_added,)
             Ids go on from the largest ever given, so they show the order of arrival.
         """
-        check_is_fitted(self)
-        source = Source.of(X, y, groups)
-        with self._lock:
-            self.fitted_.predictor.views.check_changeable()
-            self.fitted_, ids = by_settings.with_rows(
-                self, self.fitted_, source, sample_weight, None, self._bound
-            )
-        return ids.numpy().copy()
+        return self._remember(X, y, sample_weight, groups)
 
     @torch.inference_mode(False)
     def remove(self, ids: Any) -> None:
@@ -479,7 +451,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         ValueError
             If an id is not remembered, or too few rows stay. Nothing is then forgotten.
         """
-        self._change(lambda model: by_settings.with_change(self, model, changes.without_rows, ids))
+        self._change(by_settings.with_change, changes.without_rows, ids)
 
     @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any) -> None:
@@ -496,9 +468,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         ValueError
             If an id is not remembered, or a target is no finite number.
         """
-        self._change(
-            lambda model: by_settings.with_change(self, model, by_settings.relabelled, ids, y)
-        )
+        self._change(by_settings.with_change, by_settings.relabelled, ids, y)
 
     @torch.inference_mode(False)
     def partial_fit(
@@ -516,14 +486,8 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         if not hasattr(self, "fitted_"):
             return self.fit(X, y, sample_weight, groups=groups)
-        source = Source.of(X, y, groups)
         with self._lock:
-            model = self.fitted_
-            if not model.predictor.held_rows_out:
-                by_settings.settings_of_refresh(self, model)  # refused before anything is learned
-            model, _ = by_settings.with_rows(self, model, source, sample_weight, None, self._bound)
-            due = changes.refresh_is_due(model)
-            self.fitted_ = by_settings.refreshed(self, model) if due else model
+            self._learn_batch(Source.of(X, y, groups), sample_weight)
         return self
 
 

@@ -38,46 +38,43 @@ _WORDS = CODES // 32
 
 
 def as_arrays(model: Any) -> Any:
-    """Turn a scikit-learn classifier, fitted to class positions, into an `ArrayModel` if it can be.
+    """Turn a scikit-learn classifier of class positions, or regressor, into arrays if it can be.
 
-    With the same probabilities to the last bit; `model` itself where there is no array form.
+    With the same predictions to the last bit; `model` itself where there is no array form.
     """
     kind = type(model)
     if kind is LogisticRegression and model.solver != "liblinear":
-        return _logistic(model)
-    if kind in (ExtraTreesClassifier, RandomForestClassifier):
-        return _forest(model) if model.n_outputs_ == 1 else model
-    if kind is HistGradientBoostingClassifier:
-        return _boosting(model) if _codes_fit(model) else model
-    if kind is MLPClassifier and model.activation == "relu":
-        return _mlp(model)
-    if kind is Pipeline and [type(step) for _, step in model.steps] == [
-        Nystroem,
-        LogisticRegression,
-    ]:
-        return _kernel_logistic(model)
-    return _regressor(model)
-
-
-def _regressor(model: Any) -> Any:
-    """Do the same for a regressor."""
-    kind = type(model)
+        return Logistic(_of_classes(model, {"coef": model.coef_, "intercept": model.intercept_}))
     if kind is RidgeCV and np.ndim(model.coef_) == 1:
         return Linear(_linear(model))
+    if kind in (ExtraTreesClassifier, RandomForestClassifier) and model.n_outputs_ == 1:
+        return Forest(_of_classes(model, _nodes(model) | _leaf_shares(model)))
     if kind in (ExtraTreesRegressor, RandomForestRegressor) and model.n_outputs_ == 1:
-        values = np.concatenate(
-            [tree.tree_.value[tree.tree_.children_left < 0, 0, 0] for tree in model.estimators_]
-        )
-        return RegressionForest(_nodes(model) | {"leaf_value": values})
+        return RegressionForest(_nodes(model) | {"leaf_value": _leaves(model)[:, 0]})
+    if kind is HistGradientBoostingClassifier and _codes_fit(model):
+        return Boosting(_of_classes(model, _boosted(model)))
     if kind is HistGradientBoostingRegressor and _codes_fit(model):
         return RegressionBoosting(_boosted(model))
+    if kind is MLPClassifier and model.activation == "relu":
+        return MultilayerPerceptron(_of_classes(model, _layers(model)))
     if kind is MLPRegressor and model.activation == "relu" and model.n_outputs_ == 1:
         return NetworkRegression(_layers(model))
-    if kind is Pipeline and [type(step) for _, step in model.steps] == [Nystroem, RidgeCV]:
-        kernel, linear = (step for _, step in model.steps)
-        if kernel.kernel == "rbf" and kernel.gamma is not None and np.ndim(linear.coef_) == 1:
-            return KernelRegression(_kernel(kernel) | _linear(linear))
-    return model
+    return _on_kernel(model) if kind is Pipeline else model
+
+
+def _on_kernel(model: Pipeline) -> Any:
+    """Turn a linear model on an RBF kernel with a given width into arrays."""
+    kernel, linear = model[0], as_arrays(model[-1])
+    on_kernel = {Logistic: KernelLogistic, Linear: KernelRegression}.get(type(linear))
+    if on_kernel is None or len(model) != 2 or type(kernel) is not Nystroem:
+        return model
+    if kernel.kernel != "rbf" or kernel.gamma is None:
+        return model
+    return on_kernel(_kernel(kernel) | linear.to_arrays())
+
+
+def _of_classes(model: Any, arrays: Arrays) -> Arrays:
+    return arrays | {"classes": np.asarray(model.classes_, dtype=np.int64)}
 
 
 def _linear(model: RidgeCV) -> Arrays:
@@ -99,40 +96,21 @@ def _layers(model: MLPClassifier | MLPRegressor) -> Arrays:
     return arrays
 
 
-def _logistic(model: LogisticRegression) -> Logistic:
-    """Take over a fitted model."""
-    return Logistic({"classes": model.classes_, "coef": model.coef_, "intercept": model.intercept_})
-
-
-def _kernel_logistic(model: Pipeline) -> Any:
-    """Take over a fitted pipeline; one with another kernel is returned as it is."""
-    kernel, logistic = (step for _, step in model.steps)
-    if kernel.kernel != "rbf" or kernel.gamma is None or logistic.solver == "liblinear":
-        return model
-    return KernelLogistic(_kernel(kernel) | _logistic(logistic).to_arrays())
-
-
-def _mlp(model: MLPClassifier) -> MultilayerPerceptron:
-    """Take over a fitted network."""
-    classes = np.asarray(model.classes_, dtype=np.int64)
-    return MultilayerPerceptron({"classes": classes} | _layers(model))
-
-
-def _forest(model: ExtraTreesClassifier | RandomForestClassifier) -> Forest:
-    """Take over a fitted forest."""
+def _leaves(model: Any) -> NDArray[Any]:
+    """Class shares, or the value, in each leaf of all trees of a forest, (n_leaves, C)."""
     trees = [estimator.tree_ for estimator in model.estimators_]
-    # A leaf of a pure class holds one share: the zeros beside it are not kept.
-    shares = np.concatenate([tree.value[tree.children_left < 0, 0] for tree in trees])
+    return np.concatenate([tree.value[tree.children_left < 0, 0] for tree in trees])
+
+
+def _leaf_shares(model: Any) -> Arrays:
+    """Give the shares of the leaves; of a pure class one: the zeros beside it are not kept."""
+    shares = _leaves(model)
     which, classes = np.nonzero(shares)
-    return Forest(
-        _nodes(model)
-        | {
-            "classes": np.asarray(model.classes_, dtype=np.int64),
-            "leaf_start": np.searchsorted(which, np.arange(len(shares) + 1)).astype(np.int64),
-            "leaf_class": classes.astype(np.int32),
-            "leaf_share": shares[which, classes],
-        }
-    )
+    return {
+        "leaf_start": np.searchsorted(which, np.arange(len(shares) + 1)).astype(np.int64),
+        "leaf_class": classes.astype(np.int32),
+        "leaf_share": shares[which, classes],
+    }
 
 
 def _nodes(model: Any) -> Arrays:
@@ -153,11 +131,6 @@ def _nodes(model: Any) -> Arrays:
         "feature": np.where(leaf, 0, feature).astype(np.int32),
         "threshold": round_down(np.where(leaf, 0.0, threshold)),
     }
-
-
-def _boosting(model: HistGradientBoostingClassifier) -> Boosting:
-    """Take over a fitted model whose category codes lie between 0 and 255."""
-    return Boosting(_boosted(model) | {"classes": np.asarray(model.classes_, dtype=np.int64)})
 
 
 def _boosted(model: HistGradientBoostingClassifier | HistGradientBoostingRegressor) -> Arrays:

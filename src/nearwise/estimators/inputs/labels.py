@@ -207,6 +207,15 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     return weight
 
 
+def unit_weight(sample_weight: Any, n_rows: int) -> tuple[np.ndarray | None, float]:
+    """Return checked sample weights with a mean of 1, and the mean that they had."""
+    weight = check_weight(sample_weight, n_rows)
+    if weight is None:
+        return None, 1.0
+    unit = float(weight.mean())
+    return weight / unit, unit
+
+
 def label_list(y: np.ndarray) -> list[Any]:
     """Labels as JSON holds them; moments as whole numbers of their unit."""
     plain: list[Any] = (y.view(np.int64) if y.dtype.kind in "mM" else y).tolist()

@@ -6,7 +6,7 @@ before they are used, answer one row without scikit-learn's validation, and do n
 version. docs/method.md has what was measured; `nearwise.estimators.fit.as_arrays` makes them.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +21,6 @@ Arrays = dict[str, NDArray[Any]]
 _BLOCK = 4_096  # rows of which distances are measured at a time
 _STEPS = 64  # multiplications that a walk through one tree takes the time of
 _FLOATS = (np.float32, np.float64)
-
-
-class ArrayModel(Protocol):
-    """A fitted classifier that arrays hold completely; its classes are ascending positions."""
-
-    classes_: NDArray[np.int64]
-    n_features_in_: int
-
-    def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Class probabilities (n, n_classes) of rows (n, n_features_in_)."""
-        ...
-
-    def to_arrays(self) -> Arrays:
-        """Everything that predicts, by name."""
-        ...
 
 
 class StoredArrays:
@@ -53,7 +38,7 @@ class StoredArrays:
 
 
 class _Classifier(StoredArrays):
-    """The same, of classes."""
+    """The same, of classes: ascending positions."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.classes_ = _classes(arrays)

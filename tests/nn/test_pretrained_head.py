@@ -144,17 +144,16 @@ def test_one_class_and_copies_give_finite_answers(head, n_rows, alike):
 
 def test_a_prediction_without_a_neighbor_is_that_of_the_others(head, given):
     spaces, base = given
-    attention = head.attend(spaces)
-    everything = head.pool(attention, spaces, base)
+    read = head.attend(spaces)
+    everything = head.pool(read, spaces, base)
     n_queries, k = spaces[0].labels.shape
     found = [torch.arange(k).repeat(n_queries, 1) for _ in spaces]
     queries, gone = torch.tensor([3, 3, 5]), torch.tensor([-1, 0, -1])
-    without = head.predict_without(attention, spaces, base, queries, gone, found)
+    without = head.predict_without(read, spaces, base, queries, gone, found)
     everyone = everything.log_proba
     torch.testing.assert_close(without[[0, 2]], everyone[queries[[0, 2]]])
     assert not torch.equal(without[1], everyone[3])
-    masks = [(of_space == 0)[queries] for of_space in found]
-    rest = attention.without(queries, masks)
+    rest = read.without(queries, torch.zeros(3, dtype=torch.int64), found)
     masked = head.pool(
         rest, [one.take(queries) for one in spaces], None if base is None else base[queries]
     )
@@ -166,8 +165,8 @@ def test_a_prediction_without_a_neighbor_is_that_of_the_others(head, given):
 
 def test_without_any_neighbor_the_class_shares_answer(head, given):
     spaces, base = given
-    everyone = [torch.ones_like(one.labels, dtype=torch.bool) for one in spaces]
-    nobody = head.attend(spaces).without(torch.arange(20), everyone)
+    everyone = [torch.zeros_like(one.labels) for one in spaces]
+    nobody = head.attend(spaces).without(torch.arange(20), torch.zeros(20), everyone)
     alone = head.pool(nobody, spaces, base).neighbor_log_proba
     torch.testing.assert_close(alone, spaces[0].log_prior, atol=1e-5, rtol=1e-5)
 
@@ -175,7 +174,6 @@ def test_without_any_neighbor_the_class_shares_answer(head, given):
 def test_a_missing_base_is_not_asked(head):
     keys, labels, _ = rows(80)
     spaces = asked(keys, labels, rows(20, seed=1)[0])
-    assert (head.attend(spaces).shares[:, 0] == 0).all()
     nonsense = rows(20, seed=5)[2]
     plain = head.predict(spaces).log_proba
     torch.testing.assert_close(head.predict(spaces, nonsense).log_proba, plain)

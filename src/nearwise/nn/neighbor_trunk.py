@@ -50,6 +50,24 @@ class Read(NamedTuple):
     of_spaces: Tensor
     of_query: Tensor
 
+    def without(self, rows: Tensor, gone: Tensor, found: list[Tensor]) -> "Read":
+        """Take some queries, each without one of its neighbors.
+
+        Parameters
+        ----------
+        rows : int64 Tensor of shape (M,)
+            The queries; any of them any number of times.
+        gone : int64 Tensor of shape (M,)
+            Number of the row that is left out, wherever it is among the neighbors.
+        found : list of int64 Tensor of shape (B, K)
+            Numbers of the neighbors in each space.
+        """
+        scores = tuple(
+            one[rows].masked_fill(there[rows] == gone[:, None], -math.inf)
+            for one, there in zip(self.scores, found, strict=True)
+        )
+        return Read(scores, self.of_spaces[rows], self.of_query[rows])
+
 
 class _ClassPooling(nn.Module):
     """Let neighbors see what their class, all neighbors and the query hold.

@@ -1,6 +1,5 @@
 """A head for numbers that was trained on many tables and is used as it is on others."""
 
-import math
 from functools import cache
 from typing import NamedTuple
 
@@ -155,22 +154,9 @@ class PretrainedNumberHead(NeighborTrunk):
     ) -> NumberOutput:
         """Predict queries without one of their neighbors, the others sharing out its weight.
 
-        Parameters
-        ----------
-        read, spaces
-            As in `pool`, of B queries.
-        rows : int64 Tensor of shape (M,)
-            The queries to predict; any of them any number of times.
-        gone : int64 Tensor of shape (M,)
-            Number of the row that is left out, wherever it is among the neighbors.
-        found : list of int64 Tensor of shape (B, K)
-            Numbers of the neighbors in each space.
+        `read` and `spaces` as in `pool`, of B queries; the others as in `Read.without`.
         """
-        masked = [one[rows] == gone[:, None] for one in found]
-        parts = zip(read.scores, masked, strict=True)
-        scores = tuple(one[rows].masked_fill(mask, -math.inf) for one, mask in parts)
-        rest = Read(scores, read.of_spaces[rows], read.of_query[rows])
-        return self.pool(rest, [one.take(rows) for one in spaces])
+        return self.pool(read.without(rows, gone, found), [one.take(rows) for one in spaces])
 
     @torch.no_grad()
     def predict(self, spaces: list[NumberSet]) -> NumberOutput:

@@ -16,7 +16,7 @@ from nearwise.functional.set_attention import (
     describe_rows,
 )
 from nearwise.nn.neighbor_set import NeighborSet
-from nearwise.nn.neighbor_trunk import Described, NeighborTrunk, softmax_or_nothing
+from nearwise.nn.neighbor_trunk import Described, NeighborTrunk, Read, softmax_or_nothing
 
 _CHUNK = 1024  # rows predicted at once
 _OUT = -1e4  # score of a neighbor that is left out
@@ -57,33 +57,6 @@ class HeadOutput(NamedTuple):
         )
 
 
-class Attention(NamedTuple):
-    """The head's output for the neighbors of B queries, before labels are added up.
-
-    Attributes
-    ----------
-    scores : tuple of Tensor of shape (B, K)
-        For each space; their softmax shares out what the null leaves. -inf leaves a neighbor out.
-    null : Tensor of shape (B, S)
-        Log-odds of the null against the neighbors of each space.
-    shares : Tensor of shape (B, S + 2)
-        Powers of the base, the class shares and each space in the prediction; they sum to 1.
-    sharpness : Tensor of shape (B,)
-        The inverse temperature, positive.
-    """
-
-    scores: tuple[Tensor, ...]
-    null: Tensor
-    shares: Tensor
-    sharpness: Tensor
-
-    def without(self, rows: Tensor, gone: list[Tensor]) -> "Attention":
-        """Take some queries (M,), without neighbors where `gone`, (M, K) per space, is true."""
-        parts = zip(self.scores, gone, strict=True)
-        scores = tuple(one[rows].masked_fill(mask, -math.inf) for one, mask in parts)
-        return Attention(scores, self.null[rows], self.shares[rows], self.sharpness[rows])
-
-
 class PretrainedNeighborHead(NeighborTrunk):
     """Attention over the neighbors of any table: one set of weights for all of them.
 
@@ -119,27 +92,46 @@ class PretrainedNeighborHead(NeighborTrunk):
         """Predict from the neighbors in each space and the base's log-probabilities (B, C)."""
         return self.pool(self.attend(spaces), spaces, base_log_proba)
 
-    def attend(self, spaces: list[NeighborSet]) -> Attention:
-        """Scores of the neighbors and powers of the pool: the first half of `forward`."""
+    def attend(self, spaces: list[NeighborSet]) -> Read:
+        """Scores of the neighbors, and what becomes of them: the first half of `forward`."""
         labels = torch.cat([one.labels for one in spaces], dim=1)
         log_weight = torch.cat([one.log_weight for one in spaces], dim=1)
         seen = [_describe(one) for one in spaces]
-        scores, of_spaces, of_query = self.read(seen, labels, log_weight, spaces[0].log_prior)
-        null, gates = of_spaces.unbind(1)
-        base, prior, sharpness = of_query.unbind(1)
-        base = base.masked_fill(spaces[0].summary[:, HAS_BASE] == 0, -math.inf)
-        shares = torch.softmax(torch.cat([base[:, None], prior[:, None], gates], dim=1), dim=1)
-        return Attention(scores, null, shares, sharpness.clamp(-3.0, 3.0).exp())
+        return self.read(seen, labels, log_weight, spaces[0].log_prior)
 
     def pool(
-        self, attention: Attention, spaces: list[NeighborSet], base_log_proba: Tensor | None
+        self, read: Read, spaces: list[NeighborSet], base_log_proba: Tensor | None
     ) -> HeadOutput:
-        """Predict from scores and powers: the second half of `forward`.
+        """Predict from what `attend` returned: the second half of `forward`.
 
         In the output's weights, each space has its share among the spaces.
         """
-        labels = [one.labels for one in spaces]
-        return _pooled(attention, labels, spaces[0].log_prior, base_log_proba)
+        nulls, gates = read.of_spaces.unbind(1)  # log-odds of the null against a space's neighbors
+        of_base, of_prior, sharpness = read.of_query.unbind(1)
+        of_base = of_base.masked_fill(spaces[0].summary[:, HAS_BASE] == 0, -math.inf)
+        powers = torch.cat([of_base[:, None], of_prior[:, None], gates], dim=1)
+        a, c, b = torch.softmax(powers, dim=1).split([1, 1, len(spaces)], dim=1)
+        log_prior, nulls = spaces[0].log_prior, torch.sigmoid(nulls)
+        prior, no_class = log_prior.exp(), torch.isneginf(log_prior)
+        log_prior = log_prior.masked_fill(no_class, 0.0)
+        among = b / b.sum(1, keepdim=True).clamp_min(_FLOOR)
+        total, alone = c * log_prior, torch.zeros_like(prior)
+        weights, null_mass = [], torch.zeros_like(nulls[:, 0])
+        for at, (scores, space) in enumerate(zip(read.scores, spaces, strict=True)):
+            alpha, null = softmax_or_nothing(scores), nulls[:, at]
+            null = torch.where(alpha.sum(1) == 0, 1.0, null)
+            alpha = alpha * (1 - null)[:, None]
+            votes = torch.zeros_like(prior).scatter_add(1, space.labels, alpha)
+            log_p = torch.log(votes + null[:, None] * prior + _FLOOR)
+            total = total + b[:, at, None] * log_p
+            alone = alone + among[:, at, None] * log_p
+            weights.append(among[:, at, None] * alpha)
+            null_mass = null_mass + among[:, at] * null
+        if base_log_proba is not None:
+            total = total + a * base_log_proba
+        total = sharpness.clamp(-3.0, 3.0).exp()[:, None] * total
+        both = [torch.log_softmax(one.masked_fill(no_class, _OUT), dim=1) for one in (total, alone)]
+        return HeadOutput(both[0], both[1], tuple(weights), null_mass)
 
     @torch.no_grad()
     def predict(
@@ -161,7 +153,7 @@ class PretrainedNeighborHead(NeighborTrunk):
     @torch.no_grad()
     def predict_without(
         self,
-        attention: Attention,
+        read: Read,
         spaces: list[NeighborSet],
         base_log_proba: Tensor | None,
         rows: Tensor,
@@ -172,24 +164,19 @@ class PretrainedNeighborHead(NeighborTrunk):
 
         Parameters
         ----------
-        attention, spaces, base_log_proba
+        read, spaces, base_log_proba
             As in `pool`, of B queries.
-        rows : int64 Tensor of shape (M,)
-            The queries to predict; any of them any number of times.
-        gone : int64 Tensor of shape (M,)
-            Number of the row that is left out, wherever it is among the neighbors.
-        found : list of int64 Tensor of shape (B, K)
-            Numbers of the neighbors in each space.
+        rows, gone, found
+            As in `Read.without`.
 
         Returns
         -------
         log_proba : Tensor of shape (M, C)
             As in `HeadOutput`.
         """
-        labels = [one.labels[rows] for one in spaces]
         base = None if base_log_proba is None else base_log_proba[rows]
-        rest = attention.without(rows, [one[rows] == gone[:, None] for one in found])
-        return _pooled(rest, labels, spaces[0].log_prior[rows], base).log_proba
+        rest = read.without(rows, gone, found)
+        return self.pool(rest, [one.take(rows) for one in spaces], base).log_proba
 
 
 @cache
@@ -203,34 +190,6 @@ def widen(log_proba: Tensor, n_classes: int) -> Tensor:
     """Add classes that no neighbor carries to (B, C), at a negligible share."""
     missing = n_classes - log_proba.shape[1]
     return F.pad(log_proba, (0, missing), value=NEGLIGIBLE) if missing else log_proba
-
-
-def _pooled(
-    attention: Attention, labels: list[Tensor], log_prior: Tensor, base_log_proba: Tensor | None
-) -> HeadOutput:
-    prior = log_prior.exp()
-    null_shares = torch.sigmoid(attention.null)
-    powers = attention.shares[:, 2:]
-    among = powers / powers.sum(1, keepdim=True).clamp_min(_FLOOR)
-    no_class = torch.isneginf(log_prior)
-    log_prior = log_prior.masked_fill(no_class, 0.0)
-    total, alone = attention.shares[:, 1, None] * log_prior, torch.zeros_like(prior)
-    weights, null_mass = [], torch.zeros_like(null_shares[:, 0])
-    for at, scores in enumerate(attention.scores):
-        alpha, null = softmax_or_nothing(scores), null_shares[:, at]
-        null = torch.where(alpha.sum(1) == 0, 1.0, null)
-        alpha = alpha * (1 - null)[:, None]
-        votes = torch.zeros_like(prior).scatter_add(1, labels[at], alpha)
-        log_p = torch.log(votes + null[:, None] * prior + _FLOOR)
-        total = total + powers[:, at, None] * log_p
-        alone = alone + among[:, at, None] * log_p
-        weights.append(among[:, at, None] * alpha)
-        null_mass = null_mass + among[:, at] * null
-    if base_log_proba is not None:
-        total = total + attention.shares[:, 0, None] * base_log_proba
-    total = attention.sharpness[:, None] * total
-    both = [torch.log_softmax(one.masked_fill(no_class, _OUT), dim=1) for one in (total, alone)]
-    return HeadOutput(both[0], both[1], tuple(weights), null_mass)
 
 
 def _describe(space: NeighborSet) -> Described:

@@ -447,11 +447,9 @@ def own_weights(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
     """Weights (n, k) that the head of the classifier gives the neighbors in each space."""
 
     def of_chunk(rows: Tensor) -> Weights:
-        attention = head.attend([space.take(rows) for space in spaces])
-        left = torch.sigmoid(-attention.null)
-        return [
-            softmax_or_nothing(scores) * left[:, [at]] for at, scores in enumerate(attention.scores)
-        ]
+        read = head.attend([space.take(rows) for space in spaces])
+        left = torch.sigmoid(-read.of_spaces[:, 0])
+        return [softmax_or_nothing(scores) * left[:, [at]] for at, scores in enumerate(read.scores)]
 
     return _in_chunks(len(spaces[0].labels), of_chunk)
 

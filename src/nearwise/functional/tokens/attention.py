@@ -1,6 +1,6 @@
 """`knn_attention`: every query token attends to its k nearest key tokens."""
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -146,38 +146,16 @@ def attend(
     value: Tensor,
     n_neighbors: int,
     *,
-    metric: TokenMetric = "matmul",
-    scale: float | None = None,
-    attn_mask: Tensor | None = None,
-    key_padding_mask: Tensor | None = None,
-    is_causal: bool = False,
-    include_self: IncludeSelf = "candidate",
-    candidates: KeyPositions | None = None,
-    dropout_p: float = 0.0,
-    generator: torch.Generator | None = None,
     factor: Tensor | None = None,
+    **options: Any,
 ) -> KNNAttentionOutput:
     """`knn_attention` that also returns the attended positions and their weights.
 
-    Arguments as there; the weights have gradients too. Where the metric is "euclidean", scores are
-    multiplied by a positive `factor` (heads, 1, 1), which gets gradients: tokens that are
-    multiplied by it would lose digits far from the origin.
+    Arguments and options as there; the weights have gradients too. Where the metric is
+    "euclidean", scores are multiplied by a positive `factor` (heads, 1, 1), which gets gradients:
+    tokens that are multiplied by it would lose digits far from the origin.
     """
-    tokens = make_problem(
-        query,
-        key,
-        value,
-        n_neighbors,
-        metric=metric,
-        scale=scale,
-        attn_mask=attn_mask,
-        key_padding_mask=key_padding_mask,
-        is_causal=is_causal,
-        include_self=include_self,
-        candidates=candidates,
-        dropout_p=dropout_p,
-        generator=generator,
-    )
+    tokens = make_problem(query, key, value, n_neighbors, **options)
     found = _found(tokens) if factor is None else _found_by_factor(tokens, factor)
     lead = query.shape[:-1]
     return KNNAttentionOutput(*(part.reshape(*lead, part.shape[-1]) for part in found))

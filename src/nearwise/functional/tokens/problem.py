@@ -94,17 +94,17 @@ def make_problem(
     value: Tensor,
     n_neighbors: int,
     *,
-    metric: TokenMetric,
-    scale: float | None,
-    attn_mask: Tensor | None,
-    key_padding_mask: Tensor | None,
-    is_causal: bool,
-    include_self: IncludeSelf,
-    candidates: KeyPositions | None,
-    dropout_p: float,
-    generator: torch.Generator | None,
+    metric: TokenMetric = "matmul",
+    scale: float | None = None,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+    include_self: IncludeSelf = "candidate",
+    candidates: KeyPositions | None = None,
+    dropout_p: float = 0.0,
+    generator: torch.Generator | None = None,
 ) -> Tokens:
-    """Check all arguments and bring them into one form."""
+    """Check all arguments, which are those of `knn_attention`, and bring them into one form."""
     _check_tokens(query, key, value)
     if metric not in _METRICS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(_METRICS)}.")

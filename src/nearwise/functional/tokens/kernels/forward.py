@@ -202,49 +202,14 @@ def attend_rows(  # type: ignore[no-untyped-def]
     v_steps, o_steps = layout[4:7], layout[7:10]
     slot = np.uint64((item * n_heads + head) * n_queries + first) * n_slots
     scale = weights.dtype.type(scale)
+    tile = (
+        first, scores, positions, itself, own, scale, is_causal, mode, indices, weights, slot,
+        n_slots, lanes, flags, found, columns, ties,
+    )  # fmt: skip
     if pairs is None:
-        _select_rows(
-            first,
-            scores,
-            positions,
-            itself,
-            own,
-            scale,
-            is_causal,
-            mode,
-            indices,
-            weights,
-            slot,
-            n_slots,
-            lanes,
-            flags,
-            found,
-            columns,
-            ties,
-        )
+        _select_rows(*tile)
     else:
-        select_nearest(
-            item,
-            head,
-            first,
-            scores,
-            positions,
-            itself,
-            own,
-            scale,
-            is_causal,
-            mode,
-            indices,
-            weights,
-            slot,
-            n_slots,
-            lanes,
-            flags,
-            found,
-            columns,
-            ties,
-            *pairs,
-        )
+        select_nearest(item, head, *(tile + pairs))
     _raise(weights, slot, np.uint64(scores.shape[0] * scores.shape[1]) * n_slots)
     for g in range(scores.shape[0]):
         v = v_steps[0] * item + v_steps[1] * (head + g)

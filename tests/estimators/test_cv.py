@@ -41,7 +41,7 @@ def settings_of(cv, n_rows=60, **parameters):
 def test_a_number_of_folds_is_cross_fitted_and_a_share_is_held_out_once(cv):
     settings = settings_of(cv)
     assert settings.cv == ("auto" if cv is None else cv)
-    assert settings.holds_out_once == isinstance(cv, float | np.floating)
+    assert isinstance(settings.cv, float) == isinstance(cv, float | np.floating)
 
 
 def test_splits_of_a_splitter_and_its_positions_fit_the_same_and_are_used_as_given():

@@ -2,14 +2,14 @@
 
 import copy
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nearwise.estimators.fit.class_calibration import fit_class_correction
-from nearwise.estimators.fit.problem import FitSettings
+from nearwise.estimators.fit.problem import FitSettings, Problem
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.class_prior import ClassCorrection, log_ratio
 from nearwise.estimators.model.label_model import LabelModel
@@ -46,20 +46,12 @@ class CrossFit(NamedTuple):
         return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
 
 
-class Labelled(Protocol):
+class Known(NamedTuple):
     """What a decision on predictions of labelled rows has to know of these; as in `Problem`."""
 
-    @property
-    def label_model(self) -> LabelModel:
-        """How the given labels come about."""
-
-    @property
-    def prior(self) -> Tensor:
-        """Class shares, (C,)."""
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes."""
+    label_model: LabelModel
+    prior: Tensor
+    n_classes: int
 
 
 def tuned_head(
@@ -113,7 +105,7 @@ def accept_head(
     predictor: ClassPredictor,
     fit: CrossFit,
     data: HeadRows,
-    problem: Labelled,
+    problem: Problem | Known,
     settings: FitSettings,
     *,
     ridge: float = 0.0,
@@ -156,7 +148,7 @@ def calibrated_views(
     predictor: ClassPredictor,
     fit: CrossFit,
     data: HeadRows,
-    problem: Labelled,
+    problem: Problem | Known,
     settings: FitSettings,
     *,
     ridge: float,
@@ -197,7 +189,7 @@ def correct_classes(
     predictor: ClassPredictor,
     scores: Tensor,
     data: HeadRows,
-    problem: Labelled,
+    problem: Problem | Known,
     settings: FitSettings,
 ) -> ClassCorrection | None:
     """Fit the correction of calibrated scores (n, C) for the class prior; None if none is set.

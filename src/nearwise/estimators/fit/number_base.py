@@ -160,31 +160,26 @@ def _mlp(*, large: bool, seed: int) -> MLPRegressor:
 
 
 def number_forest(
-    encoder: TableEncoder,
-    rows: Encoded,
-    targets: np.ndarray,
-    weight: np.ndarray | None,
-    *,
-    seed: int,
-    n_jobs: int | None,
-    groups: np.ndarray | None,
+    problem: Problem, settings: FitSettings, learned: np.ndarray
 ) -> tuple[NumberCandidate, np.ndarray]:
-    """Fit trees to samples of the rows; also predict each by those that did not learn it, (n,)."""
+    """Fit trees to samples of some rows; also predict each by those that did not learn it, (n,)."""
+    encoder, rows = problem.table
     candidate = NumberCandidate(FOREST, ExtraTreesRegressor(), "ordinal_filled", [])
-    values = candidate.standardised(targets)
-    options = forest_settings(len(targets), seed=seed, n_jobs=n_jobs)
-    view = encoder.ordinal_filled(rows)
-    model, out_of_bag = fit_number_forest(view, values, weight, options, groups)
+    values, weight = candidate.standardised(problem.carried[learned]), problem.trusted_weight
+    model, out_of_bag = fit_number_forest(
+        encoder.ordinal_filled(rows.take(learned)),
+        values,
+        None if weight is None else weight[learned],
+        forest_settings(len(learned), seed=settings.seed, n_jobs=settings.n_jobs),
+        problem.groups_at(learned),
+    )
     candidate.folds.append(as_arrays(model))
     return candidate, candidate.center + candidate.scale * out_of_bag
 
 
 def cross_fit_numbers(
     candidates: list[NumberCandidate],
-    encoder: TableEncoder,
-    rows: Encoded,
-    targets: np.ndarray,
-    weight: np.ndarray | None,
+    problem: Problem,
     folds: list[Fold],
     *,
     known: dict[str, np.ndarray],
@@ -197,6 +192,7 @@ def cross_fit_numbers(
     predictions (n,) from elsewhere that take part; `apart` are positions of rows that no fold
     learns from or holds out, which all models predict.
     """
+    (encoder, rows), targets, weight = problem.table, problem.carried, problem.trusted_weight
     out = {one.name: np.zeros(len(targets)) for one in candidates}
     views = {name: getattr(encoder, name)(rows) for name in {one.view for one in candidates}}
 
@@ -260,15 +256,7 @@ def predicted_as_new(
     for one in base.candidates:
         view, out = getattr(encoder, one.view)(rows), np.zeros(len(targets))
         if one.name == FOREST:
-            again, out[known] = number_forest(
-                encoder,
-                rows.take(known),
-                targets[known],
-                None if weight is None else weight[known],
-                seed=settings.seed,
-                n_jobs=settings.n_jobs,
-                groups=problem.groups_at(known),
-            )
+            again, out[known] = number_forest(problem, settings, known)
         else:
             again = replace(one, folds=[])
             values = again.standardised(targets)

@@ -156,42 +156,24 @@ def _base(
     if settings.base is None:
         return None
     encoder, rows = problem.table
-    targets, weight, seed = problem.carried, problem.trusted_weight, settings.seed
+    targets, seed = problem.carried, settings.seed
     held_out = np.empty(0, dtype=np.int64) if apart is None else apart
-    own = not isinstance(settings.base, str)
+    candidates, forest = [], None
     known: dict[str, np.ndarray] = {}
-    forest = None
-    if not own:
+    if not isinstance(settings.base, str):
+        candidates = [given_regressor(settings.base)]
+    else:
         progress.stage("forest")
-        of_train = None if weight is None else weight[train]
-        forest, out_of_bag = number_forest(
-            encoder,
-            rows.take(train),
-            targets[train],
-            of_train,
-            seed=seed,
-            n_jobs=settings.n_jobs,
-            groups=problem.groups_at(train),
-        )
+        forest, out_of_bag = number_forest(problem, settings, train)
         known[FOREST] = np.zeros(len(targets))
         known[FOREST][train] = out_of_bag
         view = encoder.ordinal_filled(rows.take(held_out))
         known[FOREST][held_out] = forest.locations(view, 0)
-    candidates = []
-    if own:
-        candidates = [given_regressor(settings.base)]
-    elif settings.preset != "instant" and len(train) >= FEWEST:
-        candidates = number_candidates(encoder, targets[train], seed=seed, n_jobs=settings.n_jobs)
+        if settings.preset != "instant" and len(train) >= FEWEST:
+            own = targets[train]
+            candidates = number_candidates(encoder, own, seed=seed, n_jobs=settings.n_jobs)
     base = cross_fit_numbers(
-        candidates,
-        encoder,
-        rows,
-        targets,
-        weight,
-        folds,
-        known=known,
-        apart=held_out,
-        progress=progress.stage,
+        candidates, problem, folds, known=known, apart=held_out, progress=progress.stage
     )
     if forest is not None and FOREST in base.weights:
         base.candidates.insert(0, forest)

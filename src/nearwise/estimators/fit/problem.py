@@ -97,11 +97,6 @@ class FitSettings(Settings):
     checkpoint: Path | None = None
     label_fitter: LabelFitter = Field(default_factory=LabelFitter)
 
-    @property
-    def holds_out_once(self) -> bool:
-        """Whether one part of the rows is held out (a share, in `cv`), instead of each in turn."""
-        return isinstance(self.cv, float)
-
 
 @dataclass
 class Problem:

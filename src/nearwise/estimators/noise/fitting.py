@@ -92,7 +92,7 @@ class NoisyLabelFitter(LabelFitter):
 def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabels:
     """Estimate the transition and predict true labels; labels as given where few are wrong."""
     problem, settings, known = predictor.problem, predictor.settings, predictor.known
-    shared = settings.holds_out_once
+    shared = isinstance(settings.cv, float)
     rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
     floor = noise_floor(len(rows), apart=predictor.agreement is not None)
     plain = predictor.predict(rows)

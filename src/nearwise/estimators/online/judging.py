@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from nearwise.estimators.fit.base import RIDGE
 from nearwise.estimators.fit.head_fitting import (
     JUDGED,
+    Known,
     accept_head,
     calibrated_views,
     predictions_of,
@@ -19,7 +19,6 @@ from nearwise.estimators.fit.problem import FitSettings
 from nearwise.estimators.inputs.labels import lone_rows
 from nearwise.estimators.model.class_predictor import ClassPredictor, Judgement
 from nearwise.estimators.model.fitted_model import FittedClassifier
-from nearwise.estimators.model.label_model import LabelModel
 from nearwise.estimators.model.log_linear_pool import NOT_YET, Answer, mean_nll, shrink
 from nearwise.estimators.model.memory_views import FITTED
 from nearwise.estimators.uncertainty.calibration_rows import judged_positions
@@ -31,14 +30,6 @@ _FEWEST = 20  # rows below which nothing is decided anew
 _ASKED = 500  # relabelled rows whose neighbors are asked
 # Entries of `choice` about a judgement.
 _NOTED = ("head_nll", "head_share", "classes", "merge", "merge_nll", "judged")
-
-
-class _Known(NamedTuple):
-    """What is known of the labels; see `Labelled`."""
-
-    label_model: LabelModel
-    prior: Tensor
-    n_classes: int
 
 
 @one_thread(torch_only=True)
@@ -107,7 +98,7 @@ def _judged(model: FittedClassifier, settings: Callable[[], FitSettings]) -> Cla
         return predictor
     chosen = settings()
     # The shares that predictions are corrected from are those that the head is given.
-    known = _Known(predictor.label_model, predictor.prior, model.n_classes)
+    known = Known(predictor.label_model, predictor.prior, model.n_classes)
     plain = replace(predictor, acceptance=NOT_YET, choice=dict(predictor.choice))
     _, views = plain.predict_judged(model.n_classes, predictor.n_views, rows)
     labels, weight = model.label_positions[rows], _weight(model, rows)

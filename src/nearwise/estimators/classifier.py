@@ -13,16 +13,14 @@ from sklearn.utils import check_random_state
 from nearwise.estimators.facade import NeighborEstimator
 from nearwise.estimators.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.estimators.fit.pipeline import fit_problem
-from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
+from nearwise.estimators.fit.problem import Problem, given_folds
 from nearwise.estimators.inputs import labels
 from nearwise.estimators.inputs.columns import Wish
 from nearwise.estimators.inputs.rows import KnownColumns, Rows, Source
-from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.class_prior import ClassPrior
 from nearwise.estimators.model.fitted_model import FitReport, FittedClassifier
 from nearwise.estimators.noise.fitting import label_fitter
 from nearwise.estimators.online import by_settings, changes
-from nearwise.estimators.progress import Progress
 from nearwise.estimators.query import Query
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
 from nearwise.estimators.storage import class_parts
@@ -628,13 +626,8 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
                 self._fit_first(source, classes, sample_weight, views)
         return self
 
-    def _checked_settings(self, *args: Any, **options: Any) -> FitSettings:
-        return check_settings(self, *args, **options)
-
-    def _fit_problem(
-        self, problem: Problem, settings: FitSettings, progress: Progress
-    ) -> ClassPredictor:
-        return fit_problem(problem, settings, progress)
+    _checked_settings = check_settings
+    _fit_problem = staticmethod(fit_problem)
 
     def _fit_first(
         self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None

@@ -7,12 +7,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
+from torch import Tensor
 
 from nearwise.cached import cached_property
 from nearwise.estimators.inputs.rows import AnyRows
-from nearwise.estimators.model.class_predictor import ClassPredictor, Retrieved
+from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.model.log_linear_pool import Answer, finish, joined
+from nearwise.estimators.model.memory_views import Retrieval
 from nearwise.estimators.model.row_models import view_blocks
 from nearwise.estimators.uncertainty.calibration_rows import (
     CalibrationRows,
@@ -105,11 +107,11 @@ class Query:
         self._distances: list[np.ndarray] = []
         self._reasons: list[Reason] = []
         with one_thread(torch_only=True):
-            for retrieved in self._retrieve():
-                self._note(retrieved)
+            for features, views in self._retrieve():
+                self._note(features, views)
         self._passed = self._explains
 
-    def _retrieve(self) -> Iterator[Retrieved]:
+    def _retrieve(self) -> Iterator[tuple[Tensor, list[Retrieval]]]:
         assert self.views is not None  # remembered rows are predicted left out
         for block in view_blocks(self.views):
             n_rows = len(block[0])
@@ -123,24 +125,24 @@ class Query:
                     self.model.predictor.views.release()
                 yield self.model.predictor.retrieve(part)
 
-    def _note(self, retrieved: Retrieved) -> None:
+    def _note(self, features: Tensor, views: list[Retrieval]) -> None:
         """Keep what the answers need of what was retrieved."""
         predictor, n_classes = self.model.predictor, self._n_classes
         attended = []
         if self._explains:
-            attended = [predictor.attend(view) for view in retrieved.each]
+            attended = [predictor.attend(view) for view in views]
             answers = [
                 predictor.finished(one.output, one.view.base_log_proba, n_classes)
                 for one in attended
             ]
         else:
-            answers = [predictor.answer(view, n_classes) for view in retrieved.each]
+            answers = [predictor.answer(view, n_classes) for view in views]
         self._merged.append(predictor.merged(answers))
-        self._distances.append(retrieved.each[0].found[0].distances[:, -1].double().numpy())
+        self._distances.append(views[0].found[0].distances[:, -1].double().numpy())
         if self._explains:
             self._reasons += reasons(
                 predictor,
-                retrieved.features,
+                features,
                 attended,
                 self._n_shown,
                 n_classes,
@@ -180,7 +182,7 @@ class Query:
             behind = remembered_reasons(predictor, self._n_shown, len(classes))
         else:
             self._pass(explaining=True)
-            parts, behind = self.parts, dict(enumerate(self._reasons))
+            parts, behind = self.parts, self._reasons
         shown = explained(predictor, behind, parts, classes, self.model.remembered)
         if not trust:
             return shown
@@ -312,7 +314,7 @@ def warn_of_learned(predictor: ClassPredictor) -> None:
 
 
 def kneighbors(
-    model: FittedModel, features: Callable[[], torch.Tensor] | None, n_neighbors: int | None
+    model: FittedModel, features: Callable[[], Tensor] | None, n_neighbors: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distances to, and ids of, the nearest remembered rows in the feature space, ascending.
 

@@ -42,21 +42,6 @@ class Attended(NamedTuple):
     output: HeadOutput
 
 
-class Retrieved(NamedTuple):
-    """What is retrieved for some queries in all their views.
-
-    Attributes
-    ----------
-    features : Tensor of shape (n, width)
-        Keys of the first view in the space "features".
-    each : list of Retrieval
-        One per view.
-    """
-
-    features: Tensor
-    each: list[Retrieval]
-
-
 class JudgedRows(NamedTuple):
     """Calibration rows in each view of the fit; in the memory a row has one key, their mean.
 
@@ -156,10 +141,13 @@ class ClassPredictor(Predictor):
 
     # --- retrieval ------------------------------------------------------------------------------
 
-    def retrieve(self, views: list[Any]) -> Retrieved:
-        """Retrieve for new rows, few enough to be encoded at once, in all their views."""
+    def retrieve(self, views: list[Any]) -> tuple[Tensor, list[Retrieval]]:
+        """Retrieve for new rows, few enough to be encoded at once, in each of their views.
+
+        Also gives the first view's keys in the space "features", (n, width).
+        """
         keyed = [self.row_models(rows) for rows in views]
-        return Retrieved(keyed[0].keys["features"].cpu(), [self.retrieval(one) for one in keyed])
+        return keyed[0].keys["features"].cpu(), [self.retrieval(one) for one in keyed]
 
     def retrieval(self, rows: KeyedRows, positions: Tensor | None = None) -> Retrieval:
         """Search all spaces; `positions` (n,) of rows that are remembered, each then left out."""
@@ -212,7 +200,7 @@ class ClassPredictor(Predictor):
         """Predict from one or more views of the same rows, merged."""
         merged = []
         for block in view_blocks(views):
-            each = self.retrieve(block).each
+            _, each = self.retrieve(block)
             merged.append(self.merged([self.answer(one, n_classes) for one in each]))
         return joined(merged)
 

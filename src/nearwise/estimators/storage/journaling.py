@@ -263,23 +263,19 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         found = {"evicted": made.evicted.tolist()}
         return made, _made(change, tuple(fresh.tolist()), found)
     ids = np.array(change.ids, dtype=np.int64)
+    if change.kind == KEEP:
+        _Kept.model_validate(details)
+        return fitted, _made(change, change.ids, {})
+    how: tuple[Any, ...]
     if change.kind == REMOVE:
-        forget = _Removed.model_validate(details).forget_classes
-        made = by_settings.with_change(
-            model, fitted, changes.without_rows, ids, forget_classes=forget
-        )
+        forget, how = _Removed.model_validate(details).forget_classes, (changes.without_rows, ids)
     elif change.kind == RELABEL:
         new = _Relabelled.model_validate(details)
         y = np.array(new.labels, dtype=np.dtype(new.dtype))
-        forget = new.forget_classes
-        made = by_settings.with_change(
-            model, fitted, by_settings.relabelled, ids, y, forget_classes=forget
-        )
-    elif change.kind == KEEP:
-        _Kept.model_validate(details)
-        made = fitted
+        forget, how = new.forget_classes, (by_settings.relabelled, ids, y)
     else:
         raise ValueError(f"{change.kind!r} is not a change that this nearwise supports")
+    made = by_settings.with_change(model, fitted, *how, forget_classes=forget)
     return made, _made(change, change.ids, {})
 
 

@@ -102,18 +102,12 @@ def check_bank(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
     """Give the lists of the JSON part that hold an entry per class of some fit."""
-    of_fit = meta.get("of_fit") or {"class_correction": None}
-    for where, part_of in (("", meta), ("of_fit ", of_fit)):
-        views = part_of.get("views") or {"classes": None}
-        yield from _entries(where, part_of["class_correction"])
-        yield from _entries(f"{where}views ", views["classes"])
-
-
-def _entries(where: str, found: dict[str, Any] | None) -> Iterator[tuple[str, list[Any] | None]]:
-    if found is None:
-        return
-    for part in ("shift", "scale", "bias", "wanted"):
-        yield f"{where}class_correction.{part}", found[part]
+    for where, part_of in (("", meta), ("of_fit ", meta.get("of_fit") or {})):
+        of_views = (part_of.get("views") or {}).get("classes")
+        found: dict[str, Any] = {where: part_of.get("class_correction"), f"{where}views ": of_views}
+        for whose, correction in found.items():
+            for part in ("shift", "scale", "bias", "wanted") if correction else ():
+                yield f"{whose}class_correction.{part}", correction[part]
 
 
 def _are_shares(values: Tensor) -> bool:

@@ -21,6 +21,9 @@ from nearwise.functional import paired_distances
 
 Explained = TypeVar("Explained", bound=Any)  # an explanation, of a class or a number
 CHUNK = 1_024  # rows that are explained at once
+# What a prediction is based on, for each neighbor shown, largest weight first: bank positions,
+# weights, distances in the feature space, and the prediction without it, (n_shown, n_classes).
+Reason = tuple[list[int], list[float], list[float], np.ndarray]
 _MASKED = 2_048  # predictions without a neighbor that are made at once
 _LARGEST_BITS = np.int64(2**31 - 1)
 _LARGEST = 2**22  # numbers of keys that are measured at once
@@ -246,26 +249,6 @@ class Weighed(NamedTuple):
     is_there: Tensor
 
 
-class Reason(NamedTuple):
-    """What one prediction is based on.
-
-    Attributes
-    ----------
-    positions : list of int
-        Bank positions of the neighbors shown, largest weight first.
-    weights : list of float
-    distances : list of float
-        In the feature space.
-    without : ndarray of shape (n_shown, n_classes)
-        The prediction without each of them.
-    """
-
-    positions: list[int]
-    weights: list[float]
-    distances: list[float]
-    without: np.ndarray
-
-
 def weigh(
     found: list[Tensor], shares: list[Tensor], n_shown: int | None, *, n_views: int = 1
 ) -> Weighed:
@@ -391,52 +374,44 @@ def reasons(
     # Numbers instead of tensors: hundreds of small tensors are slow to make.
     lists = [values.tolist() for values in (weighed.positions, weighed.weights, distances)]
     of_rows = zip(counts, *lists, np.split(without, np.cumsum(counts)[:-1]), strict=True)
-    return [Reason(at[:n], weights[:n], apart[:n], gone) for n, at, weights, apart, gone in of_rows]
+    return [(at[:n], weights[:n], apart[:n], gone) for n, at, weights, apart, gone in of_rows]
 
 
 def remembered_reasons(
     predictor: ClassPredictor, n_neighbors: int | None, n_classes: int
-) -> dict[int, Reason]:
+) -> list[Reason]:
     """Give what the predictions of the fitted rows are based on, each without itself."""
     bank, calibration = predictor.views.bank, predictor.calibration()
-    found: dict[int, Reason] = {}
+    found: list[Reason] = []
     for rows in torch.arange(len(bank)).split(CHUNK):
-        attended = predictor.attend(predictor.retrieve_remembered(rows))
+        attended = [predictor.attend(predictor.retrieve_remembered(rows))]
         keys = bank.keys["features"][rows]
-        behind = reasons(predictor, keys, [attended], n_neighbors, n_classes, calibration)
-        found |= dict(zip(rows.tolist(), behind, strict=True))
+        found += reasons(predictor, keys, attended, n_neighbors, n_classes, calibration)
     return found
 
 
 def explained(
     predictor: ClassPredictor,
-    behind: dict[int, Reason],
+    behind: list[Reason],
     parts: Parts,
     classes: np.ndarray,
     remembered: Callable[[list[int]], list[dict[str, Any]]],
 ) -> list[Explanation]:
-    """Put reasons and predictions of rows together, in the order of the rows.
+    """Put reasons and predictions of rows together.
 
-    Parameters
-    ----------
-    predictor : ClassPredictor
-    behind : dict of int to Reason
-        By the row's position in `parts`.
-    parts : Parts
-    classes : ndarray of shape (n_classes,)
-    remembered : callable
-        Gives the training rows at bank positions.
+    `behind` and `parts` are of the same rows; `remembered` gives the training rows at bank
+    positions.
     """
     if not behind:
         return []
     bank, believed = predictor.views.bank, predictor.views.labels
-    everyone = sorted({position for reason in behind.values() for position in reason.positions})
+    everyone = sorted({position for reason in behind for position in reason[0]})
     rows = dict(zip(everyone, remembered(everyone), strict=True))
     ids = dict(zip(everyone, bank.ids[everyone].tolist(), strict=True))
     given = dict(zip(everyone, classes[bank.labels[everyone].numpy()], strict=True))
     posterior = dict(zip(everyone, classes[believed[everyone].numpy()], strict=True))
     shown, left_out = [], tuple(predictor.encoder.left_out)
-    for row, reason in sorted(behind.items()):
+    for row, reason in enumerate(behind):
         neighbors = [
             Neighbor(
                 ids[position],

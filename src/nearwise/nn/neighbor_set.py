@@ -365,7 +365,8 @@ class RememberedSpace:
         assert self.groups is not None  # callers see to it
         rows = F.one_hot(self.labels, self.n_classes).float()
         rows = rows if self.weight is None else rows * self.weight[:, None]
-        return _sums(rows, self.groups)
+        n_groups = int(self.groups.max()) + 1
+        return rows.new_zeros(n_groups, self.n_classes).index_add_(0, self.groups, rows)
 
     @cached_property
     def _agrees(self) -> Tensor:
@@ -480,11 +481,6 @@ def pair_reliability(
             without = torch.full_like(plain[j], 0.5)
         shares.append(torch.where(is_in, without, plain[j]) / m)
     return torch.cat(shares)
-
-
-def _sums(rows: Tensor, groups: Tensor) -> Tensor:
-    """Sum of the rows (n, w) of each group, (n_groups, w)."""
-    return rows.new_zeros(int(groups.max()) + 1, rows.shape[1]).index_add_(0, groups, rows)
 
 
 def _reliability_of_others(

@@ -67,19 +67,16 @@ class Nystroem:
     rows would be predicted otherwise alone than beside others.
     """
 
-    def __init__(self, arrays: Arrays) -> None:
+    def __init__(self, arrays: Arrays, n_coefficients: int) -> None:
         self._gamma = float(floats_of(arrays, "gamma", ()))
         if self._gamma <= 0:
             raise ValueError(f"gamma is {self._gamma}, which is not positive")
         self._wide = wide = floats_of(arrays, "components", (None, None)).astype(np.float64)
         self._norms = np.einsum("ij,ij->i", wide, wide)
-        self.n_components, self.n_features_in_ = n, _ = wide.shape
+        n, self.n_features_in_ = wide.shape
         self._normalization = floats_of(arrays, "normalization", (n, n)).astype(np.float64)
-
-    def check_coefficients(self, n_columns: int) -> None:
-        """Refuse a linear model of another number of components."""
-        if n_columns != self.n_components:
-            raise ValueError(f"coef has {n_columns} columns for {self.n_components} components")
+        if n_coefficients != n:
+            raise ValueError(f"coef has {n_coefficients} columns for {n} components")
 
     def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Features (n, n_components) of rows."""
@@ -95,8 +92,8 @@ class KernelLogistic(_Classifier):
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
-        self._logistic, self._features = Logistic(arrays), Nystroem(arrays)
-        self._features.check_coefficients(self._logistic.n_features_in_)
+        self._logistic = Logistic(arrays)
+        self._features = Nystroem(arrays, self._logistic.n_features_in_)
         self.n_features_in_ = self._features.n_features_in_
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -177,7 +174,7 @@ class Trees(StoredArrays):
 
     _NAMES: tuple[str, ...] = ("roots", "left", "right", "feature", "threshold")
 
-    def _check_nodes(self, n_leaves: int) -> None:
+    def _check_nodes(self, n_leaves: int, dtype: Any) -> None:
         arrays = self._arrays
         (self.n_features_in_,) = integers_of(arrays, "n_features", (1,)).tolist()
         roots, left, right, feature = (
@@ -188,9 +185,11 @@ class Trees(StoredArrays):
             raise ValueError("there is not one threshold per node")
         if np.isnan(arrays["threshold"]).any():
             raise ValueError("a threshold is NaN")
+        refuse_other_dtype(arrays, "threshold", (dtype,))
+        self._dtype = dtype
 
-    def _checked(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        rows = np.ascontiguousarray(X, dtype=dtype)
+    def _checked(self, X: NDArray[Any]) -> NDArray[Any]:
+        rows = np.ascontiguousarray(X, dtype=self._dtype)
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise ValueError(f"X has shape {rows.shape}; expected (n, {self.n_features_in_})")
         return rows
@@ -214,8 +213,7 @@ class Forest(Trees, _Classifier):
     def __init__(self, arrays: Arrays) -> None:
         start = integers_of(arrays, "leaf_start", (None,))
         _Classifier.__init__(self, arrays)
-        self._check_nodes(len(start) - 1)
-        refuse_other_dtype(arrays, "threshold", (np.float32,))
+        self._check_nodes(len(start) - 1, np.float32)
         shares = floats_of(arrays, "leaf_share", (None,))
         classes = integers_of(arrays, "leaf_class", (len(shares),))
         if start[0] != 0 or start[-1] != len(shares) or (np.diff(start) < 0).any():
@@ -227,7 +225,7 @@ class Forest(Trees, _Classifier):
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
-        rows = self._checked(X, np.float32)
+        rows = self._checked(X)
         out = np.zeros((len(rows), len(self.classes_)))
         leaves = [self._arrays[name] for name in ("leaf_start", "leaf_class", "leaf_share")]
         self._walk(add_leaf_shares, rows, out, *leaves)
@@ -241,8 +239,7 @@ class Boosting(Trees, _Classifier):
     def __init__(self, arrays: Arrays) -> None:
         values = floats_of(arrays, "leaf_value", (None,))
         _Classifier.__init__(self, arrays)
-        self._check_nodes(len(values))
-        refuse_other_dtype(arrays, "threshold", (np.float64,))
+        self._check_nodes(len(values), np.float64)
         n_classes = len(self.classes_)
         self._splits = category_splits(arrays)
         columns = 1 if n_classes == 2 else n_classes
@@ -253,7 +250,7 @@ class Boosting(Trees, _Classifier):
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows; NaN is a missing value."""
-        rows = self._checked(X, np.float64)
+        rows = self._checked(X)
         out = np.zeros((len(rows), len(self._baseline))) + self._baseline
         self._walk(add_leaf_values, rows, out, *self._splits, self._arrays["leaf_value"])
         # In columns, as scikit-learn has them: sums in another order differ in the last bit.

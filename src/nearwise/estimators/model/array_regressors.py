@@ -16,7 +16,6 @@ from nearwise.estimators.model.array_models import (
     add_leaf_values,
     category_splits,
     floats_of,
-    refuse_other_dtype,
 )
 
 
@@ -40,8 +39,8 @@ class KernelRegression(StoredArrays):
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
-        self._linear, self._features = Linear(arrays), Nystroem(arrays)
-        self._features.check_coefficients(self._linear.n_features_in_)
+        self._linear = Linear(arrays)
+        self._features = Nystroem(arrays, self._linear.n_features_in_)
         self.n_features_in_ = self._features.n_features_in_
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -71,14 +70,13 @@ class RegressionForest(Trees):
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         values = floats_of(arrays, "leaf_value", (None,))
-        self._check_nodes(len(values))
-        refuse_other_dtype(arrays, "threshold", (np.float32,))
+        self._check_nodes(len(values), np.float32)
         starts, columns = np.arange(len(values) + 1), np.zeros(len(values), dtype=np.int32)
         self._leaves = starts, columns, values
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Targets (n,) of rows."""
-        rows = self._checked(X, np.float32)
+        rows = self._checked(X)
         out = np.zeros((len(rows), 1))
         self._walk(add_leaf_shares, rows, out, *self._leaves)
         found: NDArray[np.float64] = out[:, 0] / len(self._arrays["roots"])
@@ -91,14 +89,13 @@ class RegressionBoosting(Trees):
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         values = floats_of(arrays, "leaf_value", (None,))
-        self._check_nodes(len(values))
-        refuse_other_dtype(arrays, "threshold", (np.float64,))
+        self._check_nodes(len(values), np.float64)
         self._baseline = float(floats_of(arrays, "baseline", (1,))[0])
         self._leaves = *category_splits(arrays), values
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Targets (n,) of rows; NaN is a missing value."""
-        rows = self._checked(X, np.float64)
+        rows = self._checked(X)
         out = np.full((len(rows), 1), self._baseline)
         self._walk(add_leaf_values, rows, out, *self._leaves)
         return out[:, 0]

@@ -251,9 +251,15 @@ class FittedModel:
         raise NotImplementedError
 
     @property
-    def codes(self) -> np.ndarray:
+    def label_positions(self) -> Tensor:
         """Class positions of the remembered rows, int64 (n_remembered,)."""
-        return self.bank.labels.numpy()
+        held = self.bank.labels
+        return held.argmax(1) if held.ndim == 2 else held
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The same as an array."""
+        return self.label_positions.numpy()
 
     @property
     def numbers(self) -> np.ndarray | None:
@@ -288,17 +294,6 @@ class FittedClassifier(FittedModel):
     def n_classes(self) -> int:
         """Number of classes, those that came after the fit included."""
         return len(self.classes)
-
-    @property
-    def label_positions(self) -> Tensor:
-        """Class positions of the remembered rows, int64 (n_remembered,)."""
-        held = self.bank.labels
-        return held.argmax(1) if held.ndim == 2 else held
-
-    @property
-    def codes(self) -> np.ndarray:
-        """Class positions of the remembered rows, int64 (n_remembered,)."""
-        return self.label_positions.numpy()
 
     def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
         """Labels as they were given of remembered rows, all by default, (n,)."""

@@ -305,12 +305,10 @@ class StoredModel(StoredCommon):
     classes_dtype: LabelType
 
 
-class StoredNumberCandidate(Part):
+class StoredNumberCandidate(StoredCandidate):
     """Of `NumberCandidate`."""
 
-    name: str
-    view: Literal["dense", "ordinal", "ordinal_filled"]
-    kind: Literal[
+    kind: Literal[  # type: ignore[assignment]
         "linear",
         "kernel-regression",
         "network-regression",
@@ -318,7 +316,6 @@ class StoredNumberCandidate(Part):
         "regression-boosting",
         "skops",
     ]
-    n_models: Size
     center: Finite
     scale: Positive
     least: Finite

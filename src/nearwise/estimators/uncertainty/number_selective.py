@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearwise.estimators.uncertainty.conformal import check_number
+from nearwise.estimators.uncertainty.selective import check_coverage
 
 if TYPE_CHECKING:
     from nearwise.estimators.number_query import NumberQuery
@@ -52,29 +53,16 @@ class NumberSelection:
     n_accepted: int
 
 
-def check_request(coverage: float | None, max_width: float | None) -> None:
-    """Refuse both or none of coverage and width, and any that is out of its range."""
-    if (coverage is None) == (max_width is None):
-        seen = "neither was" if coverage is None else "both were"
-        raise ValueError(
-            f"Give either coverage (the share of rows to answer) or max_width (of the intervals of "
-            f"rows to answer, in the unit of the target); {seen} given."
-        )
-    name, value = ("coverage", coverage) if max_width is None else ("max_width", max_width)
-    check_number(name, value)
-    if coverage is not None and not 0.0 < coverage <= 1.0:
-        raise ValueError(
-            f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."
-        )
-    if max_width is not None and not 0.0 < max_width < np.inf:
-        raise ValueError(f"max_width={max_width!r} must be a positive number.")
-
-
 def select(
     query: "NumberQuery", coverage: float | None, max_width: float | None, confidence: float
 ) -> NumberSelection:
     """Accept the rows with the narrowest intervals; see `AttnKNNRegressor.predict_selective`."""
-    check_request(coverage, max_width)
+    what = "of the intervals of rows to answer, in the unit of the target"
+    check_coverage(coverage, "max_width", max_width, what)
+    if max_width is not None:
+        check_number("max_width", max_width)
+        if not 0.0 < max_width < np.inf:
+            raise ValueError(f"max_width={max_width!r} must be a positive number.")
     known, interval = query.calibration_numbers(), query.interval(confidence)
     levels = known.levels(confidence, known.means)
     own = known.as_new.quantiles(levels)

@@ -173,21 +173,27 @@ def bernstein_bound(losses: np.ndarray, counts: np.ndarray, spread: float, alpha
     return 1.0 if may_be(1.0) >= 0 else float(brentq(may_be, 0.0, 1.0))
 
 
-def check_request(coverage: float | None, max_risk: float | None, confidence: float) -> None:
-    """Refuse both or none of coverage and risk, and any that is out of its range."""
-    if (coverage is None) == (max_risk is None):
+def check_coverage(coverage: float | None, name: str, other: float | None, what: str) -> None:
+    """Refuse both or none of coverage and the other wish, and a coverage out of its range."""
+    if (coverage is None) == (other is None):
         seen = "neither was" if coverage is None else "both were"
         raise ValueError(
-            f"Give either coverage (the share of rows to answer) or max_risk (the share of answers "
-            f"that may be wrong); {seen} given."
+            f"Give either coverage (the share of rows to answer) or {name} ({what}); {seen} given."
         )
-    for name, value in (("coverage", coverage), ("max_risk", max_risk), ("confidence", confidence)):
+    if coverage is not None:
+        check_number("coverage", coverage)
+        if not 0.0 < coverage <= 1.0:
+            raise ValueError(
+                f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."
+            )
+
+
+def check_request(coverage: float | None, max_risk: float | None, confidence: float) -> None:
+    """Refuse both or none of coverage and risk, and any that is out of its range."""
+    check_coverage(coverage, "max_risk", max_risk, "the share of answers that may be wrong")
+    for name, value in (("max_risk", max_risk), ("confidence", confidence)):
         if value is not None or name == "confidence":
             check_number(name, value)
-    if coverage is not None and not 0.0 < coverage <= 1.0:
-        raise ValueError(
-            f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."
-        )
     if max_risk is not None and not 0.0 < max_risk < 1.0:
         raise ValueError(
             f"max_risk={max_risk!r} must lie between 0 and 1, both excluded. For at most one wrong "

@@ -274,8 +274,9 @@ class Query:
     def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
         """How unlike the remembered rows the rows are, (n,); larger is less alike."""
         name = check_novelty_score(score)
-        rows, distance = self.calibration_rows(), self._distance()
-        return novelty_scores(name, rows, self.parts, distance)
+        rows = self.calibration_rows()
+        self._pass()
+        return novelty_scores(name, rows, self.parts, np.concatenate(self._distances))
 
     def novelty_p_value(self, score: NoveltyScore = "combined") -> np.ndarray:
         """Share of calibration rows with at least the novelty score of each row, (n,)."""
@@ -296,10 +297,6 @@ class Query:
         if self._judged_by is not None:
             return self._judged_by
         return calibration_rows(self.model.predictor, self._n_classes, len(self.views))
-
-    def _distance(self) -> np.ndarray:
-        self._pass()
-        return np.concatenate(self._distances)
 
 
 def warn_of_learned(predictor: ClassPredictor) -> None:

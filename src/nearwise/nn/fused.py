@@ -166,7 +166,8 @@ class _FusedNLL(torch.autograd.Function):
             weights, measured = _block_weights(query, scale, memory, own, start, stop)
             proba = weights @ memory.votes
             floored = proba + VOTE_FLOOR
-            pull = targets[start:stop] * row_weight[start:stop, None]
+            at = slice(start, stop)
+            pull = targets[at] * row_weight[at, None]
             loss -= (pull * floored.log()).sum()
             if with_grad:
                 grad_proba = -pull / floored
@@ -174,13 +175,7 @@ class _FusedNLL(torch.autograd.Function):
                 grad -= (grad_proba * proba).sum(dim=1, keepdim=True)
                 grad *= weights
                 grad_scale += _backward_block(
-                    grad,
-                    measured,
-                    scale,
-                    query[start:stop],
-                    memory,
-                    grad_query[start:stop],
-                    grad_keys,
+                    grad, measured, scale, query[at], memory, grad_query[at], grad_keys
                 )
         ctx.save_for_backward(grad_query, grad_keys, grad_scale)
         return loss

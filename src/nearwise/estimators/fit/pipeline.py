@@ -240,7 +240,8 @@ def _with_head(
         n_rows, n_heads = len(held_out), _HEADS
         held_groups = problem.groups_at(held_out)
         split = make_folds(problem.labels[held_out], n_heads, settings.seed, held_groups)
-        folds = [_of_all_views(fold, n_rows, predictor.n_views) for fold in split]
+        starts = n_rows * np.arange(predictor.n_views)[:, None]  # of each view, below each other
+        folds = [((starts + train).ravel(), (starts + held).ravel()) for train, held in split]
     model = problem.label_model
     data, *others = tries
     tune = (folds, n_heads, settings, model, progress)
@@ -269,15 +270,6 @@ def _with_head(
     order = torch.argsort(rows)  # the folds of one that is held out cover it
     merged = calibrated_views(tuned, fit.take(order), data, problem, settings, ridge=ridge)
     return replace(merged, judged_views=JudgedRows(ids, keyed))
-
-
-def _of_all_views(
-    fold: tuple[np.ndarray, np.ndarray], n_rows: int, n_views: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of a fold's rows in all views: a row's views stay on one side of the split."""
-    starts = n_rows * np.arange(n_views)[:, None]
-    train, held_out = ((starts + part).ravel() for part in fold)
-    return train, held_out
 
 
 def _head_rows(problem: Problem, spaces: list[NeighborSet], base_log_proba: Tensor) -> HeadRows:

@@ -3,7 +3,7 @@
 Also the blocks in which many rows are handled, so that memory does not grow with their number.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -52,15 +52,15 @@ class KeyedRows(NamedTuple):
 
     def take(self, rows: Tensor) -> "KeyedRows":
         """Return some of the rows."""
-        keys = {name: key[rows] for name, key in self.keys.items()}
-        base = self.base_log_proba
-        return KeyedRows(keys, None if base is None else base[rows])
+        return self._each(lambda part: part[rows])
 
     def cpu(self) -> "KeyedRows":
         """Bring everything to the CPU."""
-        keys = {name: key.cpu() for name, key in self.keys.items()}
-        base = self.base_log_proba
-        return KeyedRows(keys, None if base is None else base.cpu())
+        return self._each(Tensor.cpu)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "KeyedRows":
+        keys, base = {name: change(key) for name, key in self.keys.items()}, self.base_log_proba
+        return KeyedRows(keys, None if base is None else change(base))
 
 
 class FeatureSpace:

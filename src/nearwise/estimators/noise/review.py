@@ -299,7 +299,8 @@ def _copies(
     found = []
     for row in np.flatnonzero(near[:, 0]):
         there = model.bank.positions(ids[row][near[row]]).numpy()
-        apart = _apart(model, int(row), there)  # rows that differ may have equal keys
+        # Rows that differ may have equal keys: their encoder measures how far values are apart.
+        apart = model.predictor.encoder.apart(model.rows_at([int(row), *there.tolist()]))
         others = tuple(own[there[apart <= _ALIKE]].tolist())
         if not others:
             continue
@@ -314,11 +315,6 @@ def _copies(
         found.append((not differ, ratio, own[row], given[row], others, what))
     for _, ratio, row_id, label, others, what in sorted(found, key=lambda one: one[:3]):
         yield "copy", row_id, label, None, 1.0 - ratio, others, what
-
-
-def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
-    """How far a row's values are from others', (n_others,), as its encoder measures it."""
-    return model.predictor.encoder.apart(model.rows_at([row, *others.tolist()]))
 
 
 def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:

@@ -136,7 +136,13 @@ def _pack_row_models(
     meta["features"], arrays = models.features.to_state()
     tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
     if models.base is not None:
-        _pack_base(models.base, tensors, meta, blobs)
+        candidates = [pack_candidate(one, tensors, blobs) for one in models.base.candidates]
+        meta["base"] = {
+            "gates": models.base.gates,
+            "n_classes": models.base.n_classes,
+            "nll": models.base.nll,
+            "candidates": candidates,
+        }
 
 
 def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -158,17 +164,6 @@ def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[s
             prefix = f"stage/{number}/{name}/"
             tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
         meta["stages"].append(described)
-
-
-def _pack_base(
-    base: Base, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
-) -> None:
-    meta["base"] = {
-        "gates": base.gates,
-        "n_classes": base.n_classes,
-        "nll": base.nll,
-        "candidates": [pack_candidate(one, tensors, blobs) for one in base.candidates],
-    }
 
 
 def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> ClassPredictor:

@@ -138,17 +138,15 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        heads = [self._heads(x) for x in self._projected(query, key, value)]
-        batch, _, n_queries, _ = heads[0].shape
-        n_keys = heads[1].shape[2]
-        mask = self._mask(heads[0], attn_mask, key_padding_mask, batch, n_queries, n_keys)
+        query, key, value = (self._heads(x) for x in self._projected(query, key, value))
+        n_keys = key.shape[2]
         found = attend(
-            heads[0],
-            heads[1],
-            heads[2],
+            query,
+            key,
+            value,
             self.n_neighbors,
             metric=self.metric,
-            attn_mask=mask,
+            attn_mask=self._mask(query, attn_mask, key_padding_mask, n_keys),
             is_causal=is_causal and attn_mask is None,
             include_self=self.include_self,
             dropout_p=self.dropout if self.training else 0.0,
@@ -216,16 +214,10 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         return x.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _mask(
-        self,
-        query: Tensor,
-        mask: Tensor | None,
-        padding: Tensor | None,
-        batch: int,
-        n_queries: int,
-        n_keys: int,
+        self, query: Tensor, mask: Tensor | None, padding: Tensor | None, n_keys: int
     ) -> Tensor | None:
         """Both masks as one floating one that is added to the scores."""
-        total = None
+        total, (batch, _, n_queries, _) = None, query.shape
         if mask is not None:
             if mask.ndim == 3:
                 if len(mask) != batch * self.num_heads:

@@ -93,11 +93,22 @@ class PretrainedNeighborHead(NeighborTrunk):
         return self.pool(self.attend(spaces), spaces, base_log_proba)
 
     def attend(self, spaces: list[NeighborSet]) -> Read:
-        """Scores of the neighbors, and what becomes of them: the first half of `forward`."""
+        """Scores of the neighbors and powers of the pool: the first half of `forward`.
+
+        `of_spaces` holds each space's log-odds of the null against its neighbors, and its power;
+        `of_query` the powers of base and class shares, which sum to 1 with those of the spaces, and
+        the inverse temperature.
+        """
         labels = torch.cat([one.labels for one in spaces], dim=1)
         log_weight = torch.cat([one.log_weight for one in spaces], dim=1)
         seen = [_describe(one) for one in spaces]
-        return self.read(seen, labels, log_weight, spaces[0].log_prior)
+        scores, of_spaces, of_query = self.read(seen, labels, log_weight, spaces[0].log_prior)
+        null, gates = of_spaces.unbind(1)
+        base, prior, sharpness = of_query.unbind(1)
+        base = base.masked_fill(spaces[0].summary[:, HAS_BASE] == 0, -math.inf)
+        powers = torch.softmax(torch.cat([base[:, None], prior[:, None], gates], dim=1), dim=1)
+        of_query = torch.cat([powers[:, :2], sharpness.clamp(-3.0, 3.0).exp()[:, None]], dim=1)
+        return Read(scores, torch.stack([null, powers[:, 2:]], dim=1), of_query)
 
     def pool(
         self, read: Read, spaces: list[NeighborSet], base_log_proba: Tensor | None
@@ -106,11 +117,8 @@ class PretrainedNeighborHead(NeighborTrunk):
 
         In the output's weights, each space has its share among the spaces.
         """
-        nulls, gates = read.of_spaces.unbind(1)  # log-odds of the null against a space's neighbors
-        of_base, of_prior, sharpness = read.of_query.unbind(1)
-        of_base = of_base.masked_fill(spaces[0].summary[:, HAS_BASE] == 0, -math.inf)
-        powers = torch.cat([of_base[:, None], of_prior[:, None], gates], dim=1)
-        a, c, b = torch.softmax(powers, dim=1).split([1, 1, len(spaces)], dim=1)
+        nulls, b = read.of_spaces.unbind(1)
+        a, c, sharpness = read.of_query[:, :, None].unbind(1)
         log_prior, nulls = spaces[0].log_prior, torch.sigmoid(nulls)
         prior, no_class = log_prior.exp(), torch.isneginf(log_prior)
         log_prior = log_prior.masked_fill(no_class, 0.0)
@@ -129,7 +137,7 @@ class PretrainedNeighborHead(NeighborTrunk):
             null_mass = null_mass + among[:, at] * null
         if base_log_proba is not None:
             total = total + a * base_log_proba
-        total = sharpness.clamp(-3.0, 3.0).exp()[:, None] * total
+        total = sharpness * total
         both = [torch.log_softmax(one.masked_fill(no_class, _OUT), dim=1) for one in (total, alone)]
         return HeadOutput(both[0], both[1], tuple(weights), null_mass)
 
@@ -176,6 +184,8 @@ class PretrainedNeighborHead(NeighborTrunk):
         """
         base = None if base_log_proba is None else base_log_proba[rows]
         rest = read.without(rows, gone, found)
+        # Numbers of a kind side by side: a sigmoid of others rounds otherwise.
+        rest = rest._replace(of_spaces=rest.of_spaces.transpose(0, 1).contiguous().transpose(0, 1))
         return self.pool(rest, [one.take(rows) for one in spaces], base).log_proba
 
 

@@ -17,10 +17,11 @@ from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.inputs.table import as_frame
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.model.memory_views import FOLD, GROUPED
+from nearwise.estimators.model.predictor import as_float
 from nearwise.estimators.online.capacity import rows_to_forget
 from nearwise.estimators.online.refreshing import can_refresh
 from nearwise.estimators.online.updates import (
-    append_rows,
+    predict_new,
     refuse_emptied_classes,
     refuse_few,
 )
@@ -107,11 +108,15 @@ def with_rows(
     present, codes = check_labels(new.y, len(new.given))
     positions, fresh = positions_among(model.classes, present)
     views.check_addable(fresh, None, has_base=model.predictor.has_base)
-    weight = None if new.weight is None else new.weight / model.weight_unit
     fork = model.fork()
+    predictor, n_classes = fork.predictor, len(model.classes) + len(fresh)
+    # Neither base nor keys have learned the rows' labels: they are calibration rows from now on.
+    keys, columns = predictor.keys_of_new(new.views)
+    columns |= new.groups
+    columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, new.views))
+    weight = None if new.weight is None else as_float(new.weight / model.weight_unit)
     labels = torch.from_numpy(positions[codes])
-    n_classes = len(model.classes) + len(fresh)
-    ids = append_rows(fork.predictor, new.views, labels, weight, n_classes, new.groups)
+    ids = predictor.views.add_rows(keys, columns, labels, weight, n_classes)
     fork = replace(with_given(fork, new), classes=classes_with(model.classes, fresh))
     return bounded(fork.settled(), bound), ids
 

@@ -7,28 +7,8 @@ from torch import Tensor
 from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import MemoryViews
-from nearwise.estimators.model.predictor import as_float
 
 _FEWEST = 2  # rows that a memory keeps
-
-
-def append_rows(
-    predictor: ClassPredictor,
-    views: list[AnyRows],
-    labels: Tensor,
-    weight: np.ndarray | None,
-    n_classes: int,
-    groups: dict[str, Tensor],
-) -> Tensor:
-    """Remember new rows, given in as many views as those of `fit`, and return their ids.
-
-    Neither base nor keys have learned their labels, so that they are calibration rows from now on.
-    """
-    keys, columns = predictor.keys_of_new(views)
-    columns |= groups
-    columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, views))
-    sample_weight = None if weight is None else as_float(weight)
-    return predictor.views.add_rows(keys, columns, labels, sample_weight, n_classes)
 
 
 def predict_new(predictor: ClassPredictor, views: list[AnyRows]) -> Tensor:

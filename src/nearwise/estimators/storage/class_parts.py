@@ -82,22 +82,18 @@ def pack_predictor(
     return tensors, meta, blobs
 
 
-def _packed_classes(classes: ClassCorrection | None) -> dict[str, Any] | None:
-    return None if classes is None else classes.to_json()
-
-
 def _packed_judgement(judged: Judgement | ClassPredictor) -> dict[str, Any]:
     of_views = judged.of_views
     return {
         "acceptance": asdict(judged.acceptance),
         "part_temperatures": list(judged.part_temperatures),
-        "class_correction": _packed_classes(judged.classes),
+        "class_correction": None if judged.classes is None else judged.classes.to_json(),
         "views": None
         if of_views is None
         else {
             "merge": judged.merge,
             "temperatures": list(of_views[:3]),
-            "classes": _packed_classes(of_views.classes),
+            "classes": None if of_views.classes is None else of_views.classes.to_json(),
         },
         "choice": judged.choice,
     }

@@ -143,7 +143,8 @@ def save_model(
     path = Path(folder)
     before = None if overwrite else fitted.folders.get(os.path.realpath(path))
     tensors, meta, blobs = pack_model(model, fitted)
-    trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
+    own = [blob for name, blob in blobs.items() if name.startswith(("base/", "param.base"))]
+    trusted = sorted({name for blob in own for name in untrusted_types(blob)})
     goes_on = before is not None and not before.fitted_anew
     if before is not None and goes_on:
         meta["journal"] = {"lineage": before.lineage, "version": before.version}
@@ -214,11 +215,6 @@ def _clear_journal(path: Path, state: FolderState) -> None:
             journal.discard()
         except OSError as error:
             warn_user(f"{path} is saved, but its journal could not be cleared: {error}")
-
-
-def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
-    """Parts of a folder that hold classifiers of the user's own."""
-    return [blob for name, blob in blobs.items() if name.startswith(("base/", "param.base"))]
 
 
 def _check_written(

@@ -1,5 +1,7 @@
 """Arguments and options that several commands share."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -160,3 +162,44 @@ KeyOption = Annotated[
 def named_store(store: str | None) -> list[str]:
     """Repeat --store in a command that is suggested."""
     return [] if store is None else ["--store", store]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How rows are read: `header` and `skip_unlabelled` of tables, `quiet` of both.
+
+    The others are about images: their size, colour, and damaged files.
+    """
+
+    header: bool | None = None
+    skip_unlabelled: bool = False
+    size: str | None = None
+    color: Literal["grey", "rgb"] | None = None
+    skip_damaged: bool = False
+    resize: bool = False
+    quiet: bool = False
+
+    def refuse_of_images(self, why: str) -> None:
+        """Refuse options about images where there are none; `why` names what there is instead."""
+        given: dict[str, object] = {"image_size": self.size or None, "color": self.color}
+        given |= {"skip_damaged": self.skip_damaged, "resize": self.resize}
+        refuse(f"is for images; {why}", given)
+
+    def refuse_of_tables(self, **columns: object) -> None:
+        """Refuse options about tables where there are images, and those that name `columns`."""
+        header = "header" if self.header else "no_header"
+        refuse("is about a table; images have no columns", {header: self.header is not None})
+        refuse("names a column; images have none", {n: some or None for n, some in columns.items()})
+        unlabelled = {"skip_unlabelled": self.skip_unlabelled}
+        refuse("is about a table; the folder of an image is its label", unlabelled)
+
+
+def refuse(why: str, given: Mapping[str, object], **instead: str) -> None:
+    """Refuse with ValueError options that are given and of no use here, by the parameters' names.
+
+    `instead` says what to do about some; others are to be left out.
+    """
+    for name, value in given.items():
+        if value is not None and value is not False:
+            advice = instead.get(name, "Leave it out")
+            raise ValueError(f"--{name.replace('_', '-')} {why}. {advice}.")

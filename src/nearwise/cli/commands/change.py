@@ -11,9 +11,8 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.console import reported, say, short, show, show_json, typed
 from nearwise.cli.models import in_place, new_model, open_model, require_model
-from nearwise.cli.options import named_store
+from nearwise.cli.options import ReadOptions, named_store
 from nearwise.cli.outputs import check_folder
-from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
@@ -100,23 +99,13 @@ def add(
         raise ValueError(
             "--key names one change of the journal; --out and --refresh do more. Leave it out."
         )
-    images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
+    reading = ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
 
     def rows_for(learned: Any) -> Rows:
         bounds = {"capacity": capacity, "eviction": eviction}
         learned.set_params(**{f"settings__{n}": v for n, v in bounds.items() if v is not None})
-        rows = read_for_model(
-            learned,
-            model,
-            data,
-            target,
-            images,
-            part="train",
-            groups=groups or (learned.fitted_.holds_memory and learned.fitted_.group_name) or None,
-            skip_unlabelled=skip_unlabelled,
-            header=header,
-            quiet=quiet,
-        )
+        own = groups or (learned.fitted_.holds_memory and learned.fitted_.group_name) or None
+        rows = read_for_model(learned, model, data, target, reading, part="train", groups=own)
         if key is not None and not new_only:
             return rows  # a request that was made before is not made again
         return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet)

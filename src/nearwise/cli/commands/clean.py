@@ -9,10 +9,11 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import reported, say, show, shown_cell
+from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.frames import free_name
-from nearwise.cli.rows.image_rows import ImageOptions, names_images
+from nearwise.cli.rows.image_rows import names_images
 from nearwise.cli.rows.parsing import parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.cli.rows.targets import estimator_for
@@ -93,18 +94,10 @@ def clean(
             "rank them. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)
-    images = ImageOptions(image_size, color, skip_damaged)
+    reading = ReadOptions(header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet)
+    words = keep_words or []
     rows = read_to_learn(
-        data,
-        target,
-        images,
-        uses=uses,
-        drop=drop or [],
-        keep_words=keep_words or [],
-        task=task,
-        skip_unlabelled=skip_unlabelled,
-        header=header,
-        quiet=quiet,
+        data, target, reading, uses=uses, drop=drop or [], keep_words=words, task=task
     )
 
     from nearwise.estimators import ColumnWarning, review

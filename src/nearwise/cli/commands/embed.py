@@ -1,6 +1,6 @@
 """``nearwise embed``: the keys of rows, by which their neighbors are found."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -8,12 +8,9 @@ from nearwise.cli import options
 from nearwise.cli.answer_columns import beside
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
+from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
-
-if TYPE_CHECKING:
-    pass
 
 
 @reported
@@ -58,15 +55,13 @@ def embed(
 
     from nearwise.data.tables.files import table_format, write_table
 
-    images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
+    reading = ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
     check_output("--out", out, data)
     form = "csv" if out == "-" else table_format(out)
     if form is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv, .parquet or .npz, or - for CSV.")
     learned = open_model(model, store)
-    copied, features = read_to_predict(
-        learned, model, data, keep or [], images, header=header, quiet=quiet
-    )
+    copied, features = read_to_predict(learned, model, data, keep or [], reading)
     keys = learned.keys(features, space)
     letter = "f" if form == "npz" else "e"  # an npz holds columns f0, f1, ... as one array
     columns = [f"{letter}{i}" for i in range(keys.shape[1])]

@@ -18,8 +18,8 @@ from nearwise.cli.class_tables import FEW, by_class, class_table, shot_table, sh
 from nearwise.cli.console import grid, progress, reported, say, show, show_json
 from nearwise.cli.models import open_model
 from nearwise.cli.numbers import LEVEL, bootstrapped, by_slice, measure, number_tables
+from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import ONLY_LEARNED, ScoredRows, score_rows
 from nearwise.conditions import command_line, hardware, load_plugin, versions
@@ -107,18 +107,8 @@ def evaluate(
     if report is not None:
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")()
     learned = open_model(model, store)
-    images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
-    rows = read_for_model(
-        learned,
-        model,
-        data,
-        target,
-        images,
-        part="test",
-        skip_unlabelled=skip_unlabelled,
-        header=header,
-        quiet=quiet,
-    )
+    reading = ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
+    rows = read_for_model(learned, model, data, target, reading, part="test")
     trust = TrustOptions(coverage, confidence=confidence)
     trust.check_ranges()
     classes = getattr(learned, "classes_", None)

@@ -16,9 +16,9 @@ from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import INTERRUPTED, reported, say, shown_cell, typed, typed_again
 from nearwise.cli.models import check_out, new_model
 from nearwise.cli.numbers import left_out_scores
+from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import column_uses
-from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.cli.rows.targets import estimator_for
@@ -179,11 +179,11 @@ def fit(
         "class_prior": class_prior,
         "columns": columns or None,
     }
-    images = ImageOptions(image_size, color, skip_damaged)
+    reading = ReadOptions(header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet)
     rows = read_to_learn(
         data,
         target,
-        images,
+        reading,
         uses=columns,
         drop=drop or [],
         keep_words=keep_words or [],
@@ -191,9 +191,6 @@ def fit(
         groups=groups,
         time=time_column,
         task=task,
-        skip_unlabelled=skip_unlabelled,
-        header=header,
-        quiet=quiet,
     )
     make = estimator_for(rows, class_prior=class_prior, embedder=embedder, epochs=epochs)
     # what the user left open stays the estimator's own default

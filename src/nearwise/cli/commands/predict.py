@@ -17,10 +17,9 @@ from nearwise.cli.answer_columns import (
 )
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
+from nearwise.cli.options import ReadOptions, refuse
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageOptions
 from nearwise.cli.rows.rows import read_to_predict
-from nearwise.cli.rows.targets import refuse
 
 if TYPE_CHECKING:
     from nearwise.estimators.query import Query
@@ -117,7 +116,7 @@ def predict(
     """
     trust_options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
     trust_options.check()
-    images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
+    reading = ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
     check_output("--out", out, data)
     form = form or _format_of(out)
     learned = open_model(model, store)
@@ -126,16 +125,12 @@ def predict(
 
     from nearwise.estimators import AttnKNNClassifier
 
-    copied, features = read_to_predict(
-        learned, model, data, keep or [], images, header=header, quiet=quiet
-    )
+    copied, features = read_to_predict(learned, model, data, keep or [], reading)
     n_shown = (neighbors or None) if explain else False
     if isinstance(learned, AttnKNNClassifier):
-        refuse(
-            {"--output": output, "--quantiles": quantiles},
-            f"is for numbers, and {model} predicts classes",
-            quantiles="Use --proba",
-        )
+        of_numbers = {"output": output, "quantiles": quantiles}
+        why = f"is for numbers, and {model} predicts classes"
+        refuse(why, of_numbers, quantiles="Use --proba")
         trust_options.check_confidence()
         query = learned.query(features, explain=n_shown)
         chosen: Any = trust_options.select(query)  # first: it may be refused
@@ -144,8 +139,8 @@ def predict(
         explanations: Any = None if n_shown is False else query.explanations()
     else:
         refuse(
-            {"--proba": proba, "--sets": sets, "--max-risk": max_risk},
             f"is for classes, and {model} predicts numbers",
+            {"proba": proba, "sets": sets, "max_risk": max_risk},
             proba="Use --quantiles .05,.5,.95",
             sets="Use --confidence 0.9, which adds an interval",
             max_risk="Use --coverage",

@@ -1,11 +1,11 @@
 """Images as the rows that a command is given: files, and folders with a folder for each class."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from nearwise.cli.console import say
+from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import is_model_folder
 from nearwise.cli.rows.parsing import parse_size
 
@@ -18,28 +18,6 @@ if TYPE_CHECKING:
 
 _PARTS = {"train": "training", "test": "test"}
 _TARGET = "class"  # what the labels of a folder are called
-
-
-@dataclass(frozen=True)
-class ImageOptions:
-    """Options of the command line about images: their size, colour, and damaged files."""
-
-    size: str | None = None
-    color: Literal["grey", "rgb"] | None = None
-    skip_damaged: bool = False
-    resize: bool = False
-
-    def refuse(self, why: str) -> None:
-        """Refuse options about images where there are none; `why` names what there is instead."""
-        options = {
-            "--image-size": self.size,
-            "--color": self.color,
-            "--skip-damaged": self.skip_damaged,
-            "--resize": self.resize,
-        }
-        for option, value in options.items():
-            if value:
-                raise ValueError(f"{option} is for images; {why}. Leave it out.")
 
 
 def encoder_of_images(model: "Estimator") -> "ImageEncoder | None":
@@ -67,10 +45,8 @@ def names_images(data: str) -> bool:
 def read_class_folder(
     data: str,
     part: Literal["train", "test"],
-    options: ImageOptions,
+    options: ReadOptions,
     known: "ImageEncoder | None" = None,
-    *,
-    quiet: bool = False,
 ) -> "Dataset":
     """Read a folder with a folder for each class.
 
@@ -101,7 +77,7 @@ def read_class_folder(
     )
     if known is not None:
         _check_size(cast("np.ndarray", dataset.X), known, dataset.files[0])
-    if split != "all" and not quiet:
+    if split != "all" and not options.quiet:
         other = "test" if part == "train" else "train"
         taken = f"took its {_PARTS[part]} part, {len(dataset)} images"
         say(f"note: {data}: {taken}, and left its {_PARTS[other]} part out.")
@@ -124,7 +100,7 @@ def _refuse_other_folders(folder: Path) -> None:
 
 
 def read_files(
-    data: Sequence[str], options: ImageOptions, known: "ImageEncoder"
+    data: Sequence[str], options: ReadOptions, known: "ImageEncoder"
 ) -> "tuple[list[Path], np.ndarray]":
     """Read images without labels from files, and folders that hold images at any depth.
 

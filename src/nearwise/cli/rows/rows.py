@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearwise.cli.console import say, shown_cell
+from nearwise.cli.options import ReadOptions
 from nearwise.cli.rows.column_options import report
 from nearwise.cli.rows.frames import (
     Frame,
@@ -21,7 +22,6 @@ from nearwise.cli.rows.frames import (
     unmerged,
 )
 from nearwise.cli.rows.image_rows import (
-    ImageOptions,
     check_target,
     encoder_of_images,
     names_images,
@@ -100,7 +100,7 @@ def take_rows(
 def read_to_learn(
     data: str,
     target: str | None,
-    options: ImageOptions,
+    options: ReadOptions,
     *,
     uses: dict[str, Any],
     drop: Sequence[str] = (),
@@ -109,9 +109,6 @@ def read_to_learn(
     groups: str | None = None,
     time: str | None = None,
     task: Task = "auto",
-    skip_unlabelled: bool = False,
-    header: bool | None = None,
-    quiet: bool = False,
 ) -> Rows:
     """Read rows that a model is to be fitted to.
 
@@ -124,20 +121,17 @@ def read_to_learn(
     """
     if names_images(data):
         check_target(target)
-        _refuse_header(header)
-        named_columns = {"--drop": drop, "--keep-words": keep_words, "--weight": weight}
-        for option, value in (named_columns | {"--groups": groups, "--time": time}).items():
-            if value:
-                raise ValueError(f"{option} names a column; images have none. Leave it out.")
-        _refuse_skipping(skip_unlabelled)
+        columns = {"drop": drop, "keep_words": keep_words, "weight": weight}
+        options.refuse_of_tables(**columns, groups=groups, time=time)
         if task == "regression":
             raise ValueError(
                 "--task regression needs a table; images are classified. Embed them first "
                 "('nearwise embed'), and give a table of the keys and the target."
             )
-        return _labelled(read_class_folder(data, "train", options, quiet=quiet))
-    options.refuse(f"{named(data)} is read as a table")
-    read = read_frame(data, header, keep_words=keep_words, quiet=quiet)
+        return _labelled(read_class_folder(data, "train", options))
+    options.refuse_of_images(f"{named(data)} is read as a table")
+    quiet = options.quiet
+    read = read_frame(data, options.header, keep_words=keep_words, quiet=quiet)
     require_columns(read.table, drop, data)
     taken = [name for name in (weight, groups, time) if name is not None]
     if target in taken or len(set(taken)) < len(taken):
@@ -163,7 +157,8 @@ def read_to_learn(
     category = [name for name, use in uses.items() if use == "category"]
     codes = category if task == "regression" else [target, *category]
     unmerged(frame, codes, data, quiet=quiet)
-    features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
+    skip = options.skip_unlabelled
+    features, labels = split_target(frame, target, data, skip=skip, quiet=quiet)
     if task == "regression":
         labels = target_numbers(labels, named(data))
     _note_words(frame, features, data, quiet=quiet)
@@ -220,13 +215,10 @@ def read_for_model(
     name: Path,
     data: str,
     target: str | None,
-    options: ImageOptions,
+    options: ReadOptions,
     *,
     part: Literal["train", "test"],
     groups: str | None = None,
-    skip_unlabelled: bool = False,
-    header: bool | None = None,
-    quiet: bool = False,
 ) -> Rows:
     """Read labelled rows of the kind that the model in folder `name` takes.
 
@@ -241,24 +233,23 @@ def read_for_model(
         classes = getattr(model, "classes_", None)
         spare, values = _left_out(model), _values(model)
         values |= {} if classes is None else {target: classes.tolist()}
-        frame = read_frame(data, header, known=set(names) - set(spare), like=model, quiet=quiet)
+        known, quiet = set(names) - set(spare), options.quiet
+        frame = read_frame(data, options.header, known=known, like=model, quiet=quiet)
         frame = _read_as_learned(frame, values)
-        features, labels = split_target(frame, target, data, skip=skip_unlabelled, quiet=quiet)
-        known = [name for name in (groups, model.fitted_.group_name) if name]
+        skip = options.skip_unlabelled
+        features, labels = split_target(frame, target, data, skip=skip, quiet=quiet)
+        also = [name for name in (groups, model.fitted_.group_name) if name]
         belongs = None
         if groups is not None:
             require_columns(features, [groups], data)
             belongs = _groups(features[groups], "--groups", data)
-        features = match_columns(features, names, data, optional=spare, expected=known, quiet=quiet)
+        features = match_columns(features, names, data, optional=spare, expected=also, quiet=quiet)
         if classes is None:
             return Rows(features, target_numbers(labels, named(data)), groups=belongs)
         return Rows(features, labels_as_classes(labels, classes), groups=belongs)
-    _refuse_header(header)
-    _refuse_skipping(skip_unlabelled)
-    if groups is not None:
-        raise ValueError("--groups names a column; images have none. Leave it out.")
+    options.refuse_of_tables(groups=groups)
     check_target(target, model.fitted_.target_name)
-    rows = _labelled(read_class_folder(data, part, options, of_images, quiet=quiet))
+    rows = _labelled(read_class_folder(data, part, options, of_images))
     return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
 
 
@@ -267,10 +258,7 @@ def read_to_predict(
     name: Path,
     data: Sequence[str],
     keep: Sequence[str],
-    options: ImageOptions,
-    *,
-    header: bool | None = None,
-    quiet: bool = False,
+    options: ReadOptions,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels, of the kind that a model takes: columns to pass on, and features.
 
@@ -281,7 +269,7 @@ def read_to_predict(
 
     of_images = check_kind(model, name, data, options)
     if of_images is not None:
-        _refuse_header(header)
+        options.refuse_of_tables()
         if keep:
             raise ValueError(
                 f"--keep {keep[0]}: images have no columns; their file is always named."
@@ -292,7 +280,7 @@ def read_to_predict(
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
     (table,) = data
     names, target = list(model.feature_names_in_), model.fitted_.target_name
-    spare = _left_out(model)
+    spare, header, quiet = _left_out(model), options.header, options.quiet
     whole = read_frame(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
     require_columns(whole.table, keep, table)
     copied = whole.as_written(list(dict.fromkeys(keep)))
@@ -336,26 +324,13 @@ def _labelled(dataset: Any) -> Rows:
     return Rows(dataset.X, labels, names=np.array(dataset.row_names))
 
 
-def _refuse_skipping(skip_unlabelled: bool) -> None:
-    if skip_unlabelled:
-        raise ValueError(
-            "--skip-unlabelled is about a table; the folder of an image is its label. Leave it out."
-        )
-
-
-def _refuse_header(header: bool | None) -> None:
-    if header is not None:
-        option = "--header" if header else "--no-header"
-        raise ValueError(f"{option} is about a table; images have no columns. Leave it out.")
-
-
 def check_kind(
-    model: "Estimator", name: Path, data: Sequence[str], options: ImageOptions
+    model: "Estimator", name: Path, data: Sequence[str], options: ReadOptions
 ) -> "ImageEncoder | None":
     """Refuse images for a model of tables and the reverse; return a model's encoder of images."""
     known = encoder_of_images(model)
     if known is None:
-        options.refuse(f"{name} was fitted on a table")
+        options.refuse_of_images(f"{name} was fitted on a table")
     for path in data:
         if known is None and names_images(path):
             kind = "a folder" if Path(path).is_dir() else "an image"

@@ -1,11 +1,11 @@
 """Targets: whether a column holds classes or numbers, and these numbers."""
 
 import math
-from collections.abc import Mapping
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearwise.cli.console import say, shown_cell
+from nearwise.cli.options import refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,14 +104,5 @@ def estimator_for(rows: "Rows", **of_classes: object) -> Any:
 
     if rows.task == "classification":
         return AttnKNNClassifier
-    given = {f"--{name.replace('_', '-')}": value for name, value in of_classes.items()}
-    refuse(given, f"is for classes, and {rows.y.name!r} is learned as a number")
+    refuse(f"is for classes, and {rows.y.name!r} is learned as a number", of_classes)
     return AttnKNNRegressor
-
-
-def refuse(given: Mapping[str, object], why: str, **instead: str) -> None:
-    """Refuse with ValueError options that are of no use here; `instead` says what to do of some."""
-    for option, value in given.items():
-        if value is not None and value is not False:
-            advice = instead.get(option.strip("-").replace("-", "_"), "Leave it out")
-            raise ValueError(f"{option} {why}. {advice}.")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nearwise import estimators as of
+    from nearwise.cli.rows.scored_rows import ScoredRows
     from nearwise.estimators.opening import Estimator
 
 
@@ -64,6 +65,10 @@ def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
 
 
 SET_CONFIDENCE, BOUND_CONFIDENCE = 0.9, 0.95
+_ONLY_LEARNED = (
+    "Abstention, sets and intervals are calibrated on rows the model learned from, so they need "
+    "others. Give rows it has not learned from."
+)
 
 
 @dataclass(frozen=True)
@@ -111,17 +116,19 @@ class TrustOptions:
         """Whether rows to answer are to be chosen."""
         return self.coverage is not None or self.max_risk is not None
 
-    def select(self, query: "of.Query") -> "of.Selection | None":
+    def select(self, query: Any) -> Any:
         """Choose the rows to answer, or None where there is no option for it."""
         if not self.selective:
             return None
+        if hasattr(query, "interval"):
+            return query.selection(self.coverage, confidence=self.set_confidence)
         return query.selection(
             coverage=self.coverage, max_risk=self.max_risk, confidence=self.bound_confidence
         )
 
 
 def trust_columns(
-    query: "of.Query", options: TrustOptions, chosen: "of.Selection | None", *, as_text: bool
+    query: Any, options: TrustOptions, chosen: Any, *, as_text: bool
 ) -> dict[str, list[Any]]:
     """Columns of the trust options that were given, one value per row: accepted, set, novelty_p.
 
@@ -142,8 +149,8 @@ def trust_columns(
 
 def number_columns(
     query: "of.NumberQuery", options: TrustOptions, output: Any, quantiles: str | None
-) -> "tuple[of.NumberSelection | None, dict[str, Any]]":
-    """Columns about numbers: prediction, low and high, quantile_LEVEL, accepted, novelty_p."""
+) -> dict[str, Any]:
+    """Columns about numbers: prediction, low and high, quantile_LEVEL."""
     columns: dict[str, Any] = {"prediction": query.predict(output or "mean")}
     if options.confidence is not None:
         columns["low"], columns["high"] = query.interval(options.confidence).T
@@ -151,13 +158,7 @@ def number_columns(
         levels = parse_levels("--quantiles", quantiles)
         found = zip(levels, query.quantiles(levels).T, strict=True)
         columns |= {f"quantile_{level:g}": values for level, values in found}
-    chosen = None
-    if options.coverage is not None:
-        chosen = query.selection(options.coverage, None, options.set_confidence)
-        columns["accepted"] = chosen.accepted
-    if options.novelty:
-        columns["novelty_p"] = query.novelty_p_value()
-    return chosen, columns
+    return columns
 
 
 def _joined(labels: list[Any]) -> str:
@@ -165,92 +166,68 @@ def _joined(labels: list[Any]) -> str:
 
 
 def spoken(chosen: Any) -> str:
-    """Report in a line how many rows were accepted and what that promises."""
-    n_accepted = int(chosen.accepted.sum())
-    said = f"Accepted {n_accepted} of {len(chosen.accepted)} rows "
-    if not hasattr(chosen, "expected_error"):
-        return said + promised(chosen)
-    width, error, of_all = map(
-        shown_cell, (chosen.threshold, chosen.expected_error, chosen.error_of_all)
-    )
+    """Report which rows and how many were accepted, and what that promises."""
+    said = f"Accepted {int(chosen.accepted.sum())} of {len(chosen.accepted)} rows "
+    if hasattr(chosen, "expected_error"):
+        known = chosen.threshold, chosen.expected_error, chosen.error_of_all
+        width, error, of_all = map(shown_cell, known)
+        return (
+            f"{said}(interval at most {width} wide). Of such training rows, predicted as if new, "
+            f"the mean absolute error was {error}; of all {of_all}."
+        )
     return (
-        f"{said}(interval at most {width} wide). Of such training rows, predicted as if new, the "
-        f"mean absolute error was {error}; of all {of_all}."
-    )
-
-
-def promised(chosen: "of.Selection") -> str:
-    """Report which rows are accepted, and what that promises."""
-    return (
-        f"(largest probability at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
+        f"{said}(largest probability at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
         f"training rows, predicted as if new, {chosen.expected_risk:.2%} were wrong; at most "
         f"{chosen.risk_bound:.2%} in the long run, with confidence {chosen.confidence:g}."
     )
 
 
 def measure_trust(
-    model: "of.AttnKNNClassifier",
-    features: "pd.DataFrame | np.ndarray",
-    labels: "np.ndarray",
-    options: TrustOptions,
-) -> dict[str, Any]:
-    """Measure abstention and sets on labelled rows.
+    model: Any, features: "pd.DataFrame | np.ndarray", scored: "ScoredRows", options: TrustOptions
+) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
+    """Measure abstention, and sets or intervals, on scored rows; also give "interval" of numbers.
 
-    `labels` are positions among the model's classes. "selective": coverage_asked, coverage, risk
-    (None where no row was answered), expected_risk, risk_bound, bound_confidence, threshold.
-    "sets": confidence and the metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the
-    reason, where the model has too few calibration rows. ValueError if the coverage or the
-    confidence is out of its range.
+    "selective": coverage_asked, coverage, threshold; of classes risk (None where no row was
+    answered), expected_risk, risk_bound, bound_confidence; of numbers mae (None, too) and
+    expected_mae. "sets" of classes: confidence and the metrics of
+    `nearwise.metrics.evaluate_sets`; "confidence" of numbers. Only "not_measured", the reason,
+    where the rows are not new or the model has too few calibration rows. Intervals are (n, 2).
     """
     from nearwise.metrics import evaluate_sets
 
-    options.check_ranges()
+    if not scored.new:
+        return {"not_measured": _ONLY_LEARNED}, {}
     try:
-        query = model.query(features)
-        chosen, sets = options.select(query), query.sets(options.set_confidence)
-    except ValueError as error:
-        return {"not_measured": str(error)}
-    assert chosen is not None  # a coverage was given
-    wrong = chosen.labels != model.classes_[labels]
-    answered = chosen.accepted
-    return {
-        "selective": {
-            "coverage_asked": options.coverage,
-            "coverage": float(answered.mean()),
-            "risk": float(wrong[answered].mean()) if answered.any() else None,
-            "expected_risk": chosen.expected_risk,
-            "risk_bound": chosen.risk_bound,
-            "bound_confidence": chosen.confidence,
-            "threshold": chosen.threshold,
-        },
-        "sets": {"confidence": options.set_confidence}
-        | evaluate_sets(labels, sets, options.set_confidence),
-    }
-
-
-def measure_number_trust(
-    model: "of.AttnKNNRegressor", features: Any, y: "np.ndarray", options: TrustOptions
-) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
-    """Measure abstention on rows with numbers; also give "interval" (n, 2), if there are any."""
-    query, confidence = model.query(features), options.set_confidence
-    try:
-        chosen = query.selection(options.coverage, None, confidence)
+        query, confidence = model.query(features), options.set_confidence
+        chosen: Any = options.select(query)
+        sets = query.sets(confidence) if hasattr(query, "sets") else None
     except ValueError as error:
         return {"not_measured": str(error)}, {}
-    away = abs(chosen.predictions - y)[chosen.accepted]
-    selective = {
-        "coverage_asked": options.coverage,
-        "coverage": float(chosen.accepted.mean()),
-        "mae": float(away.mean()) if len(away) else None,
-        "expected_mae": chosen.expected_error,
+    answered = chosen.accepted
+    selective = {"coverage_asked": options.coverage, "coverage": float(answered.mean())}
+    if sets is None:
+        away = abs(chosen.predictions - scored.y)[answered]
+        selective |= {
+            "mae": float(away.mean()) if len(away) else None,
+            "expected_mae": chosen.expected_error,
+            "threshold": chosen.threshold,
+        }
+        found = {"confidence": chosen.confidence, "selective": selective}
+        return found, {"interval": chosen.interval}
+    wrong = (chosen.labels != model.classes_[scored.y])[answered]
+    selective |= {
+        "risk": float(wrong.mean()) if len(wrong) else None,
+        "expected_risk": chosen.expected_risk,
+        "risk_bound": chosen.risk_bound,
+        "bound_confidence": chosen.confidence,
         "threshold": chosen.threshold,
     }
-    found = {"confidence": chosen.confidence, "selective": selective}
-    return found, {"interval": chosen.interval}
+    measured = {"confidence": confidence} | evaluate_sets(scored.y, sets, confidence)
+    return {"selective": selective, "sets": measured}, {}
 
 
 def trust_in_words(numbers: dict[str, Any]) -> str:
-    """Report what `measure_trust` or `measure_number_trust` found in two sentences."""
+    """Report what `measure_trust` found in two sentences."""
     if "not_measured" in numbers:
         what = "sets" if "by_class" in numbers else "intervals"
         return f"Abstention and {what} were not measured. {numbers['not_measured']}"

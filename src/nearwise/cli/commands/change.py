@@ -11,7 +11,7 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.console import reported, say, short, show, show_json, typed
 from nearwise.cli.models import in_place, new_model, open_model, require_model
-from nearwise.cli.options import ReadOptions, named_store
+from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
@@ -99,7 +99,7 @@ def add(
         raise ValueError(
             "--key names one change of the journal; --out and --refresh do more. Leave it out."
         )
-    reading = ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
+    reading = options.ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
 
     def rows_for(learned: Any) -> Rows:
         bounds = {"capacity": capacity, "eviction": eviction}

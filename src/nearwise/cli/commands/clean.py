@@ -9,7 +9,6 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import reported, say, show, shown_cell
-from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.frames import free_name
@@ -94,7 +93,9 @@ def clean(
             "rank them. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)
-    reading = ReadOptions(header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet)
+    reading = options.ReadOptions(
+        header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet
+    )
     words = keep_words or []
     rows = read_to_learn(
         data, target, reading, uses=uses, drop=drop or [], keep_words=words, task=task

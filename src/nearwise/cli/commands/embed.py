@@ -8,7 +8,6 @@ from nearwise.cli import options
 from nearwise.cli.answer_columns import beside
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.rows import read_to_predict
 
@@ -55,7 +54,7 @@ def embed(
 
     from nearwise.data.tables.files import table_format, write_table
 
-    reading = ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
+    reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
     check_output("--out", out, data)
     form = "csv" if out == "-" else table_format(out)
     if form is None:

@@ -4,49 +4,22 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.answer_columns import (
-    TrustOptions,
-    measure_number_trust,
-    measure_trust,
-    trust_in_words,
-)
-from nearwise.cli.class_tables import FEW, by_class, class_table, shot_table, shots_of
-from nearwise.cli.console import grid, progress, reported, say, show, show_json
+from nearwise.cli.answer_columns import TrustOptions
+from nearwise.cli.console import reported, say, show, show_json
 from nearwise.cli.models import open_model
-from nearwise.cli.numbers import LEVEL, bootstrapped, by_slice, measure, number_tables
-from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.rows import read_for_model, take_rows
-from nearwise.cli.rows.scored_rows import ONLY_LEARNED, ScoredRows, score_rows
+from nearwise.cli.rows.scored_rows import score_rows
+from nearwise.cli.scores import FEWEST, LEVEL, judge, tables
 from nearwise.conditions import command_line, hardware, load_plugin, versions
 from nearwise.safe_files import plain, write_aside
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-    from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
-
-# metric -> how it reads, and which way is better
-_METRICS = {
-    "accuracy": ("accuracy", "higher"),
-    "macro_f1": ("macro F1", "higher"),
-    "nll": ("NLL (nats per row)", "lower"),
-    "brier": ("Brier score", "lower"),
-    "ece": ("ECE (15 bins)", "lower"),
-    "equal_mass_ece": ("ECE (equal mass)", "lower"),
-    "classwise_ece": ("ECE (classwise)", "lower"),
-    "smooth_ece": ("ECE (smooth)", "lower"),
-    "signed_gap": ("confidence - accuracy", "near 0"),
-    "aurc": ("AURC", "lower"),
-    "augrc": ("AUGRC", "lower"),
-}
-_WITH_INTERVAL = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
-_FEWEST = 10  # rows from which resampling them says how far scores may be off
 
 
 @reported
@@ -107,7 +80,7 @@ def evaluate(
     if report is not None:
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")()
     learned = open_model(model, store)
-    reading = ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
+    reading = options.ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
     rows = read_for_model(learned, model, data, target, reading, part="test")
     trust = TrustOptions(coverage, confidence=confidence)
     trust.check_ranges()
@@ -115,7 +88,6 @@ def evaluate(
     y = rows.y.to_numpy() if classes is None else class_positions(rows.y, classes, data)
     scored = score_rows(learned, rows.X, rows.y, y, data, rows.noun)
     features = take_rows(rows.X, scored.at)
-    judge: Any = _of_numbers if classes is None else _of_classes
     found = judge(learned, features, scored, trust, resamples, quiet=quiet)
     numbers = {"model": str(model), "data": data, "n": len(scored.y), "rows": scored.as_json()}
     numbers |= found | {"level": LEVEL, "resamples": resamples}
@@ -129,75 +101,12 @@ def evaluate(
         written.append(str(report))
     if json_file != "-":
         title = f"{model} on {scored.what} ({data})"
-        lay_out = _tables if "by_class" in found else number_tables
-        first, *others = lay_out(found, title)
+        first, *others = tables(found, title)
         show(first)
         for remark in [*scored.remarks, *too_few.values(), *others]:
             show(remark)
     if written and not quiet and json_file != "-":
         say(f"Wrote {', '.join(written)}.")
-
-
-def _of_classes(
-    model: "AttnKNNClassifier",
-    features: Any,
-    scored: ScoredRows,
-    options: TrustOptions,
-    resamples: int,
-    *,
-    quiet: bool,
-) -> dict[str, Any]:
-    y, halves = scored.y, scored.halves
-    scores, intervals = _measure(y, halves, resamples, quiet=quiet)
-    trust: dict[str, Any] = {"not_measured": ONLY_LEARNED}
-    if scored.new:
-        trust = measure_trust(model, features, y, options)
-    return {
-        "metrics": scores["model"],
-        "intervals": {name: list(ends) for name, ends in intervals.items()},
-        "base_alone": scores["base alone"],
-        "neighbors_alone": scores["neighbors alone"],
-        "null_mass": float(scored.parts.null_mass.mean()),
-        **trust,
-        "by_class": by_class(model.classes_, y, halves["model"]),
-        "shots": shots_of(model, y, halves),
-    }
-
-
-def _of_numbers(
-    model: "AttnKNNRegressor",
-    features: Any,
-    scored: ScoredRows,
-    options: TrustOptions,
-    resamples: int,
-    *,
-    quiet: bool,
-) -> dict[str, Any]:
-    from nearwise.metrics import evaluate_numbers, pit_counts
-
-    y, parts = scored.y, scored.parts
-    trust: dict[str, Any] = {"not_measured": ONLY_LEARNED}
-    if scored.new:
-        trust, interval = measure_number_trust(model, features, y, options)
-        parts |= interval
-    return {
-        "metrics": measure(y, parts),
-        "intervals": bootstrapped(y, parts, LEVEL, resamples) if len(y) >= _FEWEST else {},
-        "base_alone": evaluate_numbers(y, parts["base"]),
-        **trust,
-        "by_slice": by_slice(y, parts),
-        "pit": pit_counts(parts["below"], parts["up_to"]),
-    }
-
-
-def _tables(found: dict[str, Any], title: str) -> list[str | rich.table.Table]:
-    shown: list[str | rich.table.Table] = [_score_table(found, title)]
-    if len(found["by_class"]) <= FEW:
-        shown.append(class_table(found["by_class"]))
-    elif found["shots"]:
-        shown.append(shot_table(found["shots"]))
-    null_mass = f"Attention that went to no neighbor: {found['null_mass']:.1%}"
-    return [*shown, null_mass, trust_in_words(found)]
 
 
 def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
@@ -221,40 +130,11 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
     return positions
 
 
-def _measure(
-    y: "np.ndarray", halves: "dict[str, np.ndarray]", resamples: int, *, quiet: bool
-) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
-    """Scores of each part, and the model's intervals; none of too few rows."""
-    from nearwise import metrics
-
-    scores = {name: metrics.evaluate_probabilities(y, proba) for name, proba in halves.items()}
-    intervals: dict[str, tuple[float, float]] = {}
-    if len(y) < _FEWEST:
-        return scores, intervals
-    for name in progress(_WITH_INTERVAL, "intervals", quiet=quiet):
-        interval = metrics.bootstrap_interval(
-            getattr(metrics, name), y, halves["model"], level=LEVEL, n_resamples=resamples
-        )
-        intervals[name] = (interval.low, interval.high)
-    return scores, intervals
-
-
 def _too_few(n_rows: int) -> str:
     return (
         f"There are no intervals: {n_rows} row{'s are' if n_rows > 1 else ' is'} too few to tell "
-        f"how far these scores may be off; give at least {_FEWEST}."
+        f"how far these scores may be off; give at least {FEWEST}."
     )
-
-
-def _score_table(found: dict[str, Any], title: str) -> rich.table.Table:
-    scores = [found[part] for part in ("metrics", "base_alone", "neighbors_alone")]
-    interval, rows = f"{LEVEL:.0%} interval", []
-    for name, (label, better) in _METRICS.items():
-        low_high = " to ".join(f"{end:.4f}" for end in found["intervals"].get(name, ()))
-        values = [f"{part[name]:.4f}" for part in scores]
-        rows.append([label, values[0], low_high, *values[1:], better])
-    heads = ["metric", "model", interval, "base alone", "neighbors alone", "better"]
-    return grid(title, heads, rows, left=["better"])
 
 
 def _write_json(path: str, numbers: dict[str, Any]) -> None:

@@ -15,13 +15,12 @@ from nearwise.cli import options
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import INTERRUPTED, reported, say, shown_cell, typed, typed_again
 from nearwise.cli.models import check_out, new_model
-from nearwise.cli.numbers import left_out_scores
-from nearwise.cli.options import ReadOptions
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.cli.rows.targets import estimator_for
+from nearwise.cli.scores import left_out_scores
 from nearwise.interrupts import watch_interrupt
 
 if TYPE_CHECKING:
@@ -179,7 +178,9 @@ def fit(
         "class_prior": class_prior,
         "columns": columns or None,
     }
-    reading = ReadOptions(header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet)
+    reading = options.ReadOptions(
+        header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet
+    )
     rows = read_to_learn(
         data,
         target,

@@ -10,10 +10,10 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.console import fact_table, reported, show, show_json, shown_cell
 from nearwise.cli.models import open_model
-from nearwise.cli.numbers import left_out_scores
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
+from nearwise.cli.scores import left_out_scores
 
 if TYPE_CHECKING:
     from nearwise.estimators.opening import Estimator
@@ -114,7 +114,7 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
     """
     import numpy as np
 
-    from nearwise.estimators import AttnKNNRegressor, Settings
+    from nearwise.estimators import Settings
     from nearwise.estimators.model.fitted_model import FittedClassifier
 
     fitted, report = model.fitted_, model.report_
@@ -148,14 +148,7 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
         from nearwise.estimators.stored.memory import stored
 
         facts["memory"] = stored(fitted).store.place
-    if scores and isinstance(model, AttnKNNRegressor):
-        facts["left_out"] = left_out_scores(model)
-    elif scores:
-        from nearwise.metrics import evaluate_probabilities
-
-        positions = fitted.codes
-        facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
-    return facts
+    return facts | ({"left_out": left_out_scores(model)} if scores else {})
 
 
 def _count_files(model: "Estimator") -> dict[str, int]:

@@ -17,7 +17,6 @@ from nearwise.cli.answer_columns import (
 )
 from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ReadOptions, refuse
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.rows import read_to_predict
 
@@ -116,7 +115,7 @@ def predict(
     """
     trust_options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
     trust_options.check()
-    reading = ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
+    reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
     check_output("--out", out, data)
     form = form or _format_of(out)
     learned = open_model(model, store)
@@ -127,29 +126,32 @@ def predict(
 
     copied, features = read_to_predict(learned, model, data, keep or [], reading)
     n_shown = (neighbors or None) if explain else False
+    query: Any
     if isinstance(learned, AttnKNNClassifier):
         of_numbers = {"output": output, "quantiles": quantiles}
         why = f"is for numbers, and {model} predicts classes"
-        refuse(why, of_numbers, quantiles="Use --proba")
+        options.refuse(why, of_numbers, quantiles="Use --proba")
         trust_options.check_confidence()
         query = learned.query(features, explain=n_shown)
-        chosen: Any = trust_options.select(query)  # first: it may be refused
-        trust = trust_columns(query, trust_options, chosen, as_text=form != "jsonl")
-        columns = _columns(query, proba=proba) | trust
-        explanations: Any = None if n_shown is False else query.explanations()
     else:
-        refuse(
+        options.refuse(
             f"is for classes, and {model} predicts numbers",
             {"proba": proba, "sets": sets, "max_risk": max_risk},
             proba="Use --quantiles .05,.5,.95",
             sets="Use --confidence 0.9, which adds an interval",
             max_risk="Use --coverage",
         )
-        numbers = learned.query(features)
-        chosen, columns = number_columns(numbers, trust_options, output, quantiles)
-        trust, explanations = columns, None
+        query = learned.query(features)
+    chosen = trust_options.select(query)  # first: it may be refused
+    trust = trust_columns(query, trust_options, chosen, as_text=form != "jsonl")
+    explanations: Any = None
+    if isinstance(learned, AttnKNNClassifier):
+        columns = _columns(query, proba=proba) | trust
+        explanations = None if n_shown is False else query.explanations()
+    else:
+        columns = trust = number_columns(query, trust_options, output, quantiles) | trust
         if n_shown is not False:
-            explanations = numbers.explanations(n_shown, trust_options.set_confidence)
+            explanations = query.explanations(n_shown, trust_options.set_confidence)
     if form == "jsonl" and explanations is not None:
         # without columns, pandas 2 gives no records at all
         rows = copied.to_dict("records") or [{} for _ in explanations]

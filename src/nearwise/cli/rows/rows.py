@@ -121,8 +121,8 @@ def read_to_learn(
     """
     if names_images(data):
         check_target(target)
-        columns = {"drop": drop, "keep_words": keep_words, "weight": weight}
-        options.refuse_of_tables(**columns, groups=groups, time=time)
+        by_name = {"drop": drop, "keep_words": keep_words, "weight": weight}
+        options.refuse_of_tables(**by_name, groups=groups, time=time)
         if task == "regression":
             raise ValueError(
                 "--task regression needs a table; images are classified. Embed them first "

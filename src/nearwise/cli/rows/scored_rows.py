@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nearwise.cli.numbers import in_rows, measure
 from nearwise.cli.rows.rows import take_rows
+from nearwise.cli.scores import in_rows, measure
 from nearwise.names import listed
 
 if TYPE_CHECKING:
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from nearwise.estimators import LearnedRows
     from nearwise.estimators.opening import Estimator
 
-ONLY_LEARNED = (
-    "Abstention, sets and intervals are calibrated on rows the model learned from, so they need "
-    "others. Give rows it has not learned from."
-)
 _HEADLINE = {"accuracy": "accuracy", "nll": "NLL", "rmse": "RMSE", "crps": "CRPS"}
 MANY_REPEATS = 0.01  # share of repeated rows from which new rows are expected to repeat some
 _DEVIATIONS = 3  # standard deviations by which the share of new rows that repeat some may be larger

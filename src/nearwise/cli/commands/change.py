@@ -169,13 +169,11 @@ def remove(
       nearwise remove iris.model 120-129
     """
     numbers = parse_numbers("IDS", ids)
-    _changed(
-        model,
-        store,
-        lambda live: live.remove(numbers, forget_classes=forget_classes, key=key),
-        f"Removed {_count(numbers)}",
-        quiet=quiet,
-    )
+
+    def change(live: "LiveModel") -> "Change":
+        return live.remove(numbers, forget_classes=forget_classes, key=key)
+
+    _changed(model, store, change, f"Removed {_count(numbers)}", quiet=quiet)
 
 
 @reported
@@ -276,16 +274,9 @@ def history(
     if as_json:
         show_json(
             [
-                {
-                    "version": change.version,
-                    "time": change.time,
-                    "change": change.kind,
-                    "rows": change.ids,
-                    "undoes": change.details.get("undoes"),
-                    "key": change.key,
-                    "labels": change.details.get("labels"),
-                    "former": change.details.get("former"),
-                }
+                {"version": change.version, "time": change.time, "change": change.kind}
+                | {"rows": change.ids, "undoes": change.details.get("undoes"), "key": change.key}
+                | {name: change.details.get(name) for name in ("labels", "former")}
                 for change in found
             ]
         )
@@ -337,9 +328,15 @@ def compact(
     """
     require_model(model)
     from nearwise.estimators import LiveModel
+    from nearwise.estimators.opening import estimator_of
+    from nearwise.estimators.stored.folder import accept_loss
 
     if accept_lost_changes:
-        _accept_lost_changes(model, store, quiet=quiet)
+        with in_place(model):
+            lost = accept_loss(estimator_of(model), model, store)
+        if not quiet:
+            as_saved = f"{model} is again as it was last saved; its history begins anew."
+            say(as_saved if lost else f"No changes of {model} are lost.")
     with in_place(model), LiveModel(model, trusted_store=store) as live:
         n_changes = live.n_pending
         found = live.compact()
@@ -354,17 +351,6 @@ def compact(
             f"Folded {n_changes} changes into {model}, which is at version {live.version}. Removed "
             "rows are gone for good."
         )
-
-
-def _accept_lost_changes(folder: Path, store: str | None, *, quiet: bool) -> None:
-    from nearwise.estimators.opening import estimator_of
-    from nearwise.estimators.stored.folder import accept_loss
-
-    with in_place(folder):
-        lost = accept_loss(estimator_of(folder), folder, store)
-    if not quiet:
-        as_saved = f"{folder} is again as it was last saved; its history begins anew."
-        say(as_saved if lost else f"No changes of {folder} are lost.")
 
 
 @contextmanager
@@ -407,8 +393,7 @@ def _changed(
 
 def _classes(learned: Any) -> list[Any]:
     """Give the classes of a model, in their order; none where it predicts numbers."""
-    classes: list[Any] = learned.classes_.tolist() if hasattr(learned, "classes_") else []
-    return classes
+    return [*learned.classes_.tolist()] if hasattr(learned, "classes_") else []
 
 
 def _new_ones(learned: Any, folder: Path, rows: Rows, *, new_only: bool, quiet: bool) -> Rows:

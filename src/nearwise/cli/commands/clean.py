@@ -141,7 +141,6 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
         table["neighbors"] = [
             " ".join(map(str, rows.y.index[list(ids)])) for ids in issues["neighbors"]
         ]
-    if isinstance(rows.X, pd.DataFrame):
         columns: dict[str, pd.Series] = {}
         taken = set(table.columns)
         assert rows.frame is not None  # a table was read

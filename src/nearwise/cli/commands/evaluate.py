@@ -91,7 +91,13 @@ def evaluate(
     found = judge(learned, features, scored, trust, resamples, quiet=quiet)
     numbers = {"model": str(model), "data": data, "n": len(scored.y), "rows": scored.as_json()}
     numbers |= found | {"level": LEVEL, "resamples": resamples}
-    too_few = {} if found["intervals"] else {"intervals_not_measured": _too_few(len(scored.y))}
+    too_few = {}
+    if not found["intervals"]:
+        n_rows = f"{len(scored.y)} row{'s are' if len(scored.y) > 1 else ' is'}"
+        too_few["intervals_not_measured"] = (
+            f"There are no intervals: {n_rows} too few to tell how far these scores may be off; "
+            f"give at least {FEWEST}."
+        )
     written = []
     if json_file:
         _write_json(json_file, numbers | too_few)
@@ -128,13 +134,6 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
             f"{advice}, or leave those rows out."
         )
     return positions
-
-
-def _too_few(n_rows: int) -> str:
-    return (
-        f"There are no intervals: {n_rows} row{'s are' if n_rows > 1 else ' is'} too few to tell "
-        f"how far these scores may be off; give at least {FEWEST}."
-    )
 
 
 def _write_json(path: str, numbers: dict[str, Any]) -> None:

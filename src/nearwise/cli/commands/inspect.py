@@ -127,13 +127,15 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
     else:
         parts = np.quantile(fitted.numbers, [0, 0.25, 0.5, 0.75, 1]).tolist()
         held["numbers"] = dict(zip(_QUARTILES, parts, strict=True))
+    names = [] if fitted.row_names is None else fitted.row_names.tolist()
+    folders = [name.partition("/")[0] or "no file" for name in names]
     facts = {
         "rows": fitted.n_remembered,
         "target": fitted.target_name,
         **held,
         "columns": report.columns,
         "column_report": [column.to_json() for column in report.column_report],
-        "files": _count_files(model),
+        **({"files": Counter(folders)} if folders else {}),
         "settings": {
             name: value
             for name, value in params.items()
@@ -142,20 +144,11 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
         | rare,
         "choice": report.choice,
     } | {name: getattr(report, name) for name in _MEASURED if hasattr(report, name)}
-    if not facts["files"]:
-        del facts["files"]
     if not fitted.holds_memory and isinstance(fitted, FittedClassifier):
         from nearwise.estimators.stored.memory import stored
 
         facts["memory"] = stored(fitted).store.place
     return facts | ({"left_out": left_out_scores(model)} if scores else {})
-
-
-def _count_files(model: "Estimator") -> dict[str, int]:
-    """Count remembered images by the folder that was given; empty where none has a file."""
-    names = model.fitted_.row_names
-    files = [] if names is None else names.tolist()
-    return dict(Counter(name.partition("/")[0] or "no file" for name in files))
 
 
 def _in_words(facts: dict[str, Any]) -> dict[str, Any]:

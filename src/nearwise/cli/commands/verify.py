@@ -57,7 +57,7 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
     """
     from nearwise.estimators.storage import class_parts, number_parts
     from nearwise.estimators.stored.folder import STORED_KIND, refuse_trusted_store
-    from nearwise.memory import verify_folder
+    from nearwise.memory import MemoryBank, verify_folder
     from nearwise.memory.bank import KIND as BANK
 
     found = verify_folder(folder)
@@ -77,7 +77,9 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
         return facts
     refuse_trusted_store(folder, store)
     if found.kind == BANK:
-        facts |= _bank(folder)
+        bank = MemoryBank.load(folder)
+        spaces = {name: f"{keys.shape[1]} columns" for name, keys in bank.keys.items()}
+        facts |= {"rows": len(bank), "classes": bank.n_classes, "spaces": spaces}
         facts["checked"] += ["JSON", "tensors"]
     return facts
 
@@ -150,11 +152,3 @@ def _store(fitted: "FittedClassifier") -> dict[str, Any]:
         )
     more = {"not checked": found.unchecked} if found.unchecked else {}
     return {"checked in the store": ["rows per class", *found.checked]} | more
-
-
-def _bank(folder: Path) -> dict[str, Any]:
-    from nearwise.memory import MemoryBank
-
-    bank = MemoryBank.load(folder)
-    spaces = {name: f"{keys.shape[1]} columns" for name, keys in bank.keys.items()}
-    return {"rows": len(bank), "classes": bank.n_classes, "spaces": spaces}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearwise.cli.console import say
+from nearwise.cli.options import refuse
 from nearwise.cli.rows.frames import require_columns
 from nearwise.cli.rows.image_rows import names_images
 
@@ -79,9 +80,9 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
     """
     uses: dict[str, Any] = {}
     for use, names in flags.items():
+        if names_images(data):
+            refuse("names a column; images have none", {use: names or None})
         for name in names or []:
-            if names_images(data):
-                raise ValueError(f"--{use} names a column; images have none. Leave it out.")
             dated = re.fullmatch("(.+?)=(.*%.*)", name) if use == "date" else None
             name, wish = (dated[1], f"date:{dated[2]}") if dated else (name, use)
             if uses.setdefault(name, wish) != wish:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nearwise.cli.console import say
+from nearwise.cli.console import say, shown_cell
 from nearwise.names import did_you_mean, listed
 
 if TYPE_CHECKING:
@@ -158,17 +158,22 @@ def in_order(table: "pd.DataFrame", time: str, where: str, use: str = "") -> "pd
     layout = use.partition(":")[2]
     is_number = pd.api.types.is_numeric_dtype(column) and not layout
     when = column if is_number else moments_of(column, layout)
-    missing = when.isna()
-    if missing.any():
-        row = int(missing.to_numpy().argmax())
-        value = column.iloc[row]
-        text = "no value" if pd.isna(value) else repr(value)
-        raise ValueError(
-            f"{named(where)}: the --time column {time!r} holds {text} in row {row} (counted from "
-            f"0; {int(missing.sum())} such rows of {len(column)}), which is no date that can be "
-            "told and no number. Write dates as 2024-12-31, or leave those rows out."
-        )
+    why = ", which is no date that can be told and no number"
+    advice = f"{why}. Write dates as 2024-12-31, or leave those rows out"
+    refuse_cells(column, when.isna(), f"{named(where)}: the --time", advice)
     return table.loc[when.sort_values(kind="stable").index]
+
+
+def refuse_cells(column: "pd.Series", bad: "pd.Series", what: str, advice: str) -> None:
+    """Name with ValueError the first bad cell of a column, if it has any, and say what to do."""
+    if bad.any():
+        row = int(bad.to_numpy().argmax())
+        value = column.iloc[row]
+        text = repr(value) if isinstance(value, str) else shown_cell(value) or "no value"
+        raise ValueError(
+            f"{what} column {column.name!r} holds {text} in row {column.index[row]} (counted from "
+            f"0; {int(bad.sum())} such rows of {len(column)}){advice}."
+        )
 
 
 def free_name(name: object, taken: Collection[str]) -> str:

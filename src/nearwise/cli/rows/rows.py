@@ -1,5 +1,6 @@
 """The rows that a command is given, whether they lie in a table or are images in folders."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from nearwise.cli.rows.frames import (
     match_places,
     named,
     read_frame,
+    refuse_cells,
     require_columns,
     split_target,
     unmerged,
@@ -28,7 +30,7 @@ from nearwise.cli.rows.image_rows import (
     read_class_folder,
     read_files,
 )
-from nearwise.cli.rows.targets import Task, choose_task, finite, target_numbers
+from nearwise.cli.rows.targets import Task, choose_task, target_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,8 +144,6 @@ def read_to_learn(
     table = read.table
     if time is not None:
         table = in_order(table, time, data, uses.get(time, ""))
-    weights: pd.Series | None = None if weight is None else table[weight]
-    belongs: pd.Series | None = None if groups is None else table[groups]
     beside = {*drop, *(name for name in (weight, groups) if name is not None)}
     frame = read._replace(table=table.drop(columns=list(beside)))
     if target is None:
@@ -162,10 +162,10 @@ def read_to_learn(
     if task == "regression":
         labels = target_numbers(labels, named(data))
     _note_words(frame, features, data, quiet=quiet)
-    weight_of = None if weights is None else _weights(weights[labels.index], data)
+    weights = None if weight is None else _weights(table[weight][labels.index], data)
     report(features, data, uses, quiet=quiet)
-    own = None if belongs is None else _groups(belongs[labels.index], "--groups", data)
-    return Rows(features, labels, weight_of, frame=frame, groups=own, task=task)
+    own = None if groups is None else _groups(table[groups][labels.index], data)
+    return Rows(features, labels, weights, frame=frame, groups=own, task=task)
 
 
 def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: bool) -> None:
@@ -187,16 +187,10 @@ def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: boo
         )
 
 
-def _groups(column: "pd.Series", option: str, data: str) -> "pd.Series":
+def _groups(column: "pd.Series", data: str) -> "pd.Series":
     """Give a column of groups, or name the first row that has none."""
-    missing = column.isna()
-    if missing.any():
-        row = column.index[int(missing.argmax())]
-        raise ValueError(
-            f"{named(data)}: the {option} column {column.name!r} holds no value in row {row} "
-            f"(counted from 0; {int(missing.sum())} such rows of {len(column)}). Give a row that "
-            "belongs to no group a value of its own."
-        )
+    advice = ". Give a row that belongs to no group a value of its own"
+    refuse_cells(column, column.isna(), f"{named(data)}: the --groups", advice)
     return column
 
 
@@ -205,9 +199,10 @@ def _weights(column: "pd.Series", data: str) -> "np.ndarray":
     import pandas as pd
 
     weights = pd.to_numeric(column, errors="coerce").astype("Float64").astype(float)
-    advice = "Give every row a finite weight of at least 0, or leave those rows out"
-    found = finite(weights, column, f"{named(data)}: the --weight column", advice, least=0.0)
-    return found.to_numpy()
+    advice = ". Give every row a finite weight of at least 0, or leave those rows out"
+    bad = ~((weights >= 0) & (weights < math.inf))
+    refuse_cells(column, bad, f"{named(data)}: the --weight", advice)
+    return weights.to_numpy()
 
 
 def read_for_model(
@@ -228,29 +223,26 @@ def read_for_model(
     from nearwise.estimators.inputs.by_text import labels_as_classes
 
     of_images = check_kind(model, name, [data], options)
-    if of_images is None:
-        names, target = list(model.feature_names_in_), target or model.fitted_.target_name
-        classes = getattr(model, "classes_", None)
-        spare, values = _left_out(model), _values(model)
-        values |= {} if classes is None else {target: classes.tolist()}
-        known, quiet = set(names) - set(spare), options.quiet
-        frame = read_frame(data, options.header, known=known, like=model, quiet=quiet)
-        frame = _read_as_learned(frame, values)
-        skip = options.skip_unlabelled
-        features, labels = split_target(frame, target, data, skip=skip, quiet=quiet)
-        also = [name for name in (groups, model.fitted_.group_name) if name]
-        belongs = None
-        if groups is not None:
-            require_columns(features, [groups], data)
-            belongs = _groups(features[groups], "--groups", data)
-        features = match_columns(features, names, data, optional=spare, expected=also, quiet=quiet)
-        if classes is None:
-            return Rows(features, target_numbers(labels, named(data)), groups=belongs)
-        return Rows(features, labels_as_classes(labels, classes), groups=belongs)
-    options.refuse_of_tables(groups=groups)
-    check_target(target, model.fitted_.target_name)
-    rows = _labelled(read_class_folder(data, part, options, of_images))
-    return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
+    if of_images is not None:
+        options.refuse_of_tables(groups=groups)
+        check_target(target, model.fitted_.target_name)
+        rows = _labelled(read_class_folder(data, part, options, of_images))
+        return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
+    target, classes = target or model.fitted_.target_name, getattr(model, "classes_", None)
+    frame, values = _read_as(model, data, options)
+    _as_learned(frame, values if classes is None else values | {target: classes.tolist()})
+    skip, quiet = options.skip_unlabelled, options.quiet
+    features, labels = split_target(frame, target, data, skip=skip, quiet=quiet)
+    belongs = None
+    if groups is not None:
+        require_columns(features, [groups], data)
+        belongs = _groups(features[groups], data)
+    names, spare, known = [*model.feature_names_in_], _left_out(model), model.fitted_.group_name
+    also = [name for name in (groups, known) if name]
+    X = match_columns(features, names, data, optional=spare, expected=also, quiet=quiet)
+    if classes is None:
+        return Rows(X, target_numbers(labels, named(data)), groups=belongs)
+    return Rows(X, labels_as_classes(labels, classes), groups=belongs)
 
 
 def read_to_predict(
@@ -280,27 +272,32 @@ def read_to_predict(
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
     (table,) = data
     names, target = list(model.feature_names_in_), model.fitted_.target_name
-    spare, header, quiet = _left_out(model), options.header, options.quiet
-    whole = read_frame(table, header, known=set(names) - set(spare), like=model, quiet=quiet)
+    whole, values = _read_as(model, table, options)
     require_columns(whole.table, keep, table)
     copied = whole.as_written(list(dict.fromkeys(keep)))
-    in_place = header is not False or set(names) <= set(whole.table)
-    frame = _read_as_learned(whole, _values(model) if in_place else {}).table
-    if header is False:
+    if options.header is not False or set(names) <= set(whole.table):
+        _as_learned(whole, values)
+    frame = whole.table
+    if options.header is False:
         classes = getattr(model, "classes_", None)
-        frame = match_places(frame, names, target, classes, table, quiet=quiet)
+        frame = match_places(frame, names, target, classes, table, quiet=options.quiet)
     expected = [*copied.columns, target, model.fitted_.group_name]
+    spare, quiet = _left_out(model), options.quiet
     features = match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
     return copied.reset_index(drop=True), features.reset_index(drop=True)
 
 
-def _values(model: "Estimator") -> "dict[str, list[object]]":
-    """Categories of each column that a model has learned."""
+def _read_as(
+    model: "Estimator", data: str, options: ReadOptions
+) -> "tuple[Frame, dict[str, list[object]]]":
+    """Read a table for a model, and give the categories of each column that this has learned."""
     encoder: Any = model.fitted_.predictor.encoder
-    return dict(encoder.categories)
+    known = set(model.feature_names_in_) - set(_left_out(model))
+    frame = read_frame(data, options.header, known=known, like=model, quiet=options.quiet)
+    return frame, dict(encoder.categories)
 
 
-def _read_as_learned(frame: Frame, values: "dict[str, list[object]]") -> Frame:
+def _as_learned(frame: Frame, values: "dict[str, list[object]]") -> None:
     """Read columns as a model has learned them: words that are gaps elsewhere, codes in text."""
     from nearwise.data.tables.cells import MISSING, with_words
 
@@ -308,7 +305,6 @@ def _read_as_learned(frame: Frame, values: "dict[str, list[object]]") -> Frame:
         if name in frame.table and not {"?", *MISSING}.isdisjoint(map(str, known)):
             frame.table[name] = with_words(frame.cells([name])[name])
     as_learned(frame, values)
-    return frame
 
 
 def _left_out(model: "Estimator") -> list[str]:

@@ -25,29 +25,30 @@ class ScoredRows:
     """Rows of a file with their predictions, and what to report about them.
 
     `at` says which rows of the file count, `y` has their class positions, or numbers. `parts` are
-    `Parts`, or of numbers what `in_rows` gives. They are `new`, or the model
-    learned from all and each is predicted as if it had not. `n_learned` rows of the file equal rows
-    that were learned from; `apart` has metrics of those `n_apart` of them that can be predicted as
-    if new. Where remembered rows repeat so often (share `repeats`) that as many new rows would
-    equal one, these are `among` the new ones; where they repeat, but less, `together` has the
-    metrics of all. `compared` says which columns are equal, in words, `by_ids` whether ids are
-    among them. `n_untold` rows that the model learned from and forgot would be taken for new ones.
+    `Parts`, or of numbers what `in_rows` gives. They are `new`, or the model learned from all and
+    each is predicted as if it had not. `found` says which rows of the file equal rows that were
+    learned from; `apart` has metrics of those `n_apart` of them that can be predicted as if new.
+    Where remembered rows repeat so often that as many new rows would equal one, these are `among`
+    the new ones; where they repeat, but less, `together` has the metrics of all. `compared` says
+    which columns are equal, in words.
     """
 
     at: "np.ndarray"
     y: "np.ndarray"
     parts: Any
     new: bool
-    n_learned: int
-    apart: dict[str, float] | None
-    n_apart: int
-    repeats: float
-    together: dict[str, float] | None
-    n_untold: int
+    found: "LearnedRows"
     noun: str
     compared: str
-    by_ids: bool
+    apart: dict[str, float] | None = None
+    n_apart: int = 0
+    together: dict[str, float] | None = None
     among: bool = False
+
+    @property
+    def n_learned(self) -> int:
+        """How many rows of the file equal rows that were learned from."""
+        return int((~self.found.new).sum())
 
     @property
     def halves(self) -> "dict[str, np.ndarray]":
@@ -81,7 +82,7 @@ class ScoredRows:
     @property
     def remarks(self) -> list[str]:
         """Sentences about rows that were learned from; none where there are none."""
-        sentences = []
+        sentences, repeats = [], f"{self.found.repeats:.0%} of the remembered {self.noun}"
         if self.n_learned:
             equal = f"equal {self.noun} the model learned from, {self.compared}"
             sentences.append(f"{self.n_learned} of {self._n_rows} {self.noun} {equal}.")
@@ -89,18 +90,18 @@ class ScoredRows:
             left = 0 if self.among else self.n_learned - scored
             if self.among:
                 sentences.append(
-                    f"{self.repeats:.0%} of the remembered {self.noun} equal another one, and new "
-                    "ones will, too: these are taken for new, and are in the scores."
+                    f"{repeats} equal another one, and new ones will, too: these are taken for "
+                    "new, and are in the scores."
                 )
             elif self.apart is not None:
                 sentences.append(
                     f"{self.n_apart} of them were predicted as if new and are not in the scores: "
                     f"{_in_words(self.apart)}."
                 )
-            if self.repeats >= MANY_REPEATS and not (self.among or self.by_ids):
+            if self.found.repeats >= MANY_REPEATS and not (self.among or self.found.compared):
                 sentences.append(
-                    f"{self.repeats:.0%} of the remembered {self.noun} equal another one, so new "
-                    f"ones will, too: some of the {self.n_learned} may be new."
+                    f"{repeats} equal another one, so new ones will, too: some of the "
+                    f"{self.n_learned} may be new."
                 )
             if self.together is not None:
                 sentences.append(
@@ -114,10 +115,10 @@ class ScoredRows:
                     f"{left} of them are left out: the networks know their labels, and nothing "
                     "predicts them as if new."
                 )
-        if self.n_untold and self.new:
+        if self.found.n_forgotten and self.new:
             sentences.append(
-                f"The model also learned from {self.n_untold} {self.noun} that it no longer "
-                "remembers: whether these are among the new ones is unknown."
+                f"The model also learned from {self.found.n_forgotten} {self.noun} that it no "
+                "longer remembers: whether these are among the new ones is unknown."
             )
         return sentences
 
@@ -133,9 +134,9 @@ class ScoredRows:
             "learned_in_scores": self.among,
             "n_learned_scored": self.n_apart if self.new else len(self.y),
             "learned_metrics": self.apart,
-            "repeats": self.repeats,
+            "repeats": self.found.repeats,
             "metrics_together": self.together,
-            "n_forgotten": self.n_untold,
+            "n_forgotten": self.found.n_forgotten,
             "remarks": self.remarks,
         }
 
@@ -164,34 +165,26 @@ def score_rows(
     from nearwise import review
 
     found = review(model).learned(features, labels)
-    fresh, n_learned = np.flatnonzero(found.new), int((~found.new).sum())
-    common: dict[str, Any] = {
-        "n_learned": n_learned,
-        "repeats": found.repeats,
-        "n_untold": found.n_forgotten,
-        "noun": noun,
-        "compared": _columns_compared(model, features, found.compared),
-        "by_ids": bool(found.compared),
-    }
-    nothing: dict[str, Any] = {"apart": None, "n_apart": 0, "together": None}
+    fresh = np.flatnonzero(found.new)
+    common = found, noun, _columns_compared(model, features, found.compared)
     repeat = found.repeats >= MANY_REPEATS and not found.compared
-    if n_learned and repeat and _by_chance(model, found, labels):
+    if len(fresh) < len(y) and repeat and _by_chance(model, found, labels):
         every = _predicted(model, features, y)
-        return ScoredRows(np.arange(len(y)), y, every, True, among=True, **common, **nothing)
+        return ScoredRows(np.arange(len(y)), y, every, True, *common, among=True)
     again, parts = _predict_learned(model, found, y)
     if len(fresh):
         apart = _measured(y[again], parts) if len(again) else None
         answered, together = _predicted(model, take_rows(features, fresh), y[fresh]), None
         if apart is not None and repeat:
             together = _measured(y[np.concatenate([fresh, again])], answered, parts)
-        common |= {"apart": apart, "n_apart": len(again), "together": together}
-        return ScoredRows(fresh, y[fresh], answered, True, **common)
+        others = apart, len(again), together
+        return ScoredRows(fresh, y[fresh], answered, True, *common, *others)
     if not len(again):
         raise ValueError(
             f"{where}: the model learned from all {len(y)} {noun}, and its base or networks know "
             f"their labels: nothing predicts them as if new. Give {noun} it has not learned from."
         )
-    return ScoredRows(again, y[again], parts, False, **common, **nothing)
+    return ScoredRows(again, y[again], parts, False, *common)
 
 
 def _predicted(model: "Estimator", X: Any, y: "np.ndarray") -> Any:

@@ -4,8 +4,9 @@ import math
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
-from nearwise.cli.console import say, shown_cell
+from nearwise.cli.console import say
 from nearwise.cli.options import refuse
+from nearwise.cli.rows.frames import refuse_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,21 +81,7 @@ def target_numbers(column: "pd.Series", where: str) -> "pd.Series":
     read = _numbers_in(column)
     numbers = pd.to_numeric(column.astype(str), errors="coerce") if read is None else read
     advice = "Write numbers, or empty such cells and leave their rows out with --skip-unlabelled"
-    return finite(numbers, column, f"{where}: the target column", advice)
-
-
-def finite(
-    numbers: "pd.Series", column: "pd.Series", what: str, advice: str, *, least: float = -math.inf
-) -> "pd.Series":
-    """Give numbers that were read from a column, or name with ValueError the first bad row."""
-    bad = column[~((numbers >= least) & (numbers.abs() < math.inf))]
-    if len(bad):
-        value = bad.iloc[0]
-        text = repr(value) if isinstance(value, str) else shown_cell(value) or "no value"
-        raise ValueError(
-            f"{what} {column.name!r} holds {text} in row {bad.index[0]} (counted from 0; "
-            f"{len(bad)} such rows of {len(column)}). {advice}."
-        )
+    refuse_cells(column, ~(numbers.abs() < math.inf), f"{where}: the target", f". {advice}")
     return numbers
 
 

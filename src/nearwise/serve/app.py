@@ -196,6 +196,9 @@ def _predictions(found: Any) -> Response:
 
 def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     task = service.task
+    Labelled = Annotated[Any, Depends(reader(task.Labelled))]
+    NewLabel = Annotated[Any, Depends(reader(task.NewLabel))]
+    Decision = Annotated[Any, Depends(reader(task.Decision))]
 
     async def taken(body: Any, key: str | None, *details: str) -> Response:
         service.check_rows(body.n_rows)
@@ -214,32 +217,26 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         found = {name: change.details[name] for name in details} | {"warnings": warnings}
         return _changed(change, 201, **found)
 
-    async def decided(
-        id: int, action: str, label: Any, forget_classes: bool, key: str | None
-    ) -> Response:
+    async def decided(id: int, action: str, label: Any, forget: bool, key: str | None) -> Response:
         def make(live: LiveModel) -> Change:
             if action == "keep":
                 return live.keep([id], key=key)
             if action == "remove":
-                return live.remove([id], forget_classes=forget_classes, key=key)
+                return live.remove([id], forget_classes=forget, key=key)
             y = labels_for(live.now, [label], new_classes=False)
-            return live.relabel([id], y, forget_classes=forget_classes, key=key)
+            return live.relabel([id], y, forget_classes=forget, key=key)
 
         return _changed(await service.change(make))
 
     @write.post("/rows", tags=["memory"], status_code=201, **_typed(task.Labelled, answers.Added))
-    async def add_rows(
-        body: Annotated[Any, Depends(reader(task.Labelled))], key: IdempotencyKey = None
-    ) -> Response:
+    async def add_rows(body: Labelled, key: IdempotencyKey = None) -> Response:
         """Remember rows; the next prediction may use them. Nothing is trained."""
         return await taken(body, key, "evicted")
 
     @write.post(
         "/feedback", tags=["memory"], status_code=201, **_typed(task.Labelled, task.Feedback)
     )
-    async def feedback(
-        body: Annotated[Any, Depends(reader(task.Labelled))], key: IdempotencyKey = None
-    ) -> Response:
+    async def feedback(body: Labelled, key: IdempotencyKey = None) -> Response:
         """Predict rows whose truth has become known, note how good that was, remember them."""
         return await taken(body, key, "evicted", "judged")
 
@@ -260,11 +257,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         return PlainJSON(found | {"memory_version": version.number})
 
     @write.patch("/rows/{id}", tags=["memory"], **_typed(task.NewLabel, answers.Changed))
-    async def relabel(
-        id: RowId,
-        body: Annotated[Any, Depends(reader(task.NewLabel))],
-        key: IdempotencyKey = None,
-    ) -> Response:
+    async def relabel(id: RowId, body: NewLabel, key: IdempotencyKey = None) -> Response:
         """Give a remembered row another label, or target."""
         return await decided(id, "relabel", body.label, body.forget_classes, key)
 
@@ -284,11 +277,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         return await decided(id, "remove", None, forget_classes, key)
 
     @write.post("/issues/{id}", tags=["review"], **_typed(task.Decision, answers.Changed))
-    async def decide(
-        id: RowId,
-        body: Annotated[Any, Depends(reader(task.Decision))],
-        key: IdempotencyKey = None,
-    ) -> Response:
+    async def decide(id: RowId, body: Decision, key: IdempotencyKey = None) -> Response:
         """Decide about a row's label: give it another, keep it, or remove the row."""
         return await decided(id, body.action, body.label, body.forget_classes, key)
 
@@ -296,15 +285,10 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     async def changes(limit: Page = 100) -> Response:
         """List the newest changes, newest first."""
         found = await service.ask(lambda: service.live.history(limit))
+        names = ("version", "time", "kind", "ids")
         listed = [
-            {
-                "version": change.version,
-                "time": change.time,
-                "kind": change.kind,
-                "ids": change.ids,
-                "undoes": change.details.get("undoes"),
-            }
-            for change in reversed(found)
+            {name: getattr(one, name) for name in names} | {"undoes": one.details.get("undoes")}
+            for one in reversed(found)
         ]
         version = found[-1].version if found else service.live.version
         return PlainJSON({"changes": listed, "memory_version": version})
@@ -337,13 +321,8 @@ def _add_review(read: APIRouter, service: Service) -> None:
     async def issues(limit: Page = 100) -> Response:
         """List remembered rows whose labels look wrong, most suspicious first."""
         version, found = await service.read(service.issues)
-        return PlainJSON(
-            {
-                "issues": found[:limit].to_dict("records"),
-                "n_issues": len(found),
-                "memory_version": version.number,
-            }
-        )
+        listed = {"issues": found[:limit].to_dict("records"), "n_issues": len(found)}
+        return PlainJSON(listed | {"memory_version": version.number})
 
     @read.get("/map", tags=["review"], response_model=service.task.MapSeen)
     async def memory_map(
@@ -410,7 +389,7 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
     async def is_ready() -> Response:
         """Whether the service answers, and what it still prepares; no key is needed."""
         step = service.getting_ready
-        return PlainJSON({"ready": True, "getting_ready": None if step is None else step._asdict()})
+        return PlainJSON({"ready": True, "getting_ready": step and step.model_dump()})
 
     @read.get("/v2", tags=tags, response_model=answers.Server)
     async def server() -> Response:
@@ -430,13 +409,11 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
         check(model)
         return PlainJSON({"name": name, "ready": True})
 
-    InferRequest = service.task.InferRequest
+    kind = service.task.InferRequest
+    Tensors = Annotated[Any, Depends(reader(kind))]
 
-    @read.post("/v2/models/{model}/infer", tags=tags, **_typed(InferRequest, answers.InferAnswer))
-    async def infer(
-        model: Model,
-        body: Annotated[Any, Depends(reader(InferRequest))],
-    ) -> Response:
+    @read.post("/v2/models/{model}/infer", tags=tags, **_typed(kind, answers.InferAnswer))
+    async def infer(model: Model, body: Tensors) -> Response:
         """Predict rows given as tensors."""
         check(model)
         wanted, ask = wanted_outputs(body, service.task.outputs(service.live.now.fitted))

@@ -247,8 +247,8 @@ def rows_for(version: Version, body: Rows) -> Any:
         With 422 if the model takes another form, a column is unknown or missing, or an image cannot
         be read; 501 where no reader of images is installed.
     """
-    encoder = version.fitted.predictor.encoder
-    return _ROWS_FOR[encoder.kind](encoder, body)
+    encoder: Any = version.fitted.predictor.encoder
+    return (_images_for if encoder.kind == "images" else _table_for)(encoder, body)
 
 
 def _images_for(encoder: ImageEncoder, body: Rows) -> Any:
@@ -290,9 +290,6 @@ def _table_for(encoder: TableEncoder, body: Rows) -> Any:
         if row.keys() != known:
             check_columns(row.keys(), encoder, f"Row {number}")
     return pd.DataFrame(body.rows, columns=encoder.columns)
-
-
-_ROWS_FOR: dict[str, Callable[[Any, Rows], Any]] = {"images": _images_for, "table": _table_for}
 
 
 def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> np.ndarray:

@@ -21,8 +21,8 @@ def examples(version: Version, task: Any) -> dict[str, Any]:
     row.
     """
     label = version.fitted.look_up([a_remembered_id(version)])[0].label
-    make = _ROWS[version.fitted.predictor.encoder.kind]
-    row, tensors = make(version, model_inputs(version))
+    is_image = version.fitted.predictor.encoder.kind == "images"
+    row, tensors = (_image_row if is_image else _table_row)(version, model_inputs(version))
     found: dict[str, Any] = plain(
         {
             "Question": row,
@@ -66,9 +66,6 @@ def _table_row(version: Version, inputs: list[dict[str, Any]]) -> Row:
         one | {"shape": [1], "data": [row[one["name"]]]} for one in inputs if one["name"] in row
     ]
     return {"rows": [row]}, tensors
-
-
-_ROWS = {"images": _image_row, "table": _table_row}
 
 
 def _remembered(version: Version) -> dict[str, Any]:

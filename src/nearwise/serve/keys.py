@@ -102,7 +102,16 @@ def make_key(path: Path, name: str, scope: Scope) -> str:
             "characters."
         )
     with _alone_in(path.absolute().parent):
-        return _make_key(path, name, scope)
+        keys = read_keys(path) if path.exists() else []
+        if name in [key.name for key in keys]:
+            raise ValueError(
+                f"{path} has a key called {name!r}. Take another name, or delete that."
+            )
+        key = f"nw_{secrets.token_urlsafe(32)}"
+        keys.append(StoredKey(name=name, scope=scope, sha256=sha256(key.encode()).hexdigest()))
+        content = json.dumps([one.model_dump() for one in keys], indent=1) + "\n"
+        write_whole(path, content.encode())
+        return key
 
 
 @contextmanager
@@ -114,14 +123,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _make_key(path: Path, name: str, scope: Scope) -> str:
-    keys = read_keys(path) if path.exists() else []
-    if name in [key.name for key in keys]:
-        raise ValueError(f"{path} has a key called {name!r}. Take another name, or delete that.")
-    key = f"nw_{secrets.token_urlsafe(32)}"
-    keys.append(StoredKey(name=name, scope=scope, sha256=sha256(key.encode()).hexdigest()))
-    content = json.dumps([one.model_dump() for one in keys], indent=1) + "\n"
-    write_whole(path, content.encode())
-    return key

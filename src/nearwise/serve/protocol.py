@@ -1,6 +1,5 @@
 """Open Inference Protocol v2: tensors of a request become rows, and answers become tensors."""
 
-from collections.abc import Callable
 from types import NoneType
 from typing import Annotated, Any, Literal
 
@@ -9,26 +8,18 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from nearwise.estimators.inputs.images import ImageEncoder
-from nearwise.estimators.inputs.rows import KnownColumns
 from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.live import Version
 from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import Few, Neighbors, Share, check_columns
 from nearwise.serve.problems import ProblemError
 
+_BITS = (8, 16, 32, 64)
 _DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
+    **{f"UINT{n}": np.dtype(f"uint{n}") for n in _BITS},
+    **{f"INT{n}": np.dtype(f"int{n}") for n in _BITS},
+    **{f"FP{n}": np.dtype(f"float{n}") for n in _BITS[1:]},
     "BYTES": object,
 }
 _PLAIN = {  # outputs that need no explanation
@@ -105,15 +96,14 @@ def wanted_outputs(request: InferRequest, known: Outputs) -> tuple[tuple[str, ..
 
 def rows_of_tensors(version: Version, inputs: list[InputTensor]) -> Any:
     """Rows for a model, from one tensor per column, from "features" or from "image"."""
-    encoder = version.fitted.predictor.encoder
+    encoder: Any = version.fitted.predictor.encoder
     tensors = {tensor.name: _array(tensor) for tensor in inputs}
     if len(tensors) < len(inputs):
         raise ProblemError(422, "Two inputs have the same name.")
-    rows_of, _ = _KINDS[encoder.kind]
-    return rows_of(encoder, tensors)
+    return (_image_of if encoder.kind == "images" else _table_of)(encoder, tensors)
 
 
-def _images_of(encoder: ImageEncoder, tensors: dict[str, np.ndarray]) -> np.ndarray:
+def _image_of(encoder: ImageEncoder, tensors: dict[str, np.ndarray]) -> np.ndarray:
     if list(tensors) != ["image"]:
         raise ProblemError(422, f"The model takes one input, image; got {', '.join(tensors)}.")
     image = tensors["image"]
@@ -215,12 +205,13 @@ def _datatype_of_column(encoder: TableEncoder, name: str) -> str:
     return "FP64" if encoder.kinds[name] == "number" else "BYTES"
 
 
-def _inputs_of_images(encoder: ImageEncoder, columns: KnownColumns) -> list[dict[str, Any]]:
-    shape = [-1, encoder.height, encoder.width, encoder.channels]
-    return [{"name": "image", "datatype": "UINT8", "shape": shape}]
-
-
-def _inputs_of_table(encoder: TableEncoder, columns: KnownColumns) -> list[dict[str, Any]]:
+def model_inputs(version: Version) -> list[dict[str, Any]]:
+    """Describe the tensors that a model takes."""
+    encoder: Any = version.fitted.predictor.encoder
+    columns = version.fitted.columns
+    if encoder.kind == "images":
+        shape = [-1, encoder.height, encoder.width, encoder.channels]
+        return [{"name": "image", "datatype": "UINT8", "shape": shape}]
     if columns.names is None:
         shape = [-1, columns.n_features_in_]
         return [{"name": "features", "datatype": "FP64", "shape": shape}]
@@ -228,20 +219,6 @@ def _inputs_of_table(encoder: TableEncoder, columns: KnownColumns) -> list[dict[
         {"name": one, "datatype": _datatype_of_column(encoder, one), "shape": [-1]}
         for one in encoder.columns
     ]
-
-
-# Of each kind of rows: what tensors become, and the tensors that a model takes.
-_KINDS: dict[str, tuple[Callable[..., Any], Callable[..., list[dict[str, Any]]]]] = {
-    "images": (_images_of, _inputs_of_images),
-    "table": (_table_of, _inputs_of_table),
-}
-
-
-def model_inputs(version: Version) -> list[dict[str, Any]]:
-    """Describe the tensors that a model takes."""
-    encoder = version.fitted.predictor.encoder
-    _, inputs_of = _KINDS[encoder.kind]
-    return inputs_of(encoder, version.fitted.columns)
 
 
 def model_metadata(name: str, version: Version, task: Any) -> dict[str, Any]:

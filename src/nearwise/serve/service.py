@@ -26,6 +26,7 @@ from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve import classes, numbers
+from nearwise.serve.answers import Step
 from nearwise.serve.asked_rows import Ask, attempt, call_each, encoded, not_remembered
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.layouts import Layouts
@@ -66,13 +67,6 @@ class Job:
     finished: float | None = None
     memory_version: int | None = None
     problem: str | None = None
-
-
-class GettingReady(NamedTuple):
-    """What a service that was just started computes: the present step, and the share done."""
-
-    step: str
-    progress: float
 
 
 class Effect(NamedTuple):
@@ -130,7 +124,7 @@ class Service:
         self._asks = Lane("asks", call_each, max_waiting=most)
         self._layouts = Layouts(call_each, most)
         self._noting = threading.Lock()  # of what is derived, which two lanes do
-        self.getting_ready: GettingReady | None = None
+        self.getting_ready: Step | None = None  # and the share done
         self._warming: Future[None] | None = None
         self._begun: OrderedDict[str, tuple[Version, Future[Any]]] = OrderedDict()
         self._closing = threading.Event()
@@ -166,7 +160,7 @@ class Service:
 
     def get_ready(self) -> None:
         """Start computing what the first question would wait for; predictions go on meanwhile."""
-        self.getting_ready = GettingReady(WARM_UP[0][0], 0.0)
+        self.getting_ready = Step(step=WARM_UP[0][0], progress=0.0)
         self._warming = self._readings.submit(self._warm_up)
 
     async def until_ready(self) -> None:
@@ -180,7 +174,7 @@ class Service:
             for n_done, (step, work) in enumerate(WARM_UP):
                 if self._closing.is_set():
                     return
-                self.getting_ready = GettingReady(step, n_done / len(WARM_UP))
+                self.getting_ready = Step(step=step, progress=n_done / len(WARM_UP))
                 work(self.live.now)
         except Exception as error:  # the question that needs it is told
             _LOG.error("getting ready failed", exc_info=error)

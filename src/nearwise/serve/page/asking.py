@@ -133,14 +133,13 @@ class _ImageForm(_TableForm):
         return {"row": None, "pixels": rows[0], "shares": None}
 
 
-_FORMS = {"images": _ImageForm, "table": _TableForm}
-
-
 def _form_of(version: Version) -> _TableForm:
     """Form for the rows of a model; many numbers without names are one list."""
-    encoder = version.fitted.predictor.encoder
+    encoder: Any = version.fitted.predictor.encoder
+    if encoder.kind == "images":
+        return _ImageForm(version)
     nameless = isinstance(version.fitted.rows, np.ndarray) and ready_embeddings(encoder)
-    return (_EmbeddingForm if nameless else _FORMS[encoder.kind])(version)
+    return (_EmbeddingForm if nameless else _TableForm)(version)
 
 
 def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Field:
@@ -194,14 +193,7 @@ class Answered:
 
 
 def answer(version: Version, form: Form) -> Answered:
-    """Answer a form, with what is to be said of its row; raises as `_answer`."""
-    with collected_warnings() as warnings:
-        found = _answer(version, form)
-    return replace(found, warnings=list(dict.fromkeys(warnings)))
-
-
-def _answer(version: Version, form: Form) -> Answered:
-    """Answer a form.
+    """Answer a form, with what is to be said of its row.
 
     Raises
     ------
@@ -209,24 +201,23 @@ def _answer(version: Version, form: Form) -> Answered:
         404 if a row is not remembered, 422 if the form cannot be read.
     """
     off = [_id(text) for text in several(form, "off")]
-    labels = {
-        _id(name.removeprefix("as.")): label_in(version, text)[0]
-        for name, text in form.items()
-        if name.startswith("as.") and text != "" and _id(name.removeprefix("as.")) not in off
-    }
-    remembered = _id(str(form["remembered"])) if form.get("remembered") else None
-    itself = [] if remembered is None else [remembered]
-    given = None
-    if remembered is not None:
-        given = version.fitted.look_up([remembered])[0].label
-    asked = _form_of(version)
-    rows = asked.rows(form, remembered)
-    known = version.if_changed(itself)
-    before, novelty_p = _explained(version, known, rows)
-    now = before
-    if off or labels:
-        changed = version.if_changed([*itself, *off], labels)
-        now, novelty_p = _explained(version, changed, rows)
+    with collected_warnings() as warnings:
+        labels = {
+            _id(name.removeprefix("as.")): label_in(version, text)[0]
+            for name, text in form.items()
+            if name.startswith("as.") and text != "" and _id(name.removeprefix("as.")) not in off
+        }
+        remembered, itself = _remembered(form)
+        given = version.fitted.look_up(itself)[0].label if itself else None
+        asked = _form_of(version)
+        rows = asked.rows(form, remembered)
+        known = version.if_changed(itself)
+        before, novelty_p = _explained(version, known, rows)
+        now = before
+        if off or labels:
+            changed = version.if_changed([*itself, *off], labels)
+            now, novelty_p = _explained(version, changed, rows)
+        shown = asked.shown(known, rows, before)
     return Answered(
         explanation=now,
         before=before,
@@ -236,17 +227,23 @@ def _answer(version: Version, form: Form) -> Answered:
         remembered=remembered,
         given=given,
         rows=rows,
-        warnings=[],
+        warnings=list(dict.fromkeys(warnings)),
         novelty_p=novelty_p,
-        **asked.shown(known, rows, before),
+        **shown,
     )
+
+
+def _remembered(form: Form) -> tuple[int | None, list[int]]:
+    """Id of the remembered row that a form was filled with, if any: alone, and in a list."""
+    row = _id(str(form["remembered"])) if form.get("remembered") else None
+    return row, [] if row is None else [row]
 
 
 def predicted(version: Version, form: Form) -> tuple[Any, Any]:
     """Give the row of a form, and its most probable class, or its number."""
-    remembered = _id(str(form["remembered"])) if form.get("remembered") else None
+    remembered, itself = _remembered(form)
     rows = _form_of(version).rows(form, remembered)
-    known = version.if_changed([] if remembered is None else [remembered])
+    known = version.if_changed(itself)
     found = task_of(version.fitted).answers(known, [known.encoded(rows)], Ask())
     return rows, next(iter(found.values.values()))[0]
 

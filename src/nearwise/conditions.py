@@ -86,11 +86,14 @@ def hardware() -> dict[str, Any]:
     """Processor, cores in use, memory in GiB, system, and the GPU where there is one."""
     import torch
 
+    memory = None
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
     facts: dict[str, Any] = {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "threads": available_threads(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": memory,
         "system": f"{platform.system()} {platform.machine()}",
     }
     if torch.cuda.is_available():
@@ -105,12 +108,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float | None:
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return None
-    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
 
 
 def command_line() -> str:

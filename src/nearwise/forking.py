@@ -16,16 +16,12 @@ T = TypeVar("T")
 _SOFT = 1  # `omp_pause_soft` of omp.h
 
 
-def _nothing(owner: Any) -> None:
-    """Leave an object as it is."""
-
-
-_HEEDING: WeakKeyDictionary[Any, tuple[Callable[[Any], None], Callable[[Any], None]]]
+_HEEDING: WeakKeyDictionary[Any, tuple[Callable[[Any], None] | None, Callable[[Any], None]]]
 _HEEDING = WeakKeyDictionary()
 
 
 def heed_forks(
-    owner: T, in_child: Callable[[T], None], before: Callable[[T], None] = _nothing
+    owner: T, in_child: Callable[[T], None], before: Callable[[T], None] | None = None
 ) -> None:
     """Prepare an object for forks, as long as it lives.
 
@@ -55,7 +51,8 @@ def end_openmp_threads() -> None:
 
 def _before_fork() -> None:
     for owner, (before, _) in list(_HEEDING.items()):
-        before(owner)
+        if before is not None:
+            before(owner)
     end_openmp_threads()
 
 

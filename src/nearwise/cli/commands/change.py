@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import reported, say, short, show, show_json, typed
+from nearwise.cli.console import grid, reported, say, short, show, show_json, typed
 from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder
@@ -281,15 +280,13 @@ def history(
             ]
         )
         return
-    table = rich.table.Table(title=f"Changes of {model}", title_justify="left")
-    for name in ("version", "time", "change", "rows", "ids"):
-        table.add_column(name, overflow="fold")
+    rows, heads = [], ("version", "time", "change", "rows", "ids")
     for change in found:
         undoes, n_rows = change.details.get("undoes"), len(change.ids)
         kind = change.kind + (f" (undoes {undoes})" if undoes else "") + _from_to(change)
         ids = short(change.ids[:_IDS_SHOWN]) + (", ..." if n_rows > _IDS_SHOWN else "")
-        table.add_row(str(change.version), change.time, kind, str(n_rows), ids)
-    show(table)
+        rows.append([change.version, change.time, kind, n_rows, ids])
+    show(grid(f"Changes of {model}", heads, rows, left=heads))
     if not found:
         say(f"{model} is as it was fitted or last saved from Python: no changes are listed.")
 

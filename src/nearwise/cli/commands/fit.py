@@ -321,20 +321,35 @@ def _remove_checkpoints(folder: Path) -> None:
 
 
 def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unnamed: bool) -> None:
+    """Say what was learned, how good it is, and which command and option come next."""
+    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.uncertainty.intervals import calibration_numbers
+
+    choice = model.report_.choice
     if rows.names is None:
         n_used = sum(use != "left out" for use in model.report_.columns.values())
         learned, judged = f"rows and {n_used} columns", " out of fold"
         if model.cv == "latest":
-            judged = f" of the latest {model.report_.choice['held_out']} rows"
+            judged = f" of the latest {choice['held_out']} rows"
     else:
         size = model.report_.columns["image"].removesuffix(" uint8")
-        n_held = model.report_.choice["held_out"]
-        learned, judged = f"images of {size}", f" of the {n_held} images held out"
-    what, scores, more = _learned(model, judged)
+        learned, judged = f"images of {size}", f" of the {choice['held_out']} images held out"
+    if isinstance(model, AttnKNNClassifier):
+        what, more = f"{len(model.classes_)} classes", " --proba"
+        scores = f"NLL{judged} {model.report_.oof_nll:.4f}"
+    else:
+        ends = (shown_cell(end(model.fitted_.numbers)) for end in (min, max))
+        left_out = left_out_scores(model)
+        rmse, crps = (shown_cell(left_out[name]) for name in ("rmse", "crps"))
+        what, base = f"numbers of {' to '.join(ends)}", ", ".join(choice["base"] or ["none"])
+        scores = f"RMSE {rmse} and CRPS {crps} of rows left out, in the unit of the target"
+        scores = f"{scores}; base: {base}"
+        n_known = calibration_numbers(model.fitted_.predictor).counts.sum()
+        more = " --confidence 0.9" if n_known >= _FOR_INTERVALS else ""
     say(f"Learned {what} from {len(rows)} {learned} in {seconds:.1f} s; {scores}.")
     if model.label_noise is not None:
         say(wrong_labels_line(model))
-    groups = model.report_.choice.get("groups", {})
+    groups = choice.get("groups", {})
     if groups.get("of") == "copies":
         n_copies = len(model.memory_) - groups["n"]
         say(
@@ -346,23 +361,3 @@ def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unn
     header = " --no-header" if unnamed else ""
     predict = typed("predict", out, new)
     say(f"Saved to {out}. Next: {predict}{header} --out predictions.csv{more}")
-
-
-def _learned(model: "Estimator", judged: str) -> tuple[str, str, str]:
-    """Say what was learned, how good it is, and which option comes next."""
-    from nearwise.estimators import AttnKNNClassifier
-    from nearwise.estimators.uncertainty.intervals import calibration_numbers
-
-    if isinstance(model, AttnKNNClassifier):
-        nll = f"NLL{judged} {model.report_.oof_nll:.4f}"
-        return f"{len(model.classes_)} classes", nll, " --proba"
-    rmse, crps = (shown_cell(left_out_scores(model)[name]) for name in ("rmse", "crps"))
-    ends = (shown_cell(end(model.fitted_.numbers)) for end in (min, max))
-    scores = f"RMSE {rmse} and CRPS {crps} of rows left out, in the unit of the target"
-    base = f"base: {', '.join(model.report_.choice['base'] or ['none'])}"
-    enough = calibration_numbers(model.fitted_.predictor).counts.sum() >= _FOR_INTERVALS
-    return (
-        f"numbers of {' to '.join(ends)}",
-        f"{scores}; {base}",
-        " --confidence 0.9" * bool(enough),
-    )

@@ -8,7 +8,7 @@ import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import fact_table, reported, show, show_json, shown_cell
+from nearwise.cli.console import fact_table, grid, reported, show, show_json, shown_cell
 from nearwise.cli.models import open_model
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import free_name
@@ -162,12 +162,7 @@ def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:
-    table = rich.table.Table(title=f"Rows that {title} remembers", title_justify="left")
     names, *lines = [[*rows[0]], *([*map(shown_cell, row.values())] for row in rows)]
     if len(names) > _WIDE:  # then each column of the data is a line
         names, *lines = map(list, zip(names, *lines, strict=True))
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    return table
+    return grid(f"Rows that {title} remembers", names, lines, left=names)

@@ -21,7 +21,7 @@ from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.rows import read_to_predict
 
 if TYPE_CHECKING:
-    from nearwise.estimators.query import Query
+    pass
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 
@@ -146,7 +146,11 @@ def predict(
     trust = trust_columns(query, trust_options, chosen, as_text=form != "jsonl")
     explanations: Any = None
     if isinstance(learned, AttnKNNClassifier):
-        columns = _columns(query, proba=proba) | trust
+        probabilities, classes = query.proba(), query.model.classes
+        columns = {"prediction": classes[probabilities.argmax(axis=1)]}
+        if proba:
+            columns |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(classes)}
+        columns |= trust
         explanations = None if n_shown is False else query.explanations()
     else:
         columns = trust = number_columns(query, trust_options, output, quantiles) | trust
@@ -189,11 +193,3 @@ def _format_of(out: str) -> Format:
             "or .jsonl, or say which with --format."
         )
     return form
-
-
-def _columns(query: "Query", *, proba: bool) -> dict[str, Any]:
-    probabilities, classes = query.proba(), query.model.classes
-    columns = {"prediction": classes[probabilities.argmax(axis=1)]}
-    if proba:
-        columns |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(classes)}
-    return columns

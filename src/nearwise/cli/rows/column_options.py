@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nearwise.cli.console import say
 from nearwise.cli.options import refuse
-from nearwise.cli.rows.frames import require_columns
 from nearwise.cli.rows.image_rows import names_images
 
 if TYPE_CHECKING:
@@ -89,14 +87,3 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
                 other = uses[name].partition(":")[0]
                 raise ValueError(f"--{other} and --{use} both name {name!r}. Give one.")
     return uses
-
-
-def report(X: Any, data: str, uses: dict[str, Any], *, quiet: bool) -> None:
-    """Report what the columns of a table will be used as; refuse here what cannot be used."""
-    from nearwise.estimators import report_columns
-
-    require_columns(X, uses, data)
-    reports = report_columns(X, uses)
-    if not quiet:
-        for line in column_lines(reports, flags=True):
-            say(line)

@@ -98,17 +98,22 @@ def unmerged(frame: Frame, names: Iterable[str], where: str, *, quiet: bool = Fa
 
 
 def as_learned(frame: Frame, known: "dict[str, list[object]]") -> None:
-    """Give columns of numbers the text of their cells where a model's values tell texts apart.
+    """Read columns as a model has learned them: words that are gaps elsewhere, codes in text.
 
-    `known` has the categories or classes of columns. Texts such as 1E3 and 1000, or of more digits
-    than a float holds, are one number.
+    `known` has the categories or classes of columns. Where they tell texts apart, such as 1E3 and
+    1000, or texts of more digits than a float holds, numbers get the text of their cells.
     """
     import pandas as pd
 
+    from nearwise.data.tables.cells import MISSING, with_words
     from nearwise.estimators.inputs.by_text import as_read
 
     for name, values in known.items():
-        if name not in frame.table or not all(isinstance(value, str) for value in values):
+        if name not in frame.table:
+            continue
+        if not {"?", *MISSING}.isdisjoint(map(str, values)):
+            frame.table[name] = with_words(frame.cells([name])[name])
+        if not all(isinstance(value, str) for value in values):
             continue
         read = {as_read(value) for value in values}
         long = any(value.isdigit() and len(value) > _LONG for value in map(str, values))

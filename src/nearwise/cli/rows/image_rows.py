@@ -14,16 +14,9 @@ if TYPE_CHECKING:
 
     from nearwise.data import Dataset
     from nearwise.estimators.inputs.images import ImageEncoder
-    from nearwise.estimators.opening import Estimator
 
 _PARTS = {"train": "training", "test": "test"}
 _TARGET = "class"  # what the labels of a folder are called
-
-
-def encoder_of_images(model: "Estimator") -> "ImageEncoder | None":
-    """Size and channels of the images that a model was fitted on; None for a table."""
-    encoder = model.fitted_.predictor.encoder
-    return encoder if encoder.kind == "images" else None
 
 
 def _check_size(images: "np.ndarray", known: "ImageEncoder", first: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nearwise.cli.console import say, shown_cell
 from nearwise.cli.options import ReadOptions
-from nearwise.cli.rows.column_options import report
+from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import (
     Frame,
     as_learned,
@@ -25,7 +25,6 @@ from nearwise.cli.rows.frames import (
 )
 from nearwise.cli.rows.image_rows import (
     check_target,
-    encoder_of_images,
     names_images,
     read_class_folder,
     read_files,
@@ -121,6 +120,8 @@ def read_to_learn(
     it to `choose_task`. Rows without a label are left out on request. ValueError if an option does
     not go with `data`, or this cannot be read.
     """
+    from nearwise.estimators import report_columns
+
     if names_images(data):
         check_target(target)
         by_name = {"drop": drop, "keep_words": keep_words, "weight": weight}
@@ -163,7 +164,10 @@ def read_to_learn(
         labels = target_numbers(labels, named(data))
     _note_words(frame, features, data, quiet=quiet)
     weights = None if weight is None else _weights(table[weight][labels.index], data)
-    report(features, data, uses, quiet=quiet)
+    require_columns(features, uses, data)
+    reports = report_columns(features, uses)
+    for line in [] if quiet else column_lines(reports, flags=True):
+        say(line)
     own = None if groups is None else _groups(table[groups][labels.index], data)
     return Rows(features, labels, weights, frame=frame, groups=own, task=task)
 
@@ -230,7 +234,7 @@ def read_for_model(
         return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
     target, classes = target or model.fitted_.target_name, getattr(model, "classes_", None)
     frame, values = _read_as(model, data, options)
-    _as_learned(frame, values if classes is None else values | {target: classes.tolist()})
+    as_learned(frame, values if classes is None else values | {target: classes.tolist()})
     skip, quiet = options.skip_unlabelled, options.quiet
     features, labels = split_target(frame, target, data, skip=skip, quiet=quiet)
     belongs = None
@@ -276,7 +280,7 @@ def read_to_predict(
     require_columns(whole.table, keep, table)
     copied = whole.as_written(list(dict.fromkeys(keep)))
     if options.header is not False or set(names) <= set(whole.table):
-        _as_learned(whole, values)
+        as_learned(whole, values)
     frame = whole.table
     if options.header is False:
         classes = getattr(model, "classes_", None)
@@ -297,16 +301,6 @@ def _read_as(
     return frame, dict(encoder.categories)
 
 
-def _as_learned(frame: Frame, values: "dict[str, list[object]]") -> None:
-    """Read columns as a model has learned them: words that are gaps elsewhere, codes in text."""
-    from nearwise.data.tables.cells import MISSING, with_words
-
-    for name, known in values.items():
-        if name in frame.table and not {"?", *MISSING}.isdisjoint(map(str, known)):
-            frame.table[name] = with_words(frame.cells([name])[name])
-    as_learned(frame, values)
-
-
 def _left_out(model: "Estimator") -> list[str]:
     """Columns that a model remembers and does not use; tables for it may lack them."""
     return [name for name, use in model.report_.columns.items() if use == "left out"]
@@ -324,7 +318,8 @@ def check_kind(
     model: "Estimator", name: Path, data: Sequence[str], options: ReadOptions
 ) -> "ImageEncoder | None":
     """Refuse images for a model of tables and the reverse; return a model's encoder of images."""
-    known = encoder_of_images(model)
+    encoder: Any = model.fitted_.predictor.encoder
+    known = encoder if encoder.kind == "images" else None
     if known is None:
         options.refuse_of_images(f"{name} was fitted on a table")
     for path in data:

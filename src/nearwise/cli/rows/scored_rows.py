@@ -70,14 +70,9 @@ class ScoredRows:
     @property
     def measured_on(self) -> str:
         """The rows that count, in the middle of a sentence."""
-        if self.among:
-            return f"{len(self.y)} {self.noun}"
-        if self.new:
-            return f"{len(self.y)} {self.noun} it has not learned from"
-        return (
-            f"{len(self.y)} {self.noun} it learned from, each predicted as if new: without itself, "
-            "by what was not fitted on it"
-        )
+        if not self.new:
+            return f"{self.what}: without itself, by what was not fitted on it"
+        return f"{len(self.y)} {self.noun}{'' if self.among else ' it has not learned from'}"
 
     @property
     def remarks(self) -> list[str]:
@@ -85,7 +80,8 @@ class ScoredRows:
         sentences, repeats = [], f"{self.found.repeats:.0%} of the remembered {self.noun}"
         if self.n_learned:
             equal = f"equal {self.noun} the model learned from, {self.compared}"
-            sentences.append(f"{self.n_learned} of {self._n_rows} {self.noun} {equal}.")
+            n_rows = len(self.y) if self.among else self.n_learned + self.new * len(self.y)
+            sentences.append(f"{self.n_learned} of {n_rows} {self.noun} {equal}.")
             scored = self.n_apart if self.new else len(self.y)
             left = 0 if self.among else self.n_learned - scored
             if self.among:
@@ -121,10 +117,6 @@ class ScoredRows:
                 "longer remembers: whether these are among the new ones is unknown."
             )
         return sentences
-
-    @property
-    def _n_rows(self) -> int:
-        return len(self.y) if self.among else self.n_learned + self.new * len(self.y)
 
     def as_json(self) -> dict[str, Any]:
         """Numbers about rows that were learned from."""
@@ -188,11 +180,9 @@ def score_rows(
 
 
 def _predicted(model: "Estimator", X: Any, y: "np.ndarray") -> Any:
-    from nearwise.estimators import AttnKNNClassifier
-
-    if isinstance(model, AttnKNNClassifier):
-        return model.query(X).parts
-    query = model.query(X)
+    query: Any = model.query(X)
+    if hasattr(query, "parts"):
+        return query.parts
     return in_rows(y, query.mixture, query.base())
 
 

@@ -40,16 +40,17 @@ B = TypeVar("B", bound=BaseModel)
 _SMALL = 2**16  # bytes of a body that is read in a millisecond or two
 
 
-def _check_cell(value: Any, where: str) -> None:
+def _check_cell(value: Any, where: str) -> Any:
     """Refuse what is not a value of a cell; ValueError says where."""
     if value is None or isinstance(value, str | bool):
-        return
+        return value
     if not isinstance(value, int | float):
         raise ValueError(f"{where} is a list or an object; give a number, text, true or false")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where} is not a finite number; null stands for a missing value")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"{where} is a whole number beyond 64 bits; give it as text")
+    return value
 
 
 def _check_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -67,11 +68,6 @@ def _check_labels(labels: list[Any]) -> list[Any]:
     return labels
 
 
-def _check_label(label: Any) -> Any:
-    _check_cell(label, "label")
-    return label
-
-
 def _not_endless(values: Any) -> Any:
     """Refuse a list before each of its entries is checked."""
     if isinstance(values, list) and len(values) > MOST_ROWS:
@@ -84,7 +80,7 @@ Few = (Field(fail_fast=True), BeforeValidator(_not_endless))
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Neighbors = Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)]
 Share = Annotated[float, Field(gt=0, lt=1)]
-Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(LABEL)]
+Label = Annotated[Any, AfterValidator(partial(_check_cell, where="label")), WithJsonSchema(LABEL)]
 Table = Annotated[
     list[dict[str, Any]],
     *Few,
@@ -283,7 +279,11 @@ def _table_for(encoder: TableEncoder, body: Rows) -> Any:
     if body.images is not None or body.resize:
         raise ProblemError(422, "The model does not take images; give rows or features, no resize.")
     if body.features is not None:
-        return _matrix(body.features)
+        widths = {len(row) for row in body.features}
+        if len(widths) > 1:
+            ends = f"{min(widths)} to {max(widths)}"
+            raise ProblemError(422, f"features have rows of {ends} numbers.")
+        return np.array(body.features, dtype=np.float64)  # null becomes NaN
     assert body.rows is not None  # checked
     known = set(encoder.columns)
     for number, row in enumerate(body.rows):
@@ -318,13 +318,6 @@ def _as_json(label: Any) -> str:
 
 def _is_among(label: Label, known: list[Any]) -> bool:
     return any(label == one and isinstance(label, bool) == isinstance(one, bool) for one in known)
-
-
-def _matrix(features: list[list[float | None]]) -> np.ndarray:
-    widths = {len(row) for row in features}
-    if len(widths) > 1:
-        raise ProblemError(422, f"features have rows of {min(widths)} to {max(widths)} numbers.")
-    return np.array(features, dtype=np.float64)  # null becomes NaN
 
 
 def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> None:

@@ -94,17 +94,13 @@ def add_documentation(app: FastAPI, service: Service, name: str, *, shows_model:
                 [(one, "validation") for one in service.task.BODIES], ref_template=REF
             )
             schema["components"]["schemas"] |= parts["$defs"] | {"Problem": _PROBLEM_SCHEMA}
-            for operation in _operations(schema):
+            for operation in (one for path in schema["paths"].values() for one in path.values()):
                 operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
         if shows_model:
             _show_model(schema, service, name)  # anew: a row may be gone
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for path in schema["paths"].values() for one in path.values()]
 
 
 def _show_model(schema: dict[str, Any], service: Service, name: str) -> None:

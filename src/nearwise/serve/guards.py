@@ -103,11 +103,10 @@ class Guards:
                 403, f"This service is not called {host!r}. Name it with --allow-host if it is."
             )
         origin = headers.get("origin")
-        if origin is not None and not _is_own(origin, scope["scheme"], host):
-            raise ProblemError(403, "Pages of other sites may not call this service.")
+        is_foreign = origin is not None and not _is_own(origin, scope["scheme"], host)
         follows_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         at_home = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-        if not at_home and not follows_link:
+        if is_foreign or not (at_home or follows_link):
             raise ProblemError(403, "Pages of other sites may not call this service.")
         length = headers.get("content-length", "0")
         if not re.fullmatch(r"\d{1,18}", length):

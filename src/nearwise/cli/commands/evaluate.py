@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -100,7 +100,13 @@ def evaluate(
         )
     written = []
     if json_file:
-        _write_json(json_file, numbers | too_few)
+        conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
+        whole = plain(numbers | too_few | conditions)
+        if json_file == "-":
+            show_json(whole)
+        else:
+            text = json.dumps(whole, indent=2, ensure_ascii=False)
+            write_aside(Path(json_file), f"{text}\n".encode())
         written.append(json_file)
     if report is not None:
         write_page(report, learned, data, features, scored, numbers)
@@ -134,13 +140,3 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
             f"{advice}, or leave those rows out."
         )
     return positions
-
-
-def _write_json(path: str, numbers: dict[str, Any]) -> None:
-    """Write numbers with the conditions they were made under."""
-    conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    if path == "-":
-        show_json(numbers | conditions)
-        return
-    text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)
-    write_aside(Path(path), f"{text}\n".encode())

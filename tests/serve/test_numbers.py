@@ -410,6 +410,7 @@ def test_who_may_only_look_is_offered_no_changes(asked, tmp_path):
 def test_the_page_has_the_views_that_numbers_have_and_the_map_their_targets(client, model):
     shell = client.get("/page/ask").text
     assert "/page/map" in shell and "/page/review" in shell and "/page/trust" not in shell
+    assert "GET /feedback" in problem(client.get("/page/trust"), 404)
     found = client.get("/map").json()
     assert found["target"] == model.fitted_.numbers.tolist() and "label" not in found
     placed = client.post("/page/map/query", json=question(client, 5)).json()

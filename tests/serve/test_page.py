@@ -119,6 +119,7 @@ def test_decisions_are_in_the_journal_and_can_be_undone(client, folder, model):
     opened = AttnKNNClassifier.load(folder)
     assert int(opened._fitted.label_positions[position]) == 1 - given
     assert "Undone" in client.post("/page/undo/1", json={}).text
+    assert "no change 99" in problem(client.post("/page/undo/99", json={}), 404)
     assert int(AttnKNNClassifier.load(folder)._fitted.label_positions[position]) == given
     client.post(f"/page/review/{row}", json={"action": "keep", "label": "0"})
     assert f'"/page/review/{row}"' not in client.get("/page/review/table").text

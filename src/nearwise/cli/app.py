@@ -82,7 +82,7 @@ def _version(value: bool) -> None:
 
 
 _VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-_HELP = """Classify by attention over nearest neighbors: calibrated, with the neighbors to show.
+_HELP = """Predict classes and numbers by attention over nearest neighbors, which it shows.
 
 [bold]Examples[/bold]
   nearwise fit train.csv --target species --out iris.model

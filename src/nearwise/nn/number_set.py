@@ -73,7 +73,7 @@ class NumberSet(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RememberedNumbers:
-    """What is known of the remembered rows of one key space.
+    """Summary of the remembered rows in one key space.
 
     Attributes
     ----------

@@ -298,14 +298,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         version: Annotated[int, Path(ge=1, lt=2**63)], key: IdempotencyKey = None
     ) -> Response:
         """Reverse a change."""
-
-        def make(live: LiveModel) -> Change:
-            try:
-                return live.undo(version, key=key)
-            except KeyError:
-                raise ProblemError(404, f"There is no change {version}.") from None
-
-        return _changed(await service.change(make))
+        return _changed(await service.undo(version, key))
 
 
 def _changed(change: Change, status: int = 200, **more: Any) -> Response:

@@ -37,7 +37,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answers:
-    """What was found for the rows of a request.
+    """Predictions, explanations and choices for the rows of one request.
 
     `values` are what was requested, by the names of the Open Inference Protocol, each (n, ...);
     `explanations` one per row, or None; `selection` of all requests that were answered together.

@@ -56,7 +56,7 @@ class NewLabel(bodies.NewLabel):
 
 
 class Decision(bodies.Decision):
-    """What to do about a target that looks wrong."""
+    """Decision about a target that looks wrong."""
 
     label: Number | None = Field(None, alias="target")
     forget_classes: ClassVar[bool] = False  # type: ignore[misc]

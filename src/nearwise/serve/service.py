@@ -252,6 +252,17 @@ class Service:
 
     # --- changes --------------------------------------------------------------------------------
 
+    async def undo(self, version: int, key: str | None = None) -> Change:
+        """Reverse a change, as `change` makes one; 404 if there is none of this number."""
+
+        def make(live: LiveModel) -> Change:
+            try:
+                return live.undo(version, key=key)
+            except KeyError:
+                raise ProblemError(404, f"There is no change {version}.") from None
+
+        return await self.change(make)
+
     async def change(self, make: Callable[[LiveModel], Change]) -> Change:
         """Make a change, in turn with others; durable when it returns.
 

@@ -98,7 +98,9 @@ def add(
         raise ValueError(
             "--key names one change of the journal; --out and --refresh do more. Leave it out."
         )
-    reading = options.ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
+    reading = options.ReadOptions(
+        header, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
+    )
 
     def rows_for(learned: Any) -> Rows:
         bounds = {"capacity": capacity, "eviction": eviction}

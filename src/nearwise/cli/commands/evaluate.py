@@ -80,7 +80,9 @@ def evaluate(
     if report is not None:
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")()
     learned = open_model(model, store)
-    reading = options.ReadOptions(header, skip_unlabelled, None, None, skip_damaged, resize, quiet)
+    reading = options.ReadOptions(
+        header, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
+    )
     rows = read_for_model(learned, model, data, target, reading, part="test")
     trust = TrustOptions(coverage, confidence=confidence)
     trust.check_ranges()

@@ -19,7 +19,7 @@ LOCATION = "location"  # float64 (n,): left-out predictions of the base
 
 
 class NumberRetrieval(NamedTuple):
-    """What is retrieved for some queries.
+    """Neighbors of some queries, in every key space.
 
     Attributes
     ----------

@@ -70,14 +70,13 @@ class Spread(NamedTuple):
         By which each mixture of a new row is widened around its mean.
     left_out : float
         The same of remembered rows, each without itself.
-    crps, crps_before : float
-        Mean over the left-out rows, with and without.
+    crps : float
+        Mean over the left-out rows.
     """
 
     factor: float = 1.0
     left_out: float = 1.0
     crps: float = float("nan")
-    crps_before: float = float("nan")
 
 
 NOT_FITTED = Spread()

@@ -35,7 +35,7 @@ class Yardstick:
     labels : ndarray of shape (n_remembered,)
         Their labels, or targets.
     judged : tuple
-        What else the version's predictions were made with.
+        Parts of the model that its predictions depend on, compared to see whether these changed.
     rows : CalibrationRows or CalibrationNumbers
     """
 

@@ -337,7 +337,6 @@ class StoredSpread(Part):
     factor: Positive
     left_out: Positive
     crps: float
-    crps_before: float
 
 
 class StoredRegressor(StoredCommon):

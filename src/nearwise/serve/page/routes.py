@@ -85,6 +85,8 @@ def _add_shell(app: FastAPI, service: Service) -> None:
     async def shell(
         view: View, row: Annotated[int | None, Query(ge=0, lt=2**63)] = None
     ) -> Response:
+        if view not in views:
+            raise ProblemError(404, "The page of numbers has no view of trust: see GET /feedback.")
         return _part("shell.html", view=view, views=views, row=row)
 
     @app.get("/page/static/nearwise.css", include_in_schema=False)
@@ -254,7 +256,7 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @write.post("/page/undo/{version}", include_in_schema=False)
     async def undo(version: Annotated[int, Path(ge=1, lt=2**63)]) -> Response:
-        change = await service.change(lambda live: live.undo(version))
+        change = await service.undo(version)
         again = f" It is row {change.ids[0]} now." if change.kind == "add" else ""
         return _decided(f"Undone.{again}", change.version, can_undo=False)
 

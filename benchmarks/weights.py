@@ -21,7 +21,7 @@ for 24 tables of at least 1,000 rows and "small-tables" for 40 tables of which e
 to 400; "cifar10:10000" takes as many training rows. Of wrong labels 30 % are drawn, and a rare
 class has a hundredth of the largest one; `--grid all` takes the other rates and ratios, and
 people's labels. `record` reads all these folders and writes benchmarks/results/weights.json,
-weights_tables.json and benchmarks/RESULTS.md; `python benchmarks/weights_page.py` then writes the
+weights_tables.json and benchmarks/RESULTS.md; `python benchmarks/tables_page.py` then writes the
 tables of the pages.
 """
 
@@ -48,7 +48,7 @@ from pretrain_tasks import family_split
 from quality import BARS as QUALITY
 from results_page import write_page
 from scipy.stats import wilcoxon
-from weights_page import differences, is_shown, mean_of
+from tables_page import differences, is_shown, mean_of
 
 HERE = Path(__file__).parent
 ATTENTION = "attention"

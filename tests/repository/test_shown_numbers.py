@@ -242,58 +242,55 @@ def results() -> dict[str, Shown]:
                 9, at("token_speed", "repeats"), 197, 8, *times[0], 1024, 2, *times[1], 16384,
                 *(at(*curve, {"layer": name, "tokens": 16384}, "mib")
                   for name in ("KNNAttention", "MultiHeadAttention", "KNNAttention plain"))]},
+        "Numbers as targets": {
+            "Peers get the same columns": [11, 19, 30, 2000],
+            "exchanged among": [30],
+        },
         "What a prediction costs": {
             "The pretrained head takes": [
                 head["predict_batch_us_per_row"], head["predict_one_row_ms"], 32,
                 1e6 * instant["batch_s_per_row"]["least"], 1e3 * instant["one_row_s"]["least"]]}}
 
 
+def with_fit(dataset: str, *methods: str) -> list[float]:
+    """NLL and seconds of a fit of some methods on a data set."""
+    found = at("quality", "datasets", dataset, "means")
+    return [found[m][key]["mean"] for m in methods for key in ("nll", "fit_seconds")]
+
+
+def numbers(*methods: str) -> list[float]:
+    """CRPS over that of a quantile forest, and seconds of a fit, means over the tables."""
+    shown = []
+    for method in methods:
+        every = at("regression", "results", {"method": method, "tables": 11})
+        costs = [row["seconds"]["mean"] for row in at("regression", "results")
+                 if row["method"] == method and "table" in row]
+        shown += [every["crps_over_quantile_forest"]["mean"], mean(costs)]
+    return shown
+
+
 def readme() -> dict[str, Shown]:
     """Headings of README.md with what stands below them."""
-    peers = ("default", "CatBoost + T", "tuned logistic", "tuned k-NN", "instant without base")
-    small = [small_table(name)[0] for name in peers]
-    catboost = small_table("CatBoost + T")
-    page = results()
-    wrong, tail = page["Wrong labels"], page["Rare classes"]["| 5,000 to 50 |"]
-    anywhere, memory = wrong["| 30 % symmetric, all"], wrong["| 30 % symmetric, in the memory"]
-    knn, window, branch, full = map(layer, ("knn", "neighborhood 1-d", "branch conv", "attention"))
+    peers = ("default", "CatBoost + T", "tuned logistic", "tuned k-NN")
+    small = [value for name in peers for value in small_table(name)[:3:2]]
+    knn, window, full = map(layer, ("knn", "neighborhood 1-d", "attention"))
+    means_of = [found["means"].get("attention", {}) for found in at("quality", "datasets").values()]
+    one_row = [found["one_row_ms"]["mean"] for found in means_of if found.get("one_row_ms")]
     return {
-        "When to use it": {
-            "**Small tables": [catboost[-1], 1600, catboost[-2]]},
-        "When not": {"**Large tables": [at("quality", "datasets", "adult", "n_train")]},
+        "When to use it": {},
+        "When not": {},
         "Results": {
-            "of the difference contains 0": [],
-            "[21 small tables]": small[:4],
-            "its head alone": [small[4], small[1]],
-            "| [Adult]": nll("adult", "attention", "catboost", "lightgbm"),
-            "| [breast_cancer]": nll("breast_cancer", "attention", "logistic", "knn-tuned"),
-            "| [CIFAR-10, weights alone]": networks(
-                "nll", "attention", "multi-head", "distance-tuned", "uniform", "base"),
-            "| the same, ECE": networks(
-                "ece", "attention", "multi-head", "distance-tuned", "uniform", "base"),
-            "| the same, accuracy": networks(
-                "accuracy", "attention", "multi-head", "base", "distance-tuned"),
-            "| [24 tables, weights alone]": tables(
-                "", "attention", "distance-learned", "multi-head", "uniform"),
-            "| the same, 30 % wrong labels in all rows": tables(
-                "everywhere; corrected; ", "attention", "multi-head", "distance-learned",
-                "uniform"),
-            "| the same, 1 % rare classes": tables(
-                "ratio=0.01; corrected; ", "attention", "distance-learned", "multi-head",
-                "uniform"),
-            "| [10,000 images, 30 % wrong labels in all": images(
-                "everywhere; corrected", "nll", "attention", "multi-head", "uniform", "base"),
-            "| [the same images, 30 %": images(
+            "[21 small tables]": small,
+            "[11 regression tables]": numbers(
+                "default", "catboost-tuned", "quantile-forest", "ngboost"),
+            "[breast_cancer]": with_fit(
+                "breast_cancer", "attention", "logistic", "catboost", "knn-tuned"),
+            "[Adult]": with_fit("adult", "attention", "catboost", "lightgbm", "knn-tuned"),
+            "[images, 30 %": images(
                 "memory; as-given", "ece", "attention", "base", "multi-head", "uniform"),
-            "right of 0 is better": [],
-            "| [CIFAR-10, 30 % wrong labels]": [anywhere[11], anywhere[5], anywhere[2]],
-            '| the same, `label_noise="auto"`': [anywhere[14]],
-            "| the same labels in the memory": [memory[10], memory[7], memory[4]],
-            "| [50 to 5,000 rows per class]": [tail[9], tail[0], tail[6]],
-            '| the same, `class_prior="uniform"`': [tail[15], tail[12]],
-            "| [`add` class by class]": [stream(m)[1] for m in (ADDED, EVERYTHING, KNN)],
-            "| [k-NN layers in a small ViT]": [knn[0], window[0], full[0]],
-            "| the same, mean of the tokens": [knn[4], branch[4], window[4], full[1]]}}
+            "[k-NN layers in a small ViT]": [knn[0], window[0], full[0]],
+            "right of 0 is better": []},
+        "Cost and limits": {"seconds on a small table": [min(one_row), max(one_row)]}}
 
 
 # fmt: on

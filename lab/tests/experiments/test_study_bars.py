@@ -195,9 +195,9 @@ def test_weightings_are_compared_by_table_and_every_seed_is_kept(
 
 @pytest.mark.parametrize("page", ["docs/results.md", "lab/docs/experiments.md"])
 def test_tables_of_weightings_are_those_of_their_records(load_benchmark, tmp_path, page):
-    weights_page = load_benchmark("weights_page")
+    tables_page = load_benchmark("tables_page")
     copy = tmp_path / "page.md"
-    copy.write_bytes((weights_page.ROOT / page).read_bytes())
-    weights_page.write_blocks(copy)
-    assert copy.read_text("utf-8") == (weights_page.ROOT / page).read_text("utf-8")
+    copy.write_bytes((tables_page.ROOT / page).read_bytes())
+    tables_page.write_blocks(copy)
+    assert copy.read_text("utf-8") == (tables_page.ROOT / page).read_text("utf-8")
     assert copy.read_text("utf-8").count("<!-- weights-") >= 6

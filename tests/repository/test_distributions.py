@@ -45,6 +45,9 @@ def test_the_wheel_holds_the_library_alone_and_stays_small(built):
     assert wheel.stat().st_size < MOST_BYTES
     needed = [one for one in described.get_all("Requires-Dist") if "extra ==" not in one]
     assert len(needed) == 9
+    shown = described.get_payload()  # README, on a page without the repository's files
+    links = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)\"", shown)
+    assert len(links) > 20 and all("".join(one).startswith(("https://", "#")) for one in links)
 
 
 def test_what_is_installed_fits_predicts_and_opens_a_model(installed, tmp_path):

@@ -31,7 +31,7 @@ N_BINS = 15
 def ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
     """Compute the expected calibration error of the top label in equal-width bins.
 
-    Sum over bins of (share of rows) x |mean confidence - accuracy|.
+    Sum over bins of (share of rows) x abs(mean confidence - accuracy).
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def equal_mass_bins(values: FloatArray, n_bins: int) -> IntArray:
 
 
 def mean_gap(confidence: FloatArray, correct: FloatArray | BoolArray, bins: IntArray) -> float:
-    """Sum over bins of (share of rows) x |mean confidence - accuracy|, of at least one row."""
+    """Sum over bins of (share of rows) x abs(mean confidence - accuracy), of at least one row."""
     gap = confidence - correct
     return float(np.abs(np.bincount(bins, weights=gap)).sum()) / len(bins)
 
@@ -203,7 +203,7 @@ def reliability_bins(
     Returns
     -------
     bins : ReliabilityBins
-        sum(count x |confidence - accuracy|) / n_rows is the calibration error.
+        sum(count x abs(confidence - accuracy)) / n_rows is the calibration error.
 
     Raises
     ------

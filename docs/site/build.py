@@ -1,0 +1,176 @@
+"""Build the documentation site from docs/, lab/docs/ and the docstrings, offline.
+
+    python docs/site/build.py [OUT]      # default: runs/site
+
+Pages keep the places that they have in the repository, so that one link serves both. A link to a
+file that is no page leads to the repository. Warnings are errors.
+"""
+
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import typer
+from sphinx.cmd.build import main as sphinx
+
+import nearwise
+from nearwise.cli.app import app
+
+SITE = Path(__file__).parent
+ROOT = SITE.parents[1]
+REPOSITORY = "https://github.com/nearwise/nearwise/blob/main"
+PARTS = {
+    "Tutorials": ("docs/quickstart", "gallery/index"),
+    "How to": (
+        "docs/guide", "docs/regression", "docs/images", "docs/groups", "docs/label-noise",
+        "docs/abstention", "docs/prediction-sets", "docs/out-of-distribution", "docs/calibration",
+        "docs/changes", "docs/service", "docs/page", "docs/stores", "docs/streams", "docs/batches",
+        "docs/probes", "docs/token-attention", "docs/memory-attention", "docs/coming-from",
+    ),
+    "Explanation": (
+        "docs/method", "docs/pretrained-head", "docs/choices", "docs/limits", "docs/measuring",
+        "docs/architecture", "docs/glossary", "docs/roadmap", "docs/stability",
+    ),
+    "Reference": (
+        "docs/api", "reference/python", "reference/commands", "CHANGELOG", "CONTRIBUTING",
+        "SECURITY",
+    ),
+    "Results": ("docs/results", "benchmarks/RESULTS"),
+    "Lab": (
+        "lab/README", "lab/docs/experiments", "lab/docs/layers", "lab/docs/long-tail",
+        "lab/docs/neural-fields", "lab/docs/probes", "lab/docs/representations",
+        "lab/docs/vit-training", "lab/docs/api", "examples/review_labels",
+    ),
+}  # fmt: skip
+LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+
+
+def pages() -> list[Path]:
+    """Give the written pages, by their places in the repository."""
+    listed = (name for names in PARTS.values() for name in names)
+    found = [Path(f"{name}.md") for name in listed if (ROOT / f"{name}.md").exists()]
+    unlisted = {path.relative_to(ROOT) for path in ROOT.glob("docs/*.md")} - set(found)
+    if unlisted:
+        raise SystemExit(f"Add to PARTS of docs/site/build.py: {sorted(map(str, unlisted))}")
+    return found
+
+
+def write_pages(sources: Path) -> None:
+    """Copy pages and their pictures; links to other files lead to the repository."""
+    known = set(pages())
+    for page in [*known, Path("README.md")]:
+
+        def led(link: re.Match[str], folder: Path = (ROOT / page).parent) -> str:
+            target = (folder / link[2]).resolve()
+            if "://" in link[2] or not target.is_relative_to(ROOT):
+                return link[0]
+            place = target.relative_to(ROOT)
+            if place in known or place.suffix in {".png", ".svg"}:
+                return link[0]
+            if place == Path("README.md"):
+                up = "../" * len(folder.relative_to(ROOT).parts)
+                return f"{link[1]}{up}index.md{link[3]}"
+            return f"{link[1]}{REPOSITORY}/{place}{link[3]}"
+
+        to = sources / page
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(LINK.sub(led, (ROOT / page).read_text("utf-8")), "utf-8")
+    for folder in ("docs/images", "lab/docs/images"):
+        shutil.copytree(ROOT / folder, sources / folder)
+    shutil.copytree(ROOT / "examples/gallery", sources / "gallery_sources")
+
+
+def write_parts(sources: Path) -> None:
+    """Write a page per part of the site, and the start page: README, with the parts in its menu."""
+    parts = []
+    for title, names in PARTS.items():
+        parts.append(title.lower().replace(" ", "-"))
+        text = f"# {title}\n\n{toctree(names)}"
+        (sources / f"{parts[-1]}.md").write_text(text, "utf-8")
+    start = (sources / "README.md").rename(sources / "index.md")
+    with start.open("a", encoding="utf-8") as file:
+        file.write("\n" + toctree(parts, ":hidden:"))
+
+
+def toctree(names: Iterable[str], *options: str) -> str:
+    """Give a table of contents."""
+    return "\n".join(["```{toctree}", ":maxdepth: 1", *options, "", *names, "```", ""])
+
+
+def write_summary(sources: Path, out: Path) -> None:
+    """Write llms.txt: one line per page, for programs that read before they answer."""
+    lines = ["# nearwise", "", "> " + nearwise.__doc__.partition("\n")[0], ""]  # type: ignore[union-attr]
+    for title, names in PARTS.items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            if (page := sources / f"{name}.md").exists():
+                heading = re.search(r"^# (.*)", page.read_text("utf-8"), re.MULTILINE)
+                lines.append(f"- [{heading[1] if heading else name}]({name}.html)")
+        lines.append("")
+    (out / "llms.txt").write_text("\n".join(lines), "utf-8")
+
+
+def commands() -> Iterator[str]:
+    """Give the help of every command of the library, as the program prints it."""
+    yield "# Commands\n\nAs `nearwise COMMAND --help` prints it.\n"
+    top: Any = typer.main.get_command(app)
+    context = top.make_context("nearwise", [], resilient_parsing=True)
+    for name in top.list_commands(context):
+        command = top.get_command(context, name)
+        own = command.make_context(name, [], parent=context, resilient_parsing=True)
+        text = re.sub(r"[\b\f]", "", inspect.cleandoc(command.help or ""))
+        yield f"## nearwise {name}\n\n```text\n{text}\n```\n"
+        yield "| option | what |\n|---|---|"
+        for one in command.params:
+            record = one.get_help_record(own) or (one.human_readable_name, "")
+            flag, words = (" ".join(part.split()) for part in record)
+            yield f"| `{flag}` | {_cell(words)} |"
+        yield ""
+
+
+def reference() -> Iterator[str]:
+    """Give the public Python names, whose pages are made of their docstrings."""
+    yield "# Python\n"
+    groups = {"nearwise": nearwise.__all__, "nearwise.nn": None, "nearwise.metrics": None,
+              "nearwise.data": None, "nearwise.estimators": None}  # fmt: skip
+    known: set[Any] = set()
+    for module, names in groups.items():
+        home = import_module(module)
+        of_name = {name: getattr(home, name) for name in names or home.__all__}
+        chosen = [n for n, one in of_name.items() if callable(one) and one not in known]
+        known |= {of_name[name] for name in chosen}
+        yield f"## {module}\n\n```{{eval-rst}}\n.. currentmodule:: {module}\n"
+        yield ".. autosummary::\n   :toctree: generated\n   :nosignatures:\n"
+        yield from (f"   {name}" for name in chosen)
+        yield "```\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> int:
+    """Make the sources, and run Sphinx."""
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "runs" / "site"
+    sources = out / "sources"
+    shutil.rmtree(sources, ignore_errors=True)
+    write_pages(sources)
+    write_parts(sources)
+    (sources / "reference").mkdir()
+    for name, lines in (("commands", commands), ("python", reference)):
+        (sources / "reference" / f"{name}.md").write_text("\n".join(lines()) + "\n", "utf-8")
+    strict = ["-W", "--keep-going", "-q"]
+    failed = sphinx(["-b", "html", "-c", str(SITE), *strict, str(sources), str(out / "html")])
+    if not failed:
+        write_summary(sources, out / "html")
+        print(f"Wrote {out / 'html' / 'index.html'}")
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -13,7 +13,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from nearwise import AttnKNNClassifier, AttnKNNRegressor
 from tests.estimators.numbers.cases import QUICK, fitted, fresh, table
@@ -35,10 +35,17 @@ def new_rows():
 
 
 @parametrize_with_checks(
-    [AttnKNNRegressor(**QUICK)], expected_failed_checks=lambda _: EXPECTED_FAILURES
+    [AttnKNNRegressor(**QUICK, estimator=None)],
+    expected_failed_checks=lambda _: EXPECTED_FAILURES,
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, QUICK], ids=["default", "instant"])
+def test_scikit_learns_own_checks_with_a_base(options):
+    check_estimator(AttnKNNRegressor(**options), expected_failed_checks=EXPECTED_FAILURES)
 
 
 def test_it_is_a_regressor_that_scikit_learns_tools_take():

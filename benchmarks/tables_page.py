@@ -243,26 +243,31 @@ def numbers_bars() -> list[str]:
         wanted = ".88 to .92; worst fifth .85"
         reached = f"{row['coverage']['mean']:.3f}; {row['worst_slice']:.3f}"
         rows.append([f"90 % intervals cover, {table}", wanted, reached])
-    for row in _results("regression_speed"):
+    for row in _results("regression_speed"):  # of one table
         reached = f"{row['predict_ms']:.1f} ms; {row['batch_us_per_row']:.0f} us; "
         reached += f"{row['fit_over_forest']:.1f}"
         text = f"one row; row of a batch; fit / forest of 200, kin8nm, {row['preset']}"
         rows.append([text, "at most 5 ms; 150 us; 10", reached])
     for row in _results("regression_shift"):
-        text = f"after 1,000 shifted rows 90 % intervals cover, {row['table']}, {row['preset']}"
+        text = f"after 1,000 shifted rows 90 % intervals cover, {row['table']}, {row['preset']}, "
+        text += f"{row['seeds']} seeds"
         rows.append([text, "at least .85", _spread(row["coverage after"])])
     for n in sorted({row["rows"] for row in few if row.get("rows")}):
         mine = {(r["table"], r["method"]): r["crps"]["mean"] for r in few if r.get("rows") == n}
         tables = sorted({table for table, _ in mine})
         over = [mine[table, "default"] / mine[table, "ridge"] for table in tables]
         worst = max(range(len(tables)), key=lambda at: over[at])
-        text = f"CRPS / ridge regression's, {n} rows, mean of {len(tables)} tables (worst)"
+        draws = min(r["seeds"] for r in few if r.get("rows") == n)
+        text = f"CRPS / ridge regression's, {n} rows, {draws} draws, mean of {len(tables)} tables "
+        text += "(worst)"
         reached = f"{sum(over) / len(over):.3f} ({over[worst]:.3f}, {tables[worst]})"
         rows.append([text, "at most 1.05", reached])
     return as_table(["measured", "wanted", "reached"], rows)
 
 
 def _spread(found: dict[str, Any]) -> str:
+    if found["low"] is None:  # of one seed
+        return f"{found['mean']:.3f}"
     return "{mean:.3f} [{low:.3f}, {high:.3f}]".format_map(found)
 
 

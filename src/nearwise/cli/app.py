@@ -82,15 +82,18 @@ def _version(value: bool) -> None:
 
 
 _VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-_HELP = """Predict classes and numbers by attention over nearest neighbors, which it shows.
+_HELP = """Predict classes and numbers by attention over nearest neighbors, and show the neighbors.
+
+A model has two parts. The base is an ordinary model, such as a random forest. The memory holds the
+training rows, among which the neighbors of a new row are found.
 
 [bold]Examples[/bold]
   nearwise fit train.csv --target species --out iris.model
   nearwise predict iris.model new.csv --out predictions.csv --proba
 
-Every command has its own --help. Tables are CSV, Parquet, Excel, JSON or npz; - is standard input
-or output. Exit codes: 0 fine, 1 a fault of nearwise, 2 a mistake in the input, 130 stopped
-by Ctrl-C.
+Every command has its own --help. Tables are CSV, Parquet, Excel, JSON or npz. - is standard input
+or output. Exit codes: 0 success, 1 a bug in nearwise, 2 an error in the input, 130 stopped by
+Ctrl-C.
 """
 
 

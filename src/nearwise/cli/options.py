@@ -11,7 +11,7 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz; - is standard input. "
+        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz. - is standard input. "
         "Images: a folder with one folder per class.",
     ),
 ]
@@ -19,26 +19,26 @@ RowsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz; - is standard input. Images: "
-        "files, or folders of them.",
+        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz. - is standard input. "
+        "Images: files, or folders of files.",
     ),
 ]
 TargetOption = Annotated[
     str | None,
     typer.Option(
-        "--target", "-t", metavar="COLUMN", help="Column of a table with the labels, or numbers."
+        "--target", "-t", metavar="COLUMN", help="Tables: column of labels or numbers to predict."
     ),
 ]
 TaskOption = Annotated[
     Literal["auto", "classification", "regression"],
     typer.Option(
-        help="What the target is: classes, or numbers (regression). auto looks at the column and "
-        "says what it found."
+        help="Predict classes (classification) or numbers (regression). auto decides by the target "
+        "column and prints its choice."
     ),
 ]
 KnownTargetOption = Annotated[
     str | None,
-    typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one used in training."),
+    typer.Option("--target", "-t", metavar="COLUMN", help="Default: the target in training."),
 ]
 SkipUnlabelledOption = Annotated[
     bool, typer.Option("--skip-unlabelled", help="Tables: leave out rows without a label.")
@@ -47,9 +47,8 @@ HeaderOption = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Tables: whether the first line holds column names. Without names columns are "
-        "called 0, 1, 2, ... Without this option, a first line that seems to be data "
-        "is refused.",
+        help="Tables: whether the first line holds column names. With --no-header the columns are "
+        "named 0, 1, 2, ... By default, a first line that looks like data is an error.",
     ),
 ]
 ModelArgument = Annotated[
@@ -60,40 +59,43 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="URI",
-        help="Where MODEL's memory is, if it is in a store outside its folder. No other place is "
-        "opened than the one you name, with your user name and settings.",
+        help="Where MODEL's training rows are, if 'nearwise move' put them outside its folder. "
+        "Only this place is opened, with your user name and settings.",
     ),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 CopyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--keep", metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."
+        "--keep", metavar="COLUMN", help="Copy a column of DATA, such as an id. May be repeated."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def _names(help_text: str) -> Any:
-    return typer.Option(metavar="COLUMN", help=f"{help_text}; may be repeated.")
+    return typer.Option(metavar="COLUMN", help=f"{help_text}. May be repeated.")
 
 
-DropOption = Annotated[list[str] | None, _names("Leave a column out (an id, say)")]
+DropOption = Annotated[list[str] | None, _names("Leave out a column, such as an id")]
 KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
-CategoryOption = Annotated[list[str] | None, _names("Take its numbers for categories (zip codes)")]
+CategoryOption = Annotated[
+    list[str] | None, _names("Use a column of numbers as categories (zip codes)")
+]
 NumberOption = Annotated[
     list[str] | None,
-    _names("Read its text as numbers, some with a unit; other text is a gap"),
+    _names("Read a column of text as numbers, some with a unit. Other text is a missing value"),
 ]
 WordsOption = Annotated[
-    list[str] | None, _names("Take NA, None and the like for words; only empty cells are gaps")
+    list[str] | None,
+    _names("Keep NA, None, ... in a column as text. Only empty cells are missing values"),
 ]
 DateOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN[=FORMAT]",
-        help="Read its text as dates, or say why not; of a FORMAT such as %d-%m-%y; may be "
-        "repeated.",
+        help="Read a column of text as dates, or stop with the reason. FORMAT, if needed, is "
+        "like %d-%m-%y. May be repeated.",
     ),
 ]
 ImageSizeOption = Annotated[
@@ -101,17 +103,17 @@ ImageSizeOption = Annotated[
     typer.Option(
         "--image-size",
         metavar="SIDE|HxW",
-        help="Images: resize all to this size in pixels, height first; the aspect ratio is "
+        help="Images: resize all to this size in pixels, height first. The aspect ratio is "
         "not kept.",
     ),
 ]
 ColorOption = Annotated[
     Literal["grey", "rgb"] | None,
-    typer.Option("--color", help="Images: convert all to grey or to colour."),
+    typer.Option("--color", help="Images: convert all to greyscale or to colour."),
 ]
 SkipDamagedOption = Annotated[
     bool,
-    typer.Option("--skip-damaged", help="Images: leave out files that cannot be read, and say so."),
+    typer.Option("--skip-damaged", help="Images: leave out unreadable files, and name them."),
 ]
 ResizeOption = Annotated[
     bool, typer.Option("--resize", help="Images: resize them to MODEL's size.")
@@ -120,14 +122,15 @@ CoverageOption = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Answer only the surest rows, this share of all (0.8: four in five).",
+        help="Accept only the most confident predictions: this share of all rows (0.8: four in "
+        "five).",
     ),
 ]
 RiskOption = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Answer as many rows as possible with at most this share of wrong answers "
+        help="Accept as many predictions as possible with at most this share of wrong ones "
         "(0.02: one in fifty). Not with --coverage.",
     ),
 ]
@@ -135,26 +138,27 @@ ConfidenceOption = Annotated[
     float | None,
     typer.Option(
         metavar="LEVEL",
-        help="Confidence of the sets, or intervals of numbers (default 0.9: nine in ten hold the "
-        "true class, or number), and of the bound on the share of wrong answers (default 0.95).",
+        help="Confidence of prediction sets and intervals (default 0.9: nine in ten hold the true "
+        "class or number). Also of the bound on the share of wrong predictions (default 0.95).",
     ),
 ]
 IdsArgument = Annotated[
     str,
     typer.Argument(
-        metavar="IDS", help="Remembered rows, by the ids that predictions name: 0-4, or 0,2,7."
+        metavar="IDS",
+        help="Row ids, as 'nearwise predict --explain' shows them: 0-4 or 0,2,7.",
     ),
 ]
 ForgetOption = Annotated[
     bool,
-    typer.Option("--forget-classes", help="Also if a class loses its last row."),
+    typer.Option("--forget-classes", help="Allow that a class loses its last row."),
 ]
 KeyOption = Annotated[
     str | None,
     typer.Option(
         "--key",
         metavar="TEXT",
-        help="Name this request: sent again under the same name, it changes nothing.",
+        help="Idempotency key: a repeated request with this key is ignored.",
     ),
 ]
 

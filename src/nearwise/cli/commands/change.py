@@ -31,14 +31,14 @@ def add(
     target: options.KnownTargetOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Leave MODEL as it is; write here."),
+        typer.Option("--out", "-o", metavar="FOLDER", help="Write here instead of changing MODEL."),
     ] = None,
     capacity: Annotated[
         int | None,
         typer.Option(
             "--capacity",
             metavar="N",
-            help="Maximum number of rows to remember from now on; others are forgotten.",
+            help="Maximum number of rows to remember from now on. Others are forgotten.",
         ),
     ] = None,
     eviction: Annotated[
@@ -46,27 +46,27 @@ def add(
         typer.Option(
             "--eviction",
             metavar="WHO",
-            help="Rows to forget: reservoir (at random) or age (rather older ones).",
+            help="Rows to forget: reservoir (at random) or age (older ones are more likely).",
         ),
     ] = None,
     refresh: Annotated[
         bool,
-        typer.Option("--refresh", help="Then also fit again to the remembered rows."),
+        typer.Option("--refresh", help="Then fit the model again to all remembered rows."),
     ] = False,
     new_only: Annotated[
         bool,
         typer.Option(
             "--new-only",
-            help="Leave out rows that equal one it learned from, in all columns it uses and in ids "
-            "that both have.",
+            help="Leave out rows that equal a row the model learned from. All columns it uses "
+            "must be equal, and ids that both have.",
         ),
     ] = False,
     groups: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column that says what rows belong to, for a model that was fitted with groups; "
-            "by default the one of that name.",
+            help="Column that names the group of each row, if the model was fitted with --groups. "
+            "Default: the column of that name.",
         ),
     ] = None,
     resize: options.ResizeOption = False,
@@ -77,11 +77,11 @@ def add(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Add rows to a model without training it again; new classes too, or numbers as targets.
+    """Add rows to a model without training it again, even rows of new classes.
 
-    The rows join the memory, so the next prediction can use them. For images DATA is a folder with
-    one folder per class. The change is written to the model's journal in one step: whatever happens
-    on the way, it is there as a whole or not at all; nearwise undo takes it back.
+    The next prediction can find the rows as neighbors. Targets may be numbers, too. For images DATA
+    is a folder with one folder per class. The change is one transaction in the model's journal, its
+    log of changes. Even after a crash all of it is saved, or nothing. 'nearwise undo' reverts it.
 
     [bold]Examples[/bold]
       nearwise add iris.model more.csv
@@ -160,10 +160,10 @@ def remove(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Make a model forget rows; nothing is trained again.
+    """Remove rows from a model without training it again.
 
-    Predictions, and nearwise inspect MODEL --rows, name rows by their ids. The rows can be brought
-    back by nearwise undo until nearwise compact.
+    'nearwise predict --explain' shows the ids of neighbors, and 'nearwise inspect --rows' shows the
+    rows. 'nearwise undo' brings rows back until 'nearwise compact' deletes them for good.
 
     [bold]Examples[/bold]
       nearwise remove iris.model 3,17
@@ -185,8 +185,8 @@ def relabel(
         str,
         typer.Argument(
             metavar="LABEL",
-            help="One of the model's classes, or a number where it predicts numbers; -- stands "
-            "before one that begins with a minus.",
+            help="One of the model's classes, or a number if it predicts numbers. Write -- before "
+            "one that begins with a minus.",
         ),
     ],
     forget_classes: options.ForgetOption = False,
@@ -194,9 +194,9 @@ def relabel(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Correct the label, or the number, of remembered rows; nothing is trained again.
+    """Correct the label, or the number, of a model's rows without training again.
 
-    nearwise clean lists the rows whose labels look wrong.
+    'nearwise clean' lists rows whose labels look wrong.
 
     [bold]Examples[/bold]
       nearwise relabel iris.model 3,17 setosa
@@ -227,17 +227,17 @@ def undo(
     version: Annotated[
         int,
         typer.Argument(
-            metavar="VERSION", help="Version of a change, as 'nearwise history' lists it."
+            metavar="VERSION", help="Version of the change, as 'nearwise history' lists it."
         ),
     ],
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Take a change back by reversing it.
+    """Undo a change: a new change reverses it.
 
-    Added rows are removed, relabelled ones get their former labels, removed ones are added again,
-    under new ids. What an addition made the model forget does not come back. Undo an undo to have
-    the change again.
+    Added rows are removed, and relabelled rows get their former labels. Removed rows are added
+    again, under new ids. Rows that an addition pushed out of a full memory do not come back. To
+    redo a change, undo its undo.
 
     [bold]Examples[/bold]
       nearwise history iris.model
@@ -310,17 +310,17 @@ def compact(
         bool,
         typer.Option(
             "--accept-lost-changes",
-            help="If the journal is damaged, lost or too old: go on without its changes.",
+            help="If the journal is damaged, lost or too old: continue without its changes.",
         ),
     ] = False,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Fold the changes of a model into its folder, and forget removed rows for good.
+    """Merge the logged changes into a model's other files, and delete removed rows for good.
 
-    Until then nearwise undo can bring them back. nearwise history still lists which rows were
-    changed when. Commands that change a model fold changes in by themselves before opening it takes
-    much longer; they keep removed rows.
+    Before that, 'nearwise undo' can bring removed rows back. Afterwards 'nearwise history' still
+    lists which rows were changed, and when. Commands that change a model merge a long log (its
+    journal) by themselves, so that it opens fast. They keep removed rows.
 
     [bold]Examples[/bold]
       nearwise compact iris.model

@@ -35,8 +35,8 @@ def clean(
             "--out",
             "-o",
             metavar="FILE",
-            help="Write all rows with their columns, worst first: CSV, TSV or Parquet, by the "
-            "suffix; - is standard output.",
+            help="Write all rows with their columns, most suspicious first. CSV, TSV or Parquet, "
+            "by the suffix. - is standard output.",
         ),
     ] = None,
     drop: options.DropOption = None,
@@ -45,34 +45,37 @@ def clean(
     number: options.NumberOption = None,
     date: options.DateOption = None,
     keep_words: options.WordsOption = None,
-    top: Annotated[int, typer.Option(min=1, help="Suspects to print.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Number of suspicious rows to print.")] = 10,
     noise: Annotated[
         str | None,
         typer.Option(
             metavar="auto|none|RATE",
-            help="Share of wrong labels: estimated (of images by default; of tables it takes many "
-            "times longer and finds as many), none, or in [0, 1).",
+            help="Share of wrong labels. auto: estimate it. none: take labels as they are. RATE: "
+            "a share in [0, 1). Default: auto for images, none for tables. For tables auto takes "
+            "many times longer and finds as many.",
         ),
     ] = None,
     judge: Annotated[
         Literal["nearwise", "cleanlab"],
-        typer.Option(help='cleanlab: its ranking of the same probabilities (extra "labels").'),
+        typer.Option(
+            help='Ranking. cleanlab: its own, of the same probabilities (extra "labels").'
+        ),
     ] = "nearwise",
     image_size: options.ImageSizeOption = None,
     color: options.ColorOption = None,
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the fit.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the fit.")] = 0,
     header: options.HeaderOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Find rows whose label, or number, looks wrong, and show the neighbors as evidence.
+    """Find rows whose label, or number, looks wrong, and show their neighbors as evidence.
 
-    Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
-    row to check, not a verdict: rare cases look suspicious too. Rows count from 0.
+    Each row is predicted by models that were not fitted on it. The most suspicious rows come first.
+    Check them before you change anything: rare cases look suspicious too. Rows count from 0.
 
-    For images DATA is a folder with one folder per class. Where few labels are wrong, only the
-    share that is held out of training is ranked.
+    For images DATA is a folder with one folder per class. If few labels are wrong, only the images
+    held out of training are ranked.
 
     [bold]Examples[/bold]
       nearwise clean train.csv --target species

@@ -29,7 +29,7 @@ def embed(
         str,
         typer.Option(
             metavar="NAME",
-            help="Which of MODEL's spaces the keys are from; an unknown name lists them.",
+            help="Which of MODEL's embeddings to write. An unknown name lists them all.",
         ),
     ] = "features",
     keep: options.CopyOption = None,
@@ -39,11 +39,11 @@ def embed(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Write the keys of rows: the numbers by which a model finds their neighbors.
+    """Write the embeddings (keys) of rows: the vectors by which a model finds their neighbors.
 
-    The output has a row for each row of DATA, in the same order: the columns kept (for images their
-    'file'), then the key in columns 'e0', 'e1', ...; in an npz the keys are one array X. Rows with
-    keys close to each other are neighbors.
+    The output has one row per row of DATA, in the same order. First come the columns kept (for
+    images their 'file'), then the embedding in columns 'e0', 'e1', ... An npz file holds the
+    embeddings as one array X. Rows with embeddings close to each other are neighbors.
 
     [bold]Examples[/bold]
       nearwise embed iris.model new.csv --out keys.parquet

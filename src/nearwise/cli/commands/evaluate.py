@@ -29,20 +29,18 @@ def evaluate(
     target: options.KnownTargetOption = None,
     json_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Write the numbers; - is standard output."),
+        typer.Option("--json", metavar="FILE", help="Write JSON scores. - is standard output."),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.html", help="Write a page with diagrams and hard cases."),
+        typer.Option(metavar="FILE.html", help="Write a web page with diagrams and hard cases."),
     ] = None,
     resamples: Annotated[
         int, typer.Option(min=20, help="Bootstrap resamples behind each interval.")
     ] = 500,
     coverage: Annotated[
         float,
-        typer.Option(
-            metavar="SHARE", help="Measure the answers when only this share of rows is answered."
-        ),
+        typer.Option(metavar="SHARE", help="Share of rows to accept when abstention is measured."),
     ] = 0.9,
     confidence: options.ConfidenceOption = None,
     resize: options.ResizeOption = False,
@@ -52,23 +50,27 @@ def evaluate(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Measure a model on labelled rows it has not learned from.
+    """Measure a model on labelled rows that it has not learned from.
 
-    Rows that equal rows it learned from, in all columns the model uses and in ids that both tables
-    have, are not mixed with the others: they are counted and scored separately, each predicted
-    without itself by what was not fitted on it. If DATA holds no other rows, these scores are
-    shown. Without ids, and where as many new rows would equal remembered ones, all are scored.
+    The model is scored beside its two parts: the base alone and the neighbors alone. The difference
+    between model and base is what the neighbors add. Intervals are 95 % percentile bootstraps over
+    rows. For images DATA is a folder with one folder per class. If it has a training and a test
+    part, the test part is used.
 
-    The model's two halves are scored beside it: the base alone (neighbors switched off) and the
-    neighbors alone; the difference between model and base is what the neighbors add. Intervals are
-    95 % percentile bootstraps over rows. For images DATA is a folder with one folder per class; if
-    it has a training and a test part, the latter is used.
+    Rows of DATA that equal training rows are counted and scored separately. Equal means: in all
+    columns that the model uses, and in ids that both tables have. Each is predicted without itself,
+    by parts of the model that were not fitted on it. If DATA holds no other rows, these scores are
+    shown. Without ids, new rows may equal training rows by chance. If as many are expected as are
+    found, all rows are scored together.
 
-    Then follows how well the model estimates its limits: the share of wrong answers when only the
-    surest --coverage of rows is answered, beside what the training rows, predicted as if new,
-    promised (with --confidence); and how often sets of --confidence hold the true class, and how
-    large they are. Of numbers the error takes the place of wrong answers, and intervals that of
-    sets, also by the size of the prediction; PIT counts are even where distributions are right.
+    Abstention is measured on the most confident rows, the share --coverage of all. The share of
+    wrong predictions stands beside the one expected from held-out training rows. So does an upper
+    bound that holds with --confidence. Prediction sets of --confidence are measured by how often
+    they hold the true class, and by their size.
+
+    For numbers, the absolute error replaces the share of wrong predictions, and intervals replace
+    sets. Scores are also shown by the size of the prediction. PIT counts (probability integral
+    transform) are even if the predicted distributions are right.
 
     [bold]Examples[/bold]
       nearwise evaluate iris.model test.csv

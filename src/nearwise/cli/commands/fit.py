@@ -48,14 +48,14 @@ def fit(
     date: options.DateOption = None,
     keep_words: options.WordsOption = None,
     weight: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
+        str | None, typer.Option(metavar="COLUMN", help="Column with the weight of each row.")
     ] = None,
     groups: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column that says what rows belong to, such as a patient with several; new rows "
-            "will be of new ones. Rows of one are learned and left out together.",
+            help="Column that names the group of each row, such as a patient. Use it if new rows "
+            "come from new groups. Rows of a group are held out together.",
         ),
     ] = None,
     time_column: Annotated[
@@ -63,71 +63,72 @@ def fit(
         typer.Option(
             "--time",
             metavar="COLUMN",
-            help="Column of dates or numbers: the latest fifth of the rows is held out, to judge "
-            "and calibrate by, as new rows will be later still.",
+            help="Column of dates or numbers, if new rows are later than these. The latest fifth "
+            "of the rows is held out for validation and calibration.",
         ),
     ] = None,
     preset: Annotated[
         Literal["default", "instant"] | None,
         typer.Option(
-            help="default: attention trained on other tables, then further on this one, "
-            "and a base. instant: "
-            "one classifier and the same attention without further training; for tables only."
+            help="default: a base, and attention pretrained on other tables and trained further "
+            "here. instant: one base model and the pretrained attention as it is (tables only)."
         ),
     ] = None,
     estimator: Annotated[
         Literal["auto", "none"] | None,
         typer.Option(
-            help="The base, beside the neighbors: auto pools a forest and the models that add to "
-            "it; none lets the class shares, or the mean of numbers, stand in."
+            help="The base, combined with the neighbors. auto: a forest, and the models that "
+            "improve on it. none: the class shares, or the mean of numbers, instead."
         ),
     ] = None,
     embedder: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A network to train. Tables: auto, identity (none), table (a key space), deep "
-            "(its heads may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
-            "resnet-small, resnet18, resnet50, hf:NAME[@REVISION], or the folder of a model.",
+            help="Network to train. Tables: auto, identity (none), table (an embedding to search), "
+            "deep (an MLP that may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
+            "resnet-small, resnet18, resnet50, hf:NAME\\[@REVISION], or the folder of a model.",
         ),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Passes over the rows that a network is trained for."),
+        typer.Option(min=1, help="Training epochs of a network: passes over the rows."),
     ] = None,
     n_neighbors: Annotated[
-        str | None, typer.Option(metavar="INT|auto", help="Neighbors per row and key space.")
+        str | None,
+        typer.Option(metavar="INT|auto", help="Neighbors per row in each embedding space."),
     ] = None,
     cv: Annotated[
         str | None,
         typer.Option(
             "--cv",
             metavar="INT|SHARE|auto",
-            help="Rows held out to learn from: 5, in each of 5 folds in turn (tables); 0.1, a "
-            "tenth of the rows once.",
+            help="Rows held out for validation and calibration. 5: each of 5 folds in turn "
+            "(tables). 0.1: a tenth of the rows once.",
         ),
     ] = None,
     label_noise: Annotated[
         str | None,
         typer.Option(
             metavar="auto|RATE",
-            help="Some labels are wrong: estimate how many, or give the share; predictions "
-            "are then of the true ones.",
+            help="Train on labels of which some are wrong, and predict the true ones. auto "
+            "estimates the share of wrong labels. RATE sets it.",
         ),
     ] = None,
     class_prior: Annotated[
         Literal["train", "uniform"] | None,
         typer.Option(
-            help="Class shares where predictions are used; uniform is fair to rare classes."
+            help="Class prior at prediction time. train: as in the training rows. uniform: the "
+            "same for rare and common classes."
         ),
     ] = None,
     image_size: options.ImageSizeOption = None,
     color: options.ColorOption = None,
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed, for the same model again.")] = 0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
+        bool, typer.Option("--resume", help="Continue an interrupted fit from its checkpoints.")
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model at --out.")
@@ -136,20 +137,22 @@ def fit(
     header: options.HeaderOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Learn a model from a table, or a classifier from a folder of images, and save it as a folder.
+    """Fit a model to a table, or a classifier to a folder of images, and save it as a folder.
 
-    Numbers with fractions are predicted as numbers, all else is classified; whole numbers are if
-    there are up to 20 different ones, or up to 500 each in five rows or more. A line says which.
+    A target of numbers with fractions means regression. Any other means classification, unless
+    it has many different whole numbers. Many are more than 20, or more than 500 if each is in at
+    least five rows. The output names the task.
 
-    Columns of text are categories, dates become year, month, day of week and days; empty cells
-    are missing values. Row numbers, row ids and text that differs in every row are left out. A
-    report shows what each column is used as and which flag changes it. For images DATA is a folder
-    with one folder per class, perhaps within "train" beside "test" or "val", which is then left for
-    'nearwise evaluate'.
+    Columns of text are categories. Dates become year, month, day of week and number of days. Empty
+    cells are missing values. Row numbers, row ids and text that differs in every row are left out.
+    A report shows how each column is used and which option changes it.
 
-    Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved, so a fit that
-    was killed goes on with --resume. On Ctrl-C while networks, the base or the head are trained,
-    the fit goes on with the best so far; elsewhere nothing is saved. A message says which.
+    For images DATA is a folder with one folder per class. If it has a folder "train" beside "test"
+    or "val", the model learns from "train" only. The others are left for 'nearwise evaluate'.
+
+    Checkpoints of the training are in MODEL.checkpoint until the model is saved. With --resume, a
+    killed fit continues from there. Ctrl-C while networks, the base or the attention are trained
+    keeps the best model so far. At other times Ctrl-C saves nothing. A message says which.
 
     [bold]Examples[/bold]
       nearwise fit train.csv --target species --out iris.model

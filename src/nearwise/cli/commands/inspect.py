@@ -36,21 +36,21 @@ def inspect(
     model: options.ModelArgument,
     scores: Annotated[
         bool,
-        typer.Option("--scores", help="Also measure every remembered row without itself."),
+        typer.Option("--scores", help="Also score the rows in memory, each predicted as if new."),
     ] = False,
     rows: Annotated[
         str | None,
         typer.Option(
             "--rows",
             metavar="IDS",
-            help="Show remembered rows instead, by the ids that predictions name as neighbors: "
-            "0-4, or 0,2,7.",
+            help="Show rows in memory instead, by the ids that 'nearwise predict --explain' gives "
+            "to neighbors: 0-4 or 0,2,7.",
         ),
     ] = None,
     store: options.StoreOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Describe a model: rows, classes or numbers, columns, what was chosen, calibration, scores.
+    """Describe a model: rows, classes or numbers, columns, choices of the fit, calibration, scores.
 
     [bold]Examples[/bold]
       nearwise inspect iris.model

@@ -26,19 +26,22 @@ def move(
         typer.Option(
             "--store",
             metavar="URI",
-            help="A folder on disk or postgresql://USER@HOST/DATABASE#SCHEMA, not there yet; by "
-            "default a folder in the new model. Passwords come from PGPASSWORD or ~/.pgpass.",
+            help="New folder on disk, or new schema: postgresql://USER@HOST/DATABASE#SCHEMA. "
+            "Default: a folder in the new model. Passwords come from PGPASSWORD or ~/.pgpass.",
         ),
     ] = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Write the memory of a model to a store, so that it may outgrow this machine's memory.
+    """Write a model's training rows to a store on disk or in PostgreSQL, to save RAM.
 
-    The new model predicts as the old one, which stays. It fetches the neighbors of each row when it
-    predicts, so it opens at once and needs little memory. The commands predict, inspect, verify,
-    add, remove, relabel, undo, history, compact and serve work with it as with any other model;
-    what needs all remembered rows at once (evaluate, clean, refresh, the map and the review of the
-    page) does not. Needs the extra disk or postgres.
+    The new model predicts like the old one, which stays. It reads the neighbors of a row from the
+    store when it predicts. So it opens at once, needs little RAM, and may outgrow this machine's
+    RAM.
+
+    The new model supports predict, inspect, verify, add, remove, relabel, undo, history, compact
+    and serve. What needs all rows at once does not work: evaluate, clean and 'nearwise add
+    --refresh'. Nor do the map and the review on the page of 'nearwise serve'. Needs the extra
+    "disk" or "postgres".
 
     [bold]Examples[/bold]
       nearwise move iris.model --out large.model

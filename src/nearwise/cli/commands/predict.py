@@ -36,7 +36,7 @@ def predict(
             "--out",
             "-o",
             metavar="FILE",
-            help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), by the suffix; - is "
+            help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), by the suffix. - is "
             "standard output.",
         ),
     ] = "-",
@@ -48,17 +48,17 @@ def predict(
     ] = False,
     neighbors: Annotated[
         int,
-        typer.Option(min=0, help="With --explain: how many, weightiest first; 0 shows all."),
+        typer.Option(min=0, help="With --explain: how many, largest weight first. 0 shows all."),
     ] = 5,
     coverage: options.CoverageOption = None,
     max_risk: options.RiskOption = None,
     sets: Annotated[
-        bool, typer.Option("--sets", help="Add the set of classes that may be the true one.")
+        bool, typer.Option("--sets", help="Add the prediction set: classes that are not ruled out.")
     ] = False,
     confidence: options.ConfidenceOption = None,
     output: Annotated[
         Literal["mean", "median", "mode"] | None,
-        typer.Option(help="Numbers: what of the distribution is predicted (default: the mean)."),
+        typer.Option(help="Numbers: statistic of the distribution to predict (default: mean)."),
     ] = None,
     quantiles: Annotated[
         str | None,
@@ -85,24 +85,26 @@ def predict(
 ) -> None:
     r"""Predict the rows of a table, or images.
 
-    The output has a row for each row of DATA, in the same order: the columns kept, then
-    'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (the share
-    of attention that no neighbor got) and each neighbor's id (its row number in the training data,
-    from 0), label, weight and distance, and the file of an image. JSON lines with --explain
-    add the neighbors' rows, what the prediction would be without each, and the two halves of the
-    prediction. Columns of DATA are matched by name.
+    The output has one row per row of DATA, in the same order: the columns kept, then 'prediction'.
+    --proba adds 'proba_CLASS' for each class. Columns of DATA are matched by name.
 
-    How far to trust a prediction, measured on held-out predictions of training rows: --coverage or
-    --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
-    not ruled out, joined by | (a | of a name is written \|; empty: none fits); --novelty adds
-    'novelty_p', the out-of-distribution p-value: the share of known rows with at least this novelty
-    score (below 0.05 raises a false alarm for one known row in twenty).
+    --explain adds 'null_mass', the share of attention that goes to no neighbor. For each neighbor
+    it adds id, label, weight and distance, and the file of an image. The id is the row number in
+    the training data, from 0. JSON lines also hold the neighbors' rows and the prediction without
+    each neighbor. They show the predictions of base and neighbors alone, too.
 
-    With a MODEL of numbers --confidence adds 'low' and 'high', the ends of an interval, --quantiles
-    'quantile_LEVEL' for each, and neighbors have a target instead of a label.
+    Four options add how far to trust a prediction, measured on held-out training rows. --coverage
+    or --max-risk adds 'accepted': use the prediction, or leave the row to a person. --sets adds
+    'set', the classes that are not ruled out, joined by |. A | in a class name is written \|. An
+    empty set means that no class fits. --novelty adds 'novelty_p', the out-of-distribution p-value.
+    It is the share of known rows with at least this novelty score. A threshold of 0.05 raises a
+    false alarm for one known row in twenty.
 
-    With a MODEL of images DATA is images, and folders that hold images at any depth; the output
-    begins with their 'file'. They are converted to grey or colour as the model needs.
+    If MODEL predicts numbers, --confidence adds an interval, from 'low' to 'high'. --quantiles adds
+    'quantile_LEVEL' for each level. Neighbors have a target instead of a label.
+
+    If MODEL is of images, DATA is images, or folders that hold images at any depth. The output
+    begins with their 'file'. They are converted to greyscale or colour as the model needs.
 
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba

@@ -25,32 +25,33 @@ def serve(
         str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes a free one.")
     ] = 8080,
     keys: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Access keys, made by 'nearwise key'; needed for other addresses than this "
-            "machine's own.",
+            help="File of access keys, made by 'nearwise key'. Required if --host can be reached "
+            "from other machines.",
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Another host name that requests may use (behind a proxy, say); repeatable.",
+            help="Another host name that requests may use, such as that of a proxy. May be "
+            "repeated.",
         ),
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse all changes of the memory.")
+        bool, typer.Option("--read-only", help="Refuse all changes of the model.")
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Apply what other processes change, within a second."),
+        typer.Option("--follow", help="Apply changes by other processes within a second."),
     ] = False,
     max_queue: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Requests that may wait; others get 429.")
+        int, typer.Option(min=1, metavar="N", help="Requests that may wait. Others get HTTP 429.")
     ] = 64,
     max_rows: Annotated[
         int, typer.Option(min=1, max=65536, metavar="N", help="Maximum rows per request.")
@@ -63,22 +64,24 @@ def serve(
         typer.Option(min=0.01, max=86400, metavar="SECONDS", help="Time limit for an answer."),
     ] = 10.0,
     no_page: Annotated[
-        bool, typer.Option("--no-page", help="Serve programs only: no page to look at neighbors.")
+        bool, typer.Option("--no-page", help="Serve programs only, without the page for browsers.")
     ] = False,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
+    """Serve a model over HTTP: predictions, explanations, changes of its rows, review of labels.
 
-    The model is a classifier or a regressor. In a browser the address shows a page: queries with
-    their neighbors, a map of the memory, review of labels or targets, and of classes how far
-    answers can be trusted. For programs there is plain JSON (/predict,
-    /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol (/v2); /docs describes
-    all of it. Requests that wait are predicted together. Changes are on the disk before they are
-    answered, and 'nearwise history' lists them. Needs the extra "serve".
+    The model is a classifier or a regressor. A browser shows a page at this address. It shows
+    queries with their neighbors, a map of the training rows, and a review of labels or targets. For
+    classes it also shows how far predictions can be trusted.
 
-    Without --keys, anyone on this machine may do everything, and no one else anything. SIGTERM and
-    Ctrl-C let requests under way finish.
+    Programs use plain JSON (/predict, /explain, /rows, /feedback, /issues, ...) or the Open
+    Inference Protocol (/v2). /docs describes both. Requests that wait are predicted in one batch.
+    Changes are saved to disk before the response, and 'nearwise history' lists them. Needs the
+    extra "serve".
+
+    Without --keys, anyone on this machine may do everything, and no one else anything. On SIGTERM
+    or Ctrl-C, requests in progress are completed first.
 
     [bold]Examples[/bold]
       nearwise serve iris.model
@@ -151,21 +154,21 @@ def serve(
 
 @reported
 def key(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who the key is for.")],
-    keys: Annotated[Path, typer.Option(metavar="FILE", help="Keys file; made if it is missing.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who or what uses the key.")],
+    keys: Annotated[Path, typer.Option(metavar="FILE", help="Keys file, created if missing.")],
     scope: Annotated[
         Literal["read", "write", "admin"],
         typer.Option(
-            help="read: predict and look; write: change the memory too; admin: also compact and "
-            "refresh."
+            help="read: predict and look. write: also change the model's rows. admin: also compact "
+            "and refresh."
         ),
     ] = "read",
     quiet: options.QuietOption = False,
 ) -> None:
-    """Make an access key for 'nearwise serve', and print it this once.
+    """Make an access key for 'nearwise serve', and print it once.
 
-    The file keeps its SHA-256 only. Delete the entry to take the key back, and start the service
-    again.
+    The file keeps only the SHA-256 hash of the key. To revoke a key, delete its entry and restart
+    the service.
 
     [bold]Examples[/bold]
       nearwise key laptop --scope write --keys keys.json

@@ -21,7 +21,8 @@ def verify(
         list[str] | None,
         typer.Option(
             metavar="TYPE",
-            help="A type in a base of your own that may be loaded; may be repeated.",
+            help="Python type that may be loaded, if the base is an estimator of your own. May be "
+            "repeated.",
         ),
     ] = None,
     store: options.StoreOption = None,
@@ -29,12 +30,16 @@ def verify(
 ) -> None:
     """Check a saved model from the first byte to a few predictions, and report what it holds.
 
-    The manifest, the size and checksum of every file, every entry of the JSON part, the shape, type
-    and range of every tensor, the trees and weights of the base; then a few remembered rows are
-    predicted, and the changes of the journal made again. Of a memory in a store every row is read;
-    what a store keeps no checksums of is named. Nothing is changed. Ends with 0 if the
-    model is sound, else with 2 and the part that is not. Memory banks are checked as well; of other
-    folders (checkpoints, fields, vision transformers) the manifest and the checksums.
+    The check reads the manifest, the size and checksum of every file, and every JSON entry. It
+    covers the shape, type and range of every tensor, and the base's trees and weights. Then it
+    predicts a few training rows, and repeats the changes in the journal. Nothing on disk is
+    changed.
+
+    If the rows are in a store ('nearwise move'), all of them are read. Parts for which the store
+    keeps no checksums are named. Saved memory banks (tables of embeddings) are checked as well. Of
+    other folders only manifest and checksums are: checkpoints, neural fields, vision transformers.
+
+    The exit code is 0 if the model is sound, else 2. Then the damaged part is named.
 
     [bold]Examples[/bold]
       nearwise verify iris.model

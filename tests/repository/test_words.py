@@ -6,14 +6,22 @@ Words between full stops, colons and semicolons count; code, tables and headings
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from nearwise.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*.md")})
 MOST = 30
+MOST_OF_HELP = 20
+TOP: Any = typer.main.get_command(app)
+CONTEXT = TOP.make_context("nearwise", [], resilient_parsing=True)
+COMMANDS = {name: TOP.get_command(CONTEXT, name) for name in TOP.list_commands(CONTEXT)}
 ASIDE = re.compile(r"^```.*?^```|<!-- (\S+):start -->.*?<!-- \1:end -->|`[^`]*`", re.S | re.M)
-WORD = re.compile(r"[A-Za-z][\w'’-]*")
+WORD = re.compile(r"[A-Za-z][\w'\u2019-]*")
 
 
 def long_sentences(text: str, most: int) -> Iterator[str]:
@@ -33,6 +41,25 @@ def long_sentences(text: str, most: int) -> Iterator[str]:
 def test_sentences_are_short(page: Path):
     if page.name != "CHANGELOG.md":
         assert list(long_sentences(page.read_text("utf-8"), MOST)) == []
+
+
+def help_texts(command: Any) -> Iterator[str]:
+    """Help of a command and of its options, without examples and rich's markup."""
+    for text in [command.help, *(getattr(param, "help", None) for param in command.params)]:
+        without_examples = re.sub(r"^ {2,}.*$", "", text or "", flags=re.M)
+        yield re.sub(r"\[/?[a-z]+\]", "", without_examples)
+
+
+@pytest.mark.parametrize("name", ["nearwise", *COMMANDS])
+def test_help_is_short(name: str):
+    texts = help_texts(COMMANDS.get(name, TOP))
+    assert [long for text in texts for long in long_sentences(text, MOST_OF_HELP)] == []
+
+
+def test_help_is_read_without_examples_and_markup():
+    examples = "[bold]Examples[/bold]\n  nearwise fit a.csv\n  curl localhost"
+    texts = help_texts(typer.core.TyperCommand("one", help=f"One. {examples}"))
+    assert " ".join(next(texts).split()) == "One. Examples"
 
 
 def test_long_sentences_are_found():

@@ -91,19 +91,17 @@ def fit(
         ),
     ] = None,
     epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Training epochs of a network: passes over the rows."),
+        int | None, typer.Option(min=1, help="Training epochs (passes over the rows) of a network.")
     ] = None,
     n_neighbors: Annotated[
-        str | None,
-        typer.Option(metavar="INT|auto", help="Neighbors per row in each embedding space."),
+        str | None, typer.Option(metavar="INT|auto", help="Neighbors per row and embedding space.")
     ] = None,
     cv: Annotated[
         str | None,
         typer.Option(
             "--cv",
             metavar="INT|SHARE|auto",
-            help="Rows held out for validation and calibration. 5: each of 5 folds in turn "
+            help="Rows held out to fit attention and calibration. 5: each of 5 folds in turn "
             "(tables). 0.1: a tenth of the rows once.",
         ),
     ] = None,

@@ -197,14 +197,15 @@ def numbers_methods() -> list[str]:
 def numbers_tables() -> list[str]:
     """CRPS of regressors on each table, the lowest in bold; NLL where it is published."""
     of_tables = [row for row in _results("regression") if "table" in row and row["crps"]]
-    methods = list(dict.fromkeys(row["method"] for row in of_tables))
+    methods = list(dict.fromkeys(["default", *(row["method"] for row in of_tables)]))
     rows = []
     for table in dict.fromkeys(row["table"] for row in of_tables):
         found = {row["method"]: row for row in of_tables if row["table"] == table}
         least = min(row["crps"]["mean"] for row in found.values())
         seeds = sorted({row["seeds"] for row in found.values()})
+        n_seeds = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         cells = [_bold_where_least(found.get(method), least) for method in methods]
-        rows.append([table, " to ".join(map(str, {seeds[0], seeds[-1]})), *cells])
+        rows.append([table, n_seeds, *cells])
     return as_table(["table", "seeds", *methods], rows)
 
 
@@ -250,7 +251,7 @@ def numbers_bars() -> list[str]:
         rows.append([text, "at most 5 ms; 150 us; 10", reached])
     for row in _results("regression_shift"):
         text = f"after 1,000 shifted rows 90 % intervals cover, {row['table']}, {row['preset']}, "
-        text += f"{row['seeds']} seeds"
+        text += f"seeds: {row['seeds']}"
         rows.append([text, "at least .85", _spread(row["coverage after"])])
     for n in sorted({row["rows"] for row in few if row.get("rows")}):
         mine = {(r["table"], r["method"]): r["crps"]["mean"] for r in few if r.get("rows") == n}

@@ -245,6 +245,7 @@ def results() -> dict[str, Shown]:
         "Numbers as targets": {
             "Peers get the same columns": [11, 19, 30, 2000],
             "exchanged among": [30],
+            "CRPS of each table": [20],
         },
         "What a prediction costs": {
             "The pretrained head takes": [

@@ -290,19 +290,17 @@ def test_a_fit_that_fails_leaves_the_old_model(model):
 
 
 def test_a_refit_shows_its_columns_when_it_is_published_and_readers_go_on(monkeypatch):
-    from nearwise.estimators import classifier
-
     model = fitted(pd.DataFrame(X, columns=list("abcd")), Y)
     before = model.predict_proba(NEW)
     known = []
-    fit_problem = classifier.fit_problem
+    fit_problem = AttnKNNClassifier._fit_problem
 
     def asked_meanwhile(*arguments):
         known.append((model.n_features_in_, model.feature_names_in_.tolist()))
         assert same(model.predict_proba(NEW), before)
         return fit_problem(*arguments)
 
-    monkeypatch.setattr(classifier, "fit_problem", asked_meanwhile)
+    monkeypatch.setattr(AttnKNNClassifier, "_fit_problem", staticmethod(asked_meanwhile))
     model.fit(X[:, :3], Y)
     assert known == [(4, list("abcd"))]
     assert model.n_features_in_ == 3 and not hasattr(model, "feature_names_in_")

@@ -267,7 +267,7 @@ def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tm
     model = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
     assert 0.15 < review(model).noise.rate < 0.35
     kept = model.memory_.ids.numpy()
-    assert (model._predictor.views.labels.numpy() == truth[kept]).mean() > 0.9
+    assert (model._predictor.views.labels.numpy() == truth[kept]).mean() > 0.82  # given: .75
     again = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
     assert same(again.predict_proba(images), model.predict_proba(images))
     trained = {path.parent for path in tmp_path.rglob("*.safetensors")}

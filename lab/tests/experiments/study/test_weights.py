@@ -180,7 +180,7 @@ def test_the_weights_of_the_head_are_those_of_its_output():
     view = views(30, 3)[0][0]
     weights = own_weights(shared_head(), view.spaces)
     output = shared_head().predict(view.spaces, view.base_log_proba)
-    among = shared_head().attend(view.spaces).shares[:, 2:]
+    among = shared_head().attend(view.spaces).of_spaces[:, 1]
     given = torch.zeros(30)
     for at, (weight, shown) in enumerate(zip(weights, output.weights, strict=True)):
         share = (among[:, at] / among.sum(1))[:, None]

@@ -10,6 +10,7 @@ import inspect
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +24,8 @@ from nearwise.cli.app import app
 
 SITE = Path(__file__).parent
 ROOT = SITE.parents[1]
-REPOSITORY = "https://github.com/nearwise/nearwise/blob/main"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REPOSITORY = PROJECT["urls"]["Source"] + "/blob/main"
 PARTS = {
     "Tutorials": ("docs/quickstart", "gallery/index"),
     "How to": (

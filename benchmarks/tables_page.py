@@ -225,7 +225,7 @@ def numbers_wrong() -> list[str]:
 
 
 def numbers_bars() -> list[str]:
-    """What was wanted of the regressor, and what was reached."""
+    """Bars of the regressor: wanted and reached."""
     results, few = _results("regression"), _results("regression_few")
     of_method = {row["method"]: row for row in results if "tables" in row}
     of_tables = {r["table"]: r for r in results if r.get("table") and r["method"] == "default"}

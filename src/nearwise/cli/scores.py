@@ -1,4 +1,4 @@
-"""What ``nearwise evaluate`` measures of classes and of numbers, and lays out in tables."""
+"""Scores of ``nearwise evaluate``, for classes and for numbers, and their tables."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -178,7 +178,7 @@ class RowModels:
 
     @property
     def has_base(self) -> bool:
-        """Whether a base takes part; without, shares or the mean of the targets stand in for it."""
+        """Whether a base takes part. Without one, class shares or the mean target replace it."""
         raise NotImplementedError
 
     def __call__(self, rows: Any) -> Any:
@@ -193,7 +193,7 @@ class RowModels:
 
 @dataclass
 class ModelsOfTable(RowModels):
-    """What models of a table begin with.
+    """Common parts of the models of a table.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class ModelsOfTable(RowModels):
 
     @property
     def has_base(self) -> bool:
-        """Whether a base takes part; without, shares or the mean of the targets stand in for it."""
+        """Whether a base takes part. Without one, class shares or the mean target replace it."""
         return self.base is not None
 
     def feature_keys(self, rows: Encoded) -> Tensor:
@@ -227,7 +227,7 @@ class TableModels(ModelsOfTable):
         Networks with heads, the mean of whose log-probabilities has a part in the base; or one
         without, trained on all rows, whose keys are the space "trained".
     shows_opinion : bool
-        Whether the forest's predictions come with the keys, and make the space "supervised".
+        Whether there is the space "supervised": features and predictions of the forest.
     """
 
     base: Base | None

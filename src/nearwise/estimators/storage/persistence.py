@@ -1,6 +1,6 @@
 """A fitted model as a folder, with the journal of its changes.
 
-What differs between estimators is in `class_parts` and `number_parts`, modules of the same names.
+`class_parts` and `number_parts` hold what differs between estimators, under the same names.
 """
 
 import inspect

@@ -120,7 +120,7 @@ def sizes() -> dict[str, float]:
         "tests lines": lines_in(tests),
         "benchmarks lines": lines_in((ROOT / "benchmarks").glob("*.py")),
         "docs lines": lines_in(
-            [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("lab/**/*.md")]
+            [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("lab/**/*.md")]
         ),
         "public names of packages": sum(map(names_in, SOURCE.rglob("__init__.py"))),
         "lines of the longest function": max(map(longest_function, modules() + modules(LAB))),
@@ -219,7 +219,7 @@ def held_out_once(text: str) -> int:
 def kinds_and_words() -> dict[str, float]:
     texts = {path: path.read_text(encoding="utf-8") for path in modules()}
     trees = {path: ast.parse(text) for path, text in texts.items()}
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("**/*.md")]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     names = Counter(name for tree in trees.values() for name in bound_names(tree))
     lines = [line.lower() for text in (*texts.values(), *pages) for line in text.splitlines()]

@@ -9,7 +9,7 @@ NLL than every peer, paired by seed; and the first mean NLL rank over all data s
     python benchmarks/quality.py --judge-only          # no fits: judge the rows there are
 
 Rows are kept in runs/quality as they finish (`nearwise compare`); run again, it goes on. Writes
-benchmarks/results/quality.json, benchmarks/RESULTS.md and the table of docs/results.md. With
+benchmarks/results/quality.json, benchmarks/RESULTS.md and docs/results/summary.md. With
 `--keep` rows of quality.json that are not there stay as they are, so that one method can be
 measured again beside peers whose code has not changed.
 """

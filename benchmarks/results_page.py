@@ -1,4 +1,4 @@
-"""Write benchmarks/RESULTS.md, and the table in docs/results.md, from benchmarks/results.
+"""Write benchmarks/RESULTS.md, and the table in docs/results/summary.md, from benchmarks/results.
 
 python benchmarks/results_page.py
 """
@@ -474,4 +474,4 @@ def _rank_lines(summary: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     print(write_page(HERE / "results", HERE / "RESULTS.md"))
-    write_summary(HERE / "results", HERE.parent / "docs" / "results.md")
+    write_summary(HERE / "results", HERE.parent / "docs/results/summary.md")

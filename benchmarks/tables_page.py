@@ -1,4 +1,4 @@
-"""Write tables of docs/results.md and lab/docs/experiments.md from the records.
+"""Write tables of docs/results/summary.md and lab/docs/experiments.md from the records.
 
 python benchmarks/tables_page.py
 """
@@ -314,7 +314,7 @@ def write_blocks(page: Path) -> None:
 
 def main() -> None:
     """Write both pages."""
-    for page in ("docs/results.md", "lab/docs/experiments.md"):
+    for page in ("docs/results/summary.md", "lab/docs/experiments.md"):
         write_blocks(ROOT / page)
 
 

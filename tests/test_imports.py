@@ -224,7 +224,7 @@ def test_the_library_needs_no_extra_to_be_imported_but_the_service_its_own():
     assert result.returncode == 0, result.stderr
 
 
-API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+API = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", nearwise.__all__)

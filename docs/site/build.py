@@ -27,22 +27,25 @@ ROOT = SITE.parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 REPOSITORY = PROJECT["urls"]["Source"] + "/blob/main"
 PARTS = {
-    "Tutorials": ("docs/quickstart", "gallery/index"),
+    "Tutorials": ("docs/tutorials/quickstart", "gallery/index"),
     "How to": (
-        "docs/guide", "docs/regression", "docs/images", "docs/groups", "docs/label-noise",
-        "docs/abstention", "docs/prediction-sets", "docs/out-of-distribution", "docs/calibration",
-        "docs/changes", "docs/service", "docs/page", "docs/stores", "docs/streams", "docs/batches",
-        "docs/probes", "docs/token-attention", "docs/memory-attention", "docs/coming-from",
+        "docs/how-to/guide", "docs/how-to/regression", "docs/how-to/images",
+        "docs/how-to/page", "docs/how-to/changes", "docs/how-to/label-noise",
+        "docs/how-to/groups", "docs/how-to/abstention", "docs/how-to/prediction-sets",
+        "docs/how-to/out-of-distribution", "docs/how-to/calibration", "docs/how-to/service",
+        "docs/how-to/stores", "docs/how-to/streams", "docs/how-to/batches", "docs/how-to/probes",
+        "docs/how-to/token-attention", "docs/how-to/memory-attention", "docs/how-to/coming-from",
     ),
     "Explanation": (
-        "docs/method", "docs/pretrained-head", "docs/choices", "docs/limits", "docs/measuring",
-        "docs/architecture", "docs/glossary", "docs/roadmap", "docs/stability",
+        "docs/explanation/method", "docs/explanation/pretrained-head", "docs/explanation/choices",
+        "docs/explanation/limits", "docs/explanation/measuring", "docs/explanation/architecture",
+        "docs/explanation/glossary", "docs/roadmap",
     ),
     "Reference": (
-        "docs/api", "reference/python", "reference/commands", "CHANGELOG", "CONTRIBUTING",
-        "SECURITY",
+        "docs/reference/api", "reference/python", "reference/commands", "docs/reference/stability",
+        "CHANGELOG", "CONTRIBUTING", "SECURITY",
     ),
-    "Results": ("docs/results", "benchmarks/RESULTS"),
+    "Results": ("docs/results/summary", "benchmarks/RESULTS"),
     "Lab": (
         "lab/README", "lab/docs/experiments", "lab/docs/layers", "lab/docs/long-tail",
         "lab/docs/neural-fields", "lab/docs/probes", "lab/docs/representations",
@@ -56,7 +59,7 @@ def pages() -> list[Path]:
     """Give the written pages, by their places in the repository."""
     listed = (name for names in PARTS.values() for name in names)
     found = [Path(f"{name}.md") for name in listed if (ROOT / f"{name}.md").exists()]
-    unlisted = {path.relative_to(ROOT) for path in ROOT.glob("docs/*.md")} - set(found)
+    unlisted = {path.relative_to(ROOT) for path in ROOT.glob("docs/**/*.md")} - set(found)
     if unlisted:
         raise SystemExit(f"Add to PARTS of docs/site/build.py: {sorted(map(str, unlisted))}")
     return found

@@ -44,7 +44,7 @@ def test_every_way_of_forking_gives_children_that_predict_as_the_parent(kind, tm
     fit_once(attn_knn(**settings), X, y).save(tmp_path / "m")
     np.save(tmp_path / "X.npy", X)
     source = Path(__file__).parents[2] / "src"
-    # On a loaded machine, three times in some sixty runs, one of these did not: docs/limits.md.
+    # On a loaded machine, one of these hung in three of some sixty runs (limits.md).
     left_out = [] if kind in SELDOM else ["in threads of a child", "in a child of a child"]
     environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": str(source)}
     run = subprocess.run(

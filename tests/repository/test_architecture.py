@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "nearwise"
-MAP = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+MAP = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 

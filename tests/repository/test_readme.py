@@ -1,4 +1,4 @@
-"""README.md and docs/*.md: their Python blocks run as they stand; their links lead somewhere."""
+"""README.md and docs/**/*.md: their Python blocks run as they stand; their links lead somewhere."""
 
 import re
 import runpy
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
     "abstention", "calibration", "guide", "images", "label-noise", "memory-attention",

@@ -1,4 +1,4 @@
-"""The numbers that README.md and docs/results.md show are those of benchmarks/results.
+"""The numbers that README.md and docs/results/summary.md show are those of benchmarks/results.
 
 For each row, bullet and paragraph with numbers, `readme` and `results` give a text that only this
 one of its section has (numbers in this text are not looked at), and the numbers in the rest of it,
@@ -137,7 +137,7 @@ EVERYTHING, ADDED, KNN = (
 
 
 def results() -> dict[str, Shown]:
-    """Headings of docs/results.md with what stands below them."""
+    """Headings of docs/results/summary.md with what stands below them."""
     peers = {
         "**default**": "default", '`preset="instant"`': "instant",
         "the pretrained head alone": "instant without base", "CatBoost": "CatBoost + T",
@@ -295,7 +295,7 @@ def readme() -> dict[str, Shown]:
 
 
 # fmt: on
-PAGES = {"README.md": readme, "docs/results.md": results}
+PAGES = {"README.md": readme, "docs/results/summary.md": results}
 
 
 def sections(page: str) -> dict[str, str]:
@@ -336,7 +336,7 @@ def test_no_record_names_a_folder_of_the_machine_that_made_it():
 
 
 def test_every_section_of_the_results_is_compared():
-    assert sections("docs/results.md").keys() == results().keys()
+    assert sections("docs/results/summary.md").keys() == results().keys()
 
 
 ROW, BULLET = "| a | .25 [-.1, +1,000] |", "\n- 3 b"

@@ -22,7 +22,7 @@ def site():
 
 def test_every_page_is_in_a_part_of_the_site(site):
     found = set(site.pages())
-    assert {path.relative_to(ROOT) for path in ROOT.glob("docs/*.md")} < found
+    assert {path.relative_to(ROOT) for path in ROOT.glob("docs/**/*.md")} < found
     assert {path.relative_to(ROOT) for path in ROOT.glob("lab/docs/*.md")} < found
 
 

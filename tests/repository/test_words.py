@@ -14,7 +14,7 @@ import typer
 from nearwise.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*.md")})
+PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")})
 MOST = 30
 MOST_OF_HELP = 20
 TOP: Any = typer.main.get_command(app)

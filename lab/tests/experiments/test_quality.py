@@ -232,7 +232,7 @@ def test_the_summary_is_one_row_per_data_set_between_the_marks_of_its_page(quali
 
 def test_the_documented_table_is_that_of_the_record(quality):
     page = sys.modules["results_page"]
-    text = (page.HERE.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    text = (page.HERE.parent / "docs/results/summary.md").read_text(encoding="utf-8")
     block = text.partition(page.MARKS[0])[2].partition(page.MARKS[1])[0]
     record = json.loads((page.HERE / "results" / "quality.json").read_text(encoding="utf-8"))
     assert block.strip().splitlines() == page.summary_part(record)

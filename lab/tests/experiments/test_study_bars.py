@@ -193,7 +193,7 @@ def test_weightings_are_compared_by_table_and_every_seed_is_kept(
     assert first["nll"] == {"101": 0.5, "102": 0.5}
 
 
-@pytest.mark.parametrize("page", ["docs/results.md", "lab/docs/experiments.md"])
+@pytest.mark.parametrize("page", ["docs/results/summary.md", "lab/docs/experiments.md"])
 def test_tables_of_weightings_are_those_of_their_records(load_benchmark, tmp_path, page):
     tables_page = load_benchmark("tables_page")
     copy = tmp_path / "page.md"

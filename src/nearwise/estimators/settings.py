@@ -47,9 +47,9 @@ _OTHER_NAMES = {
     "null": "the head decides itself what attention that goes to no neighbor carries",
     "num_heads": "the head comes trained",
     "tta_merge": "fit chooses how views are merged, by the NLL of rows held out",
-    "k_ensemble": "neighborhood sizes are not averaged: that showed no gain (docs/calibration.md)",
-    "adaptive_k": "all n_neighbors are used: choosing fewer showed no gain (docs/calibration.md)",
-    "spaces": "all key spaces take part: leaving some out showed no gain (docs/images.md)",
+    "k_ensemble": "averages of sizes showed no gain (docs/explanation/choices.md)",
+    "adaptive_k": "choosing fewer neighbors showed no gain (docs/explanation/choices.md)",
+    "spaces": "leaving spaces out showed no gain (docs/explanation/choices.md)",
 }
 
 

@@ -1,6 +1,6 @@
 """A saved model over HTTP: predictions, changes of its memory, review; needs the extra "serve".
 
-``nearwise serve MODEL`` runs it; docs/service.md describes it.
+``nearwise serve MODEL`` runs it; docs/how-to/service.md describes it.
 """
 
 from nearwise.serve.app import create_app

@@ -1,4 +1,4 @@
-"""Write tables of docs/results/summary.md and lab/docs/experiments.md from the records.
+"""Write the tables of docs/results/ and lab/docs/experiments.md from the records.
 
 python benchmarks/tables_page.py
 """
@@ -10,6 +10,7 @@ from keeping import RESULTS, read
 from results_page import as_table, write_block
 
 ROOT = Path(__file__).parents[1]
+PAGES = [*sorted(ROOT.glob("docs/results/*.md")), ROOT / "lab/docs/experiments.md"]
 MEASURED = ("accuracy", "nll", "ece", "aurc")
 NAMES = {
     "uniform": "uniform",
@@ -313,9 +314,9 @@ def write_blocks(page: Path) -> None:
 
 
 def main() -> None:
-    """Write both pages."""
-    for page in ("docs/results/summary.md", "lab/docs/experiments.md"):
-        write_blocks(ROOT / page)
+    """Write all pages."""
+    for page in PAGES:
+        write_blocks(page)
 
 
 if __name__ == "__main__":

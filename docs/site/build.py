@@ -6,21 +6,17 @@ Pages keep the places that they have in the repository, so that one link serves 
 file that is no page leads to the repository. Warnings are errors.
 """
 
-import inspect
 import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
-from importlib import import_module
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import typer
+from reference import write_reference
 from sphinx.cmd.build import main as sphinx
 
 import nearwise
-from nearwise.cli.app import app
 
 SITE = Path(__file__).parent
 ROOT = SITE.parents[1]
@@ -42,7 +38,8 @@ PARTS = {
         "docs/explanation/glossary", "docs/roadmap",
     ),
     "Reference": (
-        "docs/reference/api", "reference/python", "reference/commands", "docs/reference/stability",
+        "docs/reference/api", "reference/python", "reference/commands", "reference/openapi",
+        "docs/reference/stability",
         "CHANGELOG", "CONTRIBUTING", "SECURITY",
     ),
     "Results": ("docs/results/summary", "benchmarks/RESULTS"),
@@ -120,45 +117,6 @@ def write_summary(sources: Path, out: Path) -> None:
     (out / "llms.txt").write_text("\n".join(lines), "utf-8")
 
 
-def commands() -> Iterator[str]:
-    """Give the help of every command of the library, as the program prints it."""
-    yield "# Commands\n\nAs `nearwise COMMAND --help` prints it.\n"
-    top: Any = typer.main.get_command(app)
-    context = top.make_context("nearwise", [], resilient_parsing=True)
-    for name in top.list_commands(context):
-        command = top.get_command(context, name)
-        own = command.make_context(name, [], parent=context, resilient_parsing=True)
-        text = re.sub(r"[\b\f]", "", inspect.cleandoc(command.help or ""))
-        yield f"## nearwise {name}\n\n```text\n{text}\n```\n"
-        yield "| option | what |\n|---|---|"
-        for one in command.params:
-            record = one.get_help_record(own) or (one.human_readable_name, "")
-            flag, words = (" ".join(part.split()) for part in record)
-            yield f"| `{flag}` | {_cell(words)} |"
-        yield ""
-
-
-def reference() -> Iterator[str]:
-    """Give the public Python names, whose pages are made of their docstrings."""
-    yield "# Python\n"
-    groups = {"nearwise": nearwise.__all__, "nearwise.nn": None, "nearwise.metrics": None,
-              "nearwise.data": None, "nearwise.estimators": None}  # fmt: skip
-    known: set[Any] = set()
-    for module, names in groups.items():
-        home = import_module(module)
-        of_name = {name: getattr(home, name) for name in names or home.__all__}
-        chosen = [n for n, one in of_name.items() if callable(one) and one not in known]
-        known |= {of_name[name] for name in chosen}
-        yield f"## {module}\n\n```{{eval-rst}}\n.. currentmodule:: {module}\n"
-        yield ".. autosummary::\n   :toctree: generated\n   :nosignatures:\n"
-        yield from (f"   {name}" for name in chosen)
-        yield "```\n"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
 def main() -> int:
     """Make the sources, and run Sphinx."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "runs" / "site"
@@ -166,9 +124,7 @@ def main() -> int:
     shutil.rmtree(sources, ignore_errors=True)
     write_pages(sources)
     write_parts(sources)
-    (sources / "reference").mkdir()
-    for name, lines in (("commands", commands), ("python", reference)):
-        (sources / "reference" / f"{name}.md").write_text("\n".join(lines()) + "\n", "utf-8")
+    write_reference(sources / "reference")
     strict = ["-W", "--keep-going", "-q"]
     failed = sphinx(["-b", "html", "-c", str(SITE), *strict, str(sources), str(out / "html")])
     if not failed:

@@ -14,7 +14,18 @@ pytest.importorskip("sphinx", reason="the site needs the extra docs")
 
 @pytest.fixture(scope="module")
 def site():
-    spec = importlib.util.spec_from_file_location("build_site", ROOT / "docs/site/build.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs/site")
+        yield _imported("build")
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return _imported("reference")
+
+
+def _imported(name: str):
+    spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / f"docs/site/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -36,11 +47,21 @@ def test_links_lead_to_pages_of_the_site_or_to_the_repository(site, tmp_path):
                 assert target.is_relative_to(tmp_path), (page.name, link)
 
 
-def test_commands_are_described_with_all_their_options(site):
-    text = "\n".join(site.commands())
+def test_commands_are_described_with_all_their_options(reference):
+    text = "\n".join(reference.commands())
     for name in ("fit", "predict", "evaluate", "serve", "undo"):
         assert f"## nearwise {name}\n" in text
     assert "--confidence LEVEL" in text and "--target" in text
+
+
+def test_routes_are_described_with_their_bodies_and_answers(reference):
+    text = "\n".join(reference.routes(reference.openapi()))
+    assert "### POST /predict\n" in text and text.index("## Predict") < text.index("## Memory")
+    assert re.search(r'"sepal length \(cm\)": \d', text)
+    assert "Body: [Question](#question)\n" in text and "| `Idempotency-Key` | header |" in text
+    assert "Answer: 200, [Predictions](#predictions)\n" in text
+    assert "| `predictions` | array of [Prediction](#prediction) |" in text
+    assert re.search(r"^\| 422 \| .+ \|$", text, re.MULTILINE)
 
 
 @pytest.mark.slow

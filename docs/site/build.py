@@ -39,7 +39,7 @@ PARTS = {
     ),
     "Reference": (
         "docs/reference/api", "reference/python", "reference/commands", "reference/openapi",
-        "docs/reference/stability",
+        "docs/reference/model-folder", "docs/reference/stability",
         "CHANGELOG", "CONTRIBUTING", "SECURITY",
     ),
     "Results": ("docs/results/summary", "benchmarks/RESULTS"),

@@ -1,6 +1,7 @@
 """Promises of the pretrained head: what moves its predictions, and what does not."""
 
 import copy
+import hashlib
 import math
 
 import numpy as np
@@ -9,7 +10,13 @@ import torch
 from sklearn.datasets import load_wine
 
 from nearwise.functional import topk_neighbors
-from nearwise.nn import NeighborSet, PretrainedNeighborHead, RememberedSpace, shared_head
+from nearwise.nn import (
+    NeighborSet,
+    PretrainedNeighborHead,
+    RememberedSpace,
+    shared_head,
+    shared_number_head,
+)
 from nearwise.nn.neighbor_trunk import FOLDER
 
 N_CLASSES = 4
@@ -237,3 +244,15 @@ def test_what_does_not_fit_is_refused(head):
         RememberedSpace.of(keys, labels, **of).describe(found, base)
     with pytest.raises(ValueError, match="no spaces to predict from"):
         head.predict([])
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("neighbor", shared_head), ("number", shared_number_head)]
+)
+def test_the_model_card_beside_the_weights_is_of_these_weights(name, head):
+    folder = FOLDER
+    card = folder.joinpath("README.md").read_text(encoding="utf-8")
+    (row,) = [line for line in card.splitlines() if f"`{name}_head.safetensors`" in line]
+    content = folder.joinpath(f"{name}_head.safetensors").read_bytes()
+    assert f"`{hashlib.sha256(content).hexdigest()}`" in row
+    assert f"{sum(weight.numel() for weight in head().parameters()):,} float32" in row

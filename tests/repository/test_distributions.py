@@ -42,6 +42,7 @@ def test_the_wheel_holds_the_library_alone_and_stays_small(built):
         described = Parser().parsestr(archive.read(metadata).decode())
     assert {re.sub(r"-.*", "", name.split("/")[0]) for name in names} == {"nearwise"}
     assert not [name for name in names if "nearwise/lab" in name]
+    assert "nearwise/nn/weights/README.md" in names
     assert wheel.stat().st_size < MOST_BYTES
     needed = [one for one in described.get_all("Requires-Dist") if "extra ==" not in one]
     assert len(needed) == 9

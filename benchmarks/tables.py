@@ -24,7 +24,7 @@ def cell(value: Any, digits: int = 3) -> str:
         low, high = value.get("low"), value.get("high")
         return text if low is None else f"{text} [{cell(low, digits)}, {cell(high, digits)}]"
     if isinstance(value, float):
-        text = f"{value:,.{digits}f}"
+        text = f"{round(value, digits) + 0.0:,.{digits}f}"  # and no -0
         return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
     return f"{value:,}" if isinstance(value, int) else str(value)
 

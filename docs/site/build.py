@@ -26,15 +26,15 @@ PARTS = {
     "Tutorials": ("docs/tutorials/quickstart", "gallery/index"),
     "How to": (
         "docs/how-to/guide", "docs/how-to/regression", "docs/how-to/images",
-        "docs/how-to/page", "docs/how-to/changes", "docs/how-to/label-noise",
-        "docs/how-to/groups", "docs/how-to/abstention", "docs/how-to/prediction-sets",
-        "docs/how-to/out-of-distribution", "docs/how-to/calibration", "docs/how-to/service",
+        "docs/how-to/page", "docs/how-to/changes", "docs/how-to/wrong-labels",
+        "docs/how-to/groups", "docs/how-to/trust", "docs/how-to/service",
         "docs/how-to/stores", "docs/how-to/streams", "docs/how-to/batches", "docs/how-to/probes",
         "docs/how-to/token-attention", "docs/how-to/memory-attention", "docs/how-to/coming-from",
     ),
     "Explanation": (
         "docs/explanation/method", "docs/explanation/pretrained-head", "docs/explanation/choices",
-        "docs/explanation/limits", "docs/explanation/measuring", "docs/explanation/architecture",
+        "docs/explanation/wrong-labels", "docs/explanation/trust", "docs/explanation/limits",
+        "docs/explanation/measuring", "docs/explanation/architecture",
         "docs/explanation/glossary", "docs/roadmap",
     ),
     "Reference": (
@@ -42,7 +42,10 @@ PARTS = {
         "docs/reference/model-folder", "docs/reference/stability",
         "CHANGELOG", "CONTRIBUTING", "SECURITY",
     ),
-    "Results": ("docs/results/summary", "benchmarks/RESULTS"),
+    "Results": (
+        "docs/results/summary", "docs/results/wrong-labels", "docs/results/trust",
+        "docs/results/groups", "benchmarks/RESULTS",
+    ),
     "Lab": (
         "lab/README", "lab/docs/experiments", "lab/docs/layers", "lab/docs/long-tail",
         "lab/docs/neural-fields", "lab/docs/probes", "lab/docs/representations",

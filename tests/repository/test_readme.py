@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
-    "abstention", "calibration", "guide", "images", "label-noise", "memory-attention",
-    "out-of-distribution", "prediction-sets", "probes", "streams", "token-attention",
+    "guide", "images", "memory-attention", "probes", "streams", "token-attention", "trust",
+    "wrong-labels",
 }  # fmt: skip
 FENCE = re.compile(
     r"(?P<note><!--\s*(?P<word>[\w-]+)(?::\s*(?P<reason>[^>]*?))?\s*-->\s*\n)?"

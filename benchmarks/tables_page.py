@@ -6,6 +6,7 @@ python benchmarks/tables_page.py
 from pathlib import Path
 from typing import Any
 
+import tables_model
 import tables_trust
 from keeping import RESULTS, read
 from results_page import as_table, write_block
@@ -305,6 +306,7 @@ BLOCKS = {
     "weights-sets": lambda: scores("with=base", *SETS),
     "weights-sets-alone": lambda: scores("without=base", *SETS),
     **tables_trust.BLOCKS,
+    **tables_model.BLOCKS,
 }
 
 

@@ -29,7 +29,7 @@ PARTS = {
         "docs/how-to/page", "docs/how-to/changes", "docs/how-to/wrong-labels",
         "docs/how-to/groups", "docs/how-to/trust", "docs/how-to/service",
         "docs/how-to/stores", "docs/how-to/streams", "docs/how-to/batches", "docs/how-to/probes",
-        "docs/how-to/token-attention", "docs/how-to/memory-attention", "docs/how-to/coming-from",
+        "docs/how-to/layers", "docs/how-to/coming-from",
     ),
     "Explanation": (
         "docs/explanation/method", "docs/explanation/pretrained-head", "docs/explanation/choices",
@@ -38,13 +38,13 @@ PARTS = {
         "docs/explanation/glossary", "docs/roadmap",
     ),
     "Reference": (
-        "docs/reference/api", "reference/python", "reference/commands", "reference/openapi",
-        "docs/reference/model-folder", "docs/reference/stability",
-        "CHANGELOG", "CONTRIBUTING", "SECURITY",
+        "docs/reference/api", "docs/reference/layers", "docs/reference/model-folder",
+        "reference/python", "reference/commands", "reference/openapi",
+        "docs/reference/stability", "CHANGELOG", "CONTRIBUTING", "SECURITY",
     ),
     "Results": (
-        "docs/results/summary", "docs/results/wrong-labels", "docs/results/trust",
-        "docs/results/groups", "benchmarks/RESULTS",
+        "docs/results/summary", "docs/results/model", "docs/results/wrong-labels",
+        "docs/results/trust", "docs/results/groups", "docs/results/layers", "benchmarks/RESULTS",
     ),
     "Lab": (
         "lab/README", "lab/docs/experiments", "lab/docs/layers", "lab/docs/long-tail",

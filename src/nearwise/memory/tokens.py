@@ -311,7 +311,7 @@ class TokenMemory:
             At least 1; slots stay empty where a stream remembers fewer.
         n_samples : int, default=0
             Tokens drawn among those that are not nearest, so that attention to all of the memory
-            can be estimated: see docs/how-to/memory-attention.md.
+            can be estimated: see docs/reference/layers.md.
         jitter : bool, default=True
             Whether they are drawn at random; False takes the same at every call.
         generator : torch.Generator, optional

@@ -1,4 +1,4 @@
-"""What torch can make of each layer: the table in docs/how-to/token-attention.md, cell by cell.
+"""What torch can make of each layer: the table in docs/reference/layers.md, cell by cell.
 
 The table of the lab's layers is tried by the same functions.
 """
@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from tests.nn.tokens.cases import CASES, TORCHS, tokens
 from tests.reference.onnx_export import onnx_outputs
 
-DOCS = Path(__file__).parents[3] / "docs/how-to/token-attention.md"
+DOCS = Path(__file__).parents[3] / "docs/reference/layers.md"
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 

@@ -3,7 +3,7 @@
 scikit-learn keeps trees in C structs that crash the process where a file was forged, and its
 boosting with categories keeps a function that no safe format takes. As arrays they are checked
 before they are used, answer one row without scikit-learn's validation, and do not depend on its
-version. Measured in docs/explanation/method.md; made by `nearwise.estimators.fit.as_arrays`.
+version. Measured in docs/results/model.md; made by `nearwise.estimators.fit.as_arrays`.
 """
 
 from typing import Any

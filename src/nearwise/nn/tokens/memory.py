@@ -86,7 +86,7 @@ class MemoryAttention(KNNAttention):
     tail_samples : int, default=0
         Remembered tokens that are sampled among the others, each with the weight of all that it
         represents: an estimate of attention to the whole memory, see
-        docs/how-to/memory-attention.md. Drawn at random in training, evenly spaced in evaluation.
+        docs/reference/layers.md. Drawn at random in training, evenly spaced in evaluation.
     attend_local : bool, default=True
         False leaves the tokens at hand out: cross-attention to the memory only.
     metric, include_self, learned_temperature, null_neighbor, sampling

@@ -311,8 +311,8 @@ def layer_speed() -> list[str]:
                 "tokens": tokens, "batch": batch,
                 "layer": name.replace(" K=", ", neighbors: "),
                 "f": of["f"]["median_ms"], "fb": of["fb"]["median_ms"],
-                "rf": f"{of['ratio']['forward']:.2f}",
-                "rfb": f"{of['ratio']['forward_backward']:.2f}",
+                "rf": cell(of["ratio"]["forward"], 2),
+                "rfb": cell(of["ratio"]["forward_backward"], 2),
             })  # fmt: skip
     return listing(rows, {
         "tokens": "tokens", "batch": "batch", "layer": "layer", "forward, ms": "f",

@@ -1,4 +1,4 @@
-"""What is remembered: the memory bank, neighbor indexes and durable folders."""
+"""Memory of labelled rows: memory bank, neighbor indexes and durable folders."""
 
 from nearwise.memory.bank import DEFAULT_SPACE, BankRow, MemoryBank
 from nearwise.memory.checks import UnknownIdError

@@ -1,8 +1,8 @@
-"""Arrow data that may come from elsewhere, checked in full before anything looks into it.
+"""Decode Arrow data of uncertain origin after a full check.
 
-Arrow takes offsets, lengths and indices as they are stored, and reads the memory that they name. So
-its bytes are read here: columns of plain types, as many rows as there should be, and every buffer
-as the type has it.
+Arrow uses stored offsets, lengths and indices without a check and may read outside the buffer. So
+stored bytes are decoded here only: plain column types, the expected number of rows, and every
+buffer valid for its type.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def read_stream(stored: bytes, n_rows: int | None = None) -> pa.Table:
     ----------
     stored : bytes
     n_rows : int, optional
-        Rows that it must have; needed where no column has a size of its own, as one of nulls.
+        Expected number of rows; needed if no column has a buffer, such as a column of nulls.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def read_rows(stored: Sequence[bytes], schema: pa.Schema) -> pa.Table:
 
 
 def checked(table: pa.Table | pa.RecordBatch, n_rows: int | None = None) -> Any:
-    """Give a table back once every buffer of it was checked; ValueError as from `read_stream`."""
+    """Validate every buffer of a table and return the table; ValueError as from `read_stream`."""
     with _explained():
         return _checked(table, n_rows)
 
@@ -59,7 +59,7 @@ def _checked(table: Any, n_rows: int | None = None) -> Any:
 
 
 def tensors_of(table: pa.Table, name: str) -> np.ndarray:
-    """Give a column of tensors, without gaps, as an array; ValueError if it is none."""
+    """Return a column of tensors as an array; ValueError for another type or missing values."""
     with _explained():
         column = table.column(name)
         if not isinstance(column.type, pa.FixedShapeTensorType) or column.null_count:
@@ -69,17 +69,17 @@ def tensors_of(table: pa.Table, name: str) -> np.ndarray:
 
 
 def frame_of(table: pa.Table) -> Any:
-    """Turn a checked table into a DataFrame; ValueError if what it says of its types is wrong."""
+    """Turn a checked table into a DataFrame; ValueError if its pandas metadata is wrong."""
     with _explained():
         frame = table.to_pandas(integer_object_nulls=True)
-        if frame.shape != table.shape:  # columns that are said to be an index
+        if frame.shape != table.shape:  # the metadata declares columns to be an index
             raise ValueError(f"{table.shape[1]} columns become {frame.shape[1]}")
         return frame
 
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Make whatever goes wrong a ValueError: stored bytes may be anything."""
+    """Raise every decoding error as a ValueError, since stored bytes may be arbitrary."""
     try:
         yield
     except (MemoryError, ImportError):
@@ -110,7 +110,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _is_sound(kind: pa.BaseExtensionType) -> bool:
-    """Whether what an extension type says fits what it is stored as."""
+    """Whether the parameters of an extension type match its storage type."""
     if isinstance(kind, pa.FixedShapeTensorType):
         size = 1
         for width in kind.shape:

@@ -1,4 +1,4 @@
-"""MemoryBank: the remembered rows, in one or more key spaces."""
+"""MemoryBank: labelled rows with keys in one or more key spaces."""
 
 import copy
 import os
@@ -39,17 +39,17 @@ class MemoryBank:
     ----------
     keys : Tensor or ndarray of shape (n_rows, n_features), or mapping of str to such
         Floating point and finite. A single space is named "default"; several spaces hold the
-        same rows, each with its own width and dtype. Not copied: leave them as they are.
+        same rows, each with its own width and dtype. Not copied: do not modify them.
     labels : int Tensor of shape (n_rows,) or float Tensor of shape (n_rows, n_classes)
         Class positions from 0, or soft labels: non-negative, each row sums to 1.
     ids : int64 Tensor of shape (n_rows,), optional
-        Unique; 0, 1, 2, ... by default. An id names its row for good and is not given again.
+        Unique; 0, 1, 2, ... by default. An id belongs to its row for good and is never reused.
     sample_weight : Tensor of shape (n_rows,), optional
         Non-negative and finite; 1 by default.
     n_classes : int, optional
         By default the largest label plus one, or the width of the soft labels.
     columns : mapping of str to Tensor of shape (n_rows, ...), optional
-        What else is known of every row: any name, type and width. Columns are never searched.
+        Further values per row, of any name, dtype and width. Columns are never searched.
         Not copied.
 
     Attributes
@@ -149,7 +149,7 @@ class MemoryBank:
 
     @property
     def next_id(self) -> int:
-        """The id that the next row gets, if none is given: more than any that was ever there."""
+        """Default id of the next row: larger than any id used so far."""
         return self._next_id
 
     @next_id.setter
@@ -246,7 +246,7 @@ class MemoryBank:
         return new
 
     def remove(self, ids: Ids) -> None:
-        """Forget the rows with these ids; the others keep their order and ids.
+        """Remove the rows with these ids; the others keep their order and ids.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class MemoryBank:
         self._change(lambda tensor: tensor[keep])
 
     def relabel(self, ids: Ids, labels: Rows) -> None:
-        """Give the rows with these ids new labels.
+        """Assign new labels to the rows with these ids.
 
         Parameters
         ----------
@@ -277,7 +277,7 @@ class MemoryBank:
         self.labels = self.labels.index_copy(0, at, new)
 
     def fork(self) -> "MemoryBank":
-        """Return a copy whose changes leave this bank as it is; rows that stay are shared."""
+        """Return a shallow copy: its changes leave this bank unchanged, and tensors are shared."""
         fork = copy.copy(self)
         fork.keys, fork.columns = dict(self.keys), dict(self.columns)
         return fork
@@ -309,7 +309,7 @@ class MemoryBank:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> "MemoryBank":
-        """Make a bank from what `state` returned."""
+        """Make a bank from the return value of `state`."""
         keys = {name: tensors[f"keys.{name}"] for name in meta["spaces"]}
         return cls(
             keys,
@@ -329,7 +329,7 @@ class MemoryBank:
         StoreError
             If the folder holds something else.
         OSError
-            If the disk is full or read-only. What was there before is unchanged.
+            If the disk is full or read-only. The former content is unchanged.
         """
         tensors, meta = self.state()
         write_folder(path, kind=KIND, format_version=_VERSION, tensors=tensors, meta=meta)

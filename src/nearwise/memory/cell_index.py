@@ -1,4 +1,4 @@
-"""CellIndex: an approximate index of many rows, which looks in the cells near a query."""
+"""CellIndex: an approximate index that searches only the cells near a query."""
 
 from functools import partial
 from itertools import pairwise
@@ -29,21 +29,21 @@ Floats = NDArray[np.float32]
 _AT_ONCE = 8192  # queries
 _PACKED_AT_ONCE = 2**15  # rows
 _BLOCKS_AT_ONCE = 128
-_MANY_NEIGHBORS = 1024  # that are found faster by a sort of all distances
+_MANY_NEIGHBORS = 1024  # above it, sorting all distances is faster
 _ROUNDS = 8  # of k-means
 _LEARNED_FROM = 40  # rows per cell
-# Searched for beyond the neighbors needed, so that exact distances settle the order at the edge.
+# Extra candidates, so that exact distances decide which rows are the last neighbors.
 _SPARE = 8
-_MORE_CELLS = 2  # at most than are wanted, as their number is estimated
+_MORE_CELLS = 2  # factor: most cells searched, relative to the estimated number
 _NO_IDS = np.empty(0, dtype=np.int64)
 
 
 class CellIndex(ProductIndex):
-    """Rows in ``4 sqrt(n)`` cells around centers by k-means, the nearest sixteenth being searched.
+    """Inverted-file index: ``4 sqrt(n)`` k-means cells, of which the nearest sixteenth is searched.
 
-    It holds a second, float32 copy of the rows (less their mean for the Euclidean metrics where
-    that keeps digits, of unit length for "cosine"); what is found is measured from the rows as
-    given. A query whose cells hold too few rows is searched exactly. Cells are learned when the
+    It holds a second, float32 copy of the rows (centered for the Euclidean metrics if that
+    improves precision, of unit length for "cosine"); distances are computed from the original
+    rows. A query whose cells hold too few rows is searched exactly. Cells are learned when the
     index is fitted, and again when it has grown to twice that size.
     """
 
@@ -70,7 +70,7 @@ class CellIndex(ProductIndex):
         self._append(len(self))
 
     def _learn_centers(self) -> Floats:
-        """Run k-means on some rows."""
+        """Run k-means on a sample of the rows."""
         n = len(self)
         n_cells = max(1, min(int(4 * n**0.5), n // self.rows_per_cell))
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
@@ -92,7 +92,7 @@ class CellIndex(ProductIndex):
         pack(centers, edges, np.float32(-2), packed)
         squares = (norms_of(centers)[0] ** 2).astype(np.float32)
         self._packed_centers = packed, edges, squares
-        # Of inner products the largest are near, whatever the length of a center.
+        # The cell with the largest inner product is nearest; lengths of centers are not used.
         by_product = self.metric == "inner_product"
         self._query_centers = packed, edges, np.zeros_like(squares) if by_product else squares
 

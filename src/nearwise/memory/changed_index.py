@@ -1,4 +1,4 @@
-"""ChangedIndex: an index that serves rows which have changed a little since it was fitted."""
+"""ChangedIndex: add and remove rows of a fitted index without fitting it again."""
 
 import torch
 from torch import Tensor
@@ -8,17 +8,17 @@ from nearwise.functional.search_torch import nearest_first
 from nearwise.memory.index import BaseIndex
 
 MOST_CHANGED = 0.05  # share of the rows beyond which a new index is fitted
-_SLACK = 16  # rows searched for beyond those needed, where some of the nearest are gone
+_SLACK = 16  # extra candidates, since some of the nearest may be removed rows
 
 
 class ChangedIndex:
-    """A sealed index, the rows that came since (searched exactly), and those that went (masked).
+    """A sealed index plus added rows (searched exactly) minus removed rows (masked).
 
     Neither the sealed index nor this one is ever changed, so that queries of an older version of
     the rows go on undisturbed, and nothing is fitted again for a single row. `sealed` is fitted to
-    former rows, `keys` and unique `ids` are the rows as they are now: a row is known by its id, and
-    the key of an id never changes. `rows` are those of them that may be found, all by default; what
-    is found are positions among these, of which the lowest wins a tie.
+    former rows; `keys` and unique `ids` are the present rows. The key of an id never changes.
+    `rows` are the positions of the searchable rows, all by default. Searches return positions
+    within `rows`; the lowest one wins a tie.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ChangedIndex:
         former = sealed.ids.to(ids.device)
         at = torch.searchsorted(ids[order], former).clamp_max(len(ids) - 1)
         stayed = ids[order][at] == former
-        self._position = torch.where(stayed, order[at], -1)  # of every sealed row, -1 where it went
+        self._position = torch.where(stayed, order[at], -1)  # of every sealed row, -1 if removed
         is_new = torch.ones(len(ids), dtype=torch.bool)
         is_new[self._position[stayed]] = False
         self._tail = torch.nonzero(is_new)[:, 0]
@@ -42,13 +42,13 @@ class ChangedIndex:
 
     @property
     def share_changed(self) -> float:
-        """Rows that came or went, over those that the sealed index was fitted to."""
+        """Number of added and removed rows, divided by the number of rows at the last fit."""
         gone = self.sealed.n_fitted - int((self._position >= 0).sum())
         return (gone + len(self._tail)) / max(self.sealed.n_fitted, 1)
 
     @property
     def has_lost_rows(self) -> bool:
-        """Whether rows of the sealed index are gone."""
+        """Whether rows of the sealed index were removed."""
         return bool((self._position < 0).any())
 
     def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
@@ -69,7 +69,7 @@ class ChangedIndex:
         return Neighbors(*nearest_first(distances, positions, n_neighbors))
 
     def _search_sealed(self, query: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
-        """Distances, infinite for rows that went, and positions among the rows of now."""
+        """Distances, infinite for removed rows, and positions among the present rows."""
         n_left = int((self._position >= 0).sum())
         k = wanted
         while True:

@@ -1,4 +1,4 @@
-"""Checks of what goes into a memory bank: every misuse gets a clear error."""
+"""Argument checks of the memory bank."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from torch import Tensor
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Soft labels made in float16 or by a chain of float32 products still pass.
 _SUM_TOLERANCE = 1e-3
-_SHOWN = 60  # characters of what was given, in a message
+_SHOWN = 60  # characters of an argument in a message
 
 
 def as_spaces(
@@ -48,8 +48,8 @@ def _as_keys(name: str, rows: Tensor | np.ndarray) -> Tensor:
 
 
 def as_tensor(values: Tensor | np.ndarray | Sequence[int]) -> Tensor:
-    """Return a tensor over the same memory, or over a copy of what must not be written to."""
-    if hasattr(values, "to_numpy"):  # torch would look its values up by their index
+    """Return a tensor that shares memory with `values`, or a copy if they are read-only."""
+    if hasattr(values, "to_numpy"):  # torch would index a Series by its labels
         values = values.to_numpy()
     if isinstance(values, np.ndarray) and not values.flags.writeable:
         values = values.copy()  # torch cannot mark a tensor as read-only
@@ -198,11 +198,11 @@ def as_sample_weight(
 
 
 class UnknownIdError(ValueError):
-    """An id is not among the rows."""
+    """An id that no row has."""
 
 
 def find_ids(ids: Tensor | np.ndarray | Sequence[int], own: Tensor, what: str) -> Tensor:
-    """Return the positions of `ids` in `own`; UnknownIdError names one that is not there."""
+    """Return the positions of `ids` in `own`; UnknownIdError names a missing one."""
     wanted = as_ids(ids, own.device, unique=False)
     in_order = bool((own[1:] > own[:-1]).all())
     ordered, order = (own, None) if in_order else own.sort()

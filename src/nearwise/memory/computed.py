@@ -1,4 +1,4 @@
-"""Arrays on disk that are read where they are there, and computed where they are not."""
+"""Disk cache of computed arrays."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -21,11 +21,11 @@ def read_or_compute(
     version: int,
     what: str,
 ) -> dict[str, Tensor]:
-    """Read named arrays from a folder, or compute them and write them there.
+    """Read named arrays from a folder, or compute them and write the folder.
 
-    `path` is named by a hash of all that decides the arrays, so that nothing else uses it. Warns
-    UserWarning if the folder is damaged (it is removed, its arrays are computed and written again)
-    or cannot be written (they are returned all the same). `what` is the arrays' name in messages.
+    The name of `path` is a hash of every input of the arrays. A damaged folder is removed and
+    written again, with a UserWarning. If the folder cannot be written, a UserWarning is issued and
+    the arrays are still returned. `what` is the name of the arrays in messages.
     """
     try:
         found = read_folder(path, kind=kind, newest_version=version)

@@ -1,9 +1,9 @@
-"""A SQLite database that may come from elsewhere: read from a copy, written to only in place.
+"""SQLite databases of uncertain origin: read from a copy, written only in place.
 
-SQLite opens files beside a database, makes new ones, and changes them when it closes the database.
-So a database that this process does not write to is copied into a private folder, with its log of
-changes that are not in it yet, and the copy is read: what lies in the folder stays as it is, byte
-by byte, and a process that writes to it is not held up.
+SQLite opens, creates and changes further files beside a database, even when it only reads.
+So a database that this process only reads is copied to a private folder, together with its
+write-ahead log, and the copy is opened: the original files stay unchanged byte by byte, and other
+processes can go on writing.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from typing import NamedTuple
 
 from nearwise.memory.gate import StoreError, check_database, opened
 
-_LOG_HEADER = 32  # bytes; two random numbers in it are new whenever a log is begun anew
-_TICK = 0.02  # seconds; two writes within it may leave a file with the same time
-_FOLDER = "nearwise-copy-"  # of a folder with a copy, and a few letters more
-_PATIENCE = 10.0  # seconds that a copy is tried for while another process writes
+_LOG_HEADER = 32  # bytes; holds two random numbers that change whenever the log restarts
+_TICK = 0.02  # seconds; two writes within it may have the same modification time
+_FOLDER = "nearwise-copy-"  # prefix of the private folders
+_PATIENCE = 10.0  # seconds of retries while another process writes
 _SETTINGS = ("trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY")
 
 
 class _Stamp(NamedTuple):
-    """Node, bytes and time of a database and of its log, in nanoseconds; None where none is."""
+    """Node, bytes and time (ns) of a database and of its log; None for a missing file."""
 
     database: tuple[int, int, int] | None
     log: tuple[int, int, int] | None
 
     def settled(self) -> bool:
-        """Whether a later write would change it: times of files have steps."""
+        """Whether any later write would change the stamp: file times have a coarse resolution."""
         times = [part[2] for part in self if part is not None]
         return not 0 <= time.time_ns() - max(times, default=0) < _TICK * 1e9
 
@@ -45,7 +45,7 @@ class _Stamp(NamedTuple):
 # that is open in place is not opened for a copy, and the other way round.
 _lock = threading.RLock()
 _writers: "weakref.WeakSet[Database]" = weakref.WeakSet()
-_of_others: list[sqlite3.Connection] = []  # that a fork took over; kept, as they close when freed
+_of_others: list[sqlite3.Connection] = []  # inherited by a fork; freeing closes them
 
 
 def _after_fork() -> None:
@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Database:
-    """A database file; connections are kept for the next call, so close it.
+    """A database file with cached connections; `close` releases them.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Database:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a file that holds something; StoreError if it is one to refuse."""
+        """Whether the file exists and is not empty; StoreError if `check_database` refuses it."""
         check_database(self.path)
         try:
             return os.lstat(self.path).st_size > 0
@@ -83,7 +83,7 @@ class Database:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a change is being written."""
+        """Whether a transaction is open."""
         return self._writer is not None and self._writer.in_transaction
 
     def close(self) -> None:
@@ -98,12 +98,12 @@ class Database:
                 self._end_writer()
 
     def writer(self) -> sqlite3.Connection:
-        """Give a connection to the file that is there now, which must hold a database.
+        """Return a read-write connection to the present file, which must be a database.
 
         Raises
         ------
         StoreError
-            If the gate refuses the file, or it is no database in WAL mode, as `create` makes them.
+            If `check_database` refuses the file, or it is not a database in WAL mode.
         """
         check_database(self.path, to_write=True)
         if self._writer is not None and self._opened != self._there():
@@ -125,12 +125,12 @@ class Database:
         return self._writer
 
     def reader(self) -> sqlite3.Connection:
-        """Give a connection that sees everything committed by now, to be read from only.
+        """Return a read-only connection that includes every change committed so far.
 
         Raises
         ------
         StoreError
-            If the gate refuses the file.
+            If `check_database` refuses the file.
         BlockingIOError
             If another process writes all the time.
         """
@@ -146,7 +146,7 @@ class Database:
             return self._copy
 
     def _there(self) -> tuple[int, int, int]:
-        """Name this process and the file that is there."""
+        """Identify this process and the present file."""
         try:
             found = os.lstat(self.path)
         except FileNotFoundError:
@@ -168,7 +168,7 @@ class Database:
         return _Stamp(*parts)
 
     def _log_header(self) -> bytes:
-        """Give what identifies a log; nothing where there is none, or an empty one."""
+        """Return the header, which identifies the log; empty if there is no log or an empty one."""
         try:
             with opened(self.path.parent, self._log) as (file, size):
                 return file.read(_LOG_HEADER) if size > _LOG_HEADER else b""
@@ -176,11 +176,11 @@ class Database:
             return b""
 
     def _copy_now(self) -> tuple[sqlite3.Connection, _Stamp | None]:
-        """Copy the database and then its log, and open the copy; None: a write may go unnoticed.
+        """Copy the database and its log and open the copy; stamp None if a write may go unnoticed.
 
-        A writer moves pages from the log to the database; these are in the log as well until it is
-        begun anew. So the two belong together if the log was not begun anew meanwhile. Without a
-        log the database must be as it was.
+        A writer moves pages from the log to the database, and they also stay in the log until it
+        restarts. So both copies are consistent if the log has not restarted meanwhile. Without a
+        log the database must be unchanged.
         """
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -229,7 +229,7 @@ class Database:
 
 @contextlib.contextmanager
 def _private_folder() -> Iterator[str]:
-    """Make a folder for a copy, and remove those that killed processes left: they hold rows."""
+    """Make a folder for a copy; remove folders of killed processes, since they hold rows."""
     for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         with contextlib.suppress(OSError), _locked(left) as found:
             if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _PATIENCE:
@@ -240,7 +240,7 @@ def _private_folder() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[os.stat_result]:
-    """Lock a folder, which a process that is killed no longer does; OSError if another has."""
+    """Lock a folder until the block or the process ends; OSError if it is already locked."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -250,13 +250,13 @@ def _locked(folder: Path) -> Iterator[os.stat_result]:
 
 
 def _filled(handle: int, size: int) -> Iterator[tuple[int, int]]:
-    """Give start and end of what is stored of a file; holes may be larger than any disk."""
+    """Yield start and end of the stored parts of a file: holes may be larger than any disk."""
     end = 0
     while end < size:
         try:
             start = os.lseek(handle, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole until the end
+            if error.errno == errno.ENXIO:  # only a hole until the end
                 return
             raise
         end = min(os.lseek(handle, start, os.SEEK_HOLE), size)
@@ -264,7 +264,7 @@ def _filled(handle: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _end(connection: sqlite3.Connection, process: int) -> None:
-    """Close a connection at once; nobody knows when the garbage collector would."""
+    """Close a connection at once, rather than at garbage collection."""
     if process == os.getpid():
         connection.close()
     else:
@@ -272,16 +272,16 @@ def _end(connection: sqlite3.Connection, process: int) -> None:
 
 
 def database_image(statements: list[tuple[str, tuple[object, ...]]]) -> bytes:
-    """Give the bytes of a new database in WAL mode, as `Database.writer` opens them.
+    """Return the bytes of a new database in WAL mode, as `Database.writer` requires.
 
-    It is to be put in place whole: SQLite itself would make it in steps, with a rollback journal.
+    The file is written in one step: SQLite itself would use several and a rollback journal.
     """
     with sqlite3.connect(":memory:", isolation_level=None) as connection:
         for statement, values in statements:
             connection.execute(statement, values)
         image = bytearray(connection.serialize())
     connection.close()
-    image[18:20] = b"\x02\x02"  # the versions that say so
+    image[18:20] = b"\x02\x02"  # read and write version 2: WAL mode
     return bytes(image)
 
 

@@ -1,4 +1,4 @@
-"""Which rows a full memory gives up: pure functions of ids, labels and a seed."""
+"""Choose the rows that a full memory forgets: pure functions of ids, labels and a seed."""
 
 from typing import Literal, get_args
 
@@ -12,10 +12,10 @@ _MASK = (1 << 64) - 1
 
 
 def arrival_draws(ids: Tensor, seed: int) -> np.ndarray:
-    """Draw a number in (0, 1) for every row, the same at any time and beside any other rows.
+    """Draw a number in (0, 1) per row that depends on seed and id alone.
 
-    Ids are given in the order of arrival and never twice, so a draw that depends on seed and id
-    alone needs no generator whose state would have to be kept. SplitMix64 of Steele, Lea, Flood,
+    Ids ascend in the order of arrival and are never reused, so draws repeat at any time without a
+    stored generator state. SplitMix64 of Steele, Lea, Flood,
     "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
     """
     start = np.uint64((seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK)
@@ -37,22 +37,22 @@ def choose_evicted(
     arrival: Tensor | None = None,
     half_life: float | None = None,
 ) -> Tensor:
-    """Choose the rows to forget so that `capacity` are left, every class keeping at least one.
+    """Choose the rows to forget so that `capacity` rows stay, at least one per class.
 
     Parameters
     ----------
     policy : {"reservoir", "age"}
-        "reservoir": every row ever seen stays with the same probability. "age": a row that came
-        `half_life` rows earlier is half as likely to stay.
+        "reservoir": every row ever added stays with the same probability. "age": a row that was
+        added `half_life` rows earlier is half as likely to stay.
     ids : int64 Tensor of shape (n,)
-        In the order of arrival: a larger id came later.
+        Ascending with arrival: a larger id was added later.
     labels : int64 Tensor of shape (n,)
         Class positions.
     capacity : int
         Rows to keep; at least the number of classes present.
     seed : int
     arrival : Tensor of shape (n,), optional
-        For "age": when each row came, counted in rows; by default its id.
+        For "age": arrival of each row, counted in rows; by default its id.
     half_life : float, optional
         For "age", in rows; by default `usual_half_life(capacity)`.
 
@@ -84,12 +84,12 @@ def choose_evicted(
 
 
 def usual_half_life(capacity: int) -> float:
-    """Half-life of a row in a memory of this size: a quarter of it, so that most is recent."""
+    """Default half-life in rows, a quarter of the capacity: most rows are then recent."""
     return max(capacity / 4, 1.0)
 
 
 def check_capacity(capacity: int, n_classes: int) -> None:
-    """Refuse a capacity that cannot hold a row of every class."""
+    """Raise ValueError if the capacity is below the number of classes."""
     if capacity < n_classes:
         raise ValueError(
             f"capacity={capacity} is too small for {n_classes} classes, each of which keeps at "

@@ -1,4 +1,4 @@
-"""FAISS indexes with our units, order and ties."""
+"""FAISS indexes with the distance units, order and ties of `NeighborIndex`."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -20,8 +20,7 @@ from nearwise.memory.index import ProductIndex
 Floats = NDArray[np.float32]
 Slots = NDArray[np.int64]
 
-# Searched for beyond the neighbors needed, so that exact distances can settle the order at the
-# edge.
+# Extra candidates, so that exact distances decide which rows are the last neighbors.
 _SPARE = 8
 _ROUNDING = 6.6e-8  # 1.1 times the rounding unit of float32
 
@@ -37,11 +36,11 @@ def _import_faiss() -> ModuleType:
 
 
 class FaissIndex(ProductIndex):
-    """Candidates from FAISS, measured again directly.
+    """Index that takes candidates from FAISS and recomputes their distances.
 
-    FAISS holds a float32 copy of the rows (less their mean for the Euclidean metrics where that
-    keeps digits, of unit length for "cosine"); candidates are measured from the rows as given, on
-    the CPU. A query for which FAISS finds too few rows is searched exactly. Raises ImportError if
+    FAISS holds a float32 copy of the rows (centered for the Euclidean metrics if that improves
+    precision, of unit length for "cosine"); distances are computed from the original rows, on the
+    CPU. A query for which FAISS finds too few rows is searched exactly. Raises ImportError if
     faiss is not installed, ValueError if the index does not support the metric.
     """
 
@@ -56,7 +55,7 @@ class FaissIndex(ProductIndex):
             )
         _import_faiss()
         self._index: Any = None
-        # The names FAISS gives to rows, ascending: row i is called `_slots[i]`.
+        # FAISS's ids of the rows, ascending: row i has the id `_slots[i]`.
         self._slots: Slots = np.empty(0, dtype=np.int64)
         self._next_slot = 0
 
@@ -131,7 +130,7 @@ class FaissIndex(ProductIndex):
         return Neighbors(distances.to(query.device), indices.to(query.device))
 
     def _search(self, vectors: Floats, n_asked: int) -> tuple[Floats, Slots]:
-        """Return FAISS's scores and slots, best first; slot -1 where it found too few."""
+        """Return FAISS's scores and slots, best first; slot -1 where FAISS returned too few."""
         with own_threads():
             scores, slots = self._index.search(vectors, n_asked, params=self._parameters(n_asked))
         return scores, slots
@@ -146,15 +145,15 @@ class FaissIndex(ProductIndex):
 
     @abstractmethod
     def _insert(self, vectors: Floats, slots: Slots) -> None:
-        """Add rows under these slots, which follow all earlier ones."""
+        """Add rows under these slots, all larger than the present ones."""
 
     @abstractmethod
     def _delete(self, slots: Slots) -> None:
-        """Forget rows; `_slots` is what is left."""
+        """Remove rows; `_slots` already excludes them."""
 
     @abstractmethod
     def _may_miss(self, vectors: Floats, edge: Floats, worst: Floats) -> NDArray[np.bool_]:
-        """Return for which queries the exact search must decide.
+        """Return a mask of the queries that need the exact search.
 
         `edge` (b,) is FAISS's score of its last candidate and `worst` (b,) the distance of the
         last neighbor among the candidates.
@@ -162,7 +161,7 @@ class FaissIndex(ProductIndex):
 
 
 class _FlatIndex(FaissIndex):
-    """FAISS's brute-force index; with the candidates measured again, exact in every tie."""
+    """FAISS's brute-force index; exact in every tie, since distances are recomputed."""
 
     def _make(self, n_rows: int, width: int) -> Any:
         self._longest = 0.0
@@ -178,7 +177,7 @@ class _FlatIndex(FaissIndex):
         self._index.add(vectors)
 
     def _delete(self, slots: Slots) -> None:
-        # A flat index closes up: its slots are always 0, 1, 2, ...
+        # FAISS renumbers the rows of a flat index: slots are always 0, 1, 2, ...
         self._index.remove_ids(self._faiss.IDSelectorBatch(slots))
         self._slots = np.arange(len(self._slots))
         self._next_slot = len(self._slots)
@@ -212,11 +211,11 @@ class FaissFlatIP(_FlatIndex):
 
 
 class HnswIndex(FaissIndex):
-    """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = 64 or the candidates requested.
+    """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = max(64, candidates).
 
-    A graph cannot forget: removed rows are masked in every search, and the graph is rebuilt
-    when they are more than a quarter of it. It is built in one thread, as several would not build
-    the same graph twice. Many copies of one row link mostly to each other and cost recall.
+    Nodes cannot be deleted: removed rows are masked in every search, and the graph is rebuilt
+    when they are more than a quarter of it. It is built in one thread, since several threads give
+    a different graph every time. Many copies of one row link mostly to each other; recall falls.
     """
 
     name = "hnsw"

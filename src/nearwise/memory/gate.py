@@ -1,10 +1,10 @@
-"""The gate: files of a folder that may come from elsewhere are opened here, and only here.
+"""Safe access to folders of uncertain origin: every file of them is opened here.
 
-Such a folder is data. A link in it could lead anywhere, a pipe or a device would never end, and
-libraries open files that nobody named: SQLite plays back a ``-journal`` beside a database, and
-deletes the file that this names. So regular files are opened, inside the folder, and nothing else;
-a library is given a path only after `check_database` or `check_tree` has seen what it would open.
-Other names (.DS_Store, README.md) are left alone: nothing opens them.
+A link in such a folder could lead anywhere, a pipe or a device may never end, and libraries open
+further files by themselves: SQLite replays a ``-journal`` beside a database and deletes the file
+named in it. So only regular files inside the folder are opened, and a path is passed to another
+library only after `check_database` or `check_tree` has checked all files that it would open.
+Other files (.DS_Store, README.md) are ignored.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ _NO_FILE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)  # a link, no folder, a soc
 
 
 class StoreError(ValueError):
-    """A folder cannot be read or must not be written over.
+    """A folder that cannot be read or must not be overwritten.
 
     Attributes
     ----------
     reason : str
-        What is wrong with the folder: "missing", "foreign", "newer" or "older". "torn": its bytes
-        are not those that were written. "invalid": they are, and their content is impossible.
-        "changed": another process has written it since. "untrusted": it names a place outside it
-        that the caller does not name. "forked": it was opened before this process was forked.
+        "missing", "foreign", "newer" or "older" folder. "torn": its bytes differ from the written
+        ones. "invalid": the bytes are as written, but the content is impossible. "changed":
+        another process has written it since. "untrusted": it refers to an outside place that the
+        caller has not named. "forked": it was opened before this process was forked.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -43,21 +43,21 @@ class StoreError(ValueError):
 
 @contextlib.contextmanager
 def opened(folder: str | os.PathLike[str], name: str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file of a folder for reading; give it and its size in bytes.
+    """Open a regular file of a folder for reading; yield the file and its size in bytes.
 
     Parameters
     ----------
     folder : path
-        As the user named it; it may be a link.
+        Path given by the user; it may be a link.
     name : str
-        Relative to it, with "/" between folders, none of which may be a link.
+        Relative to `folder`, with "/" between folders; none of them may be a link.
 
     Raises
     ------
     StoreError
-        If it is a link, a folder, a pipe or a device, or lies outside.
+        If it is a link, a folder, a pipe or a device, or lies outside `folder`.
     FileNotFoundError
-        If it is not there.
+        If the file is missing.
     """
     parents = name.split("/")
     if not {"", ".", ".."}.isdisjoint(parents):
@@ -85,7 +85,7 @@ def opened(folder: str | os.PathLike[str], name: str) -> Iterator[tuple[BinaryIO
 
 
 def subfolder(folder: str | os.PathLike[str], name: str) -> Path:
-    """Give the path of a folder in a folder; StoreError if a link or something else is there."""
+    """Return the path of a subfolder; StoreError unless it is a real folder."""
     path = Path(folder, name)
     if not stat.S_ISDIR(_mode(path)):
         raise StoreError(
@@ -97,13 +97,13 @@ def subfolder(folder: str | os.PathLike[str], name: str) -> Path:
 def check_tree(
     folder: str | os.PathLike[str], known: re.Pattern[str] | None = None
 ) -> dict[str, int]:
-    """List the files of a folder and of those inside, for a library that opens them by itself.
+    """List all files of a folder tree, for a library that opens them by itself.
 
     Parameters
     ----------
     folder : path
     known : pattern, optional
-        All names (relative, with "/" between folders) must match it. Default: any.
+        Allowed names (relative, with "/" between folders). Default: any.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def check_tree(
     Raises
     ------
     StoreError
-        If there is a link, a pipe or a device among them, or another name.
+        If the tree has a link, a pipe, a device or a name that `known` does not match.
     """
     sizes, folders = {}, [""]
     while folders:
@@ -134,15 +134,15 @@ def check_tree(
 
 
 def check_database(path: Path, *, to_write: bool = False) -> None:
-    """Refuse what SQLite would open beside a database; nearwise has its databases in WAL mode.
+    """Raise StoreError for unsafe files beside a SQLite database (nearwise uses WAL mode).
 
     Parameters
     ----------
     path : path
-        Of the database, which may be missing.
+        Database file; it may be missing.
     to_write : bool, default=False
-        Whether SQLite is to write to it. A file with a second name is refused then: it may be one
-        outside the folder.
+        Whether SQLite is to write to it. A file with a second hard link is then refused: the
+        other name may be outside the folder.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def check_database(path: Path, *, to_write: bool = False) -> None:
 
 @contextlib.contextmanager
 def taken_apart(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Make whatever goes wrong with a folder's content a `StoreError`: it may be anything."""
+    """Raise every error of decoding a folder's content as a `StoreError`."""
     try:
         yield
     except (StoreError, MemoryError, ImportError):
@@ -190,7 +190,7 @@ def taken_apart(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _mode(path: Path) -> int:
-    """Type and mode of what has a name, links not followed; 0 where nothing has it."""
+    """Type and mode of a path, links not followed; 0 if it does not exist."""
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Neighbor indexes: their protocol, what all of them do alike, and the exact one."""
+"""Neighbor indexes: protocol, common base classes and the exact index."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -33,17 +33,17 @@ class ReadWriteLock:
 
     def __init__(self) -> None:
         self._release()
-        heed_forks(self, ReadWriteLock._release)  # by threads that a child does not have
+        heed_forks(self, ReadWriteLock._release)  # their lock holders may be gone
 
     def _release(self) -> None:
-        """Be held by nobody."""
+        """Reset to the unlocked state."""
         self._changed = threading.Condition()
         self._readers = 0
         self._writing = False
         self._writers_waiting = 0
 
     def __reduce__(self) -> tuple[type["ReadWriteLock"], tuple[()]]:
-        """Copy and pickle as a new lock that is not held."""
+        """Copy and pickle as a new, unlocked lock."""
         return ReadWriteLock, ()
 
     @contextmanager
@@ -80,11 +80,11 @@ class ReadWriteLock:
 
 @runtime_checkable
 class NeighborIndex(Protocol):
-    """What finds the nearest remembered rows.
+    """Protocol of indexes that search the nearest remembered rows.
 
-    All indexes use the units of `nearwise.functional.pairwise_distances`, return neighbors nearest
-    first and leave a query out by its id. Exact ones also agree in every tie: the lowest position
-    wins. Searching from many threads is safe, also while rows are added or removed.
+    All indexes use the units of `nearwise.functional.pairwise_distances`, return the nearest
+    neighbor first and exclude a query by its id. Exact indexes break every tie alike: the lowest
+    position wins. Searching from many threads is safe, also while rows are added or removed.
     """
 
     metric: Metric
@@ -100,7 +100,7 @@ class NeighborIndex(Protocol):
         ...
 
     def fit(self, keys: Tensor, ids: Tensor | None = None) -> Self:
-        """Forget everything and index `keys` (n_rows, n_features) under `ids` (n_rows,)."""
+        """Replace all rows by `keys` (n_rows, n_features) with `ids` (n_rows,)."""
         ...
 
     def add(self, keys: Tensor, ids: Tensor | None = None) -> None:
@@ -108,7 +108,7 @@ class NeighborIndex(Protocol):
         ...
 
     def remove(self, ids: Tensor) -> None:
-        """Forget rows; the others keep their order, so positions close up."""
+        """Remove rows; the others keep their order, so later positions shift down."""
         ...
 
     def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
@@ -132,20 +132,20 @@ class NeighborIndex(Protocol):
 
 
 class IndexState(NamedTuple):
-    """What an index has learned: with the keys it finds the same neighbors again.
+    """Fitted state of an index; with the same keys it restores an equal index.
 
     Attributes
     ----------
     name : IndexName
         Of the index; never "auto".
     n_fitted : int
-        Rows that it was fitted to, of which some may be gone.
+        Number of rows at the last fit; some may have been removed since.
     ids : int64 Tensor of shape (n_rows,)
-        Of the rows that it holds.
+        Ids of the present rows.
     cells : int32 Tensor of shape (n_rows,)
         Cell of each row; 0 where the index has no cells.
     learned : dict of str to Tensor
-        Whatever else, empty where an index can be made again from its rows alone.
+        Further fitted tensors; empty if the index can be rebuilt from its rows alone.
     """
 
     name: IndexName
@@ -156,7 +156,7 @@ class IndexState(NamedTuple):
 
 
 class BaseIndex(ABC):
-    """Rows, ids, checks and locking, shared by the indexes; subclasses find.
+    """Base of all indexes: rows, ids, checks and locking; subclasses implement the search.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class BaseIndex(ABC):
         return self._ids
 
     def fit(self, keys: Tensor, ids: Tensor | None = None) -> Self:
-        """Forget everything and index these rows.
+        """Replace all rows by these.
 
         Parameters
         ----------
@@ -206,13 +206,13 @@ class BaseIndex(ABC):
         return self
 
     def state(self) -> IndexState:
-        """Give what the index has learned from the rows it was fitted to."""
+        """Return the fitted state of the index."""
         with self._lock.read():
             cells, learned = self._learned()
             return IndexState(self.name, self.n_fitted, self._ids, cells, learned)
 
     def restore(self, state: IndexState, keys: Tensor, ids: Tensor) -> Self:
-        """Index rows as an index did before, without learning from them again.
+        """Index rows with the fitted state of another index instead of a new fit.
 
         Parameters
         ----------
@@ -224,8 +224,8 @@ class BaseIndex(ABC):
         Returns
         -------
         self : NeighborIndex
-            The index, ready to search. It finds what the other one would, had it never held more
-            rows than these.
+            The index, ready to search. It returns the neighbors that the other index would return
+            with these rows alone.
         """
         keys, own = self._checked(keys, ids)
         cells = state.cells[checks.find_ids(own, state.ids, "state of the index")]
@@ -235,7 +235,7 @@ class BaseIndex(ABC):
         return self
 
     def _checked(self, keys: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Check rows to index and their ids, and bring them to where they are searched."""
+        """Check the rows and ids to index, and move the rows to the search device."""
         check_rows("keys", keys)
         check_n_neighbors(1, len(keys))
         refuse_not_finite("keys", keys)
@@ -258,7 +258,7 @@ class BaseIndex(ABC):
             self._append(len(keys))
 
     def remove(self, ids: Tensor) -> None:
-        """Forget the rows with these ids; the others keep their order."""
+        """Remove the rows with these ids; the others keep their order."""
         with self._lock.write():
             gone = torch.zeros(len(self), dtype=torch.bool, device=self._ids.device)
             gone[checks.find_ids(ids, self._ids, "index")] = True
@@ -282,7 +282,7 @@ class BaseIndex(ABC):
             return self._find(query.detach(), n_neighbors, query_ids)
 
     def _place(self, rows: Tensor) -> Tensor:
-        """Move rows to where they are searched."""
+        """Move rows to the search device."""
         return rows
 
     def _check_width(self, name: str, rows: Tensor) -> None:
@@ -306,18 +306,18 @@ class BaseIndex(ABC):
 
     @abstractmethod
     def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
-        """Search; the lock is held, and arguments are checked, except that values are finite."""
+        """Search; the lock is held, and arguments are checked except for finite values."""
 
     @abstractmethod
     def _build(self) -> None:
         """Index all of `_keys`."""
 
     def _learned(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """Give the rows' cells, and what else an `IndexState` holds."""
+        """Return `cells` and `learned` of an `IndexState`."""
         return torch.zeros(len(self), dtype=torch.int32), {}
 
     def _rebuild(self, cells: Tensor, learned: dict[str, Tensor]) -> None:
-        """Index all of `_keys`, with what was learned before."""
+        """Index all of `_keys` with the fitted state given."""
         self._build()
 
     @abstractmethod
@@ -326,14 +326,14 @@ class BaseIndex(ABC):
 
     @abstractmethod
     def _drop(self, gone: Tensor) -> None:
-        """Forget rows, given as a mask of the former positions."""
+        """Remove rows, given as a mask of the former positions."""
 
 
 class ProductIndex(BaseIndex):
     """Base of indexes that find candidates by float32 products of rows on the CPU.
 
-    They hold a copy of the rows: less their mean for the Euclidean metrics where that keeps digits,
-    of unit length for "cosine".
+    They hold a float32 copy of the rows: centered for the Euclidean metrics if that improves
+    precision, of unit length for "cosine".
     """
 
     _center: Tensor | None = None
@@ -349,7 +349,7 @@ class ProductIndex(BaseIndex):
         self._center = center_of(self._keys) if self._is_euclidean and len(self) else None
 
     def _vectors(self, rows: Tensor) -> NDArray[np.float32]:
-        """Return rows as they are multiplied."""
+        """Return the float32 rows used in products."""
         if self.metric == "cosine":
             rows = torch.nn.functional.normalize(rows.double(), dim=1, eps=1e-300)
         elif self._center is not None:
@@ -358,7 +358,7 @@ class ProductIndex(BaseIndex):
 
 
 class ExactIndex(BaseIndex):
-    """Searches all rows, on the device they lie on; see `nearwise.functional.topk_neighbors`.
+    """Brute-force index over all rows; see `nearwise.functional.topk_neighbors`.
 
     Queries on another device are moved there and their neighbors back.
 
@@ -367,8 +367,8 @@ class ExactIndex(BaseIndex):
     metric
         As for every index.
     device : torch.device, optional
-        Rows are moved there and searched in plain torch, on a CPU too. None: they stay where they
-        are, and on a CPU they are searched by compiled loops.
+        Rows are moved there and searched in plain torch, on a CPU too. None: rows stay on their
+        device, and on a CPU they are searched by compiled loops.
     """
 
     name = "exact"

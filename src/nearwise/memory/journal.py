@@ -1,7 +1,7 @@
-"""A journal of changes beside a saved folder, in SQLite: what was written to it survives a kill.
+"""Journal of changes since a folder was saved: a SQLite file in which commits survive a kill.
 
 A folder holds one version of a model; the journal holds the changes since, one transaction each.
-Loading replays them on the folder. Saving folds them in: the folder names the last version that it
+Loading replays them on the folder. Saving folds them in: the folder stores the version that it
 holds, and later loads begin after it, whether or not the journal was cleared by then.
 """
 
@@ -21,7 +21,7 @@ from nearwise.memory.gate import StoreError
 from nearwise.memory.store import JournalMark, journal_mark, mark_journal, put_whole
 
 JOURNAL = "journal.sqlite3"
-REFRESH = "refresh"  # kind of a change that the folder is saved with, and that is noted then
+REFRESH = "refresh"  # kind of a change that is saved in the folder first and noted here afterwards
 _FORMAT_VERSION = 1
 _TABLES = (
     "CREATE TABLE journal (lineage TEXT NOT NULL, folded INTEGER NOT NULL, checksum TEXT NOT NULL)",
@@ -36,16 +36,16 @@ _SCHEMA: set[tuple[str, str, str, str | None]]
 _SCHEMA = {("table", text.split()[2], text.split()[2], text) for text in _TABLES}
 _SCHEMA |= {("index", name, table, None) for table, name in _INDEXES}  # of the keys
 _COLUMNS = "version, time, kind, ids, details, key, digest"  # SQLite itself has no checksums
-_MOST_UNNOTED = 100  # refreshes that a folder was saved with and that are not in its journal
-_CHUNK = 2**28  # bytes; SQLite takes no blob of a billion
+_MOST_UNNOTED = 100  # most refreshes of a folder that may be missing in its journal
+_CHUNK = 2**28  # bytes; SQLite's limit for a blob is 10^9
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_ERROR", "SQLITE_SCHEMA")
 
 
 class JournalState(NamedTuple):
-    """Which folder a journal belongs to, and its versions.
+    """Lineage and versions of a journal.
 
-    `lineage` names the folder's first generation: the one its version 0 was saved as. The changes
-    up to `folded` are in the folder; `latest` is the newest.
+    `lineage` is the generation of version 0 of the folder. Changes up to `folded` are in the
+    folder; `latest` is the newest version.
     """
 
     lineage: str
@@ -55,26 +55,26 @@ class JournalState(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """One change of what a folder holds.
+    """One change of the content of a folder.
 
     Attributes
     ----------
     version : int
-        What the change makes of the model; versions count from 1.
+        Model version after the change; versions count from 1.
     kind : str
-        As the caller named it.
+        Name of the kind, chosen by the caller.
     ids : tuple of int
-        Rows that were changed.
+        Ids of the changed rows.
     details : dict
-        What is kept of the change; JSON.
+        Description that is kept of the change; JSON.
     parts : dict of str to bytes
-        What it takes to make the change; empty once it has been folded in.
+        Data needed to replay the change; empty once it has been folded in.
     key : str or None
-        Of the caller, so that the same request sent twice is one change.
+        Idempotency key: a request sent twice is one change.
     digest : str
-        Of the request, to distinguish a repeated one from another with the same key.
+        Digest of the request, to tell a repeated request from another one with the same key.
     time : str
-        When it was made, ISO 8601 in UTC.
+        Time of the change, ISO 8601 in UTC.
     """
 
     version: int
@@ -88,14 +88,14 @@ class Change:
 
 
 class Journal:
-    """The journal of a folder; there is no file before the first change.
+    """Journal of a folder; the file is created with the first change.
 
-    Writers keep each other out with `locked_folder`; readers need no lock, and read a copy, so that
-    they change no file. What is open is kept for the next call, so close it, or use it in a `with`
-    block. One thread at a time.
+    Writers exclude each other with `locked_folder`; readers need no lock, and read a copy, so that
+    they change no file. Connections stay open between calls: call `close` or use a `with` block.
+    Not thread-safe.
 
-    The folder's manifest says that there is a journal, and a version that it has reached: a journal
-    that is lost, or older, is not taken for one without changes.
+    The folder's manifest records that there is a journal, and a version that it has reached: so a
+    lost or older journal is detected.
 
     Parameters
     ----------
@@ -118,25 +118,25 @@ class Journal:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a change is being written."""
+        """Whether a transaction is open."""
         return self._database.is_writing
 
     def state(self) -> JournalState | None:
-        """Give lineage and versions, None where there is no journal yet.
+        """Return lineage and versions, or None if there is no journal yet.
 
         Raises
         ------
         StoreError
-            If the file is damaged, not a journal, or of a newer nearwise; in calls with a lineage
-            also if the folder has had changes of it that the file lacks.
+            If the file is damaged, not a journal, or of a newer nearwise; in methods with a lineage
+            also if changes of the folder are missing in the file.
         """
         with self._reading() as found:
             return None if found is None else found[1]
 
     def since(self, lineage: str, version: int) -> list[Change]:
-        """Give the changes after a version of a folder, oldest first.
+        """Return the changes after a version of a folder, oldest first.
 
-        There are none if the journal belongs to another lineage, which a new model has replaced.
+        Empty if the journal belongs to another lineage, that of a replaced model.
 
         Raises
         ------
@@ -160,9 +160,9 @@ class Journal:
             return found
 
     def history(self, lineage: str, last: int | None = None) -> list[Change]:
-        """Give the changes that a folder has seen, oldest first, without their parts.
+        """Return all changes of a folder, oldest first, without their parts.
 
-        `last` gives only this many, the newest.
+        `last` limits the result to this many of the newest.
         """
         with self._reading(lineage) as there:
             if there is None:
@@ -173,7 +173,7 @@ class Journal:
             return self._changes(there[0], newest, last, parts=False)[::-1]
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
-        """Give the change of a version, or the one made under a key; KeyError if there is none."""
+        """Return the change with a version or a key; KeyError if there is none."""
         name, value = ("version", version) if key is None else ("key", key)
         with self._reading(lineage) as there:
             found = [] if there is None else self._changes(there[0], f"{name} = ?", value)
@@ -182,7 +182,7 @@ class Journal:
         return found[0]
 
     def append(self, lineage: str, folded: int, change: Change) -> None:
-        """Write a change; when this returns it survives a kill and a loss of power.
+        """Write a change durably: after the return it survives a kill and a loss of power.
 
         The caller holds the folder's lock and ensures that the folder itself, of `lineage`, holds
         version `folded`. A journal of another lineage is emptied first.
@@ -190,7 +190,7 @@ class Journal:
         Raises
         ------
         OSError
-            If it cannot be written; nothing has changed then.
+            If the change cannot be written; the journal is then unchanged.
         StoreError
             As `state`.
         """
@@ -203,7 +203,7 @@ class Journal:
             newest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
             if newest is not None and folded > newest + _MOST_UNNOTED:
                 raise self._torn(f"it ends at {newest}, and the folder holds version {folded}")
-            # A refresh is saved first, and noted then; the process may have ended in between.
+            # A refresh is saved in the folder first; the process may have ended before noting it.
             for version in range(folded + 1 if newest is None else newest + 1, folded + 1):
                 self._insert(connection, Change(version, REFRESH, (), {}))
             if folded > latest:
@@ -222,7 +222,7 @@ class Journal:
                     )
 
     def note(self, lineage: str, change: Change) -> None:
-        """List a change that the folder has been saved with; the caller holds the folder's lock.
+        """Add a change that is already saved in the folder; the caller holds the folder's lock.
 
         Raises
         ------
@@ -234,10 +234,10 @@ class Journal:
             self._insert(connection, change)
 
     def fold(self, lineage: str, version: int, *, keep: str | None = None) -> None:
-        """Forget the parts of the changes up to a version: the folder holds them now.
+        """Delete the parts of the changes up to a version: the folder now includes them.
 
-        Which rows they changed and when is kept, and changes of the kind `keep` stay whole. A
-        journal of another lineage is emptied: a new model replaced the one it belonged to.
+        Their ids, details and times are kept, and changes of the kind `keep` stay complete. A
+        journal of another lineage is emptied: its model was replaced by a new one.
         """
         if not self._database.is_there:
             return
@@ -266,10 +266,10 @@ class Journal:
             )
 
     def accept_loss(self, lineage: str, version: int) -> bool:
-        """Go on without changes that are lost; whether there were any.
+        """Continue without lost changes; return whether there were any.
 
-        A journal that is damaged, missing or too old is removed, and forgotten by the folder, which
-        is of `lineage` and holds `version`. The caller holds the folder's lock.
+        A damaged, missing or outdated journal is removed, also from the manifest of the folder,
+        which is of `lineage` and holds `version`. The caller holds the folder's lock.
         """
         try:
             self.since(lineage, version)
@@ -283,7 +283,7 @@ class Journal:
         return False
 
     def discard(self) -> None:
-        """Remove a file that cannot be used; the caller holds the folder's lock."""
+        """Remove an unusable journal file; the caller holds the folder's lock."""
         self.close()
         for ending in ("-wal", "-shm", ""):
             self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
@@ -294,7 +294,7 @@ class Journal:
     def _reading(
         self, lineage: str | None = None
     ) -> Iterator[tuple[sqlite3.Connection, JournalState] | None]:
-        """Hold one state of the file; None where there is no journal, or one of another lineage."""
+        """Yield one consistent state of the file; None for no journal or one of another lineage."""
         while True:
             mark = None if lineage is None else journal_mark(self.path.parent)
             with self._explained(), self._found() as there:
@@ -325,8 +325,8 @@ class Journal:
     def _lost(
         mark: JournalMark | None, lineage: str | None, state: JournalState | None
     ) -> str | None:
-        """Say what a journal lacks that the folder says it has."""
-        if mark is None or mark.lineage != lineage:  # of a model that another has replaced
+        """Describe changes recorded in the manifest that the journal lacks, or return None."""
+        if mark is None or mark.lineage != lineage:  # the mark of a replaced model
             return None
         if state is None:
             return "is missing or empty"
@@ -337,12 +337,12 @@ class Journal:
         return None
 
     def _begun(self, lineage: str, folded: int) -> JournalState:
-        """Give the state of the journal of a lineage; begin it where there is none."""
+        """Return the state of the journal of a lineage; start a new journal if there is none."""
         with self._reading(lineage) as there:
             if there is not None:
                 return there[1]
         if self.state() is None:
-            self.discard()  # what a kill within the first change of an older nearwise left
+            self.discard()  # left by a kill during the first change of an older nearwise
             self._put_new(lineage, folded)
         else:
             with self._writing() as connection:
@@ -379,7 +379,7 @@ class Journal:
 
     def _explain(self, error: sqlite3.DatabaseError) -> NoReturn:
         name = getattr(error, "sqlite_errorname", None) or ""
-        if not name or name.startswith(_DAMAGE):  # text that is none has no name
+        if not name or name.startswith(_DAMAGE):  # errors of invalid text have no name
             raise self._torn(str(error)) from error
         raise OSError(
             f"could not open or write {self.path}: {error}. The journal is as it was. Free space, "
@@ -437,7 +437,7 @@ class Journal:
         )
 
     def _restart(self, connection: sqlite3.Connection, lineage: str, folded: int) -> None:
-        """Empty the tables, which belong to another lineage."""
+        """Empty the tables of another lineage."""
         connection.execute("DELETE FROM changes")
         connection.execute("DELETE FROM parts")
         self._set_state(connection, lineage, folded)
@@ -476,7 +476,7 @@ class Journal:
 
 
 def _as_change(row: list[Any], parts: dict[str, bytes]) -> Change:
-    """Make a change of a row of the table; ValueError or TypeError if it is none."""
+    """Make a change from a row of the table; ValueError or TypeError if it is invalid."""
     version, time, kind, ids, details, key, digest = row
     ids, details = json.loads(ids), json.loads(details)
     texts = time, kind, digest, "" if key is None else key

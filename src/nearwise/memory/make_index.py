@@ -9,7 +9,7 @@ from nearwise.memory.cell_index import CellIndex
 from nearwise.memory.index import BaseIndex, ExactIndex, IndexName
 
 INDEX_NAMES: tuple[IndexName, ...] = get_args(IndexName)
-# From here on "auto" gives up exactness for speed.
+# From this number of rows on, "auto" is approximate.
 AUTO_EXACT_BELOW = 100_000
 
 
@@ -25,22 +25,22 @@ def make_index(
     Parameters
     ----------
     name : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
-        "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat", which finds most
-        of the nearest rows (see `CellIndex`). All but "exact" hold a second, float32 copy of the
+        "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat", an approximate
+        index (see `CellIndex`). All but "exact" hold a second, float32 copy of the
         rows on the CPU; "faiss-..." and "hnsw" need the extra "faiss".
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         "euclidean" by default. "exact" supports all, "hnsw" and "ivf-flat" all but "manhattan",
         "faiss-flat-l2" the first two, "faiss-flat-ip" the next two.
     n_rows : int, optional
-        Rows to come; "auto" needs it.
+        Expected number of rows; "auto" needs it.
     device : torch.device, optional
-        Where "exact" keeps and searches its rows, see `ExactIndex`; with one "auto" is "exact" at
-        every size. The others search on the CPU.
+        Device of "exact", see `ExactIndex`; if it is given, "auto" is "exact" at every
+        size. The others search on the CPU.
 
     Returns
     -------
     index : NeighborIndex
-        Still empty; call `fit`.
+        Empty; call `fit`.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Durable folders: tensors, JSON and bytes that are replaced as a whole or not at all.
+"""Durable folders of tensors, JSON and bytes: a write replaces all of them or none.
 
 A write puts new files, named after their generation, beside the old ones, and replaces
 ``manifest.json`` last. A process killed at any moment leaves the old or the new content, never a
-mixture; what a killed write left behind is removed by the next one.
+mixture; the next write removes the files that a killed write left behind.
 """
 
 import contextlib
@@ -31,22 +31,22 @@ from nearwise.memory.gate import StoreError, opened
 
 MANIFEST = "manifest.json"
 _FORMAT: Literal["nearwise folder"] = "nearwise folder"
-# Only such names are ever written, read or removed.
+# Only files with such names are ever written, read or removed.
 _NAME = r"(tensors|meta|blob\d+|manifest|journal)-[0-9a-f]{16}\.(safetensors|json|bin)"
 _OURS = re.compile(_NAME)
-OWN_STORE = "rows"  # folder in that of a model: the store of its memory, which is made first
+OWN_STORE = "rows"  # subfolder of a model: the row store of its memory, created first
 _POLL = 0.005  # seconds between two tries of a lock
-_LARGEST_MANIFEST = 2**24  # bytes; one of a model with hundreds of parts has some tens of thousands
+_LARGEST_MANIFEST = 2**24  # bytes; hundreds of parts take some tens of thousands
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What `read_folder` or `verify_folder` found.
+    """Content of a folder, as `read_folder` or `verify_folder` returns it.
 
     Attributes
     ----------
     kind : str
-        What the folder holds.
+        Kind of the content.
     tensors : dict of str to Tensor
         On the CPU, with the dtypes they were written with.
     meta : dict
@@ -56,7 +56,7 @@ class Folder:
     version : int
         The format version the folder was written with.
     generation : str
-        Names this state of the folder; every write gives it a new one.
+        Random name of this state of the folder; every write makes a new one.
     sizes : dict of str to int
         Bytes of every part.
     """
@@ -78,7 +78,7 @@ class _Entry(BaseModel):
 
 
 class JournalMark(BaseModel):
-    """That a folder has a journal, of which lineage, and a version that this must have reached."""
+    """Manifest entry of a journal: its lineage, and a version that it must have reached."""
 
     model_config = ConfigDict(strict=True)
     lineage: str
@@ -107,14 +107,14 @@ def write_folder(
     replaces: str | None = None,
     locked: bool = False,
 ) -> str:
-    """Write a folder, or replace one of the same kind, so that a crash leaves one or the other.
+    """Write a folder, or replace one of the same kind, atomically.
 
     Parameters
     ----------
     path : path
-        The folder; made if it is not there.
+        The folder; created if missing.
     kind : str
-        What the folder holds. A folder of another kind is not written over.
+        Kind of the content. A folder of another kind is not overwritten.
     format_version : int
         Version of the content, at least 1; `read_folder` refuses newer versions than its own.
     tensors : mapping of str to Tensor or ndarray
@@ -124,17 +124,17 @@ def write_folder(
     blobs : mapping of str to bytes, optional
         Other parts, stored as they are.
     check : callable, optional
-        Given the new content as it is read back from disk, before it replaces the old.
-        What it raises ends the write; the old content stays.
+        Called with the new content, read back from disk, before it replaces the old one.
+        An exception ends the write; the old content stays.
     replaces : str, optional
-        Generation that the folder must still have, if it is there. Default: any.
+        Expected generation of an existing folder. Default: any.
     locked : bool, default=False
         Whether the caller holds `locked_folder` already.
 
     Returns
     -------
     generation : str
-        Names the new content; `read_folder` returns it too.
+        Name of the new content; `read_folder` returns it too.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def write_folder(
         If `path` is a file, holds files that are not ours, was written by a newer version, or has
         another generation than `replaces`.
     OSError
-        If the disk is full or read-only. What was there before is unchanged.
+        If the disk is full or read-only. The former content is unchanged.
     ValueError
         If `meta` is not JSON or a tensor has a dtype that cannot be stored.
     """
@@ -180,7 +180,7 @@ def read_folder(
     path : path
         A folder made by `write_folder`.
     kind : str
-        The kind it must have.
+        Expected kind of the content.
     newest_version : int
         The newest format version the caller understands.
     oldest_version : int, default=1
@@ -209,7 +209,7 @@ def read_folder(
         try:
             return _read_generation(folder, manifest)
         except StoreError:
-            # A writer may have replaced the manifest we started from: follow it.
+            # A writer may have replaced the manifest meanwhile: read the new one.
             now = _read_manifest(folder, kind, newest_version)
             if now.generation == manifest.generation:
                 raise
@@ -217,18 +217,18 @@ def read_folder(
 
 
 def folder_generation(path: str | os.PathLike[str]) -> str:
-    """Name the state that a folder is in, from its manifest alone; StoreError as `read_folder`."""
+    """Return the generation of a folder from its manifest; StoreError as `read_folder`."""
     return _parse_manifest(Path(path)).generation
 
 
 def journal_mark(path: str | os.PathLike[str]) -> JournalMark | None:
-    """Read what a folder says of its journal; None where it had none when it was last written."""
+    """Read the journal's mark in a manifest; None if there is no journal or no manifest."""
     folder = Path(path)
     return _parse_manifest(folder).journal if os.path.lexists(folder / MANIFEST) else None
 
 
 def mark_journal(path: str | os.PathLike[str], mark: JournalMark | None) -> None:
-    """Let a folder say that it has a journal, or none; the caller holds the folder's lock."""
+    """Record in the manifest that there is a journal, or none; the caller holds the lock."""
     folder = Path(path)
     if journal_mark(folder) == mark or not os.path.lexists(folder / MANIFEST):
         return
@@ -237,7 +237,7 @@ def mark_journal(path: str | os.PathLike[str], mark: JournalMark | None) -> None
 
 
 def put_whole(folder: Path, name: str, content: bytes) -> None:
-    """Write a file so that a kill leaves the old one or the new one."""
+    """Write a file atomically: a kill leaves the old or the new one."""
     aside = folder / f"{name.partition('.')[0]}-{secrets.token_hex(8)}.json"
     try:
         _write_file(aside, content)
@@ -249,7 +249,7 @@ def put_whole(folder: Path, name: str, content: bytes) -> None:
 
 
 def folder_kind(path: str | os.PathLike[str]) -> str:
-    """Return what a folder holds, from its manifest alone; StoreError as `read_folder`."""
+    """Return the kind of a folder's content from its manifest; StoreError as `read_folder`."""
     return _parse_manifest(Path(path)).kind
 
 
@@ -274,9 +274,9 @@ def verify_folder(path: str | os.PathLike[str]) -> Folder:
 
 
 def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: int) -> bool:
-    """Raise what `write_folder` would raise for a folder; return whether it holds something.
+    """Raise the errors of `write_folder` early; return whether the folder has content.
 
-    What a killed first write left behind counts as nothing.
+    Files left behind by a killed first write do not count as content.
 
     Raises
     ------
@@ -293,7 +293,7 @@ def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: i
 def _encode(
     tensors: Mapping[str, Tensor | np.ndarray], meta: Mapping[str, Any], blobs: Mapping[str, bytes]
 ) -> list[tuple[str, str, bytes]]:
-    """Return (part, file stem, bytes); nothing is written before everything could be encoded."""
+    """Encode all parts as (part, file stem, bytes), before anything is written."""
     try:
         text = json.dumps(dict(meta), indent=1)
     except (TypeError, ValueError) as error:
@@ -342,14 +342,14 @@ def _refuse_foreign(folder: Path, kind: str, format_version: int, replaces: str 
 
 @contextlib.contextmanager
 def locked_folder(path: str | os.PathLike[str], *, wait: float | None = None) -> Iterator[None]:
-    """Let one process, and one thread, write to a folder at a time.
+    """Lock a folder for writing, against other processes and threads.
 
     Parameters
     ----------
     path : path
         The folder itself is locked; readers need no lock.
     wait : float, optional
-        Seconds to wait for another writer. Default: as long as it takes.
+        Seconds to wait for another writer. Default: no limit.
 
     Raises
     ------
@@ -364,7 +364,7 @@ def locked_folder(path: str | os.PathLike[str], *, wait: float | None = None) ->
             _lock_within(handle, path, wait)
         yield
     finally:
-        # Closing alone would leave it locked for a child that was forked meanwhile.
+        # Closing alone would leave the lock with a child that was forked meanwhile.
         fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
@@ -419,7 +419,7 @@ def _write_generation(
             check(_read_generation(folder, manifest))
         os.replace(aside, folder / MANIFEST)
     except BaseException:
-        # An interrupt may come when the manifest has just been replaced: then these files count.
+        # After an interrupt right behind the replacement, the new files are the current ones.
         if not _is_current(folder, generation):
             for file in written:
                 with contextlib.suppress(OSError):
@@ -448,8 +448,8 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that names of files in a folder survive a loss of power."""
-    # Some file systems cannot sync a folder; the files in it are synced in any case.
+    """Ensure that file names in a folder survive a loss of power."""
+    # Some file systems cannot sync a folder; its files are synced in any case.
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -462,7 +462,7 @@ def _remove_stale(folder: Path) -> None:
     current = {entry.file for entry in _parse_manifest(folder).files.values()}
     for name in os.listdir(folder):
         if _OURS.fullmatch(name) and name not in current:
-            # What cannot be removed now is removed after the next write.
+            # Files that cannot be removed now are removed after the next write.
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
 

@@ -1,4 +1,4 @@
-"""TokenMemory: keys and values of earlier tokens, to which later ones attend."""
+"""TokenMemory: keys and values of earlier tokens, for attention of later tokens."""
 
 import os
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ TOKEN_EVICTIONS: tuple[TokenEviction, ...] = get_args(TokenEviction)
 
 
 class TokenStream:
-    """Tokens of one document, or of whatever else is remembered together; see `TokenMemory`.
+    """Tokens of one document or another unit that shares a memory; see `TokenMemory`.
 
     `key` and `value` (heads, n_tokens, D) are None before the first token; `ids` ascend and count
-    all tokens that ever came, `n_seen` of them.
+    all `n_seen` tokens ever added.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TokenStream:
         return len(self.ids)
 
     def forget_all(self) -> None:
-        """Start again; ids go on only within what follows."""
+        """Forget all tokens; ids start from 0 again."""
         self.key: Tensor | None = None
         self.value: Tensor | None = None
         self.ids = torch.empty(0, dtype=torch.int64)
@@ -68,7 +68,7 @@ class TokenStream:
     def forget(self, ids: Tensor) -> None:
         """Forget the tokens with these ids.
 
-        Raises ValueError if an id is not remembered. Nothing is forgotten then.
+        Raises ValueError if an id is not remembered; the stream is then unchanged.
         """
         stays = torch.ones(len(self), dtype=torch.bool)
         stays[checks.find_ids(ids, self.ids, "memory")] = False
@@ -88,7 +88,7 @@ class TokenStream:
         return found
 
     def restore(self, key: Tensor, value: Tensor, ids: Tensor, n_seen: int) -> None:
-        """Hold exactly these tokens."""
+        """Replace all tokens by these."""
         self.forget_all()
         if len(ids):
             self._put(key, value, ids)
@@ -102,7 +102,7 @@ class TokenStream:
             return stays
         if self.eviction == "age":
             stays[:surplus] = False
-        else:  # the smallest draws of all that ever came: an even sample of them
+        else:  # smallest draws of all tokens ever added: a uniform sample of them
             draws = torch.from_numpy(arrival_draws(ids, self.seed))
             stays[draws.argsort(descending=True)[:surplus]] = False
         return stays
@@ -123,7 +123,7 @@ class TokenStream:
         self.ids = self.ids[stays]
 
     def _put(self, key: Tensor, value: Tensor, ids: Tensor) -> None:
-        """Append to what is held, in the indexes too."""
+        """Append tokens, in the indexes too."""
         if self.key is None or self.value is None:
             self.key, self.value, self.ids = key, value, ids
             rows = self.capacity or key.shape[1]
@@ -142,18 +142,18 @@ _VERSION = 1
 
 
 class Recalled(NamedTuple):
-    """What queries found in a memory: the nearest tokens first, then sampled ones.
+    """Retrieved tokens of each query: the nearest tokens first, then sampled ones.
 
     Attributes
     ----------
     key : Tensor of shape (B, H, N, L, D)
-        Without gradient, as the rest.
+        Without gradient, like the other fields.
     value : Tensor of shape (B, H, N, L, Dv)
     log_counts : float32 Tensor of shape (B, H, N, L)
         Logarithm of the number of remembered tokens each slot represents: 0 for the nearest,
         -inf in empty slots. Added to a score it makes the softmax right.
     ids : int64 Tensor of shape (B, H, N, L)
-        Which token of its stream, counted from the first that came; -1 in empty slots.
+        Number of the token in its stream, counted from the first one; -1 in empty slots.
     """
 
     key: Tensor
@@ -168,23 +168,23 @@ class TokenMemory:
     Parameters
     ----------
     num_heads : int
-        Each has keys and an index of its own.
+        Number of heads; each has its own keys and index.
     n_streams : int, default=1
-        Documents that are remembered separately, one for each item of a batch. With 1, all items
-        share one memory.
+        Number of documents with separate memories, one per batch item. With 1, all items share one
+        memory.
     capacity : int, optional
         Maximum number of tokens per stream; by default all.
     metric : {"inner_product", "cosine", "euclidean", "sqeuclidean"}, default="inner_product"
         Measure of nearness.
     eviction : {"age", "reservoir"}, default="age"
-        Which tokens go when a stream is full: the oldest; or any, so that all tokens that ever came
-        are remembered with the same probability.
+        Tokens to forget when a stream is full: the oldest; or random ones, so that all tokens ever
+        added are remembered with the same probability.
     index : {"exact", "auto", "faiss-flat-ip", "faiss-flat-l2", "hnsw", "ivf-flat"}, default="exact"
-        How neighbors are found, see `make_index`; "auto" chooses by `capacity`, or by the first
-        tokens that come. All but "exact" search on the CPU. Every index holds its own copy of
+        Neighbor index, see `make_index`; "auto" chooses by `capacity`, or by the number of tokens
+        in the first call. All but "exact" search on the CPU. Every index holds its own copy of
         the keys.
     seed : int, default=0
-        Of "reservoir".
+        Seed of "reservoir".
 
     Raises
     ------
@@ -228,12 +228,12 @@ class TokenMemory:
 
     @property
     def n_streams(self) -> int:
-        """Documents that are remembered separately."""
+        """Number of documents with separate memories."""
         return len(self._streams)
 
     @property
     def n_tokens(self) -> list[int]:
-        """How many tokens each stream remembers."""
+        """Number of tokens per stream."""
         return [len(stream) for stream in self._streams]
 
     def __repr__(self) -> str:
@@ -243,7 +243,7 @@ class TokenMemory:
         )
 
     def ids(self, stream: int = 0) -> Tensor:
-        """Ids of the tokens that a stream remembers, ascending: int64 of shape (n_tokens,).
+        """Ids of the tokens of a stream, ascending: int64 of shape (n_tokens,).
 
         Raises ValueError if there is no such stream.
         """
@@ -255,10 +255,10 @@ class TokenMemory:
         Parameters
         ----------
         key : Tensor of shape (B, H, N, D)
-            Finite where kept. B is the number of streams; with one stream any number, remembered in
-            order.
+            Finite for remembered tokens. B is the number of streams; with one stream any number,
+            remembered in order.
         value : Tensor of shape (B, H, N, Dv)
-            Finite where kept. Both are stored without their gradients.
+            Finite for remembered tokens. Both are stored without gradients.
         keep : bool Tensor of shape (B, N), optional
             True for tokens to remember; by default all.
 
@@ -310,12 +310,12 @@ class TokenMemory:
         n_neighbors : int
             At least 1; slots stay empty where a stream remembers fewer.
         n_samples : int, default=0
-            Tokens drawn among those that are not nearest, so that attention to all of the memory
-            can be estimated: see docs/reference/layers.md.
+            Number of sampled tokens besides the nearest, to estimate attention to all of the
+            memory: see docs/reference/layers.md.
         jitter : bool, default=True
-            Whether they are drawn at random; False takes the same at every call.
+            Whether to sample at random; False takes the same tokens at every call.
         generator : torch.Generator, optional
-            Of the draws, on the device of the query.
+            Random generator on the device of the query.
 
         Returns
         -------
@@ -359,7 +359,7 @@ class TokenMemory:
         jitter: bool,
         generator: torch.Generator | None,
     ) -> Recalled | None:
-        """Find tokens of one stream for queries (B, H, N, D)."""
+        """Retrieve tokens of one stream for queries (B, H, N, D)."""
         if stream.key is None or stream.value is None:
             return None
         batch, heads, n_queries, width = query.shape
@@ -393,7 +393,7 @@ class TokenMemory:
         self._stream(stream).forget(torch.as_tensor(ids, dtype=torch.int64))
 
     def clear(self, streams: Sequence[int] | None = None) -> None:
-        """Forget everything, in all streams or in some: where a new document begins.
+        """Forget all tokens of all or some streams, for example where a new document begins.
 
         Raises
         ------
@@ -438,7 +438,7 @@ class TokenMemory:
     def load(
         cls, path: str | os.PathLike[str], device: torch.device | str = "cpu"
     ) -> "TokenMemory":
-        """Read a memory that `save` wrote; it recalls the same.
+        """Read a memory that `save` wrote; it retrieves the same tokens.
 
         Raises
         ------

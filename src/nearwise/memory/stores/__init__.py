@@ -1,4 +1,4 @@
-"""Stores of remembered rows that outgrow memory: a folder on disk, PostgreSQL."""
+"""Row stores for memories larger than RAM: a folder on disk, PostgreSQL."""
 
 from importlib import import_module
 
@@ -27,9 +27,9 @@ __all__ = [
 
 
 def engine_of(uri: str) -> type[RowStore]:
-    """Name the engine that a URI is for.
+    """Return the engine class of a URI.
 
-    "postgresql://..." is PostgreSQL, a path a folder on disk.
+    "postgresql://..." means PostgreSQL, a path means a folder on disk.
     """
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if scheme in ("postgresql", "postgres"):

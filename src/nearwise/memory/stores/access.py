@@ -1,4 +1,4 @@
-"""What engines reach a store with: packages, hosts, and what of them a fork lacks."""
+"""Access of engines to their packages and hosts, and protection against forks."""
 
 import ipaddress
 import os
@@ -13,15 +13,15 @@ _EXTRAS = {
     "psycopg": ("in PostgreSQL", "postgres"),
     "pgvector.psycopg": ("in PostgreSQL", "postgres"),
 }
-_NOT_FORKABLE = ("lance",)  # threads that belong to the package, not to what is opened with it
-_used_by: dict[str, int] = {}  # process that used such a package first
+_NOT_FORKABLE = ("lance",)  # the package itself has threads, which a fork loses
+_used_by: dict[str, int] = {}  # package: id of the first process that used it
 
 
 def package(name: str) -> Any:
     """Import a package that an engine needs.
 
-    ImportError with the extra that brings it; StoreError if this process was forked from one that
-    has used it, and it does not survive that.
+    ImportError names the extra to install; StoreError if the package does not survive a fork and
+    this process was forked from one that has used it.
     """
     try:
         found = import_module(name)
@@ -36,7 +36,7 @@ def package(name: str) -> Any:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine: a socket of it, or its loopback address."""
+    """Whether a host is this machine: a local socket or a loopback address."""
     if host in ("", "localhost") or host[0] in "/@":
         return True
     try:
@@ -46,18 +46,18 @@ def is_local(host: str) -> bool:
 
 
 class OneProcess:
-    """Belongs to the process that made it: its threads and connections are not in a fork of it."""
+    """Object with threads or connections that work only in the process that created it."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a fork of the process that made it."""
+        """Whether this process is a fork of the creating one."""
         return self._process != os.getpid()
 
     def refuse_fork(self) -> None:
-        """Raise a StoreError in a fork."""
+        """Raise a StoreError in a forked process."""
         if self.is_forked:
             raise _forked("the store was opened")
 

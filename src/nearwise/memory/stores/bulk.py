@@ -1,7 +1,6 @@
-"""Bulk: the files of a store on disk, in which most of its rows are; they never change.
+"""Bulk: immutable files of a store on disk, with most of its rows.
 
-Rows lie in a Lance data set, and below it FAISS IVF-Flat indexes that the operating system maps
-into memory page by page.
+Rows are in a Lance data set; FAISS IVF-Flat indexes beside it are memory-mapped page by page.
 """
 
 import contextlib
@@ -36,11 +35,11 @@ from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 from nearwise.memory.ties import tie_order, tie_ranks
 
 _ROWS = "rows.lance"
-_ROWS_PER_CELL = 39  # that FAISS needs to find the center of a cell
+_ROWS_PER_CELL = 39  # that FAISS needs to train the center of a cell
 _FEWEST_PROBES = 16  # cells that are searched
-_LISTS = ".lists"  # ending of a file with cells that were merged from several indexes
+_LISTS = ".lists"  # suffix of a file with the merged cells of several indexes
 _SHARD = 2**30  # bytes of keys that are indexed at once
-_ID_BYTES = 8  # that FAISS keeps of each row beside its key
+_ID_BYTES = 8  # per row, stored by FAISS beside its key
 
 
 class Bulk(OneProcess):
@@ -51,14 +50,14 @@ class Bulk(OneProcess):
     folder : path
     schema : Schema
     probes : dict of str to int
-        Cells that are searched in each space; 0: all rows.
+        Number of searched cells per space; 0: exact search of all rows.
     files : Files, optional
-        Sizes and checksums as `write` noted them.
+        Sizes and checksums recorded by `write`.
 
     Raises
     ------
     StoreError
-        If the files have other sizes than noted, or the ids are not those that were written.
+        If the sizes of the files or the checksum of the ids differ from the recorded ones.
     """
 
     def __init__(
@@ -73,11 +72,11 @@ class Bulk(OneProcess):
 
     @contextlib.contextmanager
     def _there(self) -> Iterator[None]:
-        """Raise a StoreError if the files are gone by now, or cannot be read."""
+        """Raise a StoreError if the files are missing or cannot be read."""
         try:
             yield
         except BaseException as error:
-            # Lance is in Rust, and a panic of it is no Exception.
+            # A panic of Lance (Rust) is no Exception.
             unreadable = isinstance(error, ValueError | RuntimeError) or (
                 type(error).__name__ == "PanicException"
             )
@@ -93,7 +92,7 @@ class Bulk(OneProcess):
 
     @cached_property
     def _rows(self) -> Any:
-        described = f"{_ROWS}/_"  # files that say what the others are
+        described = f"{_ROWS}/_"  # Lance's metadata files
         files = (self.files or {}).items()
         check_digests(self.folder, {n: file for n, file in files if n.startswith(described)})
         rows = package("lance").dataset(str(self.folder / _ROWS))
@@ -108,13 +107,13 @@ class Bulk(OneProcess):
 
     @cached_property
     def _order(self) -> np.ndarray:
-        """Positions in the order in which equally near rows are found, where search is exact."""
+        """Positions of the rows in tie order, for exact searches."""
         return tie_order(self.ids)
 
     def search(
         self, space: str, query: np.ndarray, k: int, probes: int | None = None
     ) -> np.ndarray:
-        """Positions of candidates, (n_queries, k); -1 where the cells searched hold no more."""
+        """Positions of candidates, (n_queries, k); -1 if the searched cells hold fewer."""
         if self.probes[space]:
             with self._there():
                 index = self._index(space)
@@ -133,33 +132,33 @@ class Bulk(OneProcess):
         return self._order[near.numpy()]
 
     def places(self, ids: np.ndarray) -> np.ndarray:
-        """Positions of rows by their ids, -1 where they are not in the files."""
+        """Positions of rows by their ids, -1 for ids that are not in the files."""
         if not len(self.ids):
             return np.full(len(ids), -1)
         at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         return np.where(self.ids[at] == ids, at, -1)
 
     def take(self, positions: np.ndarray, *, rows: bool) -> StoredRows:
-        """Give rows by their positions, in that order."""
+        """Return the rows at these positions, in the given order."""
         order = np.argsort(positions)
         with self._there():
             table = self._rows.take(positions[order], columns=self._columns(rows))
             return StoredRows.from_arrow(table).take(np.argsort(order))
 
     def scan(self) -> Iterator[StoredRows]:
-        """Give all rows, in order."""
+        """Yield all rows in batches, in order of ids."""
         with self._there():
             yield from map(StoredRows.from_arrow, self._batches())
 
     def keys(self, space: str) -> Iterator[np.ndarray]:
-        """Give all keys of a space, in order."""
+        """Yield all keys of a space in batches, in order of ids."""
         width = self.schema.spaces[space].width
         for batch in self._batches(f"key {space}"):
-            # a copy: PyTorch takes no arrays that are read-only
+            # a copy: PyTorch does not support read-only arrays
             yield batch.column(0).flatten().to_numpy().reshape(-1, width).copy()
 
     def _batches(self, *columns: str) -> Iterator[pa.RecordBatch]:
-        """Give some columns of all rows, by default all, in order."""
+        """Yield all rows in batches, with some columns or (default) all."""
         with self._there():
             for batch in self._rows.to_batches(columns=[*columns] or None, batch_size=BATCH):
                 yield checked(batch)
@@ -179,7 +178,7 @@ class Bulk(OneProcess):
         return self._mapped[space]
 
     def _read_index(self, space: str) -> Any:
-        """Map an index into memory, which must be one of these rows and end within its file."""
+        """Memory-map an index, and check that it fits the rows and its file."""
         faiss, path, schema = package("faiss"), self._path(space), self.schema.spaces[space]
         lists, flags = path.with_suffix(_LISTS), faiss.IO_FLAG_READ_ONLY
         flags |= faiss.IO_FLAG_SKIP_IVF_DATA if lists.exists() else faiss.IO_FLAG_MMAP
@@ -194,7 +193,7 @@ class Bulk(OneProcess):
         if not _within(cells, os.path.getsize(lists if lists.exists() else path)):
             raise torn(self.folder, f"the index of {space!r} goes on beyond the end of its file")
         if lists.exists():
-            cells.filename = str(lists)  # whatever name the index holds
+            cells.filename = str(lists)  # replaces the file name stored in the index
             cells.do_mmap()
         return index
 
@@ -202,14 +201,14 @@ class Bulk(OneProcess):
         return self.folder / f"space{list(self.schema.spaces).index(space)}.faiss"
 
     def check_bytes(self) -> None:
-        """Compare every file with its checksum, where there is one; StoreError "torn"."""
+        """Compare every file with its checksum, if recorded; StoreError "torn"."""
         check_sizes(self.folder, self.files)
         check_digests(self.folder, self.files or {})
 
     def verify(self) -> None:
-        """Check every byte, and that ids, rows and indexes are of each other.
+        """Check every byte, and that ids, rows and indexes are consistent.
 
-        StoreError "torn" names what is not as it was written.
+        StoreError "torn" names the damaged part.
         """
         self.check_bytes()
         start = 0
@@ -222,7 +221,7 @@ class Bulk(OneProcess):
             self._verify_index(space)
 
     def _verify_index(self, space: str) -> None:
-        """Compare the vectors of an index with the keys of the rows that it names."""
+        """Compare the vectors of an index with the keys of its rows."""
         index, start = self._read_index(space), 0
         try:
             index.make_direct_map(True)  # each row once
@@ -242,7 +241,7 @@ class Bulk(OneProcess):
         """Write rows, given in the order of their ids, and index them."""
         folder.mkdir()
         ids: list[np.ndarray] = [np.empty(0, np.int64)]
-        failed: list[BaseException] = []  # in `rows`; Lance would raise an error of its own
+        failed: list[BaseException] = []  # exceptions of `rows`; Lance raises its own instead
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
@@ -279,7 +278,7 @@ class Bulk(OneProcess):
         return bulk
 
     def _write_index(self, name: str, space: SpaceSchema) -> int:
-        """Index a space, and say how many cells are to be searched."""
+        """Build the index of a space; return the number of cells to search."""
         faiss, n_rows = package("faiss"), len(self.ids)
         n_cells = max(1, min(int(4 * n_rows**0.5), n_rows // _ROWS_PER_CELL))
         index = faiss.index_factory(space.width, f"IVF{n_cells},Flat", _faiss_metric(space))
@@ -298,7 +297,7 @@ class Bulk(OneProcess):
                 shards.append(path.with_suffix(f".{len(shards)}"))
                 faiss.write_index(index, str(shards[-1]))
                 index = faiss.deserialize_index(empty)
-        if shards:  # more than is held at once
+        if shards:  # the keys did not fit into memory at once
             from faiss.contrib.ondisk import merge_ondisk
 
             shards.append(path.with_suffix(f".{len(shards)}"))
@@ -312,7 +311,7 @@ class Bulk(OneProcess):
         return _FEWEST_PROBES
 
     def judge(self) -> dict[str, float]:
-        """Measure the recall of every space, and search more cells where it is too low."""
+        """Measure the recall of every space, and search more cells if it is too low."""
         found = {}
         for name, space in self.schema.spaces.items():
             found[name] = 1.0
@@ -349,7 +348,7 @@ class Bulk(OneProcess):
 
 
 def _within(cells: Any, n_bytes: int) -> bool:
-    """Whether all cells of an index lie in a file of so many bytes."""
+    """Whether all cells of an index lie within a file of this many bytes."""
     row, end = cells.code_size + _ID_BYTES, min(cells.totsize, n_bytes)
     found = (cells.lists.at(cell) for cell in range(cells.nlist))
     return cells.totsize <= n_bytes and all(
@@ -371,7 +370,7 @@ def _as_indexed(keys: np.ndarray, space: SpaceSchema) -> np.ndarray:
 
 
 def _settle_ties(index: Any, ranks: np.ndarray) -> None:
-    """Put the rows of each cell in the order of these ranks: FAISS finds the first of copies."""
+    """Sort the rows of each cell by their ranks: FAISS returns the first of equal rows."""
     faiss, lists = package("faiss"), index.invlists
     for cell in range(index.nlist):
         n = lists.list_size(cell)

@@ -11,24 +11,24 @@ from nearwise.memory.gate import StoreError, check_tree, opened
 
 IDS = "ids.npy"
 Files = dict[str, tuple[int, str]]  # bytes and SHA-256 of each, by name within the bulk
-_HEADER = 128  # bytes before the ids, whatever their number
+_HEADER = 128  # bytes before the ids, for any number of ids
 _AT_ONCE = 2**20  # ids that are compared at once
 _BLOCK = 2**20  # bytes that are read at once
 
 
 def noted(folder: Path) -> Files:
-    """Note the size and checksum of every file."""
+    """Return the size and checksum of every file."""
     return {name: (size, _digest(folder, name)) for name, size in check_tree(folder).items()}
 
 
 def check_sizes(folder: Path, files: Files | None) -> None:
-    """Look at every file without reading it.
+    """Check type and size of every file without reading it.
 
     Parameters
     ----------
     folder : path
     files : Files or None
-        As noted; of stores from before they were, None: then all are only to be regular files.
+        Recorded sizes; None for stores of an older version: then only the types are checked.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def check_sizes(folder: Path, files: Files | None) -> None:
 
 
 def check_digests(folder: Path, files: Files) -> None:
-    """Read files as a whole; StoreError "torn" unless they are as they were noted."""
+    """Compare the checksums of files with the recorded ones; StoreError "torn"."""
     for name, (_, digest) in files.items():
         if _digest(folder, name) != digest:
             raise torn(folder, f"{name} does not match its checksum")
@@ -78,7 +78,7 @@ def read_ids(folder: Path, files: Files | None) -> np.ndarray:
 
 
 def _header(n_rows: int) -> bytes:
-    """Give what NumPy writes before so many ids."""
+    """Return the bytes that NumPy writes before this many ids."""
     header = io.BytesIO()
     described = {"descr": "<i8", "fortran_order": False, "shape": (n_rows,)}
     np.lib.format.write_array_header_1_0(header, described)
@@ -94,7 +94,7 @@ def _digest(folder: Path, name: str) -> str:
 
 
 def torn(folder: Path, what: str) -> StoreError:
-    """Give the error of a bulk whose bytes are not those that were written."""
+    """Return the StoreError of a damaged bulk."""
     return StoreError(
         "torn", f"The rows in {os.fspath(folder)} are torn: {what}. Restore the store from a copy."
     )

@@ -1,7 +1,7 @@
-"""DiskStore: rows in a folder, most of them in Lance and FAISS files that are read where needed.
+"""DiskStore: rows in a folder, most of them in Lance and FAISS files that are read on demand.
 
-What changed since the files were written is in a journal (SQLite) and held in memory, where it is
-searched exactly. `snapshot` writes both again, and only then drops the old.
+Later changes are in a journal (SQLite) and in memory, where they are searched exactly. `snapshot`
+merges both into new files, and only then drops the old ones.
 """
 
 import io
@@ -58,7 +58,7 @@ _PART = {"put": "store/put", "removed": "store/removed", "summary": "store/summa
 
 
 class _Head(BaseModel):
-    """What the folder "head" holds; the last four are those of a `Bulk`."""
+    """Content of the folder "head"; the last four fields describe a `Bulk`."""
 
     model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
     lineage: str
@@ -71,7 +71,7 @@ class _Head(BaseModel):
 
 
 class _Tail(NamedTuple):
-    """What came since the files were written: rows, and ids in the files that count no more."""
+    """Changes since the files were written: new rows, and ids of replaced or removed rows."""
 
     rows: StoredRows
     hidden: np.ndarray
@@ -93,7 +93,7 @@ class DiskReader:
 
     @cached_property
     def _tail_in_order(self) -> StoredRows:
-        """Rows of the tail in the order in which equally near ones are found."""
+        """Rows of the tail in tie order."""
         return self._tail.rows.take(tie_order(self._tail.rows.ids))
 
     def search(
@@ -136,7 +136,7 @@ class DiskReader:
                 return ids
 
     def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
-        """Give rows by id; see `RowReader.fetch`."""
+        """Return rows by id; see `RowReader.fetch`."""
         self._bulk.refuse_fork()
         tail = self._tail.rows if rows else replace(self._tail.rows, rows=None)
         new = np.isin(ids, tail.ids)
@@ -149,7 +149,7 @@ class DiskReader:
         return StoredRows.joined(parts).by_id(ids)
 
     def scan(self) -> Iterator[StoredRows]:
-        """Give all rows in the order of their ids; see `RowReader.scan`."""
+        """Yield all rows in the order of their ids; see `RowReader.scan`."""
         self._bulk.refuse_fork()
         tail, hidden = self._tail.rows, self._tail.hidden
         n_given = 0
@@ -168,13 +168,12 @@ def _without(ids: np.ndarray, exclude: np.ndarray | None) -> np.ndarray:
 
 
 class DiskStore(OneProcess):
-    """Rows in a folder that holds more than memory does; see `RowStore`.
+    """Rows in a folder, for memories larger than RAM; see `RowStore`.
 
-    Below 100,000 rows, and for the metric "manhattan", searches are exact and the keys are held in
-    memory.
+    Below 100,000 rows, and for the metric "manhattan", searches are exact and the keys are in RAM.
 
-    A snapshot keeps the files before it for those who still read them, and the next one removes
-    them: what removed rows held is gone from the disk with the second snapshot after their removal.
+    A snapshot keeps the former files for present readers, and the next snapshot deletes them: the
+    content of removed rows leaves the disk with the second snapshot after their removal.
     """
 
     wait: float | None = None
@@ -183,7 +182,7 @@ class DiskStore(OneProcess):
         super().__init__()
         self.uri = self.place = self.located(uri)
         self._journal = Journal(self._head_folder)
-        if os.path.lexists(self._head_folder):  # else reading it says that there is none
+        if os.path.lexists(self._head_folder):  # otherwise `_read_head` raises
             subfolder(self.uri, _HEAD)
         self._generation, self._head = _read_head(self._head_folder)
         self._open()
@@ -194,7 +193,7 @@ class DiskStore(OneProcess):
 
     @staticmethod
     def located(uri: str) -> str:
-        """Give the absolute path; see `RowStore.located`."""
+        """Return the absolute path; see `RowStore.located`."""
         return os.path.abspath(uri)
 
     @classmethod
@@ -233,12 +232,12 @@ class DiskStore(OneProcess):
 
     @property
     def schema(self) -> Schema:
-        """What is kept of each row."""
+        """Stored columns of a row."""
         return self._head.rows
 
     @property
     def lineage(self) -> str:
-        """Name of the memory that versions count from."""
+        """Identifier of the memory that the versions belong to."""
         return self._head.lineage
 
     def _open(self) -> None:
@@ -287,7 +286,7 @@ class DiskStore(OneProcess):
         self._reader = DiskReader(self._reader._bulk, tail, change.version, summary)
 
     def apply(self, edit: Edit, expect: int) -> DiskReader:
-        """Make a change; see `RowStore.apply`."""
+        """Write a change; see `RowStore.apply`."""
         with locked_folder(self._head_folder, wait=self.wait):
             if self.reader().version != expect:
                 raise StoreError(
@@ -306,23 +305,23 @@ class DiskStore(OneProcess):
             return self._reader
 
     def history(self, lineage: str, last: int | None = None) -> list[Change]:
-        """Give the changes; see `RowStore.history`."""
+        """Return the changes; see `RowStore.history`."""
         self.refuse_fork()
-        with Journal(self._head_folder) as journal:  # changes under way are not waited for
+        with Journal(self._head_folder) as journal:  # does not wait for a writer
             return journal.history(lineage, last)
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
-        """Give one change; see `RowStore.find`."""
+        """Return one change; see `RowStore.find`."""
         self.refuse_fork()
         change = self._journal.find(lineage, version=version, key=key)
         own = {name: part for name, part in change.parts.items() if name not in _PART.values()}
         return replace(change, parts=own)
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
-        """Write rows and indexes again, as they are now; see `RowStore.snapshot`."""
+        """Write the present rows and indexes to new files; see `RowStore.snapshot`."""
         with locked_folder(self._head_folder, wait=self.wait):
             now, before, others = self.reader(), self._head, self._bulks()
-            now._bulk.check_bytes()  # rather than give what is damaged new checksums
+            now._bulk.check_bytes()  # or damaged data would get new checksums
             name = f"bulk-{secrets.token_hex(4)}"
             try:
                 bulk = Bulk.write(Path(self.uri) / name, self.schema, now.scan())
@@ -337,7 +336,7 @@ class DiskStore(OneProcess):
                 raise
             self._journal.fold(self.lineage, now.version, keep="remove" if keep_removed else None)
             self._open()
-            # Who still reads the former files keeps them until the next time.
+            # Open readers still use the former files; the next snapshot deletes them.
             for folder in others:
                 if folder.name != before.bulk:
                     shutil.rmtree(folder)
@@ -358,17 +357,17 @@ class DiskStore(OneProcess):
         return Verified(checked, [f"{files} ({why})"])
 
     def accept_loss(self) -> bool:
-        """Go on if changes are lost; see `RowStore.accept_loss`."""
+        """Continue without lost changes; see `RowStore.accept_loss`."""
         with locked_folder(self._head_folder, wait=self.wait):
             return self._journal.accept_loss(self.lineage, self._head.version)
 
     def close(self) -> None:
-        """Close the journal; the next call opens it again. In a fork it is the parent's."""
+        """Close the journal; the next call opens it again. Nothing happens in a fork."""
         if not self.is_forked:
             self._journal.close()
 
     def drop(self) -> None:
-        """Remove the store; see `RowStore.drop`."""
+        """Delete the store; see `RowStore.drop`."""
         self.close()
         shutil.rmtree(self.uri)
 
@@ -386,7 +385,7 @@ def _write_head(folder: Path, head: _Head, replaces: str | None) -> None:
 
 
 def _read_head(folder: Path) -> tuple[str, _Head]:
-    """Read what the folder holds, and its generation."""
+    """Read the generation and content of the folder "head"."""
     found = read_folder(folder, kind=KIND, newest_version=_VERSION)
     try:
         head = _Head.model_validate_json(json.dumps(found.meta))

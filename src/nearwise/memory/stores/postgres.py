@@ -1,7 +1,7 @@
 """PostgresStore: rows in a PostgreSQL database, searched by its extension pgvector.
 
 One table holds every version of every row: a row belongs to the versions from `born` to before
-`died`. A change is one transaction, so that processes on many machines may read and change.
+`died`. A change is one transaction, so that processes on many machines can read and write.
 """
 
 import base64
@@ -31,7 +31,7 @@ from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 from nearwise.memory.ties import tie_ranks_in_sql
 
 _VERSION = 1
-_NEVER = 2**62  # version in which rows die that live
+_NEVER = 2**62  # `died` of present rows
 _OPERATORS = {
     "euclidean": ("<->", "vector_l2_ops"),
     "sqeuclidean": ("<->", "vector_l2_ops"),
@@ -39,9 +39,9 @@ _OPERATORS = {
     "inner_product": ("<#>", "vector_ip_ops"),
     "manhattan": ("<+>", "vector_l1_ops"),
 }
-_MOST_INDEXED = 2000  # numbers of a key that pgvector can index
-_MOST_SEARCHED = 1000  # its largest hnsw.ef_search
-_NARROWEST = 40  # ... and its smallest here
+_MOST_INDEXED = 2000  # most dimensions of a key that pgvector can index
+_MOST_SEARCHED = 1000  # largest hnsw.ef_search of pgvector
+_NARROWEST = 40  # smallest hnsw.ef_search used here
 
 
 class PostgresReader:
@@ -80,10 +80,10 @@ class PostgresReader:
                 "opened. Open the model again.",
             )
         order = f"key{number} {operator} %s"
-        if metric == "cosine":  # of a key of zeros it is not a number
+        if metric == "cosine":  # NaN for a key of zeros
             order = f"coalesce(nullif({order}, 'NaN'), 1)"
         if exactly or space not in probes:
-            # an index has no ties, and would not be used
+            # only without an index: this order would prevent its use
             order += f", {tie_ranks_in_sql('id')}"
         else:
             order = f"key{number} {operator} %s"
@@ -107,12 +107,12 @@ class PostgresReader:
         return found
 
     def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
-        """Give rows by id; see `RowReader.fetch`."""
+        """Return rows by id; see `RowReader.fetch`."""
         found = self._rows("id = ANY(%s)", list(map(int, ids)), rows=rows, many=len(ids))
         return found.by_id(ids)
 
     def scan(self) -> Iterator[StoredRows]:
-        """Give all rows in the order of their ids; see `RowReader.scan`."""
+        """Yield all rows in the order of their ids; see `RowReader.scan`."""
         last = -1
         while True:
             batch = self._rows("id > %s", last, rows=True, many=BATCH)
@@ -153,16 +153,16 @@ class PostgresStore:
     Parameters
     ----------
     uri : str
-        As libpq takes it, "postgresql://USER@HOST/DATABASE"; after a # the schema of the tables,
+        URI of libpq, "postgresql://USER@HOST/DATABASE#SCHEMA". The schema of the tables is
         "nearwise" by default. Passwords come from PGPASSWORD or ~/.pgpass.
         They are sent by SCRAM only, and to other machines only by TLS with ``sslmode=verify-full``,
-        unless the URI, PGREQUIREAUTH or PGSSLMODE says otherwise.
+        unless the URI, PGREQUIREAUTH or PGSSLMODE sets another value.
 
     Notes
     -----
     Searches are exact, by a scan, until `snapshot` finds 100,000 rows and builds HNSW indexes.
-    A snapshot keeps removed rows for those who read the versions before it; the next one deletes
-    them; the server frees its space by VACUUM.
+    A snapshot keeps removed rows for readers of earlier versions, and the next snapshot deletes
+    them. The server frees their space by VACUUM.
     """
 
     wait: float | None = None
@@ -202,7 +202,7 @@ class PostgresStore:
     def create(
         cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
     ) -> "PostgresStore":
-        """Make a store in a schema that is not there yet; see `RowStore.create`."""
+        """Make a store in a new schema; see `RowStore.create`."""
         database = PostgresServer(uri)
         keys = "".join(f", key{i} vector({s.width})" for i, s in enumerate(schema.spaces.values()))
         with database.transaction():
@@ -216,7 +216,7 @@ class PostgresStore:
                 )
             database.run("CREATE SCHEMA {}")
             database.run(
-                # json where the order of names counts, which jsonb does not keep
+                # json, since jsonb does not keep the order of names
                 "CREATE TABLE {}.head (format int, lineage text, schema json, version bigint, "
                 "summary json, probes jsonb, oldest bigint, compacted bigint)"
             )
@@ -255,7 +255,7 @@ class PostgresStore:
         return self._reader
 
     def apply(self, edit: Edit, expect: int) -> PostgresReader:
-        """Make a change; see `RowStore.apply`."""
+        """Write a change; see `RowStore.apply`."""
         change, version = edit.change, expect + 1
         with self._database.transaction():
             milliseconds = "0" if self.wait is None else str(max(1, int(1000 * self.wait)))
@@ -296,12 +296,12 @@ class PostgresStore:
         return self._reader
 
     def history(self, lineage: str, last: int | None = None) -> list[Change]:
-        """Give the changes; see `RowStore.history`."""
+        """Return the changes; see `RowStore.history`."""
         found = self._changes(lineage, "true ORDER BY version DESC LIMIT %s", last, parts=False)
         return found[::-1]
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
-        """Give one change; see `RowStore.find`."""
+        """Return one change; see `RowStore.find`."""
         name, value = ("version", version) if key is None else ("key", key)
         found = self._changes(lineage, f"{name} = %s", value, parts=True)
         if not found:
@@ -328,7 +328,7 @@ class PostgresStore:
         ]
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
-        """Index the rows, and delete dead ones; see `RowStore.snapshot`."""
+        """Index the rows, and delete removed ones; see `RowStore.snapshot`."""
         reader = self.reader()
         with self._database.transaction():
             self._database.run("SELECT 1 FROM {}.head FOR UPDATE")
@@ -351,7 +351,7 @@ class PostgresStore:
         return Snapshot(reader.version, n_rows, recall)
 
     def _index(self) -> dict[str, float]:
-        """Index spaces that are large enough, and measure the recall in each."""
+        """Index the spaces of large memories, and measure the recall of each."""
         reader, recall = self.reader(), {}
         living = self._database.run("SELECT count(*) FROM {}.rows WHERE died = %s", _NEVER)
         (n_rows,) = living.fetchone()
@@ -371,7 +371,7 @@ class PostgresStore:
         return recall
 
     def _tuned(self, reader: PostgresReader, name: str) -> float:
-        """Search wider until enough is found; give the recall."""
+        """Raise ef_search until the recall suffices; return the recall."""
         some = self._database.run(
             "SELECT id FROM {}.rows WHERE died = %s ORDER BY md5(id::text) LIMIT %s",
             _NEVER,
@@ -390,12 +390,12 @@ class PostgresStore:
         return widened(name, search, true, _NARROWEST, _MOST_SEARCHED)[1]
 
     def verify(self) -> Verified:
-        """Say what the server checks by itself; see `RowStore.verify`."""
+        """List the parts that only the server can check; see `RowStore.verify`."""
         (state,) = self._database.run("SHOW data_checksums").fetchone()
         return Verified([], [f"bytes of the rows (PostgreSQL's own checksums of them are {state})"])
 
     def accept_loss(self) -> bool:
-        """Lose nothing: a change is a transaction of the database."""
+        """Return False: changes are transactions of the database and cannot be lost."""
         return False
 
     def close(self) -> None:
@@ -403,16 +403,16 @@ class PostgresStore:
         self._database.close()
 
     def drop(self) -> None:
-        """Remove the store; see `RowStore.drop`."""
+        """Delete the store; see `RowStore.drop`."""
         self._database.run("DROP SCHEMA {} CASCADE")
         self.close()
 
 
 def _copy(database: PostgresServer, rows: StoredRows, version: int) -> None:
-    """Write rows that are born with a version."""
+    """Insert rows with this version as `born`."""
     keys = "".join(f", key{number}" for number in range(len(rows.keys)))
     text = f'COPY "{database.name}".rows (id, born, died, label, weight, facts{keys}, row)'
-    assert rows.rows is not None  # they are written as they were given
+    assert rows.rows is not None  # new rows always include their packed form
     kinds = [*["int8"] * 4, "float4", "bytea", *["vector"] * len(rows.keys), "bytea"]
     with database.connection.cursor().copy(f"{text} FROM STDIN WITH (FORMAT BINARY)") as copy:
         copy.set_types(kinds)

@@ -1,4 +1,4 @@
-"""Connections to one schema of a PostgreSQL database, as the user's URI and environment ask."""
+"""Connections to one schema of a PostgreSQL database."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ from nearwise.memory.stores.access import OneProcess, is_local, package
 _NAME = "nearwise"  # of the schema, unless the URI's fragment names another
 _LONGEST = 63  # letters of a name in PostgreSQL
 _PORT = "5432"
-# Nobody is sent a password in clear, or what one can be guessed from.
+# Passwords are never sent in clear text or in a form that can be guessed from.
 _LOCALLY = {"require_auth": "scram-sha-256,none"}
 _ELSEWHERE = {"require_auth": "scram-sha-256", "sslmode": "verify-full"}
 _VARIABLES = {"require_auth": "PGREQUIREAUTH", "sslmode": "PGSSLMODE"}
 
 
 class PostgresServer(OneProcess):
-    """A connection of each thread to one schema of a database."""
+    """Connections to one schema of a database, one per thread."""
 
     def __init__(self, uri: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class PostgresServer(OneProcess):
 
     @contextlib.contextmanager
     def explained(self, hint: str = "") -> Iterator[None]:
-        """Turn errors of the server or the connection into an OSError."""
+        """Raise errors of the server or the connection as OSError."""
         try:
             yield
         except package("psycopg").errors.LockNotAvailable as error:
@@ -71,25 +71,25 @@ class PostgresServer(OneProcess):
         return f" The connection asked for {asked}; your URI may name another." if asked else ""
 
     def run(self, text: str, *values: Any, **options: Any) -> Any:
-        """Run one statement; {} in it is the schema's name."""
+        """Run one statement; {} in it is replaced by the schema's name."""
         connection = self.connection
         with self.explained():
             return connection.execute(text.replace("{}", f'"{self.name}"'), values, **options)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run statements together or not at all."""
+        """Run statements in one transaction."""
         with self.explained(), self.connection.transaction():
             yield
 
     def close(self) -> None:
-        """Close the connections of all threads; in a fork they are the parent's, and stay."""
+        """Close the connections of all threads, except in a fork: there they are the parent's."""
         while self._all and not self.is_forked:
             self._all.pop()[1].close()
 
 
 def place_of(uri: str) -> str:
-    """Say where a URI leads, without user and settings; see `RowStore.located`."""
+    """Return a URI without user and settings; see `RowStore.located`."""
     conninfo, name = _split(uri)
     said = _parsed(conninfo)
     hosts = (said.get("host") or said.get("hostaddr") or "").split(",")
@@ -102,7 +102,7 @@ def place_of(uri: str) -> str:
 
 
 def _split(uri: str) -> tuple[str, str]:
-    """Separate what libpq takes from the name of the schema."""
+    """Split a URI into the part for libpq and the name of the schema."""
     conninfo, _, name = uri.partition("#")
     name = name or _NAME
     if not name.isidentifier() or not name.isascii() or len(name) > _LONGEST:
@@ -130,10 +130,10 @@ def _netloc(host: str, port: str) -> str:
 
 
 def settings(conninfo: str) -> dict[str, str]:
-    """Say how to connect where neither the URI nor the environment does.
+    """Return security settings for options that neither the URI nor the environment sets.
 
-    On this machine no password goes out in clear; to another one only by SCRAM, and by TLS to a
-    server that proves its name.
+    On this machine no password is sent in clear text; to another one passwords are sent only by
+    SCRAM, and by TLS to a server with a verified certificate.
     """
     said = _parsed(conninfo)
     environment = os.environ
@@ -143,7 +143,7 @@ def settings(conninfo: str) -> dict[str, str]:
         or said.get("host")
         or environment.get("PGHOST", "")
     ).split(",")
-    named = "service" in said or "PGSERVICE" in environment  # which may lead anywhere
+    named = "service" in said or "PGSERVICE" in environment  # it may name any host
     asked = _LOCALLY if not named and all(map(is_local, hosts)) else _ELSEWHERE
     return {
         name: value

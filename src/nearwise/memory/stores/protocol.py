@@ -1,4 +1,4 @@
-"""RowStore: remembered rows in an engine that holds more than memory does, found by their ids."""
+"""Protocol of row stores: engines for memories larger than RAM, with rows found by id."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,38 +14,38 @@ from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.journal import Change
 from nearwise.memory.store import StoreError
 
-BATCH = 10_000  # rows that are written or read at once
+BATCH = 10_000  # rows per write or read
 _COLUMNS = {
     "id": pa.int64(), "label": pa.int64(), "weight": pa.float32(), "row": pa.large_binary(),
 }  # fmt: skip
-SPARE = 8  # candidates beyond those needed, so that exact distances settle the order at the edge
+SPARE = 8  # extra candidates, so that exact distances decide the last neighbors
 
 
 class SpaceSchema(NamedTuple):
-    """A key space: numbers of a key, and the metric it is searched by."""
+    """A key space: width of the keys and search metric."""
 
     width: Annotated[int, Field(ge=1)]
     metric: Metric
 
 
 class Schema(NamedTuple):
-    """What a store keeps of a row: a key per space, and `n_facts` further numbers."""
+    """Stored columns of a row: a key per space, and `n_facts` further numbers."""
 
     spaces: dict[str, SpaceSchema]
     n_facts: Annotated[int, Field(ge=0)]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; `from_json` rebuilds it."""
+        """Return plain data for `from_json`."""
         return {"spaces": {k: list(v) for k, v in self.spaces.items()}, "n_facts": self.n_facts}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a schema from what `to_json` returned."""
+        """Rebuild a schema from the data of `to_json`."""
         spaces = {name: SpaceSchema(*space) for name, space in data["spaces"].items()}
         return cls(spaces, data["n_facts"])
 
     def no_rows(self) -> "StoredRows":
-        """Give no rows at all."""
+        """Return zero rows of this schema."""
         keys = {name: np.empty((0, s.width), np.float32) for name, s in self.spaces.items()}
         ids = np.empty(0, np.int64)
         facts = np.empty((0, self.n_facts), np.float32)
@@ -54,7 +54,7 @@ class Schema(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Rows as a store keeps them.
+    """Rows of a store.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class StoredRows:
     keys : dict of str to float32 ndarray of shape (n, width)
         By the names of the spaces.
     facts : float32 ndarray of shape (n, n_facts)
-        What the model keeps of each row; the store does not use it.
+        Further numbers of the model per row; the store does not use them.
     rows : list of bytes, or None
-        The rows as they were given, packed by the model; None where they were not requested.
+        Input rows, packed by the model; None if they were not requested.
     """
 
     ids: np.ndarray
@@ -82,7 +82,7 @@ class StoredRows:
         return len(self.ids)
 
     def take(self, at: np.ndarray) -> "StoredRows":
-        """Return the rows at some positions, or where a mask is true."""
+        """Return the rows at these positions, or at the true entries of a mask."""
         keys = {name: part[at] for name, part in self.keys.items()}
         numbers = np.arange(len(self))[at].tolist()
         rows = None if self.rows is None else [self.rows[i] for i in numbers]
@@ -97,7 +97,7 @@ class StoredRows:
 
     @classmethod
     def joined(cls, parts: Sequence["StoredRows"]) -> "StoredRows":
-        """Put rows below each other; all of them have what they were given as, or none."""
+        """Concatenate rows; `rows` must be present in all parts or in none."""
         keys = {name: np.concatenate([p.keys[name] for p in parts]) for name in parts[0].keys}
         rows = None
         if parts[0].rows is not None:
@@ -109,7 +109,7 @@ class StoredRows:
         return cls(ids, labels, weights, keys, facts, rows)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Give the rows as one batch; keys are columns named "key SPACE", "facts" only if any."""
+        """Return the rows as one batch; keys are columns named "key SPACE", "facts" only if any."""
         columns = {
             "id": pa.array(self.ids, pa.int64()),
             "label": pa.array(self.labels, pa.int64()),
@@ -123,9 +123,9 @@ class StoredRows:
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> "StoredRows":
-        """Rebuild rows from what `to_arrow` gave, the column "row" left out or not.
+        """Rebuild rows from the batch of `to_arrow`, with or without the column "row".
 
-        ValueError if it is damaged, or something else.
+        ValueError if the table is damaged or has other columns.
         """
         checked(table)
         found = {name: table.column(name) for name in table.schema.names}
@@ -163,11 +163,11 @@ class Edit(NamedTuple):
     Attributes
     ----------
     change : Change
-        What is kept of it; its `version` is the one that the change makes.
+        Journal entry; its `version` is the version after the change.
     summary : dict
-        What the model keeps of the memory as a whole from then on; JSON.
+        New data of the model about the whole memory; JSON.
     put : StoredRows
-        Rows that are new, or replace those with the same ids.
+        New rows, and replacements of rows with the same ids.
     removed : int64 ndarray of shape (n_removed,)
         Ids of rows to forget.
     """
@@ -179,7 +179,7 @@ class Edit(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What `RowStore.snapshot` found.
+    """Report of `RowStore.snapshot`.
 
     `recall` maps every space to the share of the true nearest rows that a search finds, measured on
     `recall.RECALL_QUERIES` of the rows; 1 where searches are exact.
@@ -191,7 +191,7 @@ class Snapshot(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What `RowStore.verify` looked at, in words, and what it could not look at."""
+    """Checked and unchecked parts of a store, in words."""
 
     checked: list[str]
     unchecked: list[str]
@@ -199,7 +199,7 @@ class Verified(NamedTuple):
 
 @runtime_checkable
 class RowReader(Protocol):
-    """One version of a store; it never changes, whatever is written meanwhile."""
+    """One immutable version of a store; later writes do not affect it."""
 
     version: int
     summary: dict[str, Any]
@@ -207,53 +207,53 @@ class RowReader(Protocol):
     def search(
         self, space: str, query: np.ndarray, k: int, exclude: np.ndarray | None = None
     ) -> np.ndarray:
-        """Find candidates among which the nearest rows of each query are.
+        """Find candidates that include the nearest rows of each query.
 
         Parameters
         ----------
         space : str
         query : float32 ndarray of shape (n_queries, width)
         k : int
-            At least this many candidates per query, if there are as many rows.
+            Minimum number of candidates per query, if there are enough rows.
         exclude : int64 ndarray of shape (n_queries,), optional
             Id of a row to leave out for each query.
 
         Returns
         -------
         ids : int64 ndarray of shape (n_queries, at least k)
-            In no order; -1 where there are no more. Their distances are measured by the caller,
-            from the keys, so that all engines agree.
+            Unordered; -1 in unused entries. The caller computes the distances from the keys, so
+            that all engines agree.
         """
         ...
 
     def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
-        """Give rows by their distinct ids, in that order; with `rows` as they were given, too.
+        """Return rows by distinct ids, in that order; with `rows`, also the packed input rows.
 
-        UnknownIdError if one is not there.
+        UnknownIdError if an id is missing.
         """
         ...
 
     def scan(self) -> Iterator[StoredRows]:
-        """Give all rows in batches, as they were given too."""
+        """Yield all rows in batches, with their packed input rows."""
         ...
 
 
 @runtime_checkable
 class RowStore(Protocol):
-    """Remembered rows in an engine of their own, which uses ids, never positions.
+    """Protocol of row stores; rows are identified by ids, never by positions.
 
-    Several processes may read a store and one at a time changes it: `apply` names the version that
-    the change was made from, and is refused where another process was faster.
+    Many processes may read a store; one at a time changes it: `apply` names the version that the
+    change is based on, and fails if another process has changed the store meanwhile.
     """
 
-    place: str  # as `located` gives it
-    wait: float | None  # seconds that a change waits for that of another process; None: for ever
+    place: str  # result of `located`
+    wait: float | None  # seconds to wait for a change of another process; None: no limit
 
     @staticmethod
     def located(uri: str) -> str:
-        """Say where a URI leads, always in the same words, without credentials and settings.
+        """Return the canonical form of a URI, without credentials and settings.
 
-        Nothing is opened. ValueError if a store cannot be there.
+        Nothing is opened. ValueError if the URI is invalid.
         """
         ...
 
@@ -261,30 +261,30 @@ class RowStore(Protocol):
     def create(
         cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
     ) -> "RowStore":
-        """Make a store that is not there yet, at version 0; StoreError "foreign" if it is."""
+        """Create a new store at version 0; StoreError "foreign" if it exists."""
         ...
 
     @classmethod
     def open(cls, uri: str) -> "RowStore":
-        """Open a store; StoreError if there is none, or it is of a newer nearwise."""
+        """Open a store; StoreError if it is missing or of a newer nearwise."""
         ...
 
     @property
     def schema(self) -> Schema:
-        """What is kept of each row."""
+        """Stored columns of a row."""
         ...
 
     @property
     def lineage(self) -> str:
-        """Name of the memory that versions count from."""
+        """Identifier of the memory that the versions belong to."""
         ...
 
     def reader(self) -> RowReader:
-        """Open the newest version, changes of other processes included."""
+        """Open the newest version, including changes of other processes."""
         ...
 
     def apply(self, edit: Edit, expect: int) -> RowReader:
-        """Make a change durable, in one step or not at all, and give the version it makes.
+        """Make a change durable and atomic; return a reader of the new version.
 
         StoreError "changed" if the newest version is not `expect`; BlockingIOError if another
         process did not finish its change in time.
@@ -292,27 +292,27 @@ class RowStore(Protocol):
         ...
 
     def history(self, lineage: str, last: int | None = None) -> list[Change]:
-        """Give the changes since the store was made, oldest first, without their parts."""
+        """Return the changes since the store was made, oldest first, without their parts."""
         ...
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
-        """Give the change of a version, or the one made under a key; KeyError if there is none."""
+        """Return the change with a version or a key; KeyError if there is none."""
         ...
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
-        """Write what was changed to where it is searched fastest, and measure the recall.
+        """Rebuild files and indexes from the present rows, and measure the recall.
 
-        Unless `keep_removed`, what removed rows held is gone for good. UserWarning if the recall in
+        Unless `keep_removed`, the content of removed rows is deleted. UserWarning if the recall in
         a space stays below `recall.ENOUGH_RECALL`.
         """
         ...
 
     def verify(self) -> Verified:
-        """Check what is stored beside reading all rows; StoreError names what is not sound."""
+        """Check stored data beyond a scan of all rows; StoreError names damaged parts."""
         ...
 
     def accept_loss(self) -> bool:
-        """Go on without changes since the last snapshot, if they are lost; whether they were."""
+        """Continue without lost changes since the last snapshot; return whether any were lost."""
         ...
 
     def close(self) -> None:
@@ -320,7 +320,7 @@ class RowStore(Protocol):
         ...
 
     def drop(self) -> None:
-        """Remove the store and all that it holds."""
+        """Delete the store and all its content."""
         ...
 
 
@@ -334,7 +334,7 @@ def refuse_unknown(ids: np.ndarray, known: np.ndarray) -> None:
 
 
 def replaced(place: str) -> StoreError:
-    """Give the error of a store that another one has replaced."""
+    """Return the StoreError for a store that was replaced by another one."""
     return StoreError(
         "changed",
         f"Another memory has replaced the one in {place}; ids and versions of the former do not "

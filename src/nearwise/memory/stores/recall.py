@@ -1,4 +1,4 @@
-"""Share of the true neighbors that searches of a store find, and the width they need."""
+"""Recall of searches in a row store, and the search width that it needs."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from nearwise.warn import warn_user
 
 ENOUGH_RECALL = 0.95
 RECALL_QUERIES = 200
-JUDGED_BY = 32  # true neighbors per query whose share found is the recall
+JUDGED_BY = 32  # true neighbors per query in the recall
 
 
 def widened(
@@ -18,24 +18,24 @@ def widened(
     narrowest: int,
     widest: int,
 ) -> tuple[int, float]:
-    """Search wider until enough of the true neighbors is found.
+    """Double the search width until the recall suffices.
 
     Parameters
     ----------
     space : str
         Name of the key space, for the warning.
     search : callable
-        Given how wide to search, it gives the ids or positions found, (n_queries, at least k).
+        Takes a width and returns ids or positions, (n_queries, at least k).
     true : int64 ndarray of shape (n_queries, k)
-        Those that are to be found.
+        True neighbors.
     narrowest, widest : int
-        The first width, which is doubled, and the last.
+        First and last width.
 
     Returns
     -------
     width : int
     recall : float
-        Share of `true` that was found with this width; UserWarning below `ENOUGH_RECALL`.
+        Share of `true` found with this width; UserWarning below `ENOUGH_RECALL`.
     """
     width = narrowest
     while True:

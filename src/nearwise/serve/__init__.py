@@ -1,4 +1,4 @@
-"""A saved model over HTTP: predictions, changes of its memory, review; needs the extra "serve".
+"""HTTP service of a saved model: predictions, memory changes, review; needs the extra "serve".
 
 ``nearwise serve MODEL`` runs it; docs/how-to/service.md describes it.
 """

@@ -1,4 +1,4 @@
-"""What clients get, as /openapi.json describes it: one model for the answer of each route."""
+"""Response models of all routes, as described in /openapi.json."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,13 +13,13 @@ ByClass = dict[str, float]  # probabilities
 
 
 class Answer(BaseModel):
-    """A JSON object that has no other members than these."""
+    """A JSON object without further members."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Versioned(Answer):
-    """An answer that refers to one version of the memory."""
+    """A response that refers to one version of the memory."""
 
     memory_version: int = Field(description="Changes since the fit.")
 
@@ -49,7 +49,7 @@ class NeighborSeen(Answer):
 
 
 class Explained(Prediction):
-    """Prediction of one row, its two halves, and the neighbors behind it, largest weight first."""
+    """Prediction of one row, its two components, and its neighbors, largest weight first."""
 
     base_proba: ByClass
     neighbor_proba: ByClass
@@ -58,7 +58,7 @@ class Explained(Prediction):
 
 
 class SelectionSeen(Answer):
-    """How the predictions to act on were chosen."""
+    """Rule that selects the predictions to act on."""
 
     threshold: float | None
     expected_risk: float | None
@@ -84,26 +84,26 @@ class Explanations(Predictions):
 
 
 class Changed(Versioned):
-    """A change that was made; `ids` are the rows it is about."""
+    """A completed change; `ids` are the affected rows."""
 
     ids: list[int]
 
 
 class Added(Changed):
-    """Rows that were remembered."""
+    """Added rows."""
 
     evicted: list[int] = Field(description="Rows that were forgotten for the capacity.")
     warnings: list[str] = Field(description="What of the rows was read as something else.")
 
 
 class Feedback(Added):
-    """Rows that were predicted, judged and remembered."""
+    """Added rows with the evaluation of their earlier predictions."""
 
     judged: Judged
 
 
 class FeedbackSummary(Versioned):
-    """How good the predictions of all feedback were."""
+    """Quality of the predictions of all feedback rows."""
 
     rows: int
     accuracy: float | None
@@ -140,7 +140,7 @@ class Changes(Versioned):
 
 
 class Issue(BaseModel):
-    """A remembered row whose label looks wrong."""
+    """A remembered row with a suspected wrong label."""
 
     id: int
     given: Label
@@ -149,7 +149,7 @@ class Issue(BaseModel):
 
 
 class Issues(Versioned):
-    """Rows whose labels look wrong, most suspicious first; `n_issues` counts all."""
+    """Rows with suspected wrong labels, most suspicious first; `n_issues` counts all."""
 
     issues: list[Issue]
     n_issues: int
@@ -178,7 +178,7 @@ class Started(Answer):
 
 
 class JobSeen(Answer):
-    """How far a job is."""
+    """Progress of a job."""
 
     id: int
     kind: str
@@ -196,14 +196,14 @@ class Live(Answer):
 
 
 class Step(Answer):
-    """What a service that was just started computes."""
+    """Preparation step of a service that has just started."""
 
     step: str
     progress: float
 
 
 class Ready(Answer):
-    """Whether the service answers."""
+    """Whether the service can answer requests."""
 
     ready: bool
     getting_ready: Step | None
@@ -221,7 +221,7 @@ class Server(Answer):
 
 
 class TensorMetadata(Answer):
-    """A tensor that the model takes or gives."""
+    """Name, data type and shape of an input or output tensor."""
 
     name: str
     datatype: str
@@ -240,14 +240,14 @@ class ModelMetadata(Answer):
 
 
 class ModelReady(Answer):
-    """Whether the model answers."""
+    """Whether the model can answer requests."""
 
     name: str
     ready: bool
 
 
 class OutputTensor(TensorMetadata):
-    """A tensor of the answer."""
+    """An output tensor with data."""
 
     data: list[Any]
 

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, who may use them, and their documentation."""
+"""HTTP application: routes, access control and OpenAPI documentation."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -69,18 +69,18 @@ def create_app(
     service : Service
         Closed when the application shuts down.
     name : str, default="model"
-        Of the model, in the Open Inference Protocol.
+        Name of the model in the Open Inference Protocol.
     keys : sequence of StoredKey, default=()
-        Without keys every request may do everything, so let it listen to this machine only.
+        Access keys. Without keys every request is allowed, so listen to this machine only.
     hosts : collection of str, optional
-        Host names that requests may be sent to; by default any.
+        Allowed host names in requests; by default any.
     page : bool, default=True
-        Whether to serve the page that shows neighbors too, at ``/``.
+        Whether to serve the web page too, at ``/``.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.start()  # in the process that answers, which may have been forked
+        service.start()  # here, since the answering process may be a fork
         service.get_ready()
         yield
         service.close()
@@ -110,7 +110,7 @@ def create_app(
     )
 
     def holder(scope: Scope) -> Any:
-        """Dependency: who sent the request, if they may do what it requests."""
+        """Return a dependency: the key holder of a request, if allowed to make it."""
 
         async def check(
             request: Request,
@@ -153,7 +153,7 @@ def create_app(
 
 
 def _typed(kind: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
-    """Describe the answer of a route, and its body, which it reads by itself."""
+    """Describe the response of a route, and the body that the route parses itself."""
     content = {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}}}
     body = {"requestBody": {"required": True, "content": content}}
     return {"openapi_extra": body, "response_model": answer}
@@ -175,7 +175,7 @@ def _add_predictions(read: APIRouter, service: Service) -> None:
 
     @read.post("/predict", tags=["predict"], **_typed(task.Question, task.Predictions))
     async def predict(body: Annotated[Any, Depends(reader(task.Question))]) -> Response:
-        """Predict rows, and answer what else is requested of them."""
+        """Predict rows, with the requested additional outputs."""
         return await answered(body)
 
     @read.post("/explain", tags=["predict"], **_typed(task.WhyQuestion, task.Explanations))
@@ -237,7 +237,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         "/feedback", tags=["memory"], status_code=201, **_typed(task.Labelled, task.Feedback)
     )
     async def feedback(body: Labelled, key: IdempotencyKey = None) -> Response:
-        """Predict rows whose truth has become known, note how good that was, remember them."""
+        """Predict rows with known labels, record the errors, and remember the rows."""
         return await taken(body, key, "evicted", "judged")
 
     @read.get("/feedback", tags=["memory"], response_model=task.FeedbackSummary)
@@ -258,7 +258,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @write.patch("/rows/{id}", tags=["memory"], **_typed(task.NewLabel, answers.Changed))
     async def relabel(id: RowId, body: NewLabel, key: IdempotencyKey = None) -> Response:
-        """Give a remembered row another label, or target."""
+        """Replace the label or target of a remembered row."""
         return await decided(id, "relabel", body.label, body.forget_classes, key)
 
     @write.delete("/rows/{id}", tags=["memory"], response_model=answers.Changed)
@@ -273,12 +273,12 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         ] = False,
         key: IdempotencyKey = None,
     ) -> Response:
-        """Forget a remembered row."""
+        """Remove a remembered row."""
         return await decided(id, "remove", None, forget_classes, key)
 
     @write.post("/issues/{id}", tags=["review"], **_typed(task.Decision, answers.Changed))
     async def decide(id: RowId, body: Decision, key: IdempotencyKey = None) -> Response:
-        """Decide about a row's label: give it another, keep it, or remove the row."""
+        """Decide about a row's label: replace it, keep it, or remove the row."""
         return await decided(id, body.action, body.label, body.forget_classes, key)
 
     @read.get("/changes", tags=["memory"], response_model=answers.Changes)
@@ -312,7 +312,7 @@ def _changed(change: Change, status: int = 200, **more: Any) -> Response:
 def _add_review(read: APIRouter, service: Service) -> None:
     @read.get("/issues", tags=["review"], response_model=answers.Issues)
     async def issues(limit: Page = 100) -> Response:
-        """List remembered rows whose labels look wrong, most suspicious first."""
+        """List remembered rows with suspected wrong labels, most suspicious first."""
         version, found = await service.read(service.issues)
         listed = {"issues": found[:limit].to_dict("records"), "n_issues": len(found)}
         return PlainJSON(listed | {"memory_version": version.number})
@@ -325,7 +325,7 @@ def _add_review(read: APIRouter, service: Service) -> None:
             bool, Query(description="Also the probability that each label is wrong.")
         ] = False,
     ) -> Response:
-        """Lay the memory out in two dimensions: of at most 20,000 rows, drawn at random."""
+        """Project the memory to two dimensions: at most 20,000 rows, drawn at random."""
         version, found = await service.read_map(
             method, lambda: service.map(method, doubt=doubt), request.is_disconnected
         )
@@ -343,22 +343,22 @@ def _add_jobs(read: APIRouter, admin: APIRouter, service: Service) -> None:
 
     @admin.post("/compact", tags=["jobs"], status_code=202, response_model=answers.Started)
     async def compact() -> Response:
-        """Fold all changes into the model's folder, and forget removed rows for good."""
+        """Fold all changes into the model's folder, and delete removed rows for good."""
         return started("compact", lambda live: live.compact())
 
     @admin.post("/refresh", tags=["jobs"], status_code=202, response_model=answers.Started)
     async def refresh() -> Response:
-        """Fit again to what is remembered now; predictions go on meanwhile."""
+        """Refit the model on the present memory; predictions continue meanwhile."""
         return started("refresh", lambda live: live.refresh())
 
     @read.get("/jobs/{id}", tags=["jobs"], response_model=answers.JobSeen)
     async def job(id: RowId) -> Response:
-        """Report how far a job is: waiting, running, done or failed."""
+        """Report the state of a job: waiting, running, done or failed."""
         return PlainJSON(asdict(service.job(id)))
 
     @read.get("/metrics", tags=["jobs"], response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(service.monitoring.text(), media_type="text/plain; version=0.0.4")
 
 
@@ -380,7 +380,7 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
 
     @app.get("/v2/health/ready", tags=tags, response_model=answers.Ready)
     async def is_ready() -> Response:
-        """Whether the service answers, and what it still prepares; no key is needed."""
+        """Whether the service can answer, and its preparation step; no key is needed."""
         step = service.getting_ready
         return PlainJSON({"ready": True, "getting_ready": step and step.model_dump()})
 
@@ -398,7 +398,7 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
 
     @read.get("/v2/models/{model}/ready", tags=tags, response_model=answers.ModelReady)
     async def is_model_ready(model: Model) -> Response:
-        """Whether the model answers."""
+        """Whether the model can answer requests."""
         check(model)
         return PlainJSON({"name": name, "ready": True})
 
@@ -419,5 +419,5 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
 
 
 def model_name(folder: str) -> str:
-    """Name a model after its folder: letters, digits, dots, dashes."""
+    """Derive a model name from its folder: letters, digits, dots, dashes."""
     return re.sub(r"[^\w.-]+", "-", folder.removesuffix(".model")) or "model"

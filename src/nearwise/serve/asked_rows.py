@@ -1,4 +1,4 @@
-"""Requests about rows: what is asked, and what one version of the model answers."""
+"""Queries about rows, and their answers by one version of the model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from nearwise.serve.problems import ProblemError
 from nearwise.warn import collected_warnings
 
 T = TypeVar("T")
-_MEMBERS = {"prediction_set": "set", "act": "accepted"}  # of JSON, where their names are others
-_REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
+_MEMBERS = {"prediction_set": "set", "act": "accepted"}  # output names that differ in JSON
+_REFUSED = (ValueError, TypeError, OverflowError)  # errors of the model that blame its input
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A query about rows; equal queries are answered together."""
+    """Options of a query about rows; requests with equal options are answered together."""
 
     confidence: float | None = None
     novelty: bool = False
@@ -31,17 +31,17 @@ class Ask:
 
     @property
     def is_selective(self) -> bool:
-        """Whether to choose the predictions to act on."""
+        """Whether to select predictions to act on."""
         return (self.coverage, self.max_risk, self.max_width) != (None, None, None)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Predictions, explanations and choices for the rows of one request.
+    """Predictions, explanations and selection for the rows of one request.
 
-    `values` are what was requested, by the names of the Open Inference Protocol, each (n, ...);
-    `explanations` one per row, or None; `selection` of all requests that were answered together.
-    `warnings`: what of the rows was read as something else. `classes` is None of numbers.
+    `values` are the requested outputs by their Open Inference Protocol names, each (n, ...);
+    `explanations` one per row, or None; `selection` of all requests that were answered together;
+    `warnings` about values that were converted. `classes` is None for regression.
     """
 
     version: int
@@ -52,13 +52,13 @@ class Answers:
     classes: np.ndarray | None = None
 
     def of_rows(self, rows: slice, warnings: Sequence[str]) -> "Answers":
-        """Those of some rows, with what is to be said of these."""
+        """Return the answers of some rows, with the warnings about these rows."""
         values = {name: found[rows] for name, found in self.values.items()}
         shown = None if self.explanations is None else self.explanations[rows]
         return replace(self, values=values, explanations=shown, warnings=warnings)
 
     def records(self) -> list[dict[str, Any]]:
-        """One object per row: what was requested, and what explains it."""
+        """Return one object per row: requested outputs and explanation."""
         columns = {_MEMBERS.get(name, name): self._in_json(name) for name in self.values}
         rows = zip(*columns.values(), strict=True)
         records = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -79,7 +79,7 @@ class Answers:
         return [dict(zip(names, row, strict=True)) for row in values.tolist()]
 
     def output(self, name: str) -> np.ndarray:
-        """Give an output of the Open Inference Protocol; ids are -1 where a neighbor is missing."""
+        """Return an output of the Open Inference Protocol; ids of missing neighbors are -1."""
         if name in self.values:
             return self.values[name]
         assert self.explanations  # requested
@@ -98,11 +98,11 @@ class Answers:
 def encoded(
     version: Version, given: list[Any]
 ) -> tuple[list[list[AnyRows] | Exception], list[list[str]]]:
-    """Encode the rows of each request, and give the warnings about them.
+    """Encode the rows of each request, and return the warnings about them.
 
-    What cannot be encoded is that request's own exception. Arrays that nothing is to be said of are
-    checked and encoded at once, as that takes as long for one row as for many. A table's columns
-    could change their type by being joined.
+    A request that cannot be encoded gets its own exception. Arrays without warnings are encoded
+    together, since one row takes as long as many. Tables are encoded one by one: joined columns
+    could change their type.
     """
     arrays = [one for one in given if isinstance(one, np.ndarray)]
     alike = {(one.shape[1:], one.dtype) for one in arrays}
@@ -128,19 +128,19 @@ def _encode(version: Version, rows: Any) -> tuple[list[AnyRows] | Exception, lis
 
 
 def not_remembered() -> ProblemError:
-    """Give the problem of a request about a row that is not there."""
+    """Return the error for a row id that does not exist."""
     return ProblemError(404, "The row is not remembered (or no longer).")
 
 
 def attempt(work: Callable[[], T]) -> T | Exception:
-    """Do what a client requests; an exception is its answer, and nobody else's.
+    """Do a client's work and return an exception instead of raising it.
 
-    Warnings of its rows are for the client, too: an answer that has none leaves them out.
+    Thus other requests of the batch are unaffected. Warnings are collected and dropped here.
     """
     try:
         with collected_warnings():
             return work()
-    except StoreError as error:  # though a ValueError, it is not a mistake of a client
+    except StoreError as error:  # a ValueError, but not a mistake of the client
         return error
     except UnknownIdError:
         return not_remembered()
@@ -155,5 +155,5 @@ def attempt(work: Callable[[], T]) -> T | Exception:
 
 
 def call_each(requests: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do the work of each request; an exception is its answer."""
+    """Do the work of each request; an exception is returned as its answer."""
     return [attempt(work) for work in requests]

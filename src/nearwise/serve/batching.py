@@ -1,4 +1,4 @@
-"""Lanes: one thread each that answers requests in turn, joined into batches where possible."""
+"""Lanes: one worker thread each that answers queued requests, in batches if possible."""
 
 import threading
 from collections import deque
@@ -11,7 +11,7 @@ from nearwise.forking import heed_forks
 
 
 class QueueFullError(Exception):
-    """Another request would wait too long behind those that wait."""
+    """The queue is full: another request would wait too long."""
 
 
 @dataclass(eq=False)
@@ -23,22 +23,22 @@ class _Waiting:
 
 
 class Lane:
-    """A thread, and a queue of bounded length in front of it.
+    """A worker thread with a bounded queue.
 
-    While the thread works, requests wait; those of one group are then answered by one call. So a
-    lone request is answered at once, and under load batches grow by themselves.
+    Requests wait while the thread works; waiting requests of one group are then answered by one
+    call. So a single request is answered at once, and batches grow with the load.
 
     Parameters
     ----------
     name : str
-        Of the thread.
+        Name of the thread.
     work : callable
-        Takes a list of requests of one group, and gives as many answers; an exception among them
-        is that request's own.
+        Takes a list of requests of one group, and returns one answer per request; an exception
+        in the list is raised for its request only.
     max_waiting : int
-        Requests that may wait.
+        Maximum number of waiting requests.
     max_rows : int, default=1
-        Rows of the requests that are answered together; a request that has more is answered alone.
+        Maximum number of rows per batch; a request with more rows is answered alone.
     """
 
     def __init__(
@@ -52,38 +52,38 @@ class Lane:
         self._work, self._max_waiting, self._max_rows = work, max_waiting, max_rows
         self._name, self._closed = name, False
         self._begin()
-        heed_forks(self, Lane._begin)  # the thread, and who waits for it, are the parent's
+        heed_forks(self, Lane._begin)  # thread and waiting requests stay with the parent
 
     def _begin(self) -> None:
-        """Let nobody wait."""
+        """Start with an empty queue."""
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None  # begins with the first request
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests that wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether no further request may wait."""
+        """Whether the queue is full or closed."""
         return self._closed or len(self._waiting) >= self._max_waiting
 
     def submit(
         self, request: Any, *, group: Hashable | None = None, n_rows: int = 1
     ) -> Future[Any]:
-        """Queue a request; of the group None each is answered alone.
+        """Queue a request; requests of the group None are answered one by one.
 
-        An answer that is cancelled before its turn costs nothing.
+        A future that is cancelled before its turn is skipped.
 
         Raises
         ------
         QueueFullError
-            If as many wait as may, or the lane is closed.
+            If the queue is full, or the lane is closed.
         """
         with self._changed:
-            if self.is_full:  # of others who gave up waiting
+            if self.is_full:  # drop requests whose clients have gone
                 self._waiting = deque(one for one in self._waiting if not one.answer.cancelled())
             if self.is_full:
                 raise QueueFullError
@@ -96,7 +96,7 @@ class Lane:
         return waiting.answer
 
     def close(self) -> None:
-        """Answer what waits, then end the thread."""
+        """Answer all waiting requests, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -119,7 +119,7 @@ class Lane:
                     one.answer.set_result(answer)
 
     def _next(self) -> list[_Waiting]:
-        """Take the first request, and all others of its group for which there is room."""
+        """Take the first request, and all others of its group that fit into the batch."""
         with self._changed:
             while not self._waiting:
                 if self._closed:

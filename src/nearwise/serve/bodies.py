@@ -1,4 +1,4 @@
-"""What clients send, checked: rows, labels, and the outputs requested."""
+"""Request bodies and their checks: rows, labels and requested outputs."""
 
 import base64
 import binascii
@@ -32,16 +32,16 @@ from nearwise.serve.problems import ProblemError, problem_of_body
 
 CELL = {"type": ["boolean", "number", "string", "null"]}
 LABEL = {"type": ["boolean", "number", "string"]}
-MOST_ROWS = 2**16  # of any service
+MOST_ROWS = 2**16  # limit for all services
 MOST_NEIGHBORS = 1_000
 _SHOWN = 12  # names in a message
-_LONGEST = 80  # characters of a label in one
+_LONGEST = 80  # characters of a label in a message
 B = TypeVar("B", bound=BaseModel)
-_SMALL = 2**16  # bytes of a body that is read in a millisecond or two
+_SMALL = 2**16  # bytes; parsing such a body takes 1 to 2 ms
 
 
 def _check_cell(value: Any, where: str) -> Any:
-    """Refuse what is not a value of a cell; ValueError says where."""
+    """Check a cell value; ValueError with its position."""
     if value is None or isinstance(value, str | bool):
         return value
     if not isinstance(value, int | float):
@@ -69,13 +69,13 @@ def _check_labels(labels: list[Any]) -> list[Any]:
 
 
 def _not_endless(values: Any) -> Any:
-    """Refuse a list before each of its entries is checked."""
+    """Check the length of a list before its entries are checked."""
     if isinstance(values, list) and len(values) > MOST_ROWS:
         raise ValueError(f"{len(values)} entries are more than the {MOST_ROWS} of any request")
     return values
 
 
-# Of a long list one mistake is named.
+# Only the first mistake of a long list is reported.
 Few = (Field(fail_fast=True), BeforeValidator(_not_endless))
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Neighbors = Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)]
@@ -96,7 +96,7 @@ Labels = Annotated[
 
 
 class Body(BaseModel):
-    """A JSON object that has no other members than these."""
+    """A JSON object without further members."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -104,8 +104,8 @@ class Body(BaseModel):
 class Rows(Body):
     """Rows, in one of three forms.
 
-    `rows` of a table: an object per row, column to value, null where it is missing. `features`: a
-    list of numbers per row, for a model of embeddings or of numbers. `images`: PNG, JPEG or another
+    `rows`: table rows as objects, column to value, null for a missing value. `features`: a list of
+    numbers per row, for a model of embeddings or numeric columns. `images`: a PNG, JPEG or other
     image file per row, in base64.
     """
 
@@ -130,7 +130,7 @@ class Rows(Body):
 
 
 class Question(Rows):
-    """Rows to predict, and what else is requested."""
+    """Rows to predict, and the requested additional outputs."""
 
     confidence: Share | None = Field(
         None, description="Adds the set of classes that holds the true one this often."
@@ -179,14 +179,14 @@ class Labelled(Rows):
 
 
 class NewLabel(Body):
-    """Another label of a remembered row."""
+    """A new label of a remembered row."""
 
     label: Label
     forget_classes: bool = Field(False, description="Even if a class loses its last row.")
 
 
 class Decision(Body):
-    """What to do about a label that looks wrong."""
+    """Decision about a suspected wrong label."""
 
     action: Literal["relabel", "keep", "remove"]
     label: Label | None = None
@@ -200,7 +200,7 @@ class Decision(Body):
 
 
 def reader(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
-    """Give a dependency that reads a body: after the check of the key, in a thread if large."""
+    """Return a dependency that parses a body after the key check, in a thread if it is large."""
 
     def checked(content: bytes) -> B:
         try:
@@ -222,12 +222,12 @@ def reader(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
 
 
 def _refuse_repeated(content: bytes) -> None:
-    """Refuse names that an object of a readable body has twice."""
+    """Raise ProblemError if an object of a valid body has a name twice."""
     json.loads(content, object_pairs_hook=_unrepeated, parse_int=str, parse_float=str)
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse an object that has a name twice: JSON does not say which of the values counts."""
+    """Raise ProblemError if an object has a name twice: JSON leaves the meaning open."""
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -235,13 +235,13 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> None:
 
 
 def rows_for(version: Version, body: Rows) -> Any:
-    """Bring rows into the form that a model takes.
+    """Convert rows to the input form of a model.
 
     Raises
     ------
     ProblemError
         With 422 if the model takes another form, a column is unknown or missing, or an image cannot
-        be read; 501 where no reader of images is installed.
+        be read; 501 if the package to decode images is missing.
     """
     encoder: Any = version.fitted.predictor.encoder
     return (_images_for if encoder.kind == "images" else _table_for)(encoder, body)
@@ -293,7 +293,7 @@ def _table_for(encoder: TableEncoder, body: Rows) -> Any:
 
 
 def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> np.ndarray:
-    """Bring labels into an array: targets, or a model's classes if there may be no new ones."""
+    """Convert labels to an array: targets, new classes, or only known classes of a model."""
     if version.fitted.numbers is not None:
         return np.array(labels, dtype=np.float64)
     known = version.fitted.classes.tolist()
@@ -321,7 +321,7 @@ def _is_among(label: Label, known: list[Any]) -> bool:
 
 
 def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> None:
-    """Refuse with 422 columns that a model does not have, and missing ones that it needs."""
+    """Raise ProblemError 422 for unknown columns and for missing ones that a model needs."""
     needed = [name for name in encoder.columns if name not in set(encoder.left_out)]
     strange = [name for name in there if name not in encoder.columns]
     missing = [name for name in needed if name not in there]

@@ -1,4 +1,4 @@
-"""Where labels are classes: what is asked and answered, by the names that `numbers` has, too."""
+"""Questions and answers of classification; `numbers` has the same names for regression."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ InferRequest = protocol.InferRequest
 Predictions, Explanations = described.Predictions, described.Explanations
 Remembered, MapSeen = described.Remembered, described.MapSeen
 Feedback, FeedbackSummary = described.Feedback, described.FeedbackSummary
-_BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
+_BOUND_CONFIDENCE = 0.95  # of the upper bound on the error rate
 _OF_SELECTION = ("threshold", "expected_risk", "risk_bound", "confidence")
 BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
 
 
 def answers(version: Version, requests: list[Any], ask: Ask) -> Answers:
-    """Give what was requested of the encoded rows of some requests."""
+    """Compute the requested outputs for the encoded rows of some requests."""
     query: Query = version.query(requests, explain=ask.n_neighbors or False)
     proba, labels, chosen = query.proba(), query.model.classes, None
     values = {"label": labels[proba.argmax(axis=1)], "proba": proba}

@@ -1,4 +1,4 @@
-"""Connections of a service: how many there may be, and how long one may take to make a request."""
+"""Connection limits of a service: number of connections, and time to send the headers."""
 
 import asyncio
 import sys
@@ -6,12 +6,12 @@ import sys
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MOST, _LONGEST_QUEUE = 4096, 2048
-_RESERVE = 256  # descriptors for the journal, the model's files and what has just been accepted
-_NO_LIMIT = 8192  # where the system has none
+_RESERVE = 256  # descriptors for the journal, the model's files and new connections
+_NO_LIMIT = 8192  # assumed if the system has no limit
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many files as the system allows; give that number."""
+    """Raise the limit of open files to the allowed maximum; return the limit."""
     if sys.platform == "win32":
         return _NO_LIMIT
     import resource
@@ -24,19 +24,19 @@ def raise_descriptor_limit() -> int:
 
 
 def most_connections(limit: int) -> tuple[int, int]:
-    """Choose how many connections to keep open under a limit of descriptors, and accept at once."""
+    """Return the limits of open and of not yet accepted connections for this many descriptors."""
     most = min(_MOST, limit - min(_RESERVE, limit // 2))
     return most, min(_LONGEST_QUEUE, (limit - most) // 2)
 
 
 def connections(most: int, patience: float) -> type[HttpToolsProtocol]:
-    """Make the class of a server's connections, of which at most some are open.
+    """Return a connection class for a server that limits their number and waiting time.
 
-    One more closes the connection that has waited longest without a request under way, or is closed
-    itself where each has one. A connection whose headers are not complete within `patience`
-    seconds, counted from connecting or from the first byte of a later request, is closed.
+    Beyond `most` connections the one that has been idle longest is closed; if none is idle, the
+    new one is closed. A connection is also closed if its headers are not complete within
+    `patience` seconds after connecting or after the first byte of a later request.
     """
-    waiting: dict[HttpToolsProtocol, None] = {}  # without a request, the longest first
+    waiting: dict[HttpToolsProtocol, None] = {}  # idle connections, the longest idle first
 
     class Connection(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
@@ -78,11 +78,11 @@ def connections(most: int, patience: float) -> type[HttpToolsProtocol]:
 
         def _give_up(self) -> None:
             self._timer = None
-            if self in waiting:  # not while an earlier request is answered
+            if self in waiting:  # not while an earlier request is in progress
                 _close(self)
 
     def _close(one: HttpToolsProtocol) -> None:
         waiting.pop(one, None)
-        one.transport.abort()  # descriptors are short: nothing is left to be sent
+        one.transport.abort()  # descriptors are scarce: no graceful shutdown
 
     return Connection

@@ -1,4 +1,4 @@
-"""Documentation of the HTTP interface: /openapi.json with this model's own examples, and /docs."""
+"""Documentation of the HTTP interface: /openapi.json with examples of this model, and /docs."""
 
 from importlib.resources import files
 from typing import Any, Literal
@@ -65,10 +65,10 @@ REF = "#/components/schemas/{model}"
 
 
 def add_documentation(app: FastAPI, service: Service, name: str, *, shows_model: bool) -> None:
-    """Serve the interface's description, and a page of it that needs no network.
+    """Serve /openapi.json, and /docs without any network access.
 
-    `shows_model`: whether requests are made of the model's columns, labels and ids as examples.
-    Nobody needs a key for the description, so where keys are needed, they stay out of it.
+    `shows_model`: whether the example requests use columns, labels and ids of the model. The
+    description is public, so a service with keys leaves them out.
     """
     static = files("fastapi_offline").joinpath("static")
     policy = {"Content-Security-Policy": _DOCS_POLICY}
@@ -97,14 +97,14 @@ def add_documentation(app: FastAPI, service: Service, name: str, *, shows_model:
             for operation in (one for path in schema["paths"].values() for one in path.values()):
                 operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
         if shows_model:
-            _show_model(schema, service, name)  # anew: a row may be gone
+            _show_model(schema, service, name)  # each time, since a row may be removed
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _show_model(schema: dict[str, Any], service: Service, name: str) -> None:
-    """Put an example into each body and each parameter that one can be given for."""
+    """Add an example to each body and to the parameters `model` and `id`."""
     version = service.live.now
     bodies, row = examples(version, service.task), a_remembered_id(version)
     for path, operations in schema["paths"].items():

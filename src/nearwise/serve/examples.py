@@ -1,4 +1,4 @@
-"""Requests made of the columns of the model that is served: /docs sends them as they are."""
+"""Example requests with the columns of the served model; /docs sends them unchanged."""
 
 from typing import Any, cast
 
@@ -11,14 +11,14 @@ from nearwise.safe_files import plain
 from nearwise.serve.protocol import model_inputs
 
 _DIGITS = 6
-Row = tuple[dict[str, Any], list[dict[str, Any]]]  # in a body, and as tensors
+Row = tuple[dict[str, Any], list[dict[str, Any]]]  # as members of a body, and as tensors
 
 
 def examples(version: Version, task: Any) -> dict[str, Any]:
-    """Give a body for each kind of request, by the name of its class.
+    """Return an example body for each kind of request, by the name of its class.
 
-    Numbers are medians, categories the most frequent ones, dates and pixels those of a remembered
-    row.
+    Numbers are medians, categories the most frequent ones; dates and pixels are taken from a
+    remembered row.
     """
     label = version.fitted.look_up([a_remembered_id(version)])[0].label
     is_image = version.fitted.predictor.encoder.kind == "images"
@@ -74,5 +74,5 @@ def _remembered(version: Version) -> dict[str, Any]:
 
 
 def a_remembered_id(version: Version) -> int:
-    """Give the id of some remembered row, the same each time."""
+    """Return the id of a remembered row, the same one each time."""
     return version.fitted.draw_id(np.random.default_rng(0))

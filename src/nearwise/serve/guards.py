@@ -1,4 +1,4 @@
-"""What every request passes before it is read: host, origin, size, type; and headers of answers."""
+"""Checks before a request is parsed (host, origin, size, type), and response headers."""
 
 import asyncio
 import re
@@ -23,27 +23,27 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _WITH_BODY = ("POST", "PUT", "PATCH")
-_METHODS = (*_WITH_BODY, "GET", "HEAD", "DELETE", "OPTIONS")  # that figures name
-_CLIENT_LEFT = 499  # in figures: nobody gets an answer
+_METHODS = (*_WITH_BODY, "GET", "HEAD", "DELETE", "OPTIONS")  # method names in the metrics
+_CLIENT_LEFT = 499  # in metrics: the client has disconnected
 _PREDICTIONS = re.compile(r"/predict|/explain|/v2/models/[^/]*/infer")
 
 
 class Guards:
-    """Middleware: refuses what no route should see, and counts and seals what goes out.
+    """Middleware: rejects unsafe requests, and adds metrics and security headers.
 
     Parameters
     ----------
     app : ASGI application
     hosts : collection of str, or None
-        Names that the service may be called by; None takes any. A page of another site that has
-        its own name point here would send that name.
+        Allowed host names of the service; None allows any. Protects against DNS rebinding: a page
+        of another site whose name resolves to this host would send that name.
     max_body : int
         Maximum number of bytes of a body.
     monitoring : Monitoring
     patience : float
-        Seconds within which a body must have come.
+        Maximum seconds to receive a body.
     is_full : callable
-        Whether no further prediction can be accepted now.
+        Returns whether the queue of predictions is full.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Guards:
         self._monitoring, self._patience, self._is_full = monitoring, patience, is_full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it."""
+        """Pass a request on, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -87,11 +87,11 @@ class Guards:
                 status = _CLIENT_LEFT
             except Exception as error:
                 said = fault(error, scope["method"], scope["path"])
-                if status is not None:  # the answer has begun, and cannot be another one
+                if status is not None:  # the response has begun and cannot be replaced
                     raise
                 await problem(said, scope["path"])(scope, receive, sealed)
         finally:
-            route = getattr(scope.get("route"), "path", "none")  # not what clients make up
+            route = getattr(scope.get("route"), "path", "none")  # not the client's path
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._monitoring.requests.labels(method, route, status).inc()
             self._monitoring.seconds.labels(route).observe(perf_counter() - start)
@@ -124,19 +124,19 @@ class Guards:
         if method in _WITH_BODY and has_body and kind not in ("", "application/json"):
             raise ProblemError(415, f"The body is {kind[:80]!r}; send application/json.")
         if method == "POST" and self._is_full() and _PREDICTIONS.fullmatch(scope["path"]):
-            raise queue_is_full()  # before a body costs anything
+            raise queue_is_full()  # before the body is received
         if headers.get("content-encoding", "identity") != "identity":
             raise ProblemError(415, "The body is compressed; send it as it is.")
 
 
 def _is_own(origin: str, scheme: str, host: str) -> bool:
-    """Whether a page of this origin came from this service, by itself or through a TLS proxy."""
+    """Whether an origin is this service, called directly or through a TLS proxy."""
     schemes = {scheme} if host_name(host) in LOOPBACK else {scheme, "https"}
     return origin.lower() in {f"{one}://{host.lower()}" for one in schemes}
 
 
 class _Bounded:
-    """Receives a body, and refuses one that grows beyond its bound or does not come in time."""
+    """Receives a body; rejects one that is too large or too slow."""
 
     def __init__(self, receive: Receive, max_body: int, patience: float) -> None:
         self._receive, self._max_body, self._n_bytes = receive, max_body, 0
@@ -144,7 +144,7 @@ class _Bounded:
         self._is_whole = False
 
     async def __call__(self) -> Message:
-        if self._is_whole:  # reading on now waits for the client to leave
+        if self._is_whole:  # a further read waits for the client to disconnect
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._end):

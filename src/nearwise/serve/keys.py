@@ -1,4 +1,4 @@
-"""Access keys of a service: who may read, change, or run long jobs."""
+"""Access keys of a service, with the scopes read, write and admin."""
 
 import fcntl
 import hmac
@@ -17,12 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from nearwise.safe_files import write_whole
 
 Scope = Literal["read", "write", "admin"]
-SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
+SCOPES: tuple[Scope, ...] = get_args(Scope)  # each scope includes the earlier ones
 _NAME = r"[\w.@-]{1,64}"
 
 
 class StoredKey(BaseModel):
-    """One key, as a keys file holds it: never the key itself."""
+    """One entry of a keys file: the hash of a key, never the key itself."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,18 +35,18 @@ _KEYS = TypeAdapter(list[StoredKey])
 
 
 class Holder(NamedTuple):
-    """Who sent a request, and what they may do."""
+    """Holder of a key: name and scope."""
 
     name: str
     scope: Scope
 
     def may(self, scope: Scope) -> bool:
-        """Whether the holder may do what needs `scope`."""
+        """Whether the holder's scope includes `scope`."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
 ANYONE = Holder("", "admin")
-"""Who sends requests to a service without keys, which listens to this machine only."""
+"""Holder of every request to a service without keys."""
 
 
 def read_keys(path: Path) -> list[StoredKey]:
@@ -55,9 +55,9 @@ def read_keys(path: Path) -> list[StoredKey]:
     Raises
     ------
     ValueError
-        If it holds other than keys, no key, or two of one name.
+        If the content is invalid, there is no key, or a name occurs twice.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     try:
         keys = _KEYS.validate_json(path.read_bytes())
@@ -77,7 +77,7 @@ def read_keys(path: Path) -> list[StoredKey]:
 
 
 def holder_of(key: str, keys: Sequence[StoredKey]) -> Holder | None:
-    """Give the holder of a key, None where no one has it; takes equally long for any key."""
+    """Return the holder of a key, or None; takes equally long for any key."""
     digest = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     found = None
     for one in keys:
@@ -87,12 +87,12 @@ def holder_of(key: str, keys: Sequence[StoredKey]) -> Holder | None:
 
 
 def make_key(path: Path, name: str, scope: Scope) -> str:
-    """Make a key, note its SHA-256 in a keys file, and give the key: it is kept nowhere.
+    """Make a key, store its SHA-256 in a keys file, and return the key.
 
     Raises
     ------
     ValueError
-        If the name is taken or not allowed, or the file holds other than keys.
+        If the name is taken or not allowed, or the content of the file is invalid.
     OSError
         If the file cannot be written.
     """
@@ -116,7 +116,7 @@ def make_key(path: Path, name: str, scope: Scope) -> str:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process makes keys in a folder; no file is left behind."""
+    """Wait until no other process makes keys in a folder; no lock file is left behind."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Layouts of the map that take minutes: made in a thread of their own, while somebody waits."""
+"""Slow layouts of the map, computed in their own thread while a client waits."""
 
 import asyncio
 import time
@@ -9,19 +9,19 @@ from typing import TypeVar
 from nearwise.serve.batching import Lane
 
 T = TypeVar("T")
-_LOOK_EVERY = 0.5  # seconds between looks whether a client is still there
-_COMES_BACK = 60.0  # seconds within which a client asks again after a 504
+_LOOK_EVERY = 0.5  # seconds between checks that a client is still connected
+_COMES_BACK = 60.0  # seconds within which a client retries after a 504
 
 
 class AbandonedError(TimeoutError):
-    """Nobody waited for a layout any more."""
+    """No client waits for the layout any more."""
 
 
 class Layouts:
-    """A lane for slow layouts: how far the present one is, and an end to it when nobody waits.
+    """A lane for slow layouts, with progress, that cancels a layout without waiting clients.
 
-    A client that leaves, as the page does when another layout is chosen, no longer waits; one that
-    got a 504 has a minute to ask again.
+    A client that disconnects, as the page does when another layout is chosen, no longer waits; a
+    client that got a 504 has a minute to retry.
     """
 
     def __init__(self, work: Callable[[list[Callable[[], T]]], list[T]], max_waiting: int) -> None:
@@ -30,17 +30,17 @@ class Layouts:
         self._n_waiting, self._until, self._is_closing = 0, 0.0, False
 
     def close(self) -> None:
-        """Give the present layout up, and end the thread."""
+        """Cancel the present layout, and end the thread."""
         self._is_closing = True
         self.lane.close()
 
     def report(self, share: float) -> None:
-        """Note how far the layout is; called by the thread that makes it.
+        """Record the progress of the layout; called by the thread that computes it.
 
         Raises
         ------
         AbandonedError
-            If nobody waits for it.
+            If no client waits for it.
         """
         is_wanted = self._n_waiting or time.monotonic() <= self._until
         if self._is_closing or not is_wanted:
@@ -51,7 +51,7 @@ class Layouts:
     async def answer(
         self, work: Callable[[], T], deadline: float, is_gone: Callable[[], Awaitable[bool]]
     ) -> T:
-        """Do the work in the lane; TimeoutError after the deadline, or when the client is gone."""
+        """Do the work in the lane; TimeoutError after the deadline or if the client disconnects."""
         self._n_waiting += 1
         try:
             asked: Future[T] = self.lane.submit(work)

@@ -1,4 +1,4 @@
-"""Figures of a running service, for Prometheus."""
+"""Metrics of a running service, for Prometheus."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Monitoring:
-    """Counters of one service, and gauges that are read on request."""
+    """Counters of one service, and gauges that are computed on request."""
 
     def __init__(self, service: "Service") -> None:
         self._registry = CollectorRegistry()
@@ -42,7 +42,7 @@ class Monitoring:
         self._registry.register(_Gauges(service))
 
     def text(self) -> bytes:
-        """All figures, in Prometheus' text format."""
+        """All metrics, in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
@@ -51,7 +51,7 @@ class _Gauges(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures as they are now."""
+        """Yield the present values."""
         now = self._service.live.now
         n_waiting = self._service.predictions.n_waiting
         yield GaugeMetricFamily("nearwise_memory_rows", "Remembered rows.", now.fitted.n_remembered)

@@ -1,4 +1,4 @@
-"""Where targets are numbers: what is asked and answered, by the names that `classes` has, too."""
+"""Questions and answers of regression; `classes` has the same names for classification."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -16,14 +16,14 @@ from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import Few, Neighbors, Number, Share
 
 TASK, LABEL = "regression", "target"
-CONFIDENCE = 0.9  # of intervals in explanations, where none is requested
-_MAIN = ("prediction", "median", "interval")  # that explanations have
+CONFIDENCE = 0.9  # default of the intervals in explanations
+_MAIN = ("prediction", "median", "interval")  # outputs of every explanation
 Width = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Levels = Annotated[tuple[Share, ...], Field(min_length=1, max_length=100, strict=False)]
 
 
 class Question(bodies.Question):
-    """Rows to predict, and what else is requested."""
+    """Rows to predict, and the requested additional outputs."""
 
     confidence: Share | None = Field(
         None, description="Adds the interval that holds the target this often."
@@ -36,7 +36,7 @@ class Question(bodies.Question):
 
 
 class WhyQuestion(Question):
-    """Rows to explain, with intervals of the confidence .9 where none is given."""
+    """Rows to explain, with intervals of confidence 0.9 by default."""
 
     n_neighbors: Neighbors = 5
 
@@ -49,21 +49,21 @@ class Labelled(bodies.Labelled):
 
 
 class NewLabel(bodies.NewLabel):
-    """Another target of a remembered row."""
+    """A new target of a remembered row."""
 
     label: Number = Field(alias="target")
     forget_classes: ClassVar[bool] = False  # type: ignore[misc]
 
 
 class Decision(bodies.Decision):
-    """Decision about a target that looks wrong."""
+    """Decision about a suspected wrong target."""
 
     label: Number | None = Field(None, alias="target")
     forget_classes: ClassVar[bool] = False  # type: ignore[misc]
 
 
 class Parameters(protocol.Parameters):
-    """Requests about the rows; the defaults hold where an output needs them."""
+    """Options of a query; the defaults apply if an output needs them."""
 
     quantiles: Levels = (0.05, 0.5, 0.95)
     max_risk: ClassVar[None] = None  # type: ignore[misc]
@@ -80,7 +80,7 @@ BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
 
 
 class Prediction(Answer):
-    """Prediction of one row, in the unit of the target; the others on request."""
+    """Prediction of one row, in the unit of the target; further members on request."""
 
     prediction: float = Field(description="Mean of the predicted distribution.")
     median: float
@@ -103,7 +103,7 @@ class NeighborSeen(Answer):
 
 
 class Explained(Prediction):
-    """Prediction of one row, and the neighbors behind it, largest weight first."""
+    """Prediction of one row, and its neighbors, largest weight first."""
 
     confidence: float = Field(description="Of the intervals.")
     base_prediction: float
@@ -112,7 +112,7 @@ class Explained(Prediction):
 
 
 class SelectionSeen(Answer):
-    """How the predictions to act on were chosen: intervals of at most the width `threshold`."""
+    """Rule that selects the predictions to act on: interval width at most `threshold`."""
 
     threshold: float
     coverage: float
@@ -147,13 +147,13 @@ class MapSeen(described.MapSeen):
 
 
 class Feedback(described.Added):
-    """Rows that were predicted, judged and remembered."""
+    """Added rows with the evaluation of their earlier predictions."""
 
     judged: JudgedNumbers
 
 
 class FeedbackSummary(Versioned):
-    """How good the predictions of all feedback were, errors in the unit of the target."""
+    """Quality of the predictions of all feedback rows; errors in the unit of the target."""
 
     rows: int
     rmse: float | None
@@ -164,7 +164,7 @@ class FeedbackSummary(Versioned):
 
 
 def answers(version: Version, requests: list[Any], ask: Ask) -> Answers:
-    """Give what was requested of the encoded rows of some requests."""
+    """Compute the requested outputs for the encoded rows of some requests."""
     query: NumberQuery = version.query(requests)
     if ask.n_neighbors is None:
         shown, values = None, {"prediction": query.predict(), "median": query.predict("median")}

@@ -1,4 +1,4 @@
-"""Errors as clients get them: application/problem+json (RFC 9457)."""
+"""Error responses: application/problem+json (RFC 9457)."""
 
 import json
 import logging
@@ -22,17 +22,17 @@ RETRY_AFTER = 1  # seconds
 
 
 class ProblemError(HTTPException):
-    """What was wrong with a request, for the client.
+    """Error of a request, with a message for the client.
 
     Parameters
     ----------
     status : int
-        Of HTTP.
+        HTTP status code.
     detail : str
-        What was wrong, what was seen, what to do.
+        The error, the value seen, and the remedy.
     headers : mapping of str to str, optional
     more : Any
-        Further members of the answer.
+        Further members of the response.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class ProblemError(HTTPException):
 
 
 class PlainJSON(JSONResponse):
-    """JSON of numpy's types too, in ASCII: labels may hold what UTF-8 cannot."""
+    """JSON response that supports numpy types, in ASCII: labels may be invalid in UTF-8."""
 
     def render(self, content: Any) -> bytes:
-        """Turn content into bytes."""
-        try:  # which is several times as fast where there is little to turn
+        """Encode content as bytes."""
+        try:  # several times as fast if few values need a conversion
             text = json.dumps(content, allow_nan=False, default=plain, separators=(",", ":"))
         except ValueError:  # infinity, which becomes null
             text = json.dumps(plain(content), separators=(",", ":"))
@@ -59,11 +59,11 @@ class _ProblemJSON(PlainJSON):
 
 
 def problem(error: ProblemError, path: str) -> Response:
-    """Give the answer to a request to `path` that has a problem."""
+    """Return the error response to a request to `path`."""
     status = error.status_code
     content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     if path.startswith("/v2"):
-        content["error"] = error.detail  # where the Open Inference Protocol has it
+        content["error"] = error.detail  # member of the Open Inference Protocol
     headers = dict(error.headers or {})
     if status in (429, 503):
         headers.setdefault("Retry-After", str(RETRY_AFTER))
@@ -71,12 +71,12 @@ def problem(error: ProblemError, path: str) -> Response:
 
 
 def queue_is_full() -> ProblemError:
-    """Give the problem of a request that cannot even wait."""
+    """Return the error for a request that finds the queue full."""
     return ProblemError(429, "Too many requests are waiting. Send it again in a second.")
 
 
 def explain_errors(app: FastAPI) -> None:
-    """Have an app answer every error as a problem."""
+    """Make an app answer every error with problem+json."""
     for kind in (
         HTTPException, RequestValidationError, QueueFullError, StoreError, BlockingIOError,
         TimeoutError, OSError,
@@ -108,7 +108,7 @@ def _as_problem(error: Exception) -> ProblemError:
 
 
 def problem_of_body(error: ValidationError, kind: type[BaseModel]) -> ProblemError:
-    """Return what is wrong with a body of a kind, without repeating what it holds."""
+    """Return the error for an invalid body, without repeating its values."""
     members = ", ".join(field.alias or name for name, field in kind.model_fields.items())
     found = error.errors(include_url=False, include_context=False, include_input=False)
     if found[0]["type"] == "json_invalid":
@@ -127,6 +127,6 @@ def problem_of_body(error: ValidationError, kind: type[BaseModel]) -> ProblemErr
 
 
 def fault(error: Exception, method: str, path: str) -> ProblemError:
-    """Log a fault of ours; the client gets no more than that."""
+    """Log an internal error; the client gets only a short message."""
     _LOG.error("%s %s failed", method, path, exc_info=error)
     return ProblemError(500, "This is a fault of nearwise; the service's log says more.")

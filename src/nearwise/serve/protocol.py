@@ -1,4 +1,4 @@
-"""Open Inference Protocol v2: tensors of a request become rows, and answers become tensors."""
+"""Open Inference Protocol v2: convert tensors to rows, and answers to tensors."""
 
 from types import NoneType
 from typing import Annotated, Any, Literal
@@ -45,14 +45,14 @@ class InputTensor(_Open):
 
 
 class OutputWish(_Open):
-    """An output by name."""
+    """A requested output."""
 
     name: str
     parameters: dict[str, Any] = {}
 
 
 class Parameters(_Open):
-    """Requests about the rows; the defaults hold where an output needs them."""
+    """Options of a query; the defaults apply if an output needs them."""
 
     n_neighbors: Neighbors = 5
     confidence: Share = 0.9
@@ -70,7 +70,7 @@ class InferRequest(_Open):
 
 
 def wanted_outputs(request: InferRequest, known: Outputs) -> tuple[tuple[str, ...], Ask]:
-    """Names of the requested outputs, and the query that they need."""
+    """Names of the requested outputs, and the query options that they need."""
     names = tuple(one.name for one in request.outputs or []) or tuple(known)[:2]
     strange = [name for name in names if name not in known]
     if len(set(names)) < len(names):
@@ -160,7 +160,7 @@ def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _flat(data: list[Any]) -> list[Any]:
-    """Values of a list that is flat, or nested as the shape is."""
+    """Flatten the data of a tensor, which may be flat or nested."""
     while data and isinstance(data[0], list):
         if not all(isinstance(one, list) for one in data):
             raise ProblemError(422, "The data of a tensor mix lists and values.")
@@ -171,7 +171,7 @@ def _flat(data: list[Any]) -> list[Any]:
 def infer_answer(
     name: str, request: InferRequest, wanted: tuple[str, ...], found: Answers
 ) -> dict[str, Any]:
-    """Give the protocol's answer; parameters are single values there, so warnings are lines."""
+    """Return the protocol's response; warnings are joined by newlines into one parameter."""
     warnings = {"warnings": "\n".join(found.warnings)} if found.warnings else {}
     return {
         "model_name": name,
@@ -192,7 +192,7 @@ def _output(name: str, found: Answers) -> dict[str, Any]:
 
 
 def datatype_of(labels: np.ndarray) -> Literal["BOOL", "INT64", "FP64", "BYTES"]:
-    """Return the data type that labels travel as."""
+    """Return the protocol's data type of labels."""
     kinds: dict[str, Literal["BOOL", "INT64", "FP64"]] = {"b": "BOOL", "i": "INT64", "f": "FP64"}
     return kinds.get(labels.dtype.kind, "BYTES")
 
@@ -206,7 +206,7 @@ def _datatype_of_column(encoder: TableEncoder, name: str) -> str:
 
 
 def model_inputs(version: Version) -> list[dict[str, Any]]:
-    """Describe the tensors that a model takes."""
+    """Describe the input tensors of a model."""
     encoder: Any = version.fitted.predictor.encoder
     columns = version.fitted.columns
     if encoder.kind == "images":
@@ -222,7 +222,7 @@ def model_inputs(version: Version) -> list[dict[str, Any]]:
 
 
 def model_metadata(name: str, version: Version, task: Any) -> dict[str, Any]:
-    """Describe a model's inputs and outputs, and what it predicts."""
+    """Describe inputs, outputs and task of a model."""
     fitted = version.fitted
     about = {"task": [task.TASK], "target": [fitted.target_name]}
     if fitted.numbers is None:

@@ -1,4 +1,4 @@
-"""Service: a live model behind three lanes: predictions, changes, and long reads."""
+"""Service: a live model behind lanes for predictions, changes, quick and slow reads."""
 
 import asyncio
 import itertools
@@ -36,18 +36,18 @@ from nearwise.serve.problems import ProblemError
 T = TypeVar("T")
 _LOG = logging.getLogger("nearwise.serve")
 _FOLLOW_EVERY = 0.5  # seconds
-_LONGEST_REPLAY = 10.0  # seconds that opening the model may take longer for its changes
-_MOST_JOBS = 100  # that are remembered
+_LONGEST_REPLAY = 10.0  # seconds to replay the journal when a model is opened
+_MOST_JOBS = 100  # kept in memory
 _FEWEST_JUDGED, _MOST_JUDGED = 30, 5_000  # rows that an effect is measured on
 _MOST_SHOWN = 2**15  # neighbors of all rows of a request
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a service accepts.
+    """Limits of a service.
 
-    `max_queue`: requests that may wait, of each lane. `max_rows`: most rows of a request, and of
-    requests answered together. `max_body`: bytes. `deadline`: seconds until an answer is given up.
+    `max_queue`: waiting requests per lane. `max_rows`: rows per request and per batch.
+    `max_body`: bytes. `deadline`: seconds until a request is cancelled.
     """
 
     max_queue: int = 64
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass
 class Job:
-    """Work that takes longer than a request may."""
+    """Background work that takes longer than a request may."""
 
     id: int
     kind: str
@@ -70,10 +70,10 @@ class Job:
 
 
 class Effect(NamedTuple):
-    """Difference that changes made to the NLL of `n_rows` rows predicted without their labels.
+    """Effect of changes on the NLL of `n_rows` held-out rows.
 
-    `before`: NLL without the changes. `difference`: what they added to it, give or take `spread`
-    (95 %, over rows).
+    `before`: NLL without the changes. `difference`: NLL with the changes minus `before`; `spread`:
+    half width of its 95 % interval over rows.
     """
 
     before: float
@@ -83,7 +83,7 @@ class Effect(NamedTuple):
 
 
 class Service:
-    """A saved model that answers many clients and is changed while it does.
+    """A saved model that serves many clients and can be changed meanwhile.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ class Service:
     read_only : bool, default=False
         Whether changes are refused.
     follow : bool, default=False
-        Whether changes that other processes make are applied here, within a second. A service that
-        makes changes itself first applies those of others.
+        Whether to apply changes of other processes within a second. Before its own changes a
+        service always applies them.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Service:
         self._job_ids = itertools.count(1)
         self._is_folding = False
         self._derived: dict[str, tuple[Version, Any]] = {}
-        self._first: Version | None = None  # before the first change that was made here
+        self._first: Version | None = None  # version before this service's first change
         self._first_lineage = ""
         self._effect: tuple[FittedClassifier, Effect] | None = None
         most = self.limits.max_queue
@@ -123,8 +123,8 @@ class Service:
         self._readings = Lane("readings", call_each, max_waiting=most)
         self._asks = Lane("asks", call_each, max_waiting=most)
         self._layouts = Layouts(call_each, most)
-        self._noting = threading.Lock()  # of what is derived, which two lanes do
-        self.getting_ready: Step | None = None  # and the share done
+        self._noting = threading.Lock()  # guards `_derived`, which two lanes write
+        self.getting_ready: Step | None = None  # and its progress
         self._warming: Future[None] | None = None
         self._begun: OrderedDict[str, tuple[Version, Future[Any]]] = OrderedDict()
         self._closing = threading.Event()
@@ -133,13 +133,13 @@ class Service:
         heed_forks(self, Service._forget_jobs)
 
     def start(self) -> None:
-        """Follow the folder in this process, if it is to be followed and is not yet."""
+        """Start the thread that follows the folder, if requested and not running yet."""
         if self._follows and not self._follower.is_alive():
             self._follower = threading.Thread(target=self._follow, name="follower", daemon=True)
             self._follower.start()
 
     def _forget_jobs(self) -> None:
-        """Leave jobs to the process that began them."""
+        """Reset all jobs in a fork: they belong to the parent process."""
         self._closing, self._noting = threading.Event(), threading.Lock()
         self._jobs.clear()
         self._begun.clear()
@@ -147,7 +147,7 @@ class Service:
         self._is_folding = False
 
     def close(self) -> None:
-        """Answer what waits, finish the change under way, and close the journal."""
+        """Answer waiting requests, finish the present change, and close the journal."""
         self._closing.set()
         if self._follower.is_alive():
             self._follower.join()
@@ -159,7 +159,7 @@ class Service:
     # --- before the first question --------------------------------------------------------------
 
     def get_ready(self) -> None:
-        """Start computing what the first question would wait for; predictions go on meanwhile."""
+        """Start to compute cached values of the first query; predictions are not blocked."""
         self.getting_ready = Step(step=WARM_UP[0][0], progress=0.0)
         self._warming = self._readings.submit(self._warm_up)
 
@@ -176,7 +176,7 @@ class Service:
                     return
                 self.getting_ready = Step(step=step, progress=n_done / len(WARM_UP))
                 work(self.live.now)
-        except Exception as error:  # the question that needs it is told
+        except Exception as error:  # the query that needs it raises the error
             _LOG.error("getting ready failed", exc_info=error)
         finally:
             self.getting_ready = None
@@ -190,16 +190,16 @@ class Service:
         ask: Ask,
         form: Callable[[Any], T],
     ) -> T:
-        """Predict rows, and give the answer in a form.
+        """Predict rows, and return the answer in the form made by `form`.
 
-        `rows` brings them into the form that a version of the model takes. That and `form` are
-        called by the thread that predicts: decoding images, or writing JSON of thousands of rows,
-        would keep others waiting.
+        `rows` converts them to the model's input form. `rows` and `form` run in the thread of the
+        predictions, since decoding images or writing JSON of thousands of rows would block other
+        requests.
 
         Raises
         ------
         ProblemError
-            If the model cannot take the rows, or not answer the query.
+            If the rows do not fit the model, or it cannot answer the query.
         """
         self.check_rows(n_rows)
         n_shown = n_rows * (ask.n_neighbors or 0)
@@ -213,14 +213,14 @@ class Service:
         return await self._within_deadline(answer)
 
     def check_rows(self, n_rows: int) -> None:
-        """Refuse more rows than a request may have."""
+        """Raise ProblemError if a request has too many rows."""
         if n_rows > self.limits.max_rows:
             raise ProblemError(
                 413, f"{n_rows} rows are more than the {self.limits.max_rows} of one request."
             )
 
     def _predict(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
-        """Answer equal queries; by a newer version where this one's rows are gone."""
+        """Answer equal queries; by a newer version if rows of this one are gone."""
         results = self._answered(requests)
         if any(isinstance(one, StoreError) and one.reason == "changed" for one in results):
             self.live.catch_up()
@@ -228,7 +228,7 @@ class Service:
         return results
 
     def _answered(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
-        """Answer equal queries, all by one version of the model."""
+        """Answer equal queries by one version of the model."""
         ask, version = requests[0][0], self.live.now
         given = [attempt(partial(rows, version)) for _, rows, _ in requests]
         each, warnings = encoded(version, given)
@@ -238,7 +238,7 @@ class Service:
         n_rows = sum(len(one[0]) for one in sound)
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
-        # Refused where there are too few calibration rows, or no threshold keeps the risk.
+        # Fails with too few calibration rows, or if no threshold keeps the risk.
         found = attempt(lambda: self.task.answers(version, sound, ask))
         results, start = [], 0
         for one, said, (_, _, form) in zip(each, warnings, requests, strict=True):
@@ -253,7 +253,7 @@ class Service:
     # --- changes --------------------------------------------------------------------------------
 
     async def undo(self, version: int, key: str | None = None) -> Change:
-        """Reverse a change, as `change` makes one; 404 if there is none of this number."""
+        """Reverse a change, see `change`; 404 if the version does not exist."""
 
         def make(live: LiveModel) -> Change:
             try:
@@ -264,14 +264,14 @@ class Service:
         return await self.change(make)
 
     async def change(self, make: Callable[[LiveModel], Change]) -> Change:
-        """Make a change, in turn with others; durable when it returns.
+        """Make a change after all earlier ones; durable on return.
 
         Raises
         ------
         ProblemError
-            422 if the model refuses it, 404 if a row is not remembered, 409 if its key was used by
-            another, 403 if the service is read-only, 503 while a job runs, 504 if it was not made
-            in time: then the message says whether it may be made all the same.
+            422 if the model rejects it, 404 if a row is not remembered, 409 if its key was used by
+            another request, 403 if the service is read-only, 503 while a job runs, 504 after the
+            deadline: then the message says whether the change may still be made.
         """
         self._check_writable()
 
@@ -305,21 +305,21 @@ class Service:
             self._is_folding = True
             try:
                 self._changes.submit(self._fold)
-            except QueueFullError:  # after the next change, then
+            except QueueFullError:  # try again after the next change
                 self._is_folding = False
         return change
 
     def _fold(self) -> None:
-        """Fold the changes in, so that a service that is started again opens the model soon."""
+        """Fold the changes into the folder, so that the model opens quickly after a restart."""
         try:
             self.live.compact(keep_removed=True)
-        except (OSError, StoreError) as error:  # the changes are made all the same
+        except (OSError, StoreError) as error:  # the changes stay valid without it
             _LOG.error("the journal is as long as it was: %s", error)
         finally:
             self._is_folding = False
 
     def start_job(self, kind: str, work: Callable[[LiveModel], object]) -> Job:
-        """Queue work that takes longer than a request may; `job` gives its progress."""
+        """Queue background work; `job` returns its progress."""
         self._check_writable()
         job = Job(next(self._job_ids), kind)
 
@@ -341,7 +341,7 @@ class Service:
         return job
 
     def job(self, number: int) -> Job:
-        """Look a job up."""
+        """Return a job by its number."""
         if number not in self._jobs:
             raise ProblemError(404, f"There is no job {number}; the last {_MOST_JOBS} are kept.")
         return self._jobs[number]
@@ -355,7 +355,7 @@ class Service:
     # --- what the memory holds ------------------------------------------------------------------
 
     def remembered(self, row: int) -> tuple[Version, dict[str, Any]]:
-        """Look a remembered row up: its id, label, weight and values; 404 if there is none."""
+        """Return id, label, weight and values of a remembered row; 404 if it does not exist."""
         version = self.live.now
         try:
             (found,) = version.fitted.look_up([row])
@@ -365,17 +365,17 @@ class Service:
         return version, values | {"row": without_pixels(found.row)}
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Read what takes long, one after the other, while predictions go on."""
+        """Do slow read-only work, one after the other, without blocking predictions."""
         return await self._within_deadline(self._readings.submit(work))
 
     async def ask(self, work: Callable[[], T]) -> T:
-        """Do work that takes part of a second, and need not wait for what takes long."""
+        """Do read-only work of less than a second, without waiting for slow work."""
         return await self._within_deadline(self._asks.submit(work))
 
     async def ask_again(self, question: str, work: Callable[[], T]) -> T:
-        """Do work as `ask` does, for a client that asks again after a TimeoutError.
+        """Do work as `ask` does, for a client that retries after a TimeoutError.
 
-        Meanwhile it goes on, so that no question is too long to be answered.
+        The work continues between retries, so that no query is too long to be answered.
         """
         now = self.live.now
         version, answer = self._begun.pop(question, (None, None))
@@ -392,7 +392,7 @@ class Service:
         return found
 
     def issues(self) -> tuple[Version, Any]:
-        """Rows whose labels look wrong, most suspicious first, without those that were kept."""
+        """Rows with suspected wrong labels, most suspicious first, without confirmed ones."""
         version, found = self._once("issues", _label_issues)
         suspect = found["given"] != found["suggested"]
         if self.task is numbers:
@@ -400,7 +400,7 @@ class Service:
         return version, found[suspect & ~found["id"].isin(self.live.kept())]
 
     def review(self) -> tuple[Version, Any]:
-        """All that a person should check, as `Review.findings`, without rows kept."""
+        """Rows for manual review, see `Review.findings`, without confirmed ones."""
         version, found = self._once("review", self._review)
         return version, found[~found["id"].isin(self.live.kept())]
 
@@ -408,7 +408,7 @@ class Service:
         return findings(version.fitted, self._of(version, "issues", _label_issues))
 
     def trust(self) -> tuple[Version, Trust]:
-        """How far predictions can be trusted."""
+        """Measure the calibration and risk of predictions."""
         if self.task is numbers:
             raise ProblemError(
                 422,
@@ -418,9 +418,9 @@ class Service:
         return self._once("trust", lambda now: measure_trust(now.fitted))
 
     def map(self, method: MapMethod = "pca", *, doubt: bool = False) -> tuple[Version, Any]:
-        """Lay the memory out in two dimensions; by PCA of its keys, or by t-SNE.
+        """Project the memory to two dimensions; by PCA of its keys, or by t-SNE.
 
-        `doubt`: also the probability that each label is wrong; 422 where the model cannot estimate
+        `doubt`: also the probability that each label is wrong; 422 if the model cannot estimate
         it.
         """
         version, laid = self.laid_out(method)
@@ -439,25 +439,25 @@ class Service:
         return version, found
 
     def laid_out(self, method: MapMethod) -> tuple[Version, MemoryMap]:
-        """Give the map of the present version, which is made once."""
+        """Return the cached map of the present version."""
         report = self._layouts.report
         return self._once(f"map by {method}", lambda now: memory_map(now.fitted, method, report))
 
     async def read_map(
         self, method: MapMethod, work: Callable[[], T], is_gone: Callable[[], Awaitable[bool]]
     ) -> T:
-        """Do work with a map; that of t-SNE in its own thread, and only while somebody waits."""
+        """Do work with a map; t-SNE runs in its own thread, while at least one client waits."""
         if method == "pca":
             return await self.read(work)
         return await self._layouts.answer(work, self.limits.deadline, is_gone)
 
     @property
     def layout_progress(self) -> float | None:
-        """How far the slow layout under way is; None where there is none."""
+        """Progress of the running slow layout, or None."""
         return self._layouts.progress
 
     def _came(self, fitted: FittedClassifier) -> np.ndarray:
-        """Version with which each remembered row came; 0 for those of the fit."""
+        """Version that added each remembered row; 0 for rows of the fit."""
         came = np.zeros(len(fitted.bank), dtype=np.int64)
         position = {row: at for at, row in enumerate(fitted.bank.ids.tolist())}
         for change in self.live.history():
@@ -466,10 +466,10 @@ class Service:
         return came
 
     def effect(self) -> "Effect | None":
-        """Measure what all changes since the first that this service made did to held-out rows.
+        """Measure the effect of all changes by this service on held-out rows.
 
-        Rows that a change touched are left out. None before the first change, or where no row is
-        left for calibration.
+        Changed rows are left out. None before the first change, or with fewer than 30 remaining
+        calibration rows.
         """
         start, now = self._first, self.live.now
         if self._effect is not None and self._effect[0] is now.fitted:
@@ -494,12 +494,12 @@ class Service:
         return found
 
     def _once(self, name: str, make: Callable[[Version], T]) -> tuple[Version, T]:
-        """Give the present version, and what is made of it once."""
+        """Return the present version and a cached value derived from it."""
         version = self.live.now
         return version, self._of(version, name, make)
 
     def _of(self, version: Version, name: str, make: Callable[[Version], T]) -> T:
-        """Give what is made of a version, once; what was made of others is dropped."""
+        """Return a cached value derived from a version; values of other versions are dropped."""
         known = self._derived.get(name)
         if known is None or known[0].fitted is not version.fitted:
             known = version, make(version)
@@ -521,14 +521,14 @@ class Service:
             try:
                 self.live.catch_up()
                 problem = ""
-            except Exception as error:  # answers go on with the version that is known
+            except Exception as error:  # continue with the present version
                 if str(error) != problem:
                     _LOG.error("could not follow the model's folder: %s", error)
                 problem = str(error)
 
 
 def task_of(fitted: FittedModel) -> Any:
-    """Give the module of what a model is asked and answers: `classes` or `numbers`."""
+    """Return the task module of a model: `classes` or `numbers`."""
     return numbers if isinstance(fitted, FittedRegressor) else classes
 
 

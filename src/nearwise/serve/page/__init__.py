@@ -1,4 +1,4 @@
-"""The page of the service: query, map, review, trust.
+"""Web page of the service: query, map, review, trust.
 
 static/htmx.min.js is htmx 2.0.11 (https://htmx.org, Zero-Clause BSD licence), unchanged.
 """

@@ -1,4 +1,4 @@
-"""The view for queries: a form from the model's columns, and the answer to it."""
+"""Query view: a form from the model's columns, and the answer."""
 
 import math
 from dataclasses import dataclass, replace
@@ -24,16 +24,16 @@ from nearwise.warn import collected_warnings
 
 Form = dict[str, str | list[str]]
 N_NEIGHBORS = 8
-_MOST_CHOICES = 30  # categories that are looked through; more are searched
-_MOST_LISTED = 10_000  # categories that a form lists; rarer ones can be typed
+_MOST_CHOICES = 30  # categories in a plain list; more get a search field
+_MOST_LISTED = 10_000  # categories in a form; rarer ones can be typed
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column as a form shows it: `options` of a category, `hint` and `value` of all others.
+    """A column in a form: `options` of a category, `hint` and `value` of all others.
 
-    The value of a category is its position among the options; its text where it `is_searched`,
-    since nobody looks through that many. There it may also be a text that is no option.
+    The value of a category is its position among the options. For many options (`is_searched`) it
+    is the text instead, which may also be no option.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Field:
 
 @dataclass(frozen=True)
 class FormContent:
-    """What the form looks like: kind "table", "embedding" or "image".
+    """Content of the form: kind "table", "embedding" or "image".
 
-    `remembered` is the id of the row that it was filled with, and `picture` its pixels.
+    `remembered` is the id of the row that fills the form, and `picture` its pixels.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class FormContent:
 
 
 def empty_form(version: Version, remembered: int | None) -> FormContent:
-    """Make the form, filled with a remembered row if there is one."""
+    """Make the form, filled with a remembered row if an id is given."""
     values: dict[str, Any] = {}
     if remembered is not None:
         values = version.fitted.look_up([remembered])[0].row  # UnknownIdError becomes 404
@@ -74,7 +74,7 @@ class _TableForm:
         self.encoder: Any = version.fitted.predictor.encoder
 
     def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
-        """Make the form, filled with the values of a remembered row if there are some."""
+        """Make the form, filled with the values of a remembered row if given."""
         fields = [
             _field(self.version, self.encoder, name, values.get(name))
             for name in self.encoder.columns
@@ -83,7 +83,7 @@ class _TableForm:
         return FormContent("table", fields, "", remembered, None)
 
     def rows(self, form: Form, remembered: int | None) -> Any:
-        """Read the row of a form, as the model takes rows: one of them."""
+        """Parse the one row of a form into the model's input form."""
         used = (name for name in self.encoder.columns if name not in self.encoder.left_out)
         row = {
             name: _cell(self.encoder, name, str(form.get(f"c{at}", "")))
@@ -94,14 +94,14 @@ class _TableForm:
         return rows_for(self.version, Rows(resize=False, rows=[row]))
 
     def shown(self, known: Version, rows: Any, before: Any) -> dict[str, Any]:
-        """Give what an answer shows of the row."""
+        """Return the parts of an answer that display the row."""
         ids = [one.id for one in before.neighbors]
         shares = column_shares(known.fitted, rows, ids) if ids else None
         return {"row": before.row, "pixels": None, "shares": shares}
 
 
 class _EmbeddingForm(_TableForm):
-    """A form for many numbers without names, as a list."""
+    """Form for many unnamed numbers, as one list."""
 
     def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
         text = ", ".join(repr(values[name]) for name in self.encoder.columns) if values else ""
@@ -134,7 +134,7 @@ class _ImageForm(_TableForm):
 
 
 def _form_of(version: Version) -> _TableForm:
-    """Form for the rows of a model; many numbers without names are one list."""
+    """Return the form for the rows of a model; many unnamed numbers are one list."""
     encoder: Any = version.fitted.predictor.encoder
     if encoder.kind == "images":
         return _ImageForm(version)
@@ -168,13 +168,13 @@ def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Fi
 
 @dataclass(frozen=True)
 class Answered:
-    """What the answer shows.
+    """Content of an answer.
 
-    `explanation` applies what was switched off or relabelled; `before` does not, and has the
-    neighbors. `labels` are those that rows were given, by id. `given` is the label of a remembered
-    row that was queried, without itself. `rows` is the query, one row as the model takes it, `row`
-    or `pixels` the same to be shown; `shares` split the distances by column; `warnings` say what
-    was read as something else.
+    `explanation` includes the user's changes: rows switched `off` and changed `labels`, by row id;
+    `before` excludes them and holds the neighbors. `given` is the label of a remembered row that
+    was queried with itself left out. `rows` is the query, one row in the model's input form; `row`
+    or `pixels` are its display form. `shares` split the distances by column; `warnings` concern
+    values that were converted.
     """
 
     explanation: Any
@@ -193,7 +193,7 @@ class Answered:
 
 
 def answer(version: Version, form: Form) -> Answered:
-    """Answer a form, with what is to be said of its row.
+    """Answer a form, with warnings about its row.
 
     Raises
     ------
@@ -234,13 +234,13 @@ def answer(version: Version, form: Form) -> Answered:
 
 
 def _remembered(form: Form) -> tuple[int | None, list[int]]:
-    """Id of the remembered row that a form was filled with, if any: alone, and in a list."""
+    """Id of the remembered row that fills a form, or None; and as a list."""
     row = _id(str(form["remembered"])) if form.get("remembered") else None
     return row, [] if row is None else [row]
 
 
 def predicted(version: Version, form: Form) -> tuple[Any, Any]:
-    """Give the row of a form, and its most probable class, or its number."""
+    """Return the row of a form, and its most probable class or its predicted number."""
     remembered, itself = _remembered(form)
     rows = _form_of(version).rows(form, remembered)
     known = version.if_changed(itself)
@@ -249,7 +249,7 @@ def predicted(version: Version, form: Form) -> tuple[Any, Any]:
 
 
 def remembered_as(version: Version, form: Form) -> tuple[Any, np.ndarray]:
-    """Give the row of a form, and its label."""
+    """Return the row of a form and its label."""
     return _form_of(version).rows(form, None), label_in(version, form.get("label", ""))
 
 
@@ -262,7 +262,7 @@ def label_in(version: Version, text: str | list[str]) -> np.ndarray:
 
 
 def _explained(version: Version, changed: Version, rows: Any) -> tuple[Any, float | None]:
-    """Explain one row by a version as it would be, judged by the version as it is; with novelty."""
+    """Explain one row by the changed version, calibrated on the present one; with novelty."""
     judged_by, views = known_rows(version.fitted), changed.encoded(rows)
     if task_of(version.fitted) is numbers:
         query = NumberQuery(changed.fitted, views[0], judged_by=judged_by)
@@ -279,7 +279,7 @@ def _cell(encoder: TableEncoder, name: str, typed: str) -> Any:
         return None
     if encoder.kinds[name] == "category":
         known = encoder.categories[name]
-        if len(known) > _MOST_CHOICES:  # the encoder finds it by its text, or says it is unknown
+        if len(known) > _MOST_CHOICES:  # the encoder looks up the text
             return typed if typed in map(in_text, known) else text
         return known[_among(text, len(known), name)]
     return _number(text, name) if encoder.kinds[name] == "number" else text
@@ -309,6 +309,6 @@ def _id(text: str) -> int:
 
 
 def several(form: Form, name: str) -> list[str]:
-    """Give the texts that a form has under a name."""
+    """Return all values of a form field."""
     found = form.get(name, [])
     return [found] if isinstance(found, str) else found

@@ -1,4 +1,4 @@
-"""Routes of the page. Its four views are empty until a request with a key fills them.
+"""Routes of the page; the HTML frame is public, its content needs a key.
 
 Parts come as HTML, from the templates that notebooks use too, and htmx inserts them.
 """
@@ -32,8 +32,8 @@ _VIEWS = {"ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
 _STATIC = files("nearwise.serve.page").joinpath("static")
 _MOST_LISTED = 200  # rows of a table
 _MOST_PICTURES = 60
-_MOST_POINTS = 400  # of the curve that the slider follows
-_WINDOW = 50  # rows of feedback that an accuracy is the mean of
+_MOST_POINTS = 400  # of the curve at the slider
+_WINDOW = 50  # feedback rows per accuracy
 RowId = Annotated[int, Path(ge=0, lt=2**63)]
 
 
@@ -52,14 +52,14 @@ def _part(template: str, headers: dict[str, str] | None = None, **values: Any) -
 
 
 class PageForm(RootModel[Form]):
-    """A form as the page sends it: texts by name, lists of texts where a name occurs twice."""
+    """Form fields by name: a text, or a list of texts if a name occurs several times."""
 
 
 Body = Annotated[PageForm, Depends(reader(PageForm))]
 
 
 async def _patiently(service: Service, where: str, work: Callable[[], Response]) -> Response:
-    """Read what may take longer than a deadline: until it is there, the part polls."""
+    """Do work that may exceed the deadline; until it is done, the part of the page polls."""
     try:
         return await service.read(work)
     except TimeoutError:
@@ -67,7 +67,7 @@ async def _patiently(service: Service, where: str, work: Callable[[], Response])
 
 
 def _waiting(service: Service, where: str, fields: list[tuple[str, str]] | None = None) -> Response:
-    """Give a part that asks again; by a form, with the fields that it takes the place of."""
+    """Return a part that sends the request again, optionally with form fields."""
     return _part("waiting.html", where=where, fields=fields, step=service.getting_ready)
 
 
@@ -123,7 +123,7 @@ def _add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @read.post("/page/ask/answer", include_in_schema=False)
     async def answered(request: Request, body: Body) -> Response:
-        of_numbers = service.task is not classes  # of classes "Review" alone makes changes
+        of_numbers = service.task is not classes  # for classes only "Review" makes changes
         may_change = of_numbers and not service.read_only and request.state.holder.may("write")
 
         def work() -> Response:
@@ -137,7 +137,7 @@ def _add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
             )
 
         try:
-            await service.until_ready()  # what it computes would be computed twice otherwise
+            await service.until_ready()  # otherwise its results would be computed twice
             question = json.dumps(body.root, sort_keys=True)
             return await service.ask_again(sha256(question.encode()).hexdigest(), work)
         except TimeoutError:
@@ -194,7 +194,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
 
 
 def _listed(service: Service, ids: list[int]) -> dict[str, Any]:
-    """Remembered rows for a table; ids that are gone since are left out."""
+    """Remembered rows for a table; removed ids are left out."""
     fitted = service.live.now.fitted
     there = set(fitted.bank.ids.tolist())
     found = [one for one in ids if one in there]
@@ -302,7 +302,7 @@ def _add_trust(read: APIRouter, service: Service) -> None:
 
 
 def _rolling(correct: np.ndarray) -> tuple[list[int], list[float]] | None:
-    """Mean of the last rows of feedback, after each of them; None of fewer than two."""
+    """Return the rolling mean after each row of feedback; None for fewer than two rows."""
     if len(correct) < 2:
         return None
     total = np.cumsum(np.concatenate([[0.0], correct]))

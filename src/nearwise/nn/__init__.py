@@ -1,4 +1,4 @@
-"""Modules that learn: embedders, neighbor attention and their losses."""
+"""Trainable modules: embedders, neighbor attention and their losses."""
 
 from nearwise.nn.embedders import (
     CategoricalEmbedding,

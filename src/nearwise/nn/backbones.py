@@ -23,11 +23,11 @@ _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
 def load_weights(loader: Any, source: str, **options: Any) -> nn.Module:
-    """Load a model of transformers from a folder or the hub; refuse one that lacks weights.
+    """Load a transformers model from a folder or the hub; ValueError if weights are missing.
 
     Weights are read only from safetensors: a pickle (.bin) can run code.
     """
-    # float32 whatever the file holds: half precision is a matter of autocast.
+    # Always float32: autocast handles half precision.
     model: nn.Module
     model, found = cached_first(
         loader.from_pretrained,
@@ -44,10 +44,10 @@ def load_weights(loader: Any, source: str, **options: Any) -> nn.Module:
 
 
 def at_commit(source: str) -> tuple[str, dict[str, str]]:
-    """Find the commit of a model on the hub, so that all of its files are read from the same one.
+    """Find the commit of a model on the hub, so that all of its files match.
 
-    `source` is a folder, or NAME (whatever "main" is) or NAME@REVISION. Returns the name without
-    its revision and the commit as "revision", for a loader; no options for a folder.
+    `source` is a folder, NAME (the present "main") or NAME@REVISION. Returns the name without
+    its revision, and loader options with the commit as "revision"; no options for a folder.
     """
     from transformers.utils import cached_file
 
@@ -61,14 +61,13 @@ def at_commit(source: str) -> tuple[str, dict[str, str]]:
 
 
 def origin(name: str, options: Mapping[str, str]) -> str | None:
-    """Return NAME@COMMIT for what `at_commit` found, None for a folder."""
+    """Return NAME@COMMIT for the result of `at_commit`, None for a folder."""
     return f"{name}@{options['revision']}" if options else None
 
 
 def cached_first(load: Callable[..., Any], source: str, **options: Any) -> Any:
-    """Call a loader of transformers on what this machine has, then on the hub."""
-    # The hub is queried, with half a minute of retries where there is no network, only for what is
-    # not on this machine.
+    """Call a transformers loader on the local cache, then on the hub."""
+    # Without a network the hub costs half a minute of retries, so the local cache comes first.
     try:
         return load(source, local_files_only=True, **options)
     except OSError:
@@ -76,13 +75,13 @@ def cached_first(load: Callable[..., Any], source: str, **options: Any) -> Any:
 
 
 def pair(size: Any) -> tuple[int, int]:
-    """Height and width from one number or two."""
+    """Return (height, width) from one number or a pair."""
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return int(height), int(width)
 
 
 def preprocessor(source: str, **options: str) -> dict[str, Any]:
-    """Pixel statistics from preprocessor_config.json, read as it is: no image library is needed."""
+    """Return pixel statistics from preprocessor_config.json, without an image library."""
     from transformers.utils import cached_file
 
     name = "preprocessor_config.json"
@@ -114,7 +113,7 @@ def _processed_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def first_line(error: Exception) -> str:
-    """First line of an error's text, as a sentence."""
+    """Return the first line of an error's text as a sentence."""
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
     return text if text.endswith(".") else f"{text}."
@@ -122,7 +121,7 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and load reports of transformers inside."""
+    """Suppress progress bars and load reports of transformers."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -137,7 +136,7 @@ def quiet() -> Iterator[None]:
 
 
 def transformers_module() -> ModuleType:
-    """Import transformers, or name the extra that brings it."""
+    """Import transformers; ImportError names the extra to install."""
     try:
         import transformers
     except ImportError as error:
@@ -173,27 +172,27 @@ IMAGENET_MODELS = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/res
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """All that rebuilds a backbone without its weights, in plain numbers and strings."""
+    """Description of a backbone without its weights, in plain numbers and strings."""
 
     model: dict[str, Any]  # the configuration of the transformers model, or widths of a FastCNN
     image_size: tuple[int, int]  # height and width of the backbone's input
     channels: int
     # The first layers of a residual network; "imagenet" for every other model.
     stem: Literal["cifar", "strided", "imagenet"] = "imagenet"
-    # Of each channel, for pixels in [0, 1]; None where they are fitted on training images.
+    # Per channel, for pixels in [0, 1]; None if fitted on training images.
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    resample: str = "bilinear"  # or "bicubic": how images of another size are resized
-    source: str | None = None  # where the weights came from on the hub, as NAME@COMMIT
+    resample: str = "bilinear"  # or "bicubic": resize method
+    source: str | None = None  # source of the weights on the hub, NAME@COMMIT
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, JSON-ready; `from_dict` reads them again."""
+        """Return the fields as JSON-ready values for `from_dict`."""
         ready: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return ready
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "BackboneSpec":
-        """Return the backbone that `to_dict` described."""
+        """Return the specification that `to_dict` described."""
         ready: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in fields.items()
@@ -202,7 +201,7 @@ class BackboneSpec:
 
 
 class Backbone(nn.Module):
-    """A vision model of transformers: pixels of `image_size` in, one vector per image out."""
+    """A transformers vision model: maps images of `image_size` to one vector each."""
 
     def __init__(self, model: nn.Module, image_size: tuple[int, int]) -> None:
         super().__init__()
@@ -218,15 +217,15 @@ class Backbone(nn.Module):
         return _vector(self.model(pixel_values=pixels, **self._options))
 
     def tokens(self, pixels: Tensor) -> Tensor:
-        """Last features (B, L, width): all tokens of a transformer, the map of a residual network.
+        """Last features (B, L, width): transformer tokens, or the map of a residual network.
 
-        The map goes row by row; a transformer's own tokens (class, registers) come first.
+        A map is flattened row by row; class and register tokens of a transformer come first.
         """
         last: Tensor = self.model(pixel_values=pixels, **self._options).last_hidden_state
         return last.flatten(2).transpose(1, 2) if last.ndim == 4 else last
 
     def vector_and_stages(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what `forward` does, and features of each depth averaged over the image, in order.
+        """Return the vector of `forward`, and features of each depth averaged over the image.
 
         A residual network gives "stem" and one entry per stage; a transformer its layers at each
         quarter of the depth, averaged over tokens, and its "output".
@@ -262,9 +261,9 @@ def named_backbone(
     pretrained: bool,
     widths: Sequence[int] | None = None,
 ) -> tuple[Backbone | FastCNN, BackboneSpec]:
-    """Build one of `NAMES`, with ImageNet weights on request.
+    """Build one of `NAMES`, optionally with ImageNet weights.
 
-    With them the network takes 3 channels in any case. `stem` "auto" fits it to the larger side:
+    A pretrained network always takes 3 channels. `stem` "auto" depends on the larger side:
     "imagenet" above 64 pixels, else "cifar"; for "resnet-small" "strided" above 16 pixels, else
     "cifar". Warns UserWarning if the weights cannot be loaded: the network then starts from
     scratch.
@@ -292,10 +291,10 @@ def named_backbone(
 def pretrained_backbone(
     source: str, image_size: tuple[int, int] | None
 ) -> tuple[Backbone, BackboneSpec]:
-    """Load a transformers vision model from the hub or a local folder, with its pixel statistics.
+    """Load a transformers vision model and its pixel statistics from the hub or a folder.
 
-    `source` is NAME or NAME@REVISION, or a folder; weights are safetensors, neither pickles nor
-    code of the repository are read. `image_size` None takes the model's own. Raises ValueError if
+    `source` is NAME or NAME@REVISION, or a folder. Weights must be safetensors; pickles and code
+    of the repository are never read. `image_size` None takes the model's own. Raises ValueError if
     the model cannot be found or read, or is not a vision model.
     """
     transformers = transformers_module()
@@ -332,7 +331,7 @@ def pretrained_backbone(
 
 
 def build_backbone(spec: BackboneSpec) -> Backbone | FastCNN:
-    """Build the backbone of `spec` with random weights; nothing is loaded."""
+    """Build the backbone of `spec` with random weights, without any download."""
     fields = dict(spec.model)
     if fields["model_type"] == _FAST_CNN:
         return FastCNN(spec.channels, fields["widths"])
@@ -345,7 +344,7 @@ def build_backbone(spec: BackboneSpec) -> Backbone | FastCNN:
 
 
 def _imagenet_model(name: str) -> tuple[Any, str | None]:
-    """Return a network with ImageNet weights, or None, and where on the hub it came from."""
+    """Return a network with ImageNet weights, or None, and its source on the hub."""
     if name not in IMAGENET_MODELS:
         raise ValueError(
             f"There are no ImageNet weights for {name!r}. Pass pretrained=False, or take "
@@ -393,7 +392,7 @@ def _resolve_stem(stem: Stem, name: str, side: int) -> Literal["cifar", "strided
 
 
 def _drop_untrained_pooler(model: Any) -> None:
-    """Take the token itself where the pooler is a layer that pretraining has not seen."""
+    """Remove a pooler without pretrained weights; the class token is used instead."""
     if model.config.model_type in ("vit", "deit", "beit", "data2vec-vision"):
         model.pooler = None
 
@@ -410,7 +409,7 @@ def _own_size(config: Any) -> tuple[int, int] | None:
 
 
 def _config_dict(config: Any) -> dict[str, Any]:
-    # What differs from the defaults of the class is enough, and free of library versions.
+    # Differences from the defaults are enough, and independent of library versions.
     left_out = ("transformers_version", "dtype", "architectures")
     fields = {k: v for k, v in config.to_diff_dict().items() if k not in left_out}
     return {**fields, "model_type": config.model_type}

@@ -1,4 +1,4 @@
-"""Dense attention that trains fast on a CPU."""
+"""Dense attention with fast training on a CPU."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from nearwise.functional.devices import fast_bfloat16
 from nearwise.nn.dropout import dropout, runs_as_written
 
-_MOST_SCORES = 2**18  # per head: with more the formula takes far more memory than the fused pass
+_MOST_SCORES = 2**18  # per head; above it the formula takes far more memory than the fused pass
 
 
 def dense_attention(
@@ -22,12 +22,12 @@ def dense_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention`, faster where a CPU trains.
+    """Scaled dot-product attention as in torch, but faster in training on a CPU.
 
-    There the plain formula runs with dropout, which torch computes in float32, drawing one number
-    per weight; and in bfloat16 up to 512 x 512 tokens, where torch's fused backward pass takes two
-    to seven times as long. Products then stay in the type of the query, and every query must be
-    allowed some key. Elsewhere, compiled, exported and under torch.func, it is torch's own.
+    On a CPU the plain formula runs with dropout, for which torch computes in float32 and draws one
+    number per weight; and in bfloat16 up to 512 x 512 tokens, where torch's fused backward pass
+    takes two to seven times as long. Products then keep the dtype of the query, and every query
+    must have an allowed key. In all other cases torch's own function is called.
     """
     if not _trains_faster(query, key, dropout_p):
         return F.scaled_dot_product_attention(
@@ -44,7 +44,7 @@ def dense_attention(
 
 
 def causal_mask(query: Tensor, key: Tensor) -> Tensor:
-    """Where a token may attend (N, M): to itself and tokens before it."""
+    """Boolean mask (N, M): a token attends to itself and to earlier tokens."""
     shape = query.shape[-2], key.shape[-2]
     return torch.ones(shape, dtype=torch.bool, device=query.device).tril()
 

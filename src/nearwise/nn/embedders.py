@@ -1,7 +1,7 @@
-"""Embedders: from the columns of a row to the key by which its neighbors are found.
+"""Embedders: map the columns of a row to its key for the neighbor search.
 
-All take ``(x_num, x_cat)`` and return keys of shape (B, dim); all split into `embed` (columns to
-one flat vector) and `trunk` (that vector to the key), so that MixUp can mix between the two.
+All take ``(x_num, x_cat)`` and return keys of shape (B, dim). `embed` maps columns to one flat
+vector and `trunk` maps this vector to the key, so that MixUp can mix between the two.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from nearwise.nn.numeric import PLRLiteEmbedding
 
 
 class Embedder(nn.Module):
-    """What every embedder offers.
+    """Base class of embedders.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Embedder(nn.Module):
     normalize : bool
         Whether keys are scaled to unit L2 length.
     config : dict
-        JSON-ready arguments that build this embedder again, its kind included.
+        JSON-ready arguments to rebuild this embedder, with its kind.
     takes_images : bool
         Whether rows are uint8 images (B, c, h, w) instead of columns.
     """
@@ -40,62 +40,62 @@ class Embedder(nn.Module):
         self.trunk: nn.Module = nn.Identity()
 
     def fit_inputs(self, x_num: Tensor) -> None:
-        """Take what the input encoding needs from training rows `x_num` (n, F); often nothing."""
+        """Fit the input encoding to training rows `x_num` (n, F); by default nothing."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Prepare for an epoch of training, counted from 1; often nothing."""
+        """Prepare for an epoch of training, counted from 1; by default nothing."""
 
     def embed(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
-        """Flat input of the trunk, shape (B, width), from the columns of a row."""
+        """Return the flat input of the trunk, shape (B, width), from the columns."""
         return x_num
 
     def embed_mixed(
         self, x_num: Tensor, x_cat: Tensor | None, partner: Tensor, share: Tensor
     ) -> Tensor:
-        """Flat input of MixUp rows: ``share * row + (1 - share) * rows[partner]``.
+        """Return the flat input of MixUp rows: ``share * row + (1 - share) * rows[partner]``.
 
-        Numbers are mixed as they are, categories as their embeddings.
+        Numbers are mixed directly, categories as embeddings.
 
         Parameters
         ----------
         x_num : Tensor of shape (B, F)
         x_cat : int64 Tensor of shape (B, G), optional
         partner : int64 Tensor of shape (B,)
-            Position of the row that each row is mixed with.
+            Position of each row's partner.
         share : Tensor of shape (B, 1)
             Weight of the row itself, in [0, 1].
         """
         return self.embed(share * x_num + (1 - share) * x_num[partner])
 
     def key(self, embedded: Tensor) -> Tensor:
-        """Key (B, dim) of flat inputs (B, width)."""
+        """Return the key (B, dim) of flat inputs (B, width)."""
         key = self.trunk(embedded)
         return F.normalize(key, dim=-1) if self.normalize else key
 
     def forward(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
-        """Key (B, dim) of rows with numbers `x_num` (B, F) and category codes `x_cat` (B, G)."""
+        """Return the key (B, dim) of rows with numbers (B, F) and category codes (B, G)."""
         return self.key(self.embed(x_num, x_cat))
 
 
 class TableEmbedder(Embedder):
-    """Numeric and categorical embeddings, side by side, through a linear map or an MLP.
+    """Numeric and categorical embeddings, concatenated, then a linear map or an MLP.
 
     Parameters
     ----------
     n_numeric : int
-        Number F of numeric columns; 0 is fine where there are categories.
+        Number F of numeric columns; 0 is allowed if there are categories.
     cardinalities : sequence of int, default=()
-        For each of the G categorical columns the number of its codes, code 0 included; codes run
-        from 0 to cardinality - 1. Code 0 means unknown or missing and starts as the zero vector.
+        Number of codes of each of the G categorical columns, code 0 included. Codes run from 0 to
+        cardinality - 1. Code 0 means unknown or missing and is initialised with zeros.
     numeric_embedding : "plr-lite" or None, default="plr-lite"
-        None leaves numbers as they are.
+        None uses the numbers directly.
     trunk : {"linear", "mlp"}, default="linear"
     hidden : sequence of int, default=(256, 256)
         Hidden widths of the MLP trunk.
     dim : int, default=64
         Width of the key.
     dropout : float, default=0.0
-        After each hidden layer of the MLP; on the trunk's input where it is linear.
+        Dropout rate after each hidden layer of the MLP, or on the input of a linear trunk.
     normalize : bool, default=False
         Scale keys to unit L2 length.
     numeric_dim, n_frequencies, frequency_scale
@@ -164,13 +164,13 @@ class TableEmbedder(Embedder):
             raise ValueError(f'trunk must be "linear" or "mlp", got {trunk!r}.')
 
     def embed(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
-        """Flat input of the trunk, shape (B, width)."""
+        """Return the flat input of the trunk, shape (B, width)."""
         return torch.cat([self._embed_numeric(x_num), self.categorical(x_cat, len(x_num))], dim=1)
 
     def embed_mixed(
         self, x_num: Tensor, x_cat: Tensor | None, partner: Tensor, share: Tensor
     ) -> Tensor:
-        """Flat input of MixUp rows; see `Embedder.embed_mixed`."""
+        """Return the flat input of MixUp rows; see `Embedder.embed_mixed`."""
         numbers = self._embed_numeric(share * x_num + (1 - share) * x_num[partner])
         categories = self.categorical(x_cat, len(x_num))
         mixed = share * categories + (1 - share) * categories[partner]
@@ -181,12 +181,12 @@ class TableEmbedder(Embedder):
 
 
 class CategoricalEmbedding(nn.Module):
-    """One learned vector for each code of each categorical column, all in one table.
+    """Learned vector per code of each categorical column, in one table.
 
     Parameters
     ----------
     cardinalities : sequence of int
-        Codes of each column, code 0 (unknown or missing) included.
+        Number of codes of each column, including code 0 (unknown or missing).
     dim : int
         Width of the vector of one category.
     """
@@ -201,7 +201,7 @@ class CategoricalEmbedding(nn.Module):
         sizes = torch.tensor([int(size) for size in cardinalities], dtype=torch.int64)
         self.register_buffer("sizes", sizes, persistent=False)
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
-        total = sum(map(int, cardinalities))  # not of the tensor: it may be on the meta device
+        total = sum(map(int, cardinalities))  # a tensor may be on the meta device
         self.table = nn.Embedding(total, dim) if total else None
         if self.table is not None:
             with torch.no_grad():
@@ -209,7 +209,7 @@ class CategoricalEmbedding(nn.Module):
                 self.table.weight[self.offsets] = 0.0
 
     def forward(self, x_cat: Tensor | None, n_rows: int) -> Tensor:
-        """Vectors of the codes `x_cat` (B, G), flat, shape (B, G * dim); width 0 if G is 0."""
+        """Return flat vectors (B, G * dim) of the codes `x_cat` (B, G); width 0 if G is 0."""
         if self.table is None:
             return torch.zeros(n_rows, 0, device=self.sizes.device)
         n_columns = len(self.sizes)

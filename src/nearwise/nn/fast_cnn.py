@@ -1,4 +1,4 @@
-"""A convolutional network for small images that trains in minutes on a CPU."""
+"""Convolutional network for small images that trains in minutes on a CPU."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,22 +9,22 @@ from torch.nn import functional as F
 
 from nearwise.functional.threads import one_thread
 
-# Of the blocks; the wide one takes 2.8 times the arithmetic.
+# Channels of the blocks; the wide network needs 2.8 times the arithmetic.
 FAST_CNN_WIDTHS: dict[str, tuple[int, ...]] = {
     "fast-cnn": (64, 256, 256),
     "fast-cnn-wide": (128, 384, 512),
 }
-SMALLEST_SIDE = 9  # below it nothing is left of the image after three blocks
+SMALLEST_SIDE = 9  # smaller images vanish within three blocks
 _PATCH = 2
-_LEAST_VARIANCE = 5e-4  # added to that of each component of a patch
+_LEAST_VARIANCE = 5e-4  # added to the variance of each component of a patch
 WHITENING_IMAGES = 2_000
-_BIAS_EPOCHS = 3  # in which the bias of the whitened layer is trained
+_BIAS_EPOCHS = 3  # epochs in which the bias of the whitened layer is trained
 _LOGIT_SCALE = 9.0
-_REPAYING = 8  # images from which a CPU is faster with channels last, weights laid out anew
+_REPAYING = 8  # images; from here on channels last is faster on a CPU
 
 
 class FastCNN(nn.Module):
-    """Whitened 2x2 convolution, blocks of two 3x3 convolutions, and a maximum over the image.
+    """Whitened 2x2 convolution, blocks of two 3x3 convolutions, global max pooling.
 
     Each block halves the sides: convolution, 2x2 max-pool, batch normalisation without learned
     scale, GELU, convolution, normalisation, GELU. Convolutions start as partial identities. The
@@ -34,7 +34,7 @@ class FastCNN(nn.Module):
     Parameters
     ----------
     channels : int
-        Of the images, 1 or 3.
+        Channels of the images, 1 or 3.
     widths : sequence of int, default=(64, 256, 256)
         Channels of each block.
 
@@ -67,11 +67,11 @@ class FastCNN(nn.Module):
         self.blocks = nn.ModuleList(_Block(*pair) for pair in pairwise((whitened, *widths)))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Features (B, width) of normalised pixels (B, c, h, w)."""
+        """Return features (B, width) of normalised pixels (B, c, h, w)."""
         return self._maps(pixels)[-1].amax(dim=(2, 3)) / _LOGIT_SCALE
 
     def vector_and_stages(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what `forward` does, and each block's output averaged over the image, in order."""
+        """Return the vector of `forward`, and each block's output averaged over the image."""
         maps = self._maps(pixels)
         stages = {f"block{i}": found.mean(dim=(2, 3)) for i, found in enumerate(maps, start=1)}
         return maps[-1].amax(dim=(2, 3)) / _LOGIT_SCALE, stages
@@ -85,7 +85,7 @@ class FastCNN(nn.Module):
         return found[1:]
 
     @torch.no_grad()
-    @one_thread()  # more would sum in another order, and no checkpoint of other threads would fit
+    @one_thread()  # the order of sums, and so checkpoints, must not depend on threads
     def fit_inputs(self, pixels: Tensor) -> None:
         """Set the first layer to whiten patches of normalised training images (n, c, h, w)."""
         patches = F.unfold(pixels, _PATCH).transpose(1, 2).flatten(0, 1)

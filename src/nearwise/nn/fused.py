@@ -1,8 +1,8 @@
-"""The leave-one-out neighbor vote and its loss without the (B, N) matrices in memory.
+"""Leave-one-out neighbor vote and its loss without (B, N) matrices in memory.
 
-Queries go through in blocks small enough for the processor's cache, and the gradient of a block is
-taken while its weights are still there. Values and gradients are those of the plain functions in
-`nearwise.nn.losses`, some four times faster on a CPU.
+Queries are processed in blocks that fit into the processor's cache, and the gradient of a block is
+computed while its weights are in the cache. Values and gradients equal those of the plain functions
+in `nearwise.nn.losses`, about four times faster on a CPU.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -17,15 +17,15 @@ from nearwise.nn.losses import VOTE_FLOOR, soft_targets
 _BLOCK = 2**18
 # On an accelerator few large products are faster: 2**25 scores are 128 MiB.
 _DEVICE_BLOCK = 2**25
-# Smaller weights are taken as 0; denormal numbers are a hundred times slower in a product.
+# Smaller weights are set to 0: denormal numbers make products a hundred times slower.
 _NO_WEIGHT = 1e-30
-# Under the root of a distance, so that its gradient is finite at 0.
+# Added under the root of a distance, so that its gradient is finite at 0.
 DISTANCE_EPS = 1e-6
 
 
 class _Memory(NamedTuple):
     keys: Tensor  # (N, D), minus the origin
-    # (D,), the mean key: distances do not change, rounding is smaller; None for similarities
+    # (D,), the mean key: subtracting it reduces rounding errors; None for similarities
     origin: Tensor | None
     key_square: Tensor | None  # (N,), squared lengths; None for similarities
     votes: Tensor  # (N, C)
@@ -54,19 +54,19 @@ def fused_leave_one_out_nll(
     candidate_weight: Tensor | None = None,
     n_learned: int | None = None,
 ) -> Tensor:
-    """Negative log-likelihood of the neighbor vote, each query without its own row.
+    """Negative log-likelihood of the neighbor vote, with each query's own row left out.
 
     Parameters
     ----------
     query : Tensor of shape (B, D)
     keys : Tensor of shape (N, D)
-        Of the candidates.
+        Keys of the candidates.
     scale : scalar Tensor
         Positive factor on distances, or similarities for "cosine".
     similarity : {"euclidean", "cosine"}, default="euclidean"
     query_labels, candidate_labels : int64 Tensor (B,), (N,) or float Tensor (., n_classes)
     query_ids : int64 Tensor of shape (B,) or (B, m)
-        Ids left out for each query; m = 2 for a MixUp query, which has two sources.
+        Ids to leave out for each query; m = 2 for a MixUp query, made from two rows.
     candidate_ids : int64 Tensor of shape (N,)
     n_classes : int
     smoothing : float, default=0.0
@@ -76,7 +76,7 @@ def fused_leave_one_out_nll(
     candidate_weight : Tensor of shape (N,), optional
         Non-negative factor on each candidate's vote.
     n_learned : int, optional
-        Only the first keys get a gradient, which saves that of the rest; default all.
+        Number of leading keys with a gradient; default all.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def neighbor_vote(
     similarity: Literal["euclidean", "cosine"] = "euclidean",
     candidate_weight: Tensor | None = None,
 ) -> Tensor:
-    """Vote of all keys by the softmax of their scores, own row left out by id; no gradient.
+    """Softmax-weighted vote of all keys, own row left out by id; no gradient.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def neighbor_vote(
     labels : int64 Tensor of shape (N,) or float Tensor of shape (N, n_classes)
     n_classes : int
     query_ids, key_ids : int64 Tensors of shapes (B,) or (B, m), and (N,)
-        Keys with an id of the query do not count for it.
+        Keys with an id of the query are left out for it.
     similarity : {"euclidean", "cosine"}, default="euclidean"
     candidate_weight : Tensor of shape (N,), optional
         Non-negative factor on each key's vote.
@@ -144,7 +144,7 @@ def neighbor_vote(
 
 
 class _FusedNLL(torch.autograd.Function):
-    """Loss and its gradients in one pass over blocks of queries."""
+    """Loss and gradients in one pass over blocks of queries."""
 
     @staticmethod
     def forward(
@@ -197,7 +197,7 @@ def _backward_block(
     grad_query: Tensor,
     grad_keys: Tensor,
 ) -> Tensor:
-    """Carry `grad` of a block's scores on to queries and keys in place; return that of scale."""
+    """Add the gradients of a block to those of queries and keys; return the one of `scale`."""
     n_learned = len(grad_keys)
     grad_scale = torch.dot(grad.flatten(), measured.flatten())
     if memory.cosine:
@@ -262,12 +262,12 @@ def _centered(query: Tensor, memory: _Memory) -> Tensor:
 
 
 def _own_rows(query_ids: Tensor, candidate_ids: Tensor) -> _OwnRows:
-    """Pairs of query and candidate that share an id, by query."""
+    """Return the pairs of query and candidate with the same id, by query."""
     ordered, order = candidate_ids.sort(stable=True)
     wanted = query_ids.reshape(len(query_ids), -1).sort(dim=1).values
     low = torch.searchsorted(ordered, wanted)
     count = torch.searchsorted(ordered, wanted, right=True) - low
-    # The partner of a mixed query may be the query itself: leave it out once.
+    # The partner of a mixed query may be the query itself: then leave it out only once.
     count[:, 1:][wanted[:, 1:] == wanted[:, :-1]] = 0
     if len(wanted) and int(count.sum(dim=1).max()) >= len(candidate_ids):
         raise ValueError(

@@ -1,28 +1,28 @@
-"""Losses of neighbor votes and heads; every one takes hard or soft labels."""
+"""Losses of neighbor votes and heads, for hard or soft labels."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# A vote for the right class counts at least this much, as in ModernNCA: a row whose class is
-# nowhere near gives a large but finite loss.
+# Lower bound of the vote for the right class, as in ModernNCA: without any neighbor of the class
+# the loss is large but finite.
 VOTE_FLOOR = 1e-7
 
 
 def soft_targets(labels: Tensor, n_classes: int, smoothing: float = 0.0) -> Tensor:
-    """Class probabilities of hard or soft labels, smoothed.
+    """Return class probabilities of hard or soft labels, smoothed.
 
     Parameters
     ----------
     labels : int64 Tensor of shape (n,) or float Tensor of shape (n, n_classes)
     n_classes : int
     smoothing : float, default=0.0
-        Share in [0, 1) of each target that is spread evenly over the classes.
+        Share of each target spread evenly over the classes, in [0, 1).
 
     Returns
     -------
     targets : float Tensor of shape (n, n_classes)
-        Rows sum to 1 where the soft labels do.
+        Rows sum to 1 if those of the soft labels do.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be in [0, 1), got {smoothing}.")
@@ -70,7 +70,7 @@ def vote_nll(
     smoothing: float = 0.0,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
-    """Negative log-likelihood of probabilities (B, n_classes), floored at 1e-7, in nats."""
+    """Mean negative log-likelihood in nats of probabilities (B, n_classes), floored at 1e-7."""
     targets = soft_targets(labels, proba.shape[1], smoothing)
     return _mean(-(targets * (proba + VOTE_FLOOR).log()).sum(dim=1), sample_weight)
 

@@ -1,7 +1,7 @@
-"""Inputs of a pretrained head from a query's neighbors: facts that mean the same on every table.
+"""Inputs of a pretrained head: features of a query's neighbors that are comparable across tables.
 
-`RememberedSpace` sums up the remembered rows of one key space; `RememberedSpace.describe` turns
-what was found for queries into a `NeighborSet`. Training and prediction both go through them.
+`RememberedSpace` summarizes the remembered rows of one key space; `RememberedSpace.describe` turns
+search results of queries into a `NeighborSet`. Training and prediction both use them.
 """
 
 import math
@@ -17,14 +17,14 @@ from nearwise.functional import Metric, Neighbors, topk_neighbors
 from nearwise.functional.set_attention import HAS_BASE, LEAST
 
 N_SUMMARY = 16
-OWN_NEIGHBORS = 17  # of which the last stands by for one that is left out
-_JUDGED = 2_000  # remembered rows on which the votes of a space are measured
+OWN_NEIGHBORS = 17  # stored per row; the last replaces a neighbor that is left out
+_JUDGED = 2_000  # remembered rows used to measure the accuracy of votes
 _SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
-_SMOOTHING = 0.5  # rows added to every class
+_SMOOTHING = 0.5  # pseudo-count per class
 
 
 class NeighborSet(NamedTuple):
-    """The neighbors of B queries in one key space, with what is known of each.
+    """Neighbors of B queries in one key space, with their features.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class NeighborSet(NamedTuple):
     own_distance : Tensor of shape (B, K)
         Mean distance of each neighbor to its own neighbors, in the same unit.
     reliability : Tensor of shape (B, K)
-        Share of each neighbor's own neighbors that carry its label, in [0, 1].
+        Share of each neighbor's own neighbors with the same label, in [0, 1].
     opinion : Tensor of shape (B, K)
         The base's log-probability of the neighbor's label for the query; 0 without a base.
     own_opinion : Tensor of shape (B, K)
@@ -45,12 +45,12 @@ class NeighborSet(NamedTuple):
         Bhattacharyya coefficient of the base's predictions for query and neighbor, in [0, 1]; 0
         without a base.
     log_weight : Tensor of shape (B, K)
-        Logarithm of sample weights; -inf leaves a neighbor out, as padding.
+        Logarithm of sample weights; -inf for padding.
     summary : Tensor of shape (B, 16)
-        Of table, space and query: sizes, how well plain votes predict the remembered rows, whether
-        there is a base and how sure it is.
+        Features of table, space and query: sizes, accuracy of plain votes on remembered rows,
+        presence of a base and its confidence.
     log_prior : Tensor of shape (B, C)
-        Logarithm of the class shares; -inf for classes that are not classes, as padding.
+        Logarithm of the class shares; -inf for padding.
     """
 
     distances: Tensor
@@ -65,31 +65,31 @@ class NeighborSet(NamedTuple):
     log_prior: Tensor
 
     def take(self, rows: Tensor) -> "NeighborSet":
-        """Return the neighbors of some queries."""
+        """Return the neighbor sets of some queries."""
         return NeighborSet(*(tensor[rows] for tensor in self))
 
     def nearest(self, k: int) -> "NeighborSet":
-        """Return the nearest `k` only; the summary stays that of all."""
+        """Return the nearest `k` neighbors; the summary is unchanged."""
         cut = {name: getattr(self, name)[:, :k] for name in self._fields[:8]}
         return self._replace(**cut)
 
 
 @dataclass(frozen=True, eq=False)
 class SpaceSummary:
-    """What is known of all remembered rows of a key space together.
+    """Summary of all remembered rows of a key space.
 
     Attributes
     ----------
     n_rows, n_columns : int
-        Rows, and numbers and categories that each has.
+        Number of rows, and of numeric and categorical columns.
     log_prior : Tensor of shape (C,)
         Logarithm of the class shares.
     votes : Tensor of shape (6,)
-        How well votes of its own neighbors predict a row, see `RememberedSpace`.
+        Mean log shares of agreeing votes of own neighbors at five sharpnesses; mean plain share.
     unit : float
         Typical neighbor distance.
     own_opinion : float or None
-        Mean log-probability that the base gives a row's own label; None without a base.
+        Mean log-probability of a row's own label by the base; None without a base.
     supervised : bool
         Whether the keys hold predictions of a base.
     metric : str
@@ -106,7 +106,7 @@ class SpaceSummary:
 
     @cached_property
     def of_table(self) -> Tensor:
-        """Sizes, entropy of the class shares, and how well votes predict, (10,)."""
+        """Sizes, entropy of the class shares, and accuracy of votes, (10,)."""
         sizes = (
             math.log(self.n_rows) / 8,
             math.log1p(self.n_columns) / 5,
@@ -118,7 +118,7 @@ class SpaceSummary:
 
 @dataclass(frozen=True, eq=False)
 class KnownRows:
-    """What is known of each remembered row of a key space, whatever the query.
+    """Features of each remembered row of a key space that do not depend on a query.
 
     Attributes
     ----------
@@ -127,9 +127,9 @@ class KnownRows:
     own_distance : Tensor of shape (n,)
         Mean distance to its own nearest rows, itself left out.
     reliability : Tensor of shape (n,)
-        Share of these that carry its label, in [0, 1].
+        Share of these rows with the same label, in [0, 1].
     base_log_proba : Tensor of shape (n, C), optional
-        Log-probabilities by a base that did not see the row.
+        Out-of-sample log-probabilities by the base.
     """
 
     labels: Tensor
@@ -140,7 +140,7 @@ class KnownRows:
     @cached_property
     def own_opinion(self) -> Tensor:
         """The base's log-probability of each row's own label, (n,)."""
-        assert self.base_log_proba is not None  # the caller gave the queries' own
+        assert self.base_log_proba is not None  # given together with those of the queries
         return self.base_log_proba.float().gather(1, self.labels[:, None])[:, 0]
 
     @cached_property
@@ -155,9 +155,9 @@ class KnownRows:
         base_log_proba: Tensor | None = None,
         log_weight: Tensor | None = None,
     ) -> NeighborSet:
-        """Return what is known of the neighbors of queries that are none of these rows.
+        """Return the features of the neighbors of new queries.
 
-        Parameters and result are those of `RememberedSpace.describe`.
+        Parameters and result are as in `RememberedSpace.describe`.
         """
         if (base_log_proba is None) != (self.base_log_proba is None):
             raise ValueError(
@@ -177,7 +177,7 @@ class KnownRows:
             opinion = base_log_proba.float().gather(1, labels)
             own_opinion = self.own_opinion[at]
             likeness = torch.einsum("bkc,bc->bk", self._root_proba[at], proba.sqrt())
-            assert summary.own_opinion is not None  # known where the rows' opinions are
+            assert summary.own_opinion is not None  # set if the rows have a base
             of_query[:, HAS_BASE], of_query[:, 11] = 1.0, summary.own_opinion
             of_query[:, 12] = proba.amax(1)
             of_query[:, 13] = torch.special.entr(proba).sum(1)
@@ -197,7 +197,7 @@ class KnownRows:
 
 @dataclass(frozen=True, eq=False)
 class RememberedSpace:
-    """What is known of the remembered rows of one key space.
+    """Remembered rows of one key space and their own neighbors.
 
     Attributes
     ----------
@@ -206,23 +206,23 @@ class RememberedSpace:
     own : int64 Tensor of shape (n, m + 1)
         Positions of each row's own nearest rows, itself left out.
     own_distances : Tensor of shape (n, m + 1)
-        Their distances.
+        Distances of these rows.
     unit : float
         Typical neighbor distance, by which all distances are divided.
     n_classes, n_columns : int
-        Classes, and numbers and categories that a row has.
+        Number of classes, and of numeric and categorical columns.
     supervised : bool
         Whether the keys hold predictions of a base.
     base_log_proba : Tensor of shape (n, C), optional
-        Each row's log-probabilities by a base that did not see the row.
+        Each row's out-of-sample log-probabilities by the base.
     weight : Tensor of shape (n,), optional
-        How much each row counts in the class shares; 1 by default.
+        Weight of each row in the class shares; 1 by default.
     metric : str, default="euclidean"
-        Of the distances. Those of "inner_product" have no zero, so that they are taken from the
-        nearest of each row and query.
+        Metric of the distances. Distances of "inner_product" have no zero, so the one of the
+        nearest row is subtracted for each row and query.
     groups : int64 Tensor of shape (n,), optional
-        Numbers of groups, from 0: rows of a group are left out with each other, and are no own
-        neighbors of each other. By default each row is its own.
+        Group numbers from 0. Rows of a group are left out together, and are never own neighbors of
+        each other. By default each row is its own group.
     """
 
     labels: Tensor
@@ -249,9 +249,9 @@ class RememberedSpace:
         base_log_proba: Tensor | None = None,
         metric: Metric = "euclidean",
     ) -> Self:
-        """Search the keys (n, width) of remembered rows among themselves and sum them up.
+        """Search the keys (n, width) of remembered rows among themselves and summarize them.
 
-        The other parameters are those of the class. ValueError if labels are not positions of
+        The other parameters are as in the class. ValueError if labels are not positions of
         `n_classes` classes, one per key, or the base's log-probabilities have another shape.
         """
         n = len(keys)
@@ -284,19 +284,19 @@ class RememberedSpace:
         left_out: Tensor | None = None,
         log_weight: Tensor | None = None,
     ) -> NeighborSet:
-        """Return what is known of the neighbors that were found for queries.
+        """Return the features of the neighbors found for queries.
 
-        Nothing here depends on the label of a query that is left out, except what a base that saw
-        it predicts for its neighbors.
+        No feature depends on the label of a left-out query, except through predictions of the base
+        for its neighbors, if the base was fitted on the query.
 
         Parameters
         ----------
         found : Neighbors
             Distances in the unit of the keys, and positions, (B, K) each, K up to 64.
         base_log_proba : Tensor of shape (B, C), optional
-            Of the queries; given exactly where the remembered rows have theirs.
+            Log-probabilities of the queries by the base; required if the rows have them.
         left_out : int64 Tensor of shape (B,), optional
-            Positions of the queries where they are remembered rows, each left out of `found`.
+            Positions of the queries among the remembered rows; each is left out of `found`.
         log_weight : Tensor of shape (B, K), optional
             Logarithm of sample weights.
 
@@ -319,12 +319,12 @@ class RememberedSpace:
 
     @cached_property
     def rows(self) -> "KnownRows":
-        """What is known of each row."""
+        """Features of each row."""
         return KnownRows(self.labels, self._own_distance, self._reliability, self.base_log_proba)
 
     @cached_property
     def summary(self) -> "SpaceSummary":
-        """What is known of all rows together."""
+        """Summary of all rows."""
         opinion = None
         if self.base_log_proba is not None:
             opinion = float(self.rows.own_opinion.clamp_min(LEAST).mean())
@@ -345,7 +345,7 @@ class RememberedSpace:
 
     @property
     def _m(self) -> int:
-        """Own neighbors that count; the last stands by for one that is left out."""
+        """Number of own neighbors per row, without the spare one."""
         return max(self.own.shape[1] - 1, 1)
 
     @cached_property
@@ -353,7 +353,7 @@ class RememberedSpace:
         return torch.bincount(self.labels, self.weight, self.n_classes).float()
 
     def _own_counts(self, rows: Tensor) -> Tensor:
-        """How much the rows that are left out with each row count as each class, (B, C)."""
+        """Weighted class counts of the rows that are left out with each row, (B, C)."""
         if self.groups is not None:
             return self._counts_of_groups[self.groups[rows]]
         own = F.one_hot(self.labels[rows], self.n_classes)
@@ -361,8 +361,8 @@ class RememberedSpace:
 
     @cached_property
     def _counts_of_groups(self) -> Tensor:
-        """How much the rows of each group count as each class, (n_groups, C)."""
-        assert self.groups is not None  # callers see to it
+        """Weighted class counts of each group, (n_groups, C)."""
+        assert self.groups is not None  # checked by callers
         rows = F.one_hot(self.labels, self.n_classes).float()
         rows = rows if self.weight is None else rows * self.weight[:, None]
         n_groups = int(self.groups.max()) + 1
@@ -386,7 +386,7 @@ class RememberedSpace:
 
     @cached_property
     def _judged(self) -> Tensor:
-        """Rows that measure how well votes predict, evenly spread."""
+        """Positions of the evenly spread rows used to evaluate votes."""
         n = len(self.labels)
         if n <= _JUDGED:
             return torch.arange(n, device=self.labels.device)
@@ -394,14 +394,14 @@ class RememberedSpace:
 
     @cached_property
     def _votes(self) -> Tensor:
-        """How well votes of its own neighbors predict each row of `_judged`, (rows, 6)."""
+        """Log shares and plain share of agreeing own neighbors, see `_judge`; (n_judged, 6)."""
         if self.own.shape[1] < 2:
             return torch.zeros(len(self._judged), len(_SHARPNESS) + 1, device=self.labels.device)
         at = self._judged
         return _judge(self._apart[at, : self._m], self._agrees[at, : self._m])
 
     def _votes_without_groups(self, groups: Tensor) -> Tensor:
-        """Mean of `_votes` as it is where each group in turn is left out, (n_groups, 6)."""
+        """Mean of `_votes` without each group in turn, (n_groups, 6)."""
         judged, n_groups = self._judged, int(groups.max()) + 1
         whole = F.pad(self._votes.float(), (0, 1), value=1.0)  # the last counts rows
         left = whole.sum(0) - whole.new_zeros(n_groups, whole.shape[1]).index_add_(
@@ -421,10 +421,10 @@ class RememberedSpace:
 
     @cached_property
     def _votes_without(self) -> Tensor:
-        """Mean of `_votes` as it is where each row in turn is left out, (n, 6).
+        """Mean of `_votes` without each row in turn, (n, 6).
 
-        Its own share goes, and where it is one of another row's own neighbors, the next takes its
-        place. A row of a group is left out with all others of it.
+        The row's own votes are subtracted, and where it is an own neighbor of another row, the next
+        one replaces it. A row of a group is left out with its whole group.
         """
         judged, n = self._judged, len(self.labels)
         if self.groups is not None:
@@ -445,18 +445,18 @@ class RememberedSpace:
 def pair_reliability(
     neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor, groups: Tensor | None = None
 ) -> Tensor:
-    """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
+    """Reliability of each query's neighbors, with the query left out of their own neighbors.
 
-    The query's label must not reach its own prediction through its neighbors' reliability, so
-    where i is among j's nearest m, the next one replaces it; where there is no next one, the
-    reliability is unknown, 0.5. With `groups` all rows of the query's group are left out.
+    The query's label must not reach its own prediction through its neighbors' reliability. So if
+    query i is among the nearest m of neighbor j, the next one replaces it; without a next one the
+    reliability is 0.5 (unknown). With `groups` all rows of the query's group are left out.
 
     Parameters
     ----------
     neighbors : int64 Tensor of shape (B, K)
         Positions of each query's neighbors.
     own : int64 Tensor of shape (n, m + 1)
-        Positions of each remembered row's own neighbors, itself left out; -1 where it has none.
+        Positions of each remembered row's own neighbors, itself left out; -1 for padding.
     labels : int64 Tensor of shape (n,)
     query : int64 Tensor of shape (B,)
         Positions of the queries among the remembered rows.
@@ -486,9 +486,9 @@ def pair_reliability(
 def _reliability_of_others(
     neighbors: Tensor, own: Tensor, labels: Tensor, of_query: Tensor, groups: Tensor, m: int
 ) -> Tensor:
-    """Do what `pair_reliability` does by groups; `of_query` (B,) are those of the queries.
+    """Compute `pair_reliability` by groups; `of_query` (B,) holds the groups of the queries.
 
-    Of the own neighbors of other groups the first m count.
+    The first m own neighbors of other groups are used.
     """
     agrees = (labels[own] == labels[:, None]).float()
     shares = []
@@ -503,9 +503,9 @@ def _reliability_of_others(
 
 
 def _judge(distances: Tensor, agrees: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Log share of votes that agree, at several sharpnesses, and the plain share; (rows, 6).
+    """Log share of agreeing votes at several sharpnesses, and the plain share; (rows, 6).
 
-    `counted` is 1 for those that count, else 0; by default all do.
+    `counted` is 1 for votes to include, else 0; by default all are included.
     """
     distances = distances.float()
     if counted is None:
@@ -522,19 +522,19 @@ def _judge(distances: Tensor, agrees: Tensor, counted: Tensor | None = None) -> 
 
 
 def from_zero(distances: Tensor, metric: Metric) -> Tensor:
-    """Distances (n, k), ascending, of which none is below zero."""
+    """Shift ascending distances (n, k) of "inner_product" so that none is negative."""
     if metric != "inner_product" or not distances.shape[1]:
         return distances
     return distances - distances[:, :1]
 
 
 def typical_distance(distances: Tensor) -> float:
-    """Median of the distances above 0; 1 where there are none."""
+    """Median of the positive distances; 1 if there are none."""
     positive = distances[distances > 0]
     return float(positive.median()) if len(positive) else 1.0
 
 
 def log_shares(counts: Tensor) -> Tensor:
-    """Logarithm of class shares (..., C) from counts, each class counted half a row more."""
+    """Logarithm of class shares (..., C) from counts, with a pseudo-count of 0.5 per class."""
     smooth = counts + _SMOOTHING
     return torch.log(smooth / smooth.sum(-1, keepdim=True))

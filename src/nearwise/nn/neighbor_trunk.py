@@ -1,4 +1,4 @@
-"""What pretrained heads share: a set transformer over a query's neighbors, and its weights."""
+"""Common part of pretrained heads: a set transformer over a query's neighbors, and its weights."""
 
 import json
 import math
@@ -20,14 +20,14 @@ _FLOOR = 1e-9
 
 
 class Described(NamedTuple):
-    """Features of the neighbors of B queries in one key space, as a head sees them.
+    """Input features of the neighbors of B queries in one key space.
 
     Attributes
     ----------
     neighbors : Tensor of shape (B, K, n_features)
     query : Tensor of shape (B, n_of_query)
     relative : Tensor of shape (B, K)
-        Distances over their mean, less 1.
+        Distances divided by their mean, minus 1.
     """
 
     neighbors: Tensor
@@ -36,12 +36,12 @@ class Described(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What the shared layers make of the neighbors of B queries.
+    """Outputs of the shared layers for the neighbors of B queries.
 
     Attributes
     ----------
     scores : tuple of Tensor of shape (B, K)
-        For each space; their softmax shares out the attention among its neighbors.
+        Attention scores of the neighbors, one tensor per space, before the softmax.
     of_spaces : Tensor of shape (B, n_per_space, S)
     of_query : Tensor of shape (B, n_per_query)
     """
@@ -51,14 +51,14 @@ class Read(NamedTuple):
     of_query: Tensor
 
     def without(self, rows: Tensor, gone: Tensor, found: list[Tensor]) -> "Read":
-        """Take some queries, each without one of its neighbors.
+        """Select queries, each without one of its neighbors.
 
         Parameters
         ----------
         rows : int64 Tensor of shape (M,)
-            The queries; any of them any number of times.
+            Positions of queries; repeats are allowed.
         gone : int64 Tensor of shape (M,)
-            Number of the row that is left out, wherever it is among the neighbors.
+            Number of the row to leave out of the neighbors.
         found : list of int64 Tensor of shape (B, K)
             Numbers of the neighbors in each space.
         """
@@ -70,11 +70,11 @@ class Read(NamedTuple):
 
 
 class _ClassPooling(nn.Module):
-    """Let neighbors see what their class, all neighbors and the query hold.
+    """Layer that mixes tokens with a summary of their class, of all neighbors and of the query.
 
     Attention with a learned query per head pools the neighbors of each class; the class's share of
-    that attention and its mean value come back to its neighbors. Names of classes play no part.
-    Linear in the number of neighbors.
+    that attention and its mean value are added to its neighbors. Independent of the order of
+    classes. Linear in the number of neighbors.
     """
 
     def __init__(self, width: int, num_heads: int, hidden: int) -> None:
@@ -91,7 +91,7 @@ class _ClassPooling(nn.Module):
     def forward(
         self, tokens: Tensor, query: Tensor, weight: Tensor, classes: "_Classes"
     ) -> tuple[Tensor, Tensor]:
-        """Return tokens (B, N, width) and the query (B, width), renewed."""
+        """Return updated tokens (B, N, width) and query (B, width)."""
         (n_rows, n_tokens, width), heads = tokens.shape, self.num_heads
         share = self.score(tokens).clamp(-8, 8).exp() * weight[:, :, None]
         share = share / (share.sum(1, keepdim=True) + _FLOOR)
@@ -109,7 +109,7 @@ class _ClassPooling(nn.Module):
         return out.view(n_rows, n_tokens, width), query
 
     def arrays(self) -> tuple[Any, ...]:
-        """Weights as the compiled loops take them."""
+        """Return the weights as arrays for the compiled loops."""
         parts = (self.score, self.of_class, self.of_query, self.of_neighbor, self.out)
         linear = [array for part in parts for array in _of_linear(part)]
         norms = [t.detach().numpy() for t in (self.query_norm.weight, self.query_norm.bias)]
@@ -117,14 +117,14 @@ class _ClassPooling(nn.Module):
 
 
 class _Classes(NamedTuple):
-    """Which of U classes each token carries, (B, U, N), and the classes' log shares, (B, U)."""
+    """One-hot classes (B, U, N) of tokens, and log shares (B, U) of U classes."""
 
     one_hot: Tensor
     log_prior: Tensor
 
     @classmethod
     def of(cls, labels: Tensor, log_prior: Tensor) -> "_Classes":
-        """Take the classes themselves, or one for the first token of each where they are many."""
+        """Use the classes themselves, or one slot per token if there are more classes."""
         n_tokens, n_classes = labels.shape[1], log_prior.shape[1]
         places = labels
         if n_classes > n_tokens:
@@ -140,15 +140,14 @@ class _Classes(NamedTuple):
 class NeighborTrunk(nn.Module):
     """A small set transformer over the neighbors of one or more key spaces and a query token.
 
-    A head adds what it is given of neighbors and queries, and what it makes of the outcome. Tokens
-    with the same label see what they hold together.
+    Subclasses define input features and outputs. Tokens with the same label are pooled.
 
     Parameters
     ----------
     width : int, default=48
     n_layers : int, default=2
     num_heads : int, default=6
-        Ways of pooling the neighbors of a label, per layer.
+        Pooling heads per label and layer.
     hidden : int, default=64
     """
 
@@ -156,9 +155,9 @@ class NeighborTrunk(nn.Module):
     n_of_query: ClassVar[int]
     starts_per_space: ClassVar[tuple[float, ...]]  # outputs before any training
     starts_per_query: ClassVar[tuple[float, ...]]
-    file: ClassVar[str]  # of the weights that ship with the package
-    # Of what the network is given and how it is built; models that are saved hold the network, so
-    # the version of their folders moves with it.
+    file: ClassVar[str]  # name of the packaged weights
+    # Version of inputs and architecture. Saved models include the network: raise the version of
+    # their folders with it.
     version: ClassVar[str]
 
     def __init__(
@@ -184,7 +183,7 @@ class NeighborTrunk(nn.Module):
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """Load weights; by default those of the package."""
+        """Load weights from a file; by default the packaged ones."""
         path = FOLDER / cls.file if path is None else path
         with safe_open(path, "pt") as file:
             metadata = file.metadata()
@@ -200,16 +199,16 @@ class NeighborTrunk(nn.Module):
     def read(
         self, seen: list[Described], labels: Tensor, log_weight: Tensor, log_prior: Tensor
     ) -> Read:
-        """Run the layers.
+        """Run the shared layers.
 
         Parameters
         ----------
         seen : list of Described
-            One per space.
+            Input features, one entry per space.
         labels, log_weight : Tensor of shape (B, N)
-            Of the neighbors in all spaces, side by side; -inf leaves one out.
+            Labels and log weights of the neighbors in all spaces, concatenated; -inf is padding.
         log_prior : Tensor of shape (B, C)
-            Logarithm of the shares of the labels.
+            Logarithm of the label shares.
         """
         sizes = [one.relative.shape[1] for one in seen]
         of_spaces = [self.space(one.query) for one in seen]
@@ -238,12 +237,12 @@ class NeighborTrunk(nn.Module):
         return Read(tuple(scores), torch.stack(made, dim=2), self.of_query(query))
 
     def _scale(self, query: Tensor, of_space: Tensor) -> Tensor:
-        """How much a distance counts in a space, (B, 1)."""
+        """Return the factor of the distances in a space, (B, 1)."""
         log_scale: Tensor = self.of_scale(torch.cat([query, of_space], dim=1))
         return log_scale.clamp(-3.0, 4.0).exp()
 
     def _pool(self, arrays: list[np.ndarray], layers: tuple[Any, ...]) -> None:
-        """Renew tokens and queries in place, in threads where there are many."""
+        """Update tokens and queries in place, in threads for large batches."""
         work = arrays[0].size * 2 * self.config["hidden"] * self.config["n_layers"]
         with Threads(work) as threads:
             threads.run(
@@ -251,11 +250,11 @@ class NeighborTrunk(nn.Module):
             )
 
     def _arrays(self) -> tuple[Any, ...]:
-        """Weights of the layers as `pool_rows` takes them, remade where they have changed."""
-        if self._learned is None:  # listing them takes longer than the layers do for one query
+        """Return the weights of the layers for `pool_rows`, repacked after a change."""
+        if self._learned is None:  # listing takes longer than the layers for one query
             self._learned = list(self.layers.parameters())
         versions = [(one.data_ptr(), one._version) for one in self._learned]
-        # A fused optimizer changes weights without counting their versions up.
+        # A fused optimizer changes weights without a new `_version`.
         learns = self._learned[0].requires_grad
         if learns or self._packed is None or self._packed[0] != versions:
             pooling = (one for one in self.layers if isinstance(one, _ClassPooling))
@@ -264,14 +263,14 @@ class NeighborTrunk(nn.Module):
 
 
 def softmax_or_nothing(scores: Tensor) -> Tensor:
-    """Softmax over dim 1; zeros where every score is -inf, with gradients that stay finite."""
+    """Softmax over dim 1; rows of -inf only give zeros, with finite gradients."""
     none = torch.isneginf(scores).all(dim=1, keepdim=True)
     shares = torch.softmax(scores.masked_fill(none, 0.0), dim=1)
     return shares.masked_fill(none, 0.0)
 
 
 def _of_linear(layer: nn.Linear) -> list[np.ndarray]:
-    """Weights (in, out) and bias, where there is one, of a linear layer."""
+    """Return weights (in, out) and bias, if any, of a linear layer."""
     weight = np.ascontiguousarray(layer.weight.detach().numpy().T)
     bias: Tensor | None = layer.bias
     return [weight] if bias is None else [weight, bias.detach().numpy()]
@@ -283,7 +282,7 @@ def _of_two(layers: nn.Sequential) -> tuple[np.ndarray, ...]:
 
 
 def _two_layers(width: int, *start: float) -> nn.Sequential:
-    """Make two linear layers, of which the last gives `start` at first."""
+    """Make two linear layers with the initial output `start`."""
     last = nn.Linear(48, len(start))
     nn.init.zeros_(last.weight)
     for at, value in enumerate(start):

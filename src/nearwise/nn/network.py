@@ -1,4 +1,4 @@
-"""A trainable neighbor classifier: keys, a learned scale, and optionally a linear head."""
+"""Trainable neighbor classifier: embedder, learned scale, and optionally a linear head."""
 
 import math
 from typing import Any, Literal, NamedTuple
@@ -19,7 +19,7 @@ _EMBEDDERS: dict[str, type[Embedder]] = {
 
 
 class NetworkOutput(NamedTuple):
-    """Keys (B, dim) and, where the network has a head, its logits (B, n_classes)."""
+    """Keys (B, dim) and logits (B, n_classes) of the head, if any."""
 
     keys: Tensor
     logits: Tensor | None
@@ -81,16 +81,16 @@ class NeighborNetwork(nn.Module):
         return self.log_scale.exp()
 
     def forward(self, x_num: Tensor, x_cat: Tensor | None = None) -> NetworkOutput:
-        """Keys and head logits of rows `x_num` (B, F), `x_cat` (B, G)."""
+        """Return keys and head logits of rows `x_num` (B, F), `x_cat` (B, G)."""
         return self.output(self.embedder(x_num, x_cat))
 
     def output(self, keys: Tensor) -> NetworkOutput:
-        """Keys (B, dim) together with the head's logits for them."""
+        """Return keys (B, dim) together with their head logits."""
         return NetworkOutput(keys, None if self.head is None else self.head(keys))
 
 
 def euclidean(query: Tensor, keys: Tensor) -> Tensor:
-    """L2 distance of all pairs by one matrix product, with a gradient that is finite at 0.
+    """L2 distance of all pairs by one matrix product, with a finite gradient at 0.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def euclidean(query: Tensor, keys: Tensor) -> Tensor:
     distances : Tensor of shape (B, N)
         1e-6 is added to the square: equal rows are 1e-3 apart.
     """
-    # Moving the origin to the middle of the keys keeps the differences of large squares small.
+    # Centering the keys reduces cancellation between large squares.
     center = keys.detach().mean(dim=0)
     query, keys = query - center, keys - center
     ones = torch.ones_like
@@ -114,7 +114,7 @@ def euclidean(query: Tensor, keys: Tensor) -> Tensor:
 
 
 def network_config(network: NeighborNetwork) -> dict[str, Any]:
-    """JSON-ready description of the architecture; `build_network` turns it back into one."""
+    """Return a JSON-ready description of the architecture for `build_network`."""
     return {
         "embedder": dict(network.embedder.config),
         "n_classes": network.n_classes,
@@ -130,10 +130,10 @@ def build_network(config: dict[str, Any], *, seed: int | None = None) -> Neighbo
     Parameters
     ----------
     config : dict
-        As `network_config` returns it.
+        Result of `network_config`.
     seed : int, optional
-        Seed of the starting weights; the global random state is then left as it was. Without
-        it the weights are drawn from the global random state.
+        Seed of the initial weights; the global random state is then unchanged. Without a seed
+        the weights are drawn from the global random state.
 
     Returns
     -------

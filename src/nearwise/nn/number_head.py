@@ -1,4 +1,4 @@
-"""A head for numbers that was trained on many tables and is used as it is on others."""
+"""Pretrained regression head: trained on many tables, applied to new tables without training."""
 
 from functools import cache
 from typing import NamedTuple
@@ -17,14 +17,14 @@ _SOFT = 0.05  # added before logarithms of numbers in units
 
 
 class NumberOutput(NamedTuple):
-    """The mixture that a head predicts for B queries, in units around the location.
+    """Predicted mixture of a head for B queries, in units around the location.
 
     Attributes
     ----------
     atoms : Tensor of shape (B, N)
-        Centers of the parts: one per neighbor and space, then those of the null.
+        Centers of the components: one per neighbor and space, then those of the null.
     of_neighbors : tuple of Tensor of shape (B, K)
-        For each space the neighbors' shares of the attention; with `null_mass` they sum to 1.
+        Attention weights of the neighbors per space; they sum to 1 with `null_mass`.
     bandwidth : Tensor of shape (B,)
         Scale of the logistic distribution around every center, positive.
     null_mass : Tensor of shape (B,)
@@ -38,7 +38,7 @@ class NumberOutput(NamedTuple):
 
     @property
     def weights(self) -> Tensor:
-        """Shares of the parts, (B, N); each row sums to 1."""
+        """Weights of the components, (B, N); each row sums to 1."""
         near = torch.cat(self.of_neighbors, dim=1)
         n_null = self.atoms.shape[1] - near.shape[1]
         of_null = (self.null_mass / n_null)[:, None].expand(-1, n_null)
@@ -46,7 +46,7 @@ class NumberOutput(NamedTuple):
 
     @classmethod
     def joined(cls, parts: "list[NumberOutput]") -> "NumberOutput":
-        """Put the predictions of chunks of queries one below the other."""
+        """Concatenate the predictions of chunks of queries."""
         return cls(
             torch.cat([part.atoms for part in parts]),
             tuple(map(torch.cat, zip(*(part.of_neighbors for part in parts), strict=True))),
@@ -74,9 +74,9 @@ def logistic_crps(atoms: Tensor, weights: Tensor, bandwidth: Tensor, y: Tensor) 
     Parameters
     ----------
     atoms, weights : Tensor of shape (B, N)
-        Centers, and shares that sum to 1.
+        Centers, and weights that sum to 1.
     bandwidth, y : Tensor of shape (B,)
-        Common scale of the parts of a mixture; what came about.
+        Common scale of the components, and observed targets.
 
     Returns
     -------
@@ -98,12 +98,12 @@ def logistic_crps(atoms: Tensor, weights: Tensor, bandwidth: Tensor, y: Tensor) 
 
 
 class PretrainedNumberHead(NeighborTrunk):
-    """Attention over the neighbors of any table whose targets are numbers.
+    """Pretrained attention over the neighbors of a row, for numeric targets of any table.
 
-    Each neighbor carries its residual: its target less what a base predicted for it, left out. A
-    null carries the quantiles of all residuals. The prediction is a mixture of logistic
-    distributions around them, whose scales, shift and bandwidth depend on the query.
-    Parameters are those of `NeighborTrunk`.
+    Each neighbor carries its residual: its target minus the base's out-of-sample prediction. A
+    null neighbor carries the quantiles of all residuals. The prediction is a mixture of logistic
+    distributions around them; scales, shift and bandwidth depend on the query.
+    Parameters are as in `NeighborTrunk`.
     """
 
     n_features, n_of_query = N_FEATURES, N_OF_NEIGHBORS + N_SUMMARY
@@ -116,14 +116,14 @@ class PretrainedNumberHead(NeighborTrunk):
         return self.pool(self.attend(spaces), spaces)
 
     def attend(self, spaces: list[NumberSet]) -> Read:
-        """Scores of the neighbors, and what becomes of them: the first half of `forward`."""
+        """Compute scores of the neighbors and mixture parameters: the first half of `forward`."""
         log_weight = torch.cat([one.log_weight for one in spaces], dim=1)
         seen = [_describe(one) for one in spaces]
         nothing = torch.zeros_like(log_weight, dtype=torch.int64)
         return self.read(seen, nothing, log_weight, log_weight.new_zeros(len(log_weight), 1))
 
     def pool(self, read: Read, spaces: list[NumberSet]) -> NumberOutput:
-        """Predict from what `attend` returned: the second half of `forward`."""
+        """Predict from the result of `attend`: the second half of `forward`."""
         null, share, scale, mean_share, gate = read.of_spaces.unbind(1)
         null, gate = torch.sigmoid(null), torch.sigmoid(gate)
         scale, mean_share = scale.clamp(-3, 3).exp(), 2 * torch.sigmoid(mean_share)
@@ -152,7 +152,7 @@ class PretrainedNumberHead(NeighborTrunk):
     def predict_without(
         self, read: Read, spaces: list[NumberSet], rows: Tensor, gone: Tensor, found: list[Tensor]
     ) -> NumberOutput:
-        """Predict queries without one of their neighbors, the others sharing out its weight.
+        """Predict queries without one of their neighbors; the others get its weight.
 
         `read` and `spaces` as in `pool`, of B queries; the others as in `Read.without`.
         """
@@ -160,7 +160,7 @@ class PretrainedNumberHead(NeighborTrunk):
 
     @torch.no_grad()
     def predict(self, spaces: list[NumberSet]) -> NumberOutput:
-        """Do what a call does, in chunks and without gradient."""
+        """Predict as `forward`, in chunks and without gradient."""
         rows = torch.arange(len(spaces[0].location)).split(_CHUNK)
         parts = [self([one.take(some) for one in spaces]) for some in rows]
         return NumberOutput.joined(parts)
@@ -169,7 +169,7 @@ class PretrainedNumberHead(NeighborTrunk):
 @cache
 @torch.inference_mode(False)
 def shared_number_head() -> PretrainedNumberHead:
-    """Return the head of the package, loaded once; its weights are not to be changed."""
+    """Return the packaged head, loaded once; do not change its weights."""
     return PretrainedNumberHead.load()
 
 

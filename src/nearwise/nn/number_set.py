@@ -1,7 +1,7 @@
-"""Inputs of the head for numbers: what neighbors carry, in units that mean the same on every table.
+"""Inputs of the regression head: residuals of neighbors, in units comparable across tables.
 
-`RememberedNumbers` sums up the remembered rows of one key space; `RememberedNumbers.describe` turns
-what was found for queries into a `NumberSet`. Training and prediction both go through them.
+`RememberedNumbers` summarizes the remembered rows of one key space; `RememberedNumbers.describe`
+turns search results of queries into a `NumberSet`. Training and prediction both use them.
 """
 
 import math
@@ -16,36 +16,36 @@ from nearwise.cached import cached_property
 from nearwise.functional import Metric, Neighbors
 from nearwise.nn.neighbor_set import from_zero
 
-N_ATOMS = 32  # quantiles of the residuals of all rows, which the null carries
+N_ATOMS = 32  # quantiles of the residuals of all rows, for the null neighbor
 N_SUMMARY = 13
 HAS_BASE = 2
-_SHAPE = (1, 8, 16, 24, 30)  # atoms that tell of the shape of all residuals
-_AT_ONCE = 2048  # queries whose neighbors' own neighbors are looked up at once
+_SHAPE = (1, 8, 16, 24, 30)  # atoms that describe the distribution of all residuals
+_AT_ONCE = 2048  # queries per block
 
 
 class NumberSet(NamedTuple):
-    """The neighbors of B queries in one key space, with what is known of each.
+    """Neighbors of B queries in one key space, with their features.
 
     Attributes
     ----------
     location : float64 Tensor of shape (B,)
         The base's prediction for the query; the mean of the remembered targets without a base.
     unit : float64 Tensor of shape (B,)
-        Typical residual, by which all that is in the unit of the target is divided.
+        Typical residual; divides all values in the unit of the target.
     distances : Tensor of shape (B, K)
         In units of the space's typical neighbor distance; ascending.
     residuals : Tensor of shape (B, K)
-        Target of each neighbor less the base's left-out prediction of it, in units.
+        Target of each neighbor minus its out-of-sample prediction by the base, in units.
     gaps : Tensor of shape (B, K)
-        The base's prediction of each neighbor less that of the query, in units; 0 without a base.
+        The base's prediction of each neighbor minus that of the query, in units; 0 without a base.
     own_distance : Tensor of shape (B, K)
         Mean distance of each neighbor to its own neighbors.
     own_mean, own_spread : Tensor of shape (B, K)
-        Mean of the residuals of these, and their mean distance from it, in units.
+        Mean and mean absolute deviation of the residuals of the own neighbors, in units.
     log_weight : Tensor of shape (B, K)
-        Logarithm of sample weights; -inf leaves a neighbor out, as padding.
+        Logarithm of sample weights; -inf for padding.
     summary : Tensor of shape (B, 13)
-        Of table, space and query: sizes, shape of all residuals, whether there is a base.
+        Features of table, space and query: sizes, distribution of residuals, presence of a base.
     atoms : Tensor of shape (B, 32)
         Quantiles of the residuals of all remembered rows, in units; ascending.
     """
@@ -63,11 +63,11 @@ class NumberSet(NamedTuple):
     atoms: Tensor
 
     def take(self, rows: Tensor) -> "NumberSet":
-        """Return the neighbors of some queries."""
+        """Return the neighbor sets of some queries."""
         return NumberSet(*(tensor[rows] for tensor in self))
 
     def nearest(self, k: int) -> "NumberSet":
-        """Return the nearest `k` only; the summary stays that of all."""
+        """Return the nearest `k` neighbors; the summary is unchanged."""
         return self._replace(**{name: getattr(self, name)[:, :k] for name in self._fields[2:9]})
 
 
@@ -82,18 +82,18 @@ class RememberedNumbers:
         Positions of each row's own nearest rows, itself left out.
     own_distances : Tensor of shape (n, m + 1)
     distance : float
-        Typical neighbor distance, by which all distances are divided.
+        Typical neighbor distance; divides all distances.
     n_columns : int
-        Numbers and categories that a row has.
+        Number of numeric and categorical columns.
     supervised : bool
         Whether the keys hold predictions of a base.
     locations : float64 Tensor of shape (n,), optional
-        Each row's prediction by a base that did not see it.
+        Each row's out-of-sample prediction by the base.
     weight : Tensor of shape (n,), optional
-        How much each row counts; 1 by default.
+        Weight of each row; 1 by default.
     metric : str, default="euclidean"
     groups : int64 Tensor of shape (n,), optional
-        Numbers of groups, from 0, whose rows are left out together; by default each is its own.
+        Group numbers from 0. Rows of a group are left out together; by default each row is its own.
     """
 
     targets: Tensor
@@ -114,19 +114,19 @@ class RememberedNumbers:
         left_out: Tensor | None = None,
         log_weight: Tensor | None = None,
     ) -> NumberSet:
-        """Return what is known of the neighbors that were found for queries.
+        """Return the features of the neighbors found for queries.
 
-        Nothing here depends on the target of a query that is left out, except what a base that
-        saw it predicts for its neighbors.
+        No feature depends on the target of a left-out query, except through predictions of the
+        base for its neighbors, if the base was fitted on the query.
 
         Parameters
         ----------
         found : Neighbors
             Distances in the unit of the keys, and positions, (B, K) each.
         location : float64 Tensor of shape (B,), optional
-            The base's predictions of the queries; given exactly where those of the rows are.
+            The base's predictions of the queries; required if the rows have locations.
         left_out : int64 Tensor of shape (B,), optional
-            Positions of the queries where they are remembered rows, each left out of `found`.
+            Positions of the queries among the remembered rows; each is left out of `found`.
         log_weight : Tensor of shape (B, K), optional
         """
         at, (n_queries, k) = found.indices, found.indices.shape
@@ -183,7 +183,7 @@ class RememberedNumbers:
 
     @cached_property
     def _unit_of_targets(self) -> Tensor:
-        """Mean distance of the targets from their mean; tiny, or 1, where all are equal."""
+        """Mean absolute deviation of the targets; else the largest absolute target or 1."""
         away = (self.targets - self._center(None, 1)).abs()
         mean = (away * self._weight).sum() / self._weight.sum()
         largest = self.targets.abs().max()
@@ -191,7 +191,7 @@ class RememberedNumbers:
 
     @cached_property
     def _members(self) -> Tensor:
-        """Sorted positions of the rows that are left out with each, (n, largest group); padded."""
+        """Sorted positions of the rows left out with each row, (n, largest group); padded."""
         rank = torch.empty_like(self._order)
         rank[self._order] = torch.arange(len(rank))
         if self.groups is None:
@@ -209,7 +209,7 @@ class RememberedNumbers:
         return torch.argsort(self._residuals, stable=True)
 
     def _center(self, left_out: Tensor | None, n_queries: int) -> Tensor:
-        """Weighted mean of the targets, of those that are not left out with a query; (B,)."""
+        """Weighted mean of the targets without the rows left out with a query; (B,)."""
         weighted = self.targets * self._weight
         total, count = weighted.sum(), self._weight.sum()
         if left_out is None:
@@ -227,7 +227,7 @@ class RememberedNumbers:
         return torch.where(rest > 0, (total - own) / rest.clamp_min(1e-30), total / count)
 
     def _atoms(self, left_out: Tensor | None, n_queries: int) -> Tensor:
-        """Weighted quantiles of the residuals of the rows that are not left out, (B, 32)."""
+        """Weighted quantiles of the residuals without the left-out rows, (B, 32)."""
         weight, values = self._weight[self._order], self._residuals[self._order]
         cumulative = weight.cumsum(0)
         levels = (torch.arange(N_ATOMS, dtype=torch.float64) + 0.5) / N_ATOMS
@@ -238,7 +238,7 @@ class RememberedNumbers:
         padded, before = F.pad(weight, (0, 1)), F.pad(cumulative - weight, (0, 1))
         own = padded[members]
         wanted = levels * (cumulative[-1] - own.sum(1, keepdim=True))
-        for nth in range(members.shape[1]):  # ascending: what lies above moves up by each
+        for nth in range(members.shape[1]):  # ascending: skip the weight of each
             is_above = wanted >= before[members[:, nth], None] - 1e-9
             wanted = wanted + own[:, nth, None] * is_above
         at = torch.searchsorted(cumulative, wanted.contiguous(), right=True)
@@ -246,7 +246,7 @@ class RememberedNumbers:
 
     @property
     def _m(self) -> int:
-        """Own neighbors that count; the last stands by for one that is left out."""
+        """Number of own neighbors per row, without the spare one."""
         return max(self.own.shape[1] - 1, 1)
 
     @cached_property
@@ -261,7 +261,7 @@ class RememberedNumbers:
         return _mean_and_spread(self._residuals[self.own[:, : self._m]])
 
     def _own(self, at: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Do the same for neighbors `at` (B, K), without the rows that are left out."""
+        """Mean and spread as in `_own_numbers`, for neighbors `at` (B, K) without left-out rows."""
         if not self.own.shape[1]:
             nothing = self._center(None, 1) if self.locations is None else torch.zeros(1).double()
             usual = self._unit_of_targets.expand(at.shape)
@@ -281,7 +281,7 @@ class RememberedNumbers:
 
 
 def _mean_and_spread(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Mean over the last dimension, and mean distance from it; of those that count."""
+    """Mean and mean absolute deviation over the last dimension, of the counted values."""
     if counted is None:
         mean = values.mean(-1)
         return mean, (values - mean[..., None]).abs().mean(-1)

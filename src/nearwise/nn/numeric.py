@@ -1,4 +1,4 @@
-"""Embeddings of numeric columns: each number becomes a short vector."""
+"""Embeddings of numeric columns: a short vector per number."""
 
 import math
 from typing import Any
@@ -12,8 +12,8 @@ from torch.nn import functional as F
 class PLRLiteEmbedding(nn.Module):
     """Learned periodic features, one linear map shared by all columns, ReLU.
 
-    ``x -> ReLU(W [sin(2 pi c_f x), cos(2 pi c_f x)] + b)`` with frequencies ``c_f`` of its own
-    for each column f.
+    ``x -> ReLU(W [sin(2 pi c_f x), cos(2 pi c_f x)] + b)`` with separate frequencies ``c_f`` for
+    each column f.
 
     Parameters
     ----------
@@ -24,8 +24,8 @@ class PLRLiteEmbedding(nn.Module):
     n_frequencies : int, default=32
         Learned frequencies per column.
     frequency_scale : float, default=0.1
-        Standard deviation of the frequencies at the start, in cycles per unit of the
-        (standardised) column. Larger values start less smooth.
+        Initial standard deviation of the frequencies, in cycles per unit of the (standardised)
+        column. Larger values start less smooth.
 
     References
     ----------
@@ -54,14 +54,14 @@ class PLRLiteEmbedding(nn.Module):
         """Embed `x` of shape (B, F) as (B, F, d)."""
         _check_columns(x, self.frequencies.shape[0])
         sin, cos = _SinCos.apply(x.unsqueeze(-1) * (2 * math.pi * self.frequencies))
-        # The linear map in two halves saves a copy of the widest tensor here.
+        # Applying the linear map in two halves avoids a copy of the widest tensor.
         of_sin, of_cos = self.linear.weight.chunk(2, dim=1)
         mapped = F.linear(sin, of_sin, self.linear.bias)
         return torch.relu(mapped + F.linear(cos, of_cos))
 
 
 class _SinCos(torch.autograd.Function):
-    """Sine and cosine together: each is the other's derivative and need not be computed again."""
+    """Sine and cosine together: each is the derivative of the other, up to sign."""
 
     @staticmethod
     def forward(ctx: Any, angle: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A head that was trained on many tables and is used as it is on others."""
+"""Pretrained classification head: trained on many tables, applied to new ones without training."""
 
 import math
 from functools import cache
@@ -25,16 +25,16 @@ NEGLIGIBLE = -20.0  # log-probability of a class without evidence
 
 
 class HeadOutput(NamedTuple):
-    """Prediction of a head and what it is based on.
+    """Prediction of a head, with attention weights.
 
     Attributes
     ----------
     log_proba : Tensor of shape (B, C)
-        Neighbors and base together.
+        Prediction from neighbors and base.
     neighbor_log_proba : Tensor of shape (B, C)
-        Neighbors alone, the null carrying the class prior.
+        Prediction from neighbors alone; the null carries the class prior.
     weights : tuple of Tensor of shape (B, K)
-        For each space the neighbors' shares of the attention; with `null_mass` they sum to 1.
+        Attention weights of the neighbors per space; they sum to 1 with `null_mass`.
     null_mass : Tensor of shape (B,)
         Share of the null, in [0, 1].
     """
@@ -46,8 +46,8 @@ class HeadOutput(NamedTuple):
 
     @classmethod
     def joined(cls, parts: "list[HeadOutput]") -> "HeadOutput":
-        """Put the predictions of chunks of queries one below the other."""
-        # A class that no neighbor in a chunk carries is not named there: its share is nothing.
+        """Concatenate the predictions of chunks of queries."""
+        # Chunks may lack classes without a neighbor; their share is negligible.
         width = max(part.log_proba.shape[1] for part in parts)
         return cls(
             torch.cat([widen(part.log_proba, width) for part in parts]),
@@ -58,17 +58,17 @@ class HeadOutput(NamedTuple):
 
 
 class PretrainedNeighborHead(NeighborTrunk):
-    """Attention over the neighbors of any table: one set of weights for all of them.
+    """Pretrained attention over the neighbors of a row, for classes of any table.
 
     A small set transformer over the neighbors of one or more key spaces and a query token. It uses
-    labels only as equal or not and by what is known of each (class share, the base's opinion), so
-    any number of any classes will do. Each space's neighbors share the attention with a null that
-    carries the class shares; with powers that depend on the query, the spaces, the base and the
-    class shares join in a log-linear pool:
+    only the equality of labels and features of each label (class share, the base's probability),
+    so any set of classes is possible. Each space's neighbors share the attention with a null that
+    carries the class shares. Spaces, base and class shares are joined in a log-linear pool with
+    powers that depend on the query:
     ``log p = sharpness (a log p_base + c log prior + sum_s b_s log p_s) + const``,
     ``a + c + sum_s b_s = 1``. Without a base `a` is 0.
 
-    Parameters are those of `NeighborTrunk`.
+    Parameters are as in `NeighborTrunk`.
 
     Examples
     --------
@@ -93,11 +93,11 @@ class PretrainedNeighborHead(NeighborTrunk):
         return self.pool(self.attend(spaces), spaces, base_log_proba)
 
     def attend(self, spaces: list[NeighborSet]) -> Read:
-        """Scores of the neighbors and powers of the pool: the first half of `forward`.
+        """Compute scores of the neighbors and powers of the pool: the first half of `forward`.
 
-        `of_spaces` holds each space's log-odds of the null against its neighbors, and its power;
-        `of_query` the powers of base and class shares, which sum to 1 with those of the spaces, and
-        the inverse temperature.
+        `of_spaces` holds the log-odds of each space's null against its neighbors, and the power of
+        the space; `of_query` the powers of base and class shares, and the inverse temperature. All
+        powers sum to 1.
         """
         labels = torch.cat([one.labels for one in spaces], dim=1)
         log_weight = torch.cat([one.log_weight for one in spaces], dim=1)
@@ -113,9 +113,9 @@ class PretrainedNeighborHead(NeighborTrunk):
     def pool(
         self, read: Read, spaces: list[NeighborSet], base_log_proba: Tensor | None
     ) -> HeadOutput:
-        """Predict from what `attend` returned: the second half of `forward`.
+        """Predict from the result of `attend`: the second half of `forward`.
 
-        In the output's weights, each space has its share among the spaces.
+        The output's weights include each space's share among the spaces.
         """
         nulls, b = read.of_spaces.unbind(1)
         a, c, sharpness = read.of_query[:, :, None].unbind(1)
@@ -145,7 +145,7 @@ class PretrainedNeighborHead(NeighborTrunk):
     def predict(
         self, spaces: list[NeighborSet], base_log_proba: Tensor | None = None
     ) -> HeadOutput:
-        """Do what a call does, in chunks and without gradient."""
+        """Predict as `forward`, in chunks and without gradient."""
         if not spaces:
             raise ValueError("There are no spaces to predict from. Give at least one.")
         n_rows = len(spaces[0].labels)
@@ -168,7 +168,7 @@ class PretrainedNeighborHead(NeighborTrunk):
         gone: Tensor,
         found: list[Tensor],
     ) -> Tensor:
-        """Predict queries without one of their neighbors, the others sharing out its weight.
+        """Predict queries without one of their neighbors; the others get its weight.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class PretrainedNeighborHead(NeighborTrunk):
         """
         base = None if base_log_proba is None else base_log_proba[rows]
         rest = read.without(rows, gone, found)
-        # Numbers of a kind side by side: a sigmoid of others rounds otherwise.
+        # Contiguous like the original: the memory layout affects rounding in the sigmoid.
         rest = rest._replace(of_spaces=rest.of_spaces.transpose(0, 1).contiguous().transpose(0, 1))
         return self.pool(rest, [one.take(rows) for one in spaces], base).log_proba
 
@@ -192,12 +192,12 @@ class PretrainedNeighborHead(NeighborTrunk):
 @cache
 @torch.inference_mode(False)
 def shared_head() -> PretrainedNeighborHead:
-    """Return the head of the package, loaded once; its weights are not to be changed."""
+    """Return the packaged head, loaded once; do not change its weights."""
     return PretrainedNeighborHead.load()
 
 
 def widen(log_proba: Tensor, n_classes: int) -> Tensor:
-    """Add classes that no neighbor carries to (B, C), at a negligible share."""
+    """Pad (B, C) to `n_classes` with classes of negligible probability."""
     missing = n_classes - log_proba.shape[1]
     return F.pad(log_proba, (0, missing), value=NEGLIGIBLE) if missing else log_proba
 

@@ -1,4 +1,4 @@
-"""Image embedders: from uint8 images to the key by which their neighbors are found."""
+"""Image embedders: map uint8 images to keys for the neighbor search."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -30,43 +30,43 @@ _DEFAULT_SIDE = 32
 
 
 class ImageEmbedder(Embedder):
-    """A vision backbone and a projection to the key, for images as uint8.
+    """Vision backbone and projection to the key, for uint8 images.
 
-    The projection is a linear layer to at most 512, normalisation, GELU, dropout .1 and a linear
-    layer to `dim`; a fast-cnn goes without, unless `dim` is given. Pixels are scaled, resized and
+    The projection is a linear layer to at most 512, normalisation, GELU, dropout 0.1 and a linear
+    layer to `dim`; a fast-cnn has none, unless `dim` is given. Pixels are scaled, resized and
     normalised here, on the device of the images: by the statistics of the training images
     (`fit_inputs`), or by those of a pretrained model.
 
     Parameters
     ----------
     backbone : str, default="resnet18"
-        "fast-cnn" (2 M parameters, for 16 to 64 pixels, see `nearwise.nn.FastCNN`),
-        "fast-cnn-wide" (6 M), "resnet18", "resnet50", "resnet-small" (0.3 M, for 8 to 32 pixels);
-        or a transformers vision model (ResNet, ViT, DINOv2, DINOv3, CLIP) as "hf:NAME" or
-        "hf:NAME@REVISION" for the hub, or the path of a local folder, which comes with its
-        weights (safetensors).
+        Name of a backbone, or source of a pretrained one. Names: "fast-cnn" (2 M parameters, for
+        16 to 64 pixels, see `nearwise.nn.FastCNN`), "fast-cnn-wide" (6 M), "resnet18", "resnet50",
+        "resnet-small" (0.3 M, for 8 to 32 pixels). Sources: "hf:NAME" or "hf:NAME@REVISION" for a
+        vision model (ResNet, ViT, DINOv2, DINOv3, CLIP) of the Hugging Face hub, or a local folder;
+        both come with weights (safetensors).
     dim : int, optional
         Width of the key; default 256, for a fast-cnn its last width.
     image_size : int or (int, int), optional
         Side, or height and width, of the backbone's input; images of another size are resized.
         Default 32 for the named backbones, the model's own size for others.
     channels : int, default=3
-        Channels of the images, 1 or 3. One channel is repeated where the backbone takes three.
+        Channels of the images, 1 or 3. One channel is repeated if the backbone takes three.
     projection_norm : {"batch", "layer"}, default="batch"
     stem : {"auto", "cifar", "strided", "imagenet"}, default="auto"
         First layers of a named backbone: a 3x3 convolution ("strided" halves the sides), or the
         7x7 convolution with max-pool. "auto" depends on the image size.
     pretrained : bool, default=False
-        ImageNet weights for "resnet18" and "resnet50"; where they are not available a warning says
-        so and the backbone starts from scratch.
+        Whether to load ImageNet weights for "resnet18" and "resnet50". If they are not available,
+        a warning is issued and the backbone starts from scratch.
     frozen : bool, default=False
-        Leave the backbone as it is and train only the projection.
+        Whether to train only the projection, not the backbone.
     normalize : bool, default=True
-        Scale keys to unit L2 length.
+        Whether to scale keys to unit L2 length.
     widths : sequence of int, optional
         Channels of a fast-cnn's blocks; default (64, 256, 256), wide (128, 384, 512).
     backbone_spec : dict, optional
-        A backbone to rebuild with random weights, as `config` holds it; nothing is then loaded.
+        Entry of `config` to rebuild a backbone with random weights, without any download.
 
     Raises
     ------
@@ -137,7 +137,7 @@ class ImageEmbedder(Embedder):
 
     @property
     def backbone(self) -> Backbone | FastCNN:
-        """The vision model below the projection."""
+        """The vision model before the projection."""
         backbone = self.trunk.get_submodule("backbone")
         assert isinstance(backbone, Backbone | FastCNN)
         return backbone
@@ -151,9 +151,9 @@ class ImageEmbedder(Embedder):
 
     @torch.no_grad()
     def fit_inputs(self, x_num: Tensor) -> None:
-        """Set mean and deviation of each channel from training images; whiten a fast-cnn's patches.
+        """Set mean and deviation per channel from training images; whiten a fast-cnn's patches.
 
-        Once; nothing happens where a pretrained model brought its own.
+        Only the first call has an effect, and none if the model has pretrained statistics.
         """
         if bool(self.fitted) or len(x_num) == 0:
             return
@@ -172,12 +172,12 @@ class ImageEmbedder(Embedder):
             self.backbone.fit_inputs(self.embed(some))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Pass the progress of training to a fast-cnn."""
+        """Pass the epoch of training to a fast-cnn."""
         if isinstance(self.backbone, FastCNN):
             self.backbone.begin_epoch(epoch)
 
     def embed(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
-        """Normalised pixels (B, c, h, w), resized for the backbone, of uint8 images."""
+        """Return normalised pixels (B, c, h, w) of uint8 images, resized for the backbone."""
         pixels = self._scaled(x_num)
         if pixels.shape[-2:] != self.image_size:
             pixels = F.interpolate(
@@ -192,17 +192,17 @@ class ImageEmbedder(Embedder):
     def embed_mixed(
         self, x_num: Tensor, x_cat: Tensor | None, partner: Tensor, share: Tensor
     ) -> Tensor:
-        """Normalised pixels of MixUp images; see `Embedder.embed_mixed`."""
+        """Return normalised pixels of MixUp images; see `Embedder.embed_mixed`."""
         pixels = self.embed(x_num)
         share = share.reshape(-1, 1, 1, 1)
         return share * pixels + (1 - share) * pixels[partner]
 
     def key(self, embedded: Tensor) -> Tensor:
-        """Key (B, dim) of normalised pixels (B, c, h, w), in float32 also under autocast."""
+        """Return the key (B, dim) of normalised pixels (B, c, h, w), always in float32."""
         return self._finished(self.trunk(embedded))
 
     def key_of_vector(self, vector: Tensor) -> Tensor:
-        """Key (B, dim) of the backbone's output for images, (B, width)."""
+        """Return the key (B, dim) of backbone outputs (B, width)."""
         return self._finished(self.trunk.get_submodule("projection")(vector))
 
     def _finished(self, projected: Tensor) -> Tensor:
@@ -210,16 +210,16 @@ class ImageEmbedder(Embedder):
         return F.normalize(key, dim=-1) if self.normalize else key
 
     def vector_and_stages(self, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Vector (B, width) for `key_of_vector`, and features of each depth by name.
+        """Return vectors (B, width) for `key_of_vector`, and features of each depth by name.
 
-        Of uint8 images (B, c, h, w); see `Backbone.vector_and_stages`. Features are float32,
+        Input are uint8 images (B, c, h, w); see `Backbone.vector_and_stages`. Features are float32,
         averaged over the image.
         """
         vector, features = self.backbone.vector_and_stages(self.embed(images))
         return vector, {name: feature.float() for name, feature in features.items()}
 
     def _scaled(self, images: Tensor) -> Tensor:
-        """Pixels in [0, 1] with the channels of the backbone."""
+        """Return pixels in [0, 1] with the channels of the backbone."""
         if images.ndim != 4 or images.shape[1] != self.channels or images.dtype != torch.uint8:
             raise ValueError(
                 f"images must be uint8 of shape (n, {self.channels}, height, width), got "

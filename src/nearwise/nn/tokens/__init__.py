@@ -1,4 +1,4 @@
-"""Attention layers of transformers: tokens that attend to their nearest tokens, and their peers."""
+"""Attention layers for transformers: k nearest tokens, and memories of earlier tokens."""
 
 from nearwise.nn.tokens.for_transformers import (
     restore_transformers_attention,

@@ -1,4 +1,4 @@
-"""What token layers share: projections, heads and masks."""
+"""Base of token attention layers: projections, heads and masks."""
 
 import inspect
 import math
@@ -22,14 +22,14 @@ from nearwise.nn.tokens.configured import configured
 
 
 class BlockOptions(TypedDict, total=False):
-    """Options that every layer takes, by the names of timm's attention layers.
+    """Common options of all layers, named as in timm's attention layers.
 
     Attributes
     ----------
     qkv_bias : bool, default=False
         Whether the projections of query, key and value have a bias.
     qk_norm : bool, default=False
-        Whether queries and keys are normalized, by `norm_layer`, before they meet.
+        Whether to normalize queries and keys by `norm_layer` before the scores.
     proj_bias : bool, default=True
         Whether the output projection has a bias.
     attn_drop, proj_drop : float in [0, 1), default=0
@@ -39,9 +39,9 @@ class BlockOptions(TypedDict, total=False):
     head_dim : int, optional
         Width of a head; default ``dim // num_heads``. timm's name is `attn_head_dim`.
     scale_norm, gated, dim_out
-        timm passes them; only False, False and the width of the tokens are taken.
+        Passed by timm; only False, False and the width of the tokens are allowed.
     device, dtype
-        Of the parameters.
+        Device and dtype of the parameters.
     """
 
     qkv_bias: bool
@@ -69,13 +69,13 @@ class Masks:
     candidates: KeyPositions | None = None
 
     def among(self, candidates: KeyPositions | None) -> "Masks":
-        """Give the same masks with other candidates."""
+        """Return the same masks with other candidates."""
         # not dataclasses.replace, which torch 2.6 cannot compile
         return Masks(self.attn_mask, self.key_padding_mask, self.is_causal, candidates)
 
 
 class TokenAttention(nn.Module, ABC):
-    """Base of the layers in which tokens attend to tokens.
+    """Base of layers in which tokens attend to tokens.
 
     Project to heads, attend as the subclass defines, merge the heads, project.
 
@@ -84,7 +84,7 @@ class TokenAttention(nn.Module, ABC):
     dim : int
         Width of a token.
     num_heads : int, default=8
-        Must divide `dim`, unless `head_dim` is given.
+        Number of heads; must divide `dim`, unless `head_dim` is given.
     qkv_bias, qk_norm, proj_bias, attn_drop, proj_drop, norm_layer, head_dim, attn_head_dim,
     scale_norm, gated, dim_out, device, dtype
         See `BlockOptions`.
@@ -93,7 +93,7 @@ class TokenAttention(nn.Module, ABC):
     ------
     ValueError
         If the heads do not divide the width, a width is not positive, a dropout is outside
-        [0, 1), or timm asks for a norm, a gate or another width of the output.
+        [0, 1), or timm passes a norm, a gate or another output width.
     """
 
     takes_candidates = False
@@ -152,10 +152,10 @@ class TokenAttention(nn.Module, ABC):
 
     @classmethod
     def configured(cls, **options: Any) -> type[Self]:
-        """Return a subclass whose layers have these options, for models that take a class alone.
+        """Return a subclass with preset options, for models that make layers from a class.
 
-        The same options give the same class; its layers are pickled and copied as others are. As
-        such models (timm's) pass options of their own, what they pass may not contradict.
+        The same options give the same class; its layers can be pickled and copied. Models such as
+        timm's pass further options to the class; they must not contradict the preset ones.
 
         Raises
         ------
@@ -182,11 +182,11 @@ class TokenAttention(nn.Module, ABC):
         is_causal: bool = False,
         candidates: KeyPositions | None = None,
     ) -> Tensor:
-        """Let tokens attend to tokens.
+        """Attend tokens to tokens.
 
-        Returns `output`, Tensor of shape (batch, N, dim): A token all of whose keys are masked
-        attends to zeros, as in PyTorch's own attention: what it gets is the bias of the output
-        projection. Raises ValueError if shapes do not fit, or a mask is of integers.
+        Returns `output`, Tensor of shape (batch, N, dim). If all keys of a token are masked, its
+        output is the bias of the output projection, as in PyTorch's own attention. Raises
+        ValueError if shapes do not fit, or a mask is of integers.
 
         Parameters
         ----------
@@ -194,11 +194,11 @@ class TokenAttention(nn.Module, ABC):
         attn_mask : Tensor broadcastable to (batch, heads, N, N), optional
             Boolean, True where a token may attend; or floating, added to the scores.
         key_padding_mask : bool Tensor of shape (batch, N), optional
-            True leaves a token out as a key.
+            True excludes a token as a key.
         is_causal : bool, default=False
             Whether a token attends only to itself and tokens before it.
         candidates : int Tensor or array of shape (C,) or (batch, C), optional
-            Positions of the only tokens that may be attended.
+            Positions of the allowed keys; default all.
         """
         check_tokens(x, self.dim)
         if candidates is not None and not self.takes_candidates:
@@ -211,31 +211,31 @@ class TokenAttention(nn.Module, ABC):
         return self._merged(self._gated(self._attend(*self._heads(x), masks), x))
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value (B, H, N, head_dim) of tokens, normalized."""
+        """Return normalized query, key and value (B, H, N, head_dim) of tokens."""
         query, key, value = self._split(self.qkv(x))
         # Under autocast norms return single precision.
         return self.q_norm(query).to(value.dtype), self.k_norm(key).to(value.dtype), value
 
     def _merged(self, output: Tensor) -> Tensor:
-        """Tokens (B, N, dim) of attended heads (B, H, N, head_dim)."""
+        """Return tokens (B, N, dim) from attended heads (B, H, N, head_dim)."""
         return self.proj_drop(self.proj(output.transpose(1, 2).flatten(2)))
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value (B, H, N, head_dim) from their common projection."""
+        """Return query, key and value (B, H, N, head_dim) from their common projection."""
         batch, n_tokens, _ = projected.shape
         parts = projected.view(batch, n_tokens, 3, self.num_heads, self.head_dim)
-        # Unbound as views, so that their gradients are joined in one copy.
+        # Views from `unbind`, so that their gradients are joined in one copy.
         query, key, value = (x.transpose(1, 2) for x in parts.unbind(2))
         return query, key, value
 
     @abstractmethod
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        """Attend: tensors (B, H, N, head_dim) in, one like them out."""
+        """Attend: tensors (B, H, N, head_dim) in, one of the same shape out."""
 
     def _dense(
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, pattern: Tensor | None = None
     ) -> Tensor:
-        """Scaled dot-product attention under all masks at once; 0 where a token may attend to none.
+        """Scaled dot-product attention under all masks; 0 for tokens without an allowed key.
 
         `pattern` is boolean, broadcastable to (B, H, N, N), and True where a token may attend.
         """
@@ -248,7 +248,7 @@ class TokenAttention(nn.Module, ABC):
         return attended.masked_fill(is_empty, 0.0)
 
     def _gated(self, output: Tensor, x: Tensor) -> Tensor:
-        """Change the attended heads (B, H, N, head_dim) by what the tokens are."""
+        """Gate the attended heads (B, H, N, head_dim) by the tokens; by default not at all."""
         return output
 
     @property
@@ -257,7 +257,7 @@ class TokenAttention(nn.Module, ABC):
 
 
 def check_heads(dim: int, num_heads: int, *, name: str = "dim") -> None:
-    """Refuse a width, by the name of its argument, that the heads do not divide."""
+    """Raise ValueError unless the heads divide the width, an argument called `name`."""
     check_whole(name, dim)
     check_whole("num_heads", num_heads)
     if dim % num_heads:
@@ -269,19 +269,19 @@ def check_heads(dim: int, num_heads: int, *, name: str = "dim") -> None:
 
 
 def check_name(name: str, given: Any, known: Sequence[str]) -> None:
-    """Refuse an option that is not one of the known."""
+    """Raise ValueError if an option is not one of the `known` ones."""
     if given not in known:
         raise ValueError(f"{name}={given!r} is not one of {', '.join(known)}.")
 
 
 def check_tokens(x: Tensor, dim: int) -> None:
-    """Refuse an input that is not a batch of tokens."""
+    """Raise ValueError unless the input is a batch of tokens."""
     if x.ndim != 3 or x.shape[-1] != dim:
         raise ValueError(f"Tokens must be of shape (batch, N, {dim}); got {tuple(x.shape)}.")
 
 
 def check_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> None:
-    """Refuse masks of other kinds than a layer documents, also where it would not read them."""
+    """Raise ValueError for unsupported kinds of masks, even unused ones."""
     check_mask("attn_mask", attn_mask, "may attend")
     check_mask("key_padding_mask", key_padding_mask, "leave out", takes_floats=False)
 
@@ -289,7 +289,7 @@ def check_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> No
 def combined_mask(
     query: Tensor, key: Tensor, masks: Masks, pattern: Tensor | None
 ) -> Tensor | None:
-    """One mask for `scaled_dot_product_attention`; None where its own causal flag does."""
+    """Merge all masks for `scaled_dot_product_attention`; None if its causal flag suffices."""
     allowed, bias = pattern, None
     shape = (*query.shape[:-1], key.shape[-2])
     if masks.attn_mask is not None:
@@ -308,13 +308,13 @@ def combined_mask(
         bias = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
         return bias
     if allowed is not None:
-        # A mask of fewer than two dimensions is refused by the fused kernels.
+        # Fused kernels need a mask of at least two dimensions.
         return allowed.expand(*allowed.shape[:-2], *shape[-2:])
     return None
 
 
 def expanded_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Expand an attention mask to (B, H, N, M), or say why it cannot be."""
+    """Expand an attention mask to (B, H, N, M); ValueError if it cannot be broadcast."""
     check_mask("attn_mask", mask, "may attend")
     try:
         return mask.expand(shape)
@@ -326,9 +326,9 @@ def expanded_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def with_some_key(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Let rows that forbid every key take all, for a softmax over nothing is NaN on some devices.
+    """Allow all keys in rows that forbid every key: an empty softmax may be NaN.
 
-    Returns the mask and where (..., N, 1) it did so: what those rows attend to must become 0.
+    Returns the mask and a mask (..., N, 1) of the changed rows, to set their output to 0.
     """
     if mask.dtype == torch.bool:
         is_empty = ~mask.any(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Layer classes with their options set, for models that make layers from a class alone."""
+"""Layer classes with preset options, for models that make layers from a class alone."""
 
 import copyreg
 import inspect
@@ -11,14 +11,14 @@ _made: list["_Configured"] = []
 
 
 class _Configured(ABCMeta):
-    """The type of such classes; they are pickled by what they were made of."""
+    """Metaclass of preset classes; they are pickled by base class and options."""
 
     base: type
     options: dict[str, Any]
 
 
 def configured(cls: type, options: dict[str, Any], known: set[str]) -> Any:
-    """Return the subclass of `cls` whose layers have some of the `known` options.
+    """Return the subclass of `cls` with these options preset.
 
     The same options give the same class, so that pickles and copies have the class of the original.
     Raises TypeError if an option is not known.

@@ -1,4 +1,4 @@
-"""k-NN attention for the models of Hugging Face transformers, kept in their configurations."""
+"""k-NN attention for Hugging Face transformers models, stored in their configurations."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ from nearwise.functional.tokens import attend
 from nearwise.functional.tokens.problem import TokenMetric, check_n_neighbors
 
 _NAME = re.compile(r"nearwise_knn_(matmul|cosine|euclidean)_(per_layer_)?(\d+(?:_\d+)*)")
-_KEY = "_attn_implementation"  # of a configuration; transformers reads it, but does not write it
-# Where configurations say how many layers there are; a model with a decoder has up to two of them.
+_KEY = "_attn_implementation"  # configuration key that transformers reads, but does not write
+# Configuration keys with a number of layers; a model with a decoder has up to two of them.
 _DEPTHS = (
     *("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers"),
     *("encoder_num_hidden_layers", "decoder_num_hidden_layers"),
 )
-# What some models pass on that changes scores or weights, and k-NN attention does not support.
+# Arguments of some models that change scores or weights; k-NN attention does not support them.
 _UNKNOWN = ("head_mask", "softcap", "s_aux", "sinks", "block_indices", "cache")
 
 
@@ -27,31 +27,31 @@ def transformers_attention(
 ) -> str:
     """Register k-NN attention with transformers and return its name.
 
-    A model that has it writes the name into its ``config.json``, and gives the weights of all keys,
-    (batch, heads, N, M), where it is called with ``output_attentions=True``.
+    A model with this attention writes the name into its ``config.json``, and returns the weights of
+    all keys, (batch, heads, N, M), if called with ``output_attentions=True``.
 
     Parameters
     ----------
     n_neighbors : int or sequence of int, default=9
-        Keys a query attends to, in each head; all where there are fewer. In a sequence, entry i
-        is for layer i, of the encoder and of the decoder where there are both; it has as many
-        entries as the deeper of them has layers.
+        Number of attended keys per query and head; all if there are fewer. Entry i of a sequence
+        is for layer i, of both encoder and decoder; it needs as many entries as the deeper of
+        them has layers.
     metric : {"matmul", "cosine", "euclidean"}, default="matmul"
 
     Returns
     -------
     name : str
-        For ``attn_implementation=`` of any model that uses transformers' attention interface.
+        Name for ``attn_implementation=`` of any model with transformers' attention interface.
 
     Raises
     ------
     ImportError
-        Without transformers.
+        If transformers is not installed.
     ValueError
-        If `n_neighbors` is not positive, or the metric is not known. A model raises it when it is
-        made, if it does not use the interface; when it runs, if `n_neighbors` does not have one
-        entry per layer, its layers cannot be distinguished (ALBERT shares them), or its attention
-        has more to it (sinks, soft caps).
+        If `n_neighbors` is not positive, or the metric is unknown. The constructor of a model
+        raises it if the model does not use the interface; its forward pass if `n_neighbors` does
+        not have one entry per layer, layers cannot be distinguished (ALBERT shares them), or the
+        attention has unsupported parts (sinks, soft caps).
 
     Examples
     --------
@@ -79,23 +79,23 @@ def transformers_attention(
     name = f"nearwise_knn_{metric}_{'per_layer_' * per_layer}{'_'.join(map(str, counts))}"
     kept = counts if per_layer else counts[0]
     AttentionInterface.register(name, partial(_forward, n_neighbors=kept, metric=metric))
-    # The masks of scaled dot-product attention: boolean, True where a query may attend.
+    # Masks as in scaled dot-product attention: boolean, True where a query may attend.
     AttentionMaskInterface.register(name, sdpa_mask)
     return name
 
 
 @cache
 def restore_transformers_attention() -> None:
-    """Let ``from_pretrained`` give saved models the k-NN attention that they were saved with.
+    """Enable ``from_pretrained`` to restore the k-NN attention of saved models.
 
-    Once per process; `transformers_attention` does it too. In a process without it transformers
-    refuses to load such a model, as it lacks the attention that ``config.json`` names.
+    Call it once per process; `transformers_attention` includes it. Otherwise transformers cannot
+    load such a model, since the attention in ``config.json`` is unknown.
     Pickled models need no call.
 
     Raises
     ------
     ImportError
-        Without transformers.
+        If transformers is not installed.
     """
     try:
         import transformers
@@ -103,7 +103,7 @@ def restore_transformers_attention() -> None:
         raise ImportError(
             'Models of transformers need the extra "vision": pip install nearwise[vision]'
         ) from error
-    # transformers leaves the attention out of what it saves and has no hook for it.
+    # transformers does not save the attention and has no hook for it.
     config_class: Any = transformers.PretrainedConfig
     model_class: Any = transformers.PreTrainedModel
     to_dict, post_init = config_class.to_dict, model_class.post_init
@@ -120,7 +120,7 @@ def restore_transformers_attention() -> None:
         both = saved is not None and chosen is not None
         made = from_dict(cls, config_dict | {_KEY: chosen} if both else config_dict, **options)
         config = made[0] if options.get("return_unused_kwargs") else made
-        if both:  # a dictionary may name some parts alone; the others keep what was saved
+        if both:  # a dictionary may name only some parts; the others keep the saved attention
             config._attn_implementation = saved
             config._attn_implementation = chosen
         _register(_kept(config))
@@ -143,7 +143,7 @@ def restore_transformers_attention() -> None:
 
 
 def _kept(config: Any) -> str | dict[str, Any] | None:
-    """Name of the k-NN attention of a configuration; a dictionary where its parts differ."""
+    """Return the k-NN attention of a configuration; a dictionary if its parts differ."""
     name = getattr(config, _KEY, None)
     own = name if name and _NAME.fullmatch(name) else None
     configs = {key: getattr(config, key, None) for key in config.sub_configs}
@@ -153,7 +153,7 @@ def _kept(config: Any) -> str | dict[str, Any] | None:
 
 
 def _register(kept: str | dict[str, Any] | None) -> None:
-    """Register the k-NN attention that `_kept` found in a configuration."""
+    """Register the k-NN attention returned by `_kept`."""
     if isinstance(kept, dict):
         for part in kept.values():
             _register(part)
@@ -164,13 +164,13 @@ def _register(kept: str | dict[str, Any] | None) -> None:
 
 
 def _unpickled(kept: str | dict[str, Any], make: Callable[..., Any], *args: Any) -> Any:
-    """Make a model in a process that may not have registered its attention yet."""
+    """Register the attention of a pickled model, and make the model."""
     _register(kept)
     return make(*args)
 
 
 def _check_interface(model: Any) -> None:
-    """Refuse a model that would attend to all keys, whatever attention it is given."""
+    """Raise ValueError for a model that ignores the attention and would attend to all keys."""
     if _kept(model.config) is not None and not model._can_set_attn_implementation():
         raise ValueError(
             f"{type(model).__name__} does not use transformers' attention interface, so that it "
@@ -180,13 +180,13 @@ def _check_interface(model: Any) -> None:
 
 
 def _depths(config: Any) -> list[int]:
-    """Numbers of layers that a configuration names; none if it is not one."""
+    """Return the numbers of layers in a configuration; empty if it is not one."""
     found = (getattr(config, key, None) for key in _DEPTHS)
     return [depth for depth in found if isinstance(depth, int)]
 
 
 def _number_layers(model: nn.Module) -> None:
-    """Give modules with a configuration their layer index and the number of layers."""
+    """Set layer index and number of layers on modules with a configuration."""
     module: Any
     for stack in model.modules():
         layers = list(stack) if isinstance(stack, nn.ModuleList) else []
@@ -202,11 +202,11 @@ def _number_layers(model: nn.Module) -> None:
 
 
 def _of_layer(n_neighbors: int | tuple[int, ...], module: nn.Module) -> int:
-    """Neighbors in the layer that an attention module is of."""
+    """Return the number of neighbors in the layer of an attention module."""
     if isinstance(n_neighbors, int):
         return n_neighbors
     n_layers = getattr(module, "nearwise_n_layers", None)
-    if n_layers is None:  # of a model from before the first call, or a layer by itself
+    if n_layers is None:  # model made before the first call, or a single layer
         n_layers = max(_depths(getattr(module, "config", None)), default=None)
     layer = getattr(module, "layer_idx", None)
     layer = getattr(module, "nearwise_layer", None) if layer is None else layer
@@ -240,7 +240,7 @@ def _forward(
     metric: TokenMetric,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend (B, H, N, D) as transformers expects it: (B, N, H, D), and weights (B, H, N, M)."""
+    """Attend (B, H, N, D); return (B, N, H, D) and weights (B, H, N, M) for transformers."""
     for name in _UNKNOWN:
         if options.get(name) is not None:
             raise ValueError(f"k-NN attention has no {name}, which {type(module).__name__} needs.")
@@ -250,7 +250,7 @@ def _forward(
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
     causal = causal and attention_mask is None and 1 < n_queries <= n_keys
-    if causal:  # after the queries a cache of fixed size is still empty
+    if causal:  # the rest of a cache of fixed size is still empty
         key, value = key[:, :, :n_queries], value[:, :, :n_queries]
     found = attend(
         query,
@@ -268,7 +268,7 @@ def _forward(
 
 
 def _mask(mask: Tensor | None, bias: Tensor | None, n_keys: int) -> Tensor | None:
-    """Mask and position bias in one."""
+    """Merge mask and position bias."""
     mask, bias = (None if x is None else x[..., :n_keys] for x in (mask, bias))
     if mask is None or bias is None:
         return bias if mask is None else mask
@@ -276,10 +276,10 @@ def _mask(mask: Tensor | None, bias: Tensor | None, n_keys: int) -> Tensor | Non
 
 
 def _wants_weights(options: dict[str, Any]) -> bool:
-    """Whether the model that runs was called with ``output_attentions=True``."""
+    """Whether the running model was called with ``output_attentions=True``."""
     if options.get("output_attentions"):
         return True
-    try:  # some models, as GPT-2, do not pass it on; transformers then collects what layers return
+    try:  # GPT-2 and others do not pass it on; transformers then collects the layers' results
         from transformers.utils.output_capturing import _active_collector
     except ImportError:  # before 5.2
         return False

@@ -24,30 +24,30 @@ from nearwise.nn.tokens.base import (
 )
 from nearwise.nn.tokens.sampling import Sampling
 
-_FIRST_NULL_SCORE = -4.0  # of a null neighbor before training: some percent of the weight at most
+_FIRST_NULL_SCORE = -4.0  # initial score of a null neighbor: at most some percent of the weight
 
 
 class KNNAttention(TokenAttention):
-    """Every token attends to its k nearest tokens; a drop-in for timm's attention layers.
+    """Attention of each token to its k nearest tokens; replaces timm's attention layers.
 
     Parameters
     ----------
     dim, num_heads, **block
-        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
+        Width of a token, number of heads (8 by default), and common options, see `BlockOptions`.
     n_neighbors : int, default=9
-        Tokens that a token attends to, in each head; all where there are fewer.
+        Number of attended tokens per token and head; all if there are fewer.
     metric : {"matmul", "cosine", "euclidean"}, default="matmul"
         Score of a pair, see `nearwise.functional.knn_attention`.
     include_self : {"candidate", "always", "never"}, default="candidate"
-        Whether a token itself competes like any other, always has a slot, or never.
+        Role of the token itself: it competes like any other, always has a slot, or is excluded.
     learned_temperature : bool, default=False
-        Whether each head learns how sharply it weighs, as the logarithm of a factor that starts
-        at 1. Which keys are nearest does not depend on it.
+        Whether each head learns a factor of its scores, as a logarithm, starting at 1. The
+        selection of keys does not depend on it.
     null_neighbor : bool, default=False
-        Whether a learned neighbor, which every token has besides its k, can take the weight where
-        none of the k is worth it. It starts with little weight and the value 0.
+        Whether to add a learned neighbor to the k nearest of every token. It takes weight if none
+        of the k is useful, and starts with little weight and the value 0.
     sampling : Sampling, optional
-        Draws the tokens that may be attended, see `Sampling`; default all.
+        Rule that draws the candidate keys, see `Sampling`; default all.
 
     References
     ----------
@@ -97,11 +97,11 @@ class KNNAttention(TokenAttention):
         self.learned_temperature, self.null_neighbor = learned_temperature, null_neighbor
 
     def extra_repr(self) -> str:
-        """Return how many neighbors by which metric."""
+        """Return number of neighbors and metric."""
         return f"n_neighbors={self.n_neighbors}, metric={self.metric!r}"
 
     def neighbors(self, x: Tensor, attn_mask: Tensor | None = None) -> KNNAttentionOutput:
-        """Return the positions that every token attends to, and their weights.
+        """Return the positions of each token's nearest tokens, and their weights.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class KNNAttention(TokenAttention):
         Returns
         -------
         found : KNNAttentionOutput
-            Of tensors (batch, heads, N, ...); without dropout and the null neighbor.
+            Tensors of shape (batch, heads, N, ...), without dropout and null neighbor.
 
         Raises
         ------
@@ -138,14 +138,14 @@ class KNNAttention(TokenAttention):
         return torch.lerp(found.output, null_value.to(value.dtype).expand_as(found.output), taken)
 
     def _with_candidates(self, masks: Masks, key: Tensor) -> Masks:
-        """Draw the keys that may be attended to, unless they are given."""
+        """Draw the candidate keys, unless they are given."""
         if masks.candidates is not None:
             return masks
         drawn = self.sampling.draw(key.shape[2], key.device, self.training)
         return masks.among(drawn)
 
     def _null(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Score (B, H, N) of the null neighbor for projected queries, and its value (H, 1, D)."""
+        """Return the score (B, H, N) of the null neighbor, and its value (H, 1, D)."""
         query = unit(query) if self.metric == "cosine" else query
         query = self._stretched(query) if self.learned_temperature else query
         key, value = (x[:, None].to(query.dtype) for x in (self.null_key, self.null_value))
@@ -154,11 +154,11 @@ class KNNAttention(TokenAttention):
 
     @property
     def _working_metric(self) -> TokenMetric:
-        # Vectors that are brought to unit length here may be stretched by a temperature.
+        # Keys have unit length already; a temperature may scale the queries.
         return "matmul" if self.metric == "cosine" else self.metric
 
     def _sharpened(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Bring the temperature of each head into its queries, but for distances."""
+        """Multiply queries by the temperature of each head, except for distances."""
         if self.metric == "cosine":
             query, key = unit(query), unit(key)
         if self.learned_temperature and self.metric != "euclidean":
@@ -167,7 +167,7 @@ class KNNAttention(TokenAttention):
 
     @property
     def _factor(self) -> Tensor | None:
-        """Factor (H, 1, 1) of distances, where heads have a temperature."""
+        """Return the factor (H, 1, 1) of distances, if heads have a temperature."""
         if not self.learned_temperature or self.metric != "euclidean":
             return None
         return at_least_single(self.log_scale).exp()[:, None, None]
@@ -181,7 +181,7 @@ class KNNAttention(TokenAttention):
         )
 
     def _stretched(self, x: Tensor) -> Tensor:
-        """Multiply heads (B, H, N, D) by what they learned."""
+        """Multiply heads (B, H, N, D) by their learned factor."""
         return x * self.log_scale.exp()[:, None, None].to(x.dtype)
 
     def _find(
@@ -207,7 +207,7 @@ class KNNAttention(TokenAttention):
 def biased_scores(
     query: Tensor, key: Tensor, at: Tensor, masks: Masks, *, euclidean: bool, scale: float | Tensor
 ) -> Tensor:
-    """Scores (B, H, N, K) of every query with the keys at `at`, with what a mask adds to them."""
+    """Scores (B, H, N, K) of queries with the keys at `at`, plus an additive mask."""
     scores = pair_scores(query, key, at, euclidean=euclidean, scale=scale)
     if masks.attn_mask is None or not masks.attn_mask.is_floating_point():
         return scores
@@ -223,9 +223,9 @@ def log_total(
     euclidean: bool,
     scale: float | Tensor,
 ) -> Tensor:
-    """Logarithm (B, H, N) of the denominator in the softmax of the selected scores.
+    """Logarithm (B, H, N) of the softmax denominator of the selected scores.
 
-    From the best neighbor's score and weight; its weight is 1 / K at least.
+    Computed from score and weight of the best neighbor, whose weight is at least 1 / K.
     """
     best = found.indices[..., :1].long()
     is_empty = best < 0

@@ -1,4 +1,4 @@
-"""k-NN attention to the tokens at hand and to a memory of earlier ones."""
+"""k-NN attention to the present tokens and to a memory of earlier ones."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from nearwise.nn.tokens.base import (
 from nearwise.nn.tokens.knn import KNNAttention
 from nearwise.nn.tokens.sampling import Sampling
 
-# What a memory must call near so that its nearest have the largest scores.
+# Metrics of a memory for which the nearest tokens have the largest scores.
 _NEAR = {
     "matmul": ("inner_product",),
     "cosine": ("cosine",),
@@ -36,7 +36,7 @@ Remember = bool | np.bool_ | Tensor | np.ndarray | Sequence[Sequence[bool]]
 
 
 class EarlierTokens(Protocol):
-    """What `MemoryAttention` needs of a memory; `nearwise.memory.TokenMemory` is one."""
+    """Protocol of memories for `MemoryAttention`, such as `nearwise.memory.TokenMemory`."""
 
     metric: Any
     num_heads: int
@@ -50,7 +50,7 @@ class EarlierTokens(Protocol):
         jitter: bool = True,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Find keys, values, log-counts and ids, see `nearwise.memory.tokens.Recalled`."""
+        """Return keys, values, log-counts and ids, see `nearwise.memory.tokens.Recalled`."""
         ...
 
     def add(self, key: Tensor, value: Tensor, keep: Tensor | None = None) -> None:
@@ -59,7 +59,7 @@ class EarlierTokens(Protocol):
 
 
 class MemoryOptions(BlockOptions, total=False):
-    """Options that `MemoryAttention` passes on to `KNNAttention`, by its names."""
+    """Options that `MemoryAttention` passes on to `KNNAttention`."""
 
     include_self: IncludeSelf
     learned_temperature: bool
@@ -68,34 +68,34 @@ class MemoryOptions(BlockOptions, total=False):
 
 
 class MemoryAttention(KNNAttention):
-    """`KNNAttention` whose tokens also attend to the nearest of a memory of earlier tokens.
+    """`KNNAttention` with additional attention to the nearest tokens of a memory.
 
-    One softmax weighs the k nearest tokens at hand, the nearest remembered ones and the null
-    neighbor. What was remembered is data: gradients reach the queries, the temperature, the null
-    neighbor, the memory's own score, and keys and values of the tokens at hand alone.
+    One softmax weights the k nearest present tokens, the nearest remembered ones and the null
+    neighbor. Remembered tokens are constants: gradients reach the queries, the temperature, the
+    null neighbor, the memory's score, and keys and values of the present tokens.
 
     Parameters
     ----------
     dim, num_heads, **block
-        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
+        Width of a token, number of heads (8 by default), and common options, see `BlockOptions`.
     n_neighbors : int, default=9
-        Tokens at hand that a token attends to; all where there are fewer, so that segments may be
-        of any length.
+        Number of attended present tokens; all if there are fewer, so that segments may be of any
+        length.
     n_recalled : int, default=32
-        Remembered tokens that it also attends to.
+        Number of attended remembered tokens.
     tail_samples : int, default=0
-        Remembered tokens that are sampled among the others, each with the weight of all that it
-        represents: an estimate of attention to the whole memory, see
+        Number of samples from the other remembered tokens. Each is weighted by the number of
+        tokens it represents: an estimate of attention to the whole memory, see
         docs/reference/layers.md. Drawn at random in training, evenly spaced in evaluation.
     attend_local : bool, default=True
-        False leaves the tokens at hand out: cross-attention to the memory only.
+        Whether to attend to present tokens; False is cross-attention to the memory only.
     metric, include_self, learned_temperature, null_neighbor, sampling
         As in `KNNAttention`; the memory's metric must be the same, "inner_product" for "matmul".
 
     Attributes
     ----------
     memory_score : Parameter of shape (num_heads,)
-        Learned, added to the scores of remembered tokens; 0 at first.
+        Learned term added to the scores of remembered tokens; initially 0.
 
     References
     ----------
@@ -136,7 +136,7 @@ class MemoryAttention(KNNAttention):
         self.memory_score = nn.Parameter(torch.zeros(num_heads, **factory))
 
     def extra_repr(self) -> str:
-        """Return how many neighbors here and in memory."""
+        """Return numbers of present and remembered neighbors, and metric."""
         return f"{super().extra_repr()}, n_recalled={self.n_recalled}"
 
     def forward(
@@ -151,25 +151,25 @@ class MemoryAttention(KNNAttention):
         remember: Remember = True,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Let tokens attend to tokens at hand and remembered ones, then remember them too.
+        """Attend tokens to present and remembered tokens, then add them to the memory.
 
         Parameters
         ----------
         x : Tensor of shape (batch, N, dim)
         attn_mask, key_padding_mask, is_causal, candidates
-            As in `KNNAttention`, about the tokens at hand; all remembered ones may be attended.
+            As in `KNNAttention`, for the present tokens; all remembered ones are allowed.
         memory : TokenMemory, optional
-            With as many heads. Without one the layer is `KNNAttention`.
+            Memory with the same number of heads. Without one the layer is `KNNAttention`.
         remember : bool, or bool Tensor or array of shape (batch, N), default=True
-            Whether the tokens, or which, are added to the memory after they have attended;
-            tokens that `key_padding_mask` leaves out never are.
+            Whether to add the tokens to the memory afterwards, or a mask of the tokens to add.
+            Tokens excluded by `key_padding_mask` are never added.
         generator : torch.Generator, optional
-            Of the sampled tail.
+            Random generator of the sampled tail.
 
         Returns
         -------
         output : Tensor of shape (batch, N, dim)
-            A token with no key to attend to, as while nothing is remembered, attends to zeros.
+            A token without an allowed key, for example with an empty memory, attends to zeros.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class MemoryAttention(KNNAttention):
         return self._merged(output)
 
     def recall(self, x: Tensor, memory: EarlierTokens) -> tuple[Tensor, Tensor]:
-        """Return the remembered tokens that every token finds, and their relative weights.
+        """Return the nearest remembered tokens of each token, and their relative weights.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class MemoryAttention(KNNAttention):
         ids : int64 Tensor of shape (batch, heads, N, n_recalled)
             -1 in empty slots.
         weights : Tensor of shape (batch, heads, N, n_recalled)
-            Each row sums to 1, or is 0 where nothing is remembered.
+            Each row sums to 1, or is 0 for an empty memory.
         """
         check_tokens(x, self.dim)
         query, _, _ = self._heads(x)
@@ -223,7 +223,7 @@ class MemoryAttention(KNNAttention):
         memory: EarlierTokens,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Attend in one softmax: the parts, weighed by what their own softmax was divided by."""
+        """Merge attention to present and remembered tokens by their softmax denominators."""
         parts = [self._attend_here(query, key, value, masks)] if self.attend_local else []
         parts.append(self._attend_memory(query, masks, memory, generator))
         if self.null_neighbor:
@@ -238,7 +238,7 @@ class MemoryAttention(KNNAttention):
     def _attend_here(
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks
     ) -> tuple[Tensor, Tensor]:
-        """Log-total (B, H, N) and output (B, H, N, D) of the tokens at hand."""
+        """Log-total (B, H, N) and output (B, H, N, D) of the present tokens."""
         query, key = self._sharpened(query, key)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
@@ -251,10 +251,10 @@ class MemoryAttention(KNNAttention):
         memory: EarlierTokens,
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
-        """Log-total and output of the remembered tokens; -inf and 0 where there are none."""
+        """Log-total and output of the remembered tokens; -inf and 0 for an empty memory."""
         self._check_memory(memory)
         finite = query
-        if masks.key_padding_mask is not None:  # padding may hold anything, a search takes numbers
+        if masks.key_padding_mask is not None:  # padding may be NaN, which a search rejects
             padding = checked_padding(masks.key_padding_mask, len(query), query.shape[2])
             finite = query.masked_fill(padding[:, None, :, None] & ~query.isfinite(), 0.0)
         keys, values, log_counts, _ = memory.recall(
@@ -267,7 +267,7 @@ class MemoryAttention(KNNAttention):
         return total, (weights[..., None, :] @ values)[..., 0, :]
 
     def _memory_scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Scores (B, H, N, L) of queries with keys of their own (B, H, N, L, D)."""
+        """Scores (B, H, N, L) of queries with their retrieved keys (B, H, N, L, D)."""
         if self.metric == "cosine":
             query, keys = unit(query), unit(keys)
         scores = paired_scores(query, keys, euclidean=self.metric == "euclidean", scale=self.scale)
@@ -289,7 +289,7 @@ class MemoryAttention(KNNAttention):
             )
 
     def _kept(self, x: Tensor, remember: Remember, padding: Tensor | None) -> Tensor | None:
-        """Mask (B, N) of the tokens to remember; None for none."""
+        """Return the mask (B, N) of the tokens to remember; None for no tokens."""
         shape = x.shape[:2]
         if isinstance(remember, (bool, np.bool_)):
             if not remember:
@@ -301,12 +301,12 @@ class MemoryAttention(KNNAttention):
 
 
 def _as_mask(remember: Any, shape: tuple[int, ...]) -> Tensor:
-    """Bring what is neither True nor False to a mask of a shape, or say why it cannot be."""
+    """Convert an array-like to a mask of a shape; ValueError if impossible."""
     mask: Tensor | None
     try:
-        # a copy of other arrays, for torch warns of those that it could not write to
+        # copied, since torch warns of read-only arrays
         mask = remember if isinstance(remember, Tensor) else torch.from_numpy(np.array(remember))
-    except (TypeError, ValueError):  # of strings, objects or rows of several lengths
+    except (TypeError, ValueError):  # strings, objects or ragged rows
         mask = None
     if mask is None or mask.dtype != torch.bool or mask.shape != shape:
         seen = repr(remember) if mask is None else f"{mask.dtype} of shape {tuple(mask.shape)}"
@@ -315,7 +315,7 @@ def _as_mask(remember: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-total and weights over the last dimension; -inf and 0 where all scores are -inf."""
+    """Return log-total and weights over the last dimension; -inf and 0 if all scores are -inf."""
     is_empty = torch.isneginf(scores).all(dim=-1, keepdim=True)
     safe = at_least_single(scores).masked_fill(is_empty, 0.0)
     total = safe.logsumexp(-1).masked_fill(is_empty[..., 0], -math.inf)

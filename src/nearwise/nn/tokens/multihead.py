@@ -18,10 +18,10 @@ from nearwise.nn.tokens.base import check_heads, check_name, expanded_mask
 
 
 class KNNMultiheadAttention(nn.MultiheadAttention):
-    """`torch.nn.MultiheadAttention` in which every query attends to its k nearest keys.
+    """`torch.nn.MultiheadAttention` with attention to the k nearest keys of each query.
 
-    Same weights by the same names, same call, same masks (True in a boolean mask forbids), also
-    inside `torch.nn.TransformerEncoderLayer`. As torch's layer, it is left out by
+    Same parameter names, same call, same masks (True in a boolean mask forbids), also inside
+    `torch.nn.TransformerEncoderLayer`. Like torch's layer, it is ignored by
     `torch.ao.quantization.quantize_dynamic`.
 
     Parameters
@@ -30,7 +30,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         Width of queries and outputs.
     num_heads : int
     n_neighbors : int, default=9
-        Keys a query attends to; all where there are fewer.
+        Number of attended keys per query; all if there are fewer.
     metric : {"matmul", "cosine", "euclidean"}, default="matmul"
     include_self : {"candidate", "always", "never"}, default="candidate"
     dropout, bias, kdim, vdim, batch_first, device, dtype
@@ -69,12 +69,12 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
             raise ValueError(f"dropout={dropout} must lie in [0, 1).")
         widths: dict[str, Any] = {"kdim": kdim, "vdim": vdim, "device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, dropout, bias, batch_first=batch_first, **widths)
-        # Keeps TransformerEncoderLayer from its fused path, which would attend to all keys.
+        # Disables the fused path of TransformerEncoderLayer, which would attend to all keys.
         self._qkv_same_embed_dim = False
         self.n_neighbors, self.metric, self.include_self = n_neighbors, metric, include_self
 
     def reset_parameters(self) -> None:
-        """Draw the weights again, as `torch.nn.MultiheadAttention` does."""
+        """Reset the weights, as `torch.nn.MultiheadAttention` does."""
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         self._reset_parameters()
         self._qkv_same_embed_dim = False
@@ -90,31 +90,31 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend.
+        """Attend queries to their k nearest keys.
 
         Parameters
         ----------
         query : Tensor of shape (N, B, E), (B, N, E) with `batch_first`, or (N, E)
         key, value : Tensor of shape (M, B, E), (B, M, E) or (M, E)
         key_padding_mask : bool or float Tensor of shape (B, M) or (M,), optional
-            True leaves a key out; floats are added to the scores. From a tokenizer, whose integers
-            are 1 for tokens to keep: ``attention_mask == 0``.
+            True excludes a key; floats are added to the scores. For a tokenizer's integer mask,
+            with 1 for tokens to keep, pass ``attention_mask == 0``.
         need_weights : bool, default=True
-            Whether the weights are returned, as a dense tensor.
+            Whether to return the weights, as a dense tensor.
         attn_mask : bool or float Tensor of shape (N, M) or (B * num_heads, N, M), optional
             True forbids a pair; floats are added to the scores.
         average_attn_weights : bool, default=True
-            Whether the weights are averaged over heads.
+            Whether to average the weights over heads.
         is_causal : bool, default=False
-            A hint that `attn_mask` is causal; without a mask, a token then attends only to itself
-            and tokens before it.
+            Hint that `attn_mask` is causal. Without a mask, a token then attends only to itself and
+            earlier tokens.
 
         Returns
         -------
         output : Tensor like `query`
-            A query all of whose keys are masked attends to zeros, and so it is without keys.
+            A query without an allowed key attends to zeros.
         weights : Tensor of shape (B, N, M), (B, num_heads, N, M) or None
-            0 for keys that are not among the nearest, and for queries without any key.
+            Attention weights; 0 for keys beyond the nearest, and for queries without any key.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         self._check_kinds(query, key, value)
         check_mask("attn_mask", attn_mask, "leave out")
         check_mask("key_padding_mask", key_padding_mask, "leave out")
-        if query.is_nested:  # TransformerEncoder leaves padding out in this way
+        if query.is_nested:  # TransformerEncoder uses nested tensors for padding
             return self._nested(query, key, value), None
         self._check_shapes(query, key, value)
         is_batched = query.ndim == 3
@@ -187,7 +187,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
             )
 
     def _nested(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend within sequences of several lengths, (B, lengths, E)."""
+        """Attend within sequences of different lengths, (B, lengths, E)."""
         if key is not query or value is not query or not self.batch_first:
             raise ValueError(
                 "Nested tensors are taken for self-attention with batch_first=True alone. Pad them "
@@ -216,7 +216,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
     def _mask(
         self, query: Tensor, mask: Tensor | None, padding: Tensor | None, n_keys: int
     ) -> Tensor | None:
-        """Both masks as one floating one that is added to the scores."""
+        """Merge both masks into a floating one that is added to the scores."""
         total, (batch, _, n_queries, _) = None, query.shape
         if mask is not None:
             if mask.ndim == 3:
@@ -240,7 +240,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what a mask adds to the scores; True forbids."""
+    """Convert a mask to an additive one; True forbids."""
     if mask.dtype == torch.bool:
         zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
         return zeros.masked_fill(mask, -math.inf)

@@ -1,4 +1,4 @@
-"""Which tokens may be attended: drawn at random, or evenly spread."""
+"""Selection of candidate tokens: random or evenly spaced."""
 
 import math
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ class Sampling:
     kind : {"all", "random", "line", "grid"}, default="all"
         "random": `num_samples` tokens, drawn again in each call and shared by batch and heads;
         "line": `num_samples` tokens evenly along the sequence; "grid": `num_samples` x
-        `num_samples` tokens evenly over the grid of tokens. What the ConvNN paper calls "spatial"
-        is a grid in its text and a line in its code.
+        `num_samples` tokens evenly over the grid of tokens. The method "spatial" of the ConvNN
+        paper is a grid in its text and a line in its code.
     num_samples : int, default=-1
-        -1 for all tokens.
+        Number of samples; -1 for all tokens.
     padding : int, default=0
-        Tokens to leave out at each end (each edge of the grid); not for "random".
+        Number of tokens to skip at each end (each edge of the grid); not for "random".
     num_prefix_tokens : int, default=0
-        Class and register tokens at the front: always candidates, beside those that are drawn
-        from the others.
+        Number of class and register tokens at the front. They are always candidates; samples are
+        drawn from the others.
     grid_size : tuple of int, optional
         Rows and columns of the grid after the prefix; default a square.
     sample_in_eval : bool, default=False
-        Whether "random" also draws in evaluation mode; else all tokens are candidates there, and
-        results are deterministic.
+        Whether "random" also samples in evaluation mode. Otherwise all tokens are candidates
+        there, and results are deterministic.
     generator : torch.Generator, optional
-        Of "random"; default torch's own. torch.compile takes none: leave it out there.
+        Random generator of "random"; default torch's own. Not supported by torch.compile.
 
     Raises
     ------
@@ -105,7 +105,7 @@ class Sampling:
 
 
 def evenly(n: int, num_samples: int, padding: int, what: str, device: torch.device) -> Tensor:
-    """Spread samples over ``padding .. n - 1 - padding``, rounded down."""
+    """Return evenly spaced samples in ``padding .. n - 1 - padding``, rounded down."""
     n_left = n - 2 * padding
     if num_samples > n_left:
         raise ValueError(
@@ -120,9 +120,9 @@ def evenly(n: int, num_samples: int, padding: int, what: str, device: torch.devi
 def grid_of(
     n_tokens: int, grid_size: tuple[int, int] | None, num_prefix_tokens: int
 ) -> tuple[int, int]:
-    """Rows and columns of the tokens after the prefix.
+    """Return rows and columns of the tokens after the prefix.
 
-    Raises ValueError if they do not fill `grid_size`, or no square where none is given.
+    Raises ValueError if the tokens do not fill `grid_size`, or by default do not fill a square.
     """
     if grid_size is not None:
         if math.prod(grid_size) != n_tokens:

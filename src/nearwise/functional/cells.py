@@ -1,4 +1,4 @@
-"""Compiled CPU loops over rows that lie in cells: which cells are near, and the rows in them.
+"""Compiled CPU loops of the inverted-file index: nearest cells, and nearest rows in them.
 
 They release the interpreter lock and start no threads. Rows are packed in blocks: block i holds
 ``edges[i + 1] - edges[i]`` rows as columns, so that small matrix products read them in order.
@@ -13,14 +13,14 @@ from nearwise.functional.kernels import _exact, compiled, inlined_reordered
 
 MOST_PER_BLOCK = 256
 _PRODUCTS = 2**18  # multiplications up to which OpenBLAS starts no threads of its own
-_MOST_AT_ONCE = 64  # rows of a product
+_MOST_AT_ONCE = 64  # rows per product
 _SAMPLED = 256  # scores of cells
-_STEP = 32  # scores that are looked at together
+_STEP = 32  # scores per vectorized step
 _F = np.float32
 
 
 def block_edges(first: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut cells, whose first rows (n_cells + 1,) are given, into blocks.
+    """Split cells into blocks; `first` (n_cells + 1,) holds the first row of each cell.
 
     Returns the edges (n_blocks + 1,) of all blocks and the first block (n_cells + 1,) of each cell.
     """
@@ -33,7 +33,7 @@ def block_edges(first: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 @compiled
 def pack(rows, edges, by, packed):  # type: ignore[no-untyped-def]
-    """Write `rows` (n, d) times `by` into `packed` (n * d,), block by block, as columns."""
+    """Write ``by * rows`` (n, d) into `packed` (n * d,), block by block, as columns."""
     width = rows.shape[1]
     for block in range(edges.shape[0] - 1):
         start, size = edges[block], edges[block + 1] - edges[block]
@@ -45,7 +45,7 @@ def pack(rows, edges, by, packed):  # type: ignore[no-untyped-def]
 
 @compiled
 def _products(rows, packed, start, stop, out):  # type: ignore[no-untyped-def]
-    """Multiply rows (m, d) with those of a block; (m, stop - start)."""
+    """Multiply rows (m, d) with the rows of a block; return (m, stop - start)."""
     (m, width), size = rows.shape, stop - start
     made = out[: m * size].reshape(m, size)
     np.dot(rows, packed[start * width : stop * width].reshape(width, size), made)
@@ -72,10 +72,10 @@ def _smallest(scores):  # type: ignore[no-untyped-def]
 
 @compiled
 def nearest_cells(rows, centers, edges, bias, wanted, near):  # type: ignore[no-untyped-def]
-    """Write `wanted` cells near each of `rows` (b, d), the very nearest first, into `near` (b, p).
+    """Write up to `wanted` cells near each of `rows` (b, d) into `near` (b, p), nearest first.
 
-    Near is a small ``bias + product`` with the packed `centers`. Of many cells a sample of the
-    scores tells which are small, so that their number varies: p is the most, and the rest is -1.
+    A cell is near if ``bias + product`` with the packed `centers` is small. For many cells a sample
+    of the scores sets the limit, so the number of cells varies: at most p, the rest is -1.
     """
     n_rows, width = rows.shape
     n_cells, p = bias.shape[0], near.shape[1]
@@ -106,7 +106,7 @@ def nearest_cells(rows, centers, edges, bias, wanted, near):  # type: ignore[no-
 
 @compiled
 def _by_cell(near, n_cells):  # type: ignore[no-untyped-def]
-    """Return the queries of each cell, one after the other, and the first of each cell."""
+    """Return the queries grouped by cell, and the first position of each cell."""
     first = np.zeros(n_cells + 1, dtype=np.int64)
     for i in range(near.shape[0]):
         for cell in near[i]:
@@ -125,7 +125,7 @@ def _by_cell(near, n_cells):  # type: ignore[no-untyped-def]
 
 @inlined_reordered
 def _within(row, bias, first, limit, near):  # type: ignore[no-untyped-def]
-    """Write the positions of scores within the limit into `near`; return how many there are."""
+    """Write the positions of scores within the limit into `near`; return their number."""
     n = 0
     for low in range(0, row.shape[0], _STEP):
         high, hits = min(low + _STEP, row.shape[0]), np.int32(0)
@@ -141,7 +141,7 @@ def _within(row, bias, first, limit, near):  # type: ignore[no-untyped-def]
 
 @compiled
 def _insert(value, at, values, places, count):  # type: ignore[no-untyped-def]
-    """Insert into a list sorted by value and place, dropping the last one if it is full."""
+    """Insert into a list sorted by value and place; a full list drops its last entry."""
     slot = min(count, values.shape[0] - 1)
     while slot > 0 and (
         values[slot - 1] > value or (values[slot - 1] == value and places[slot - 1] > at)
@@ -155,17 +155,17 @@ def _insert(value, at, values, places, count):  # type: ignore[no-untyped-def]
 def probe(factors, near, packed, scores, slots):  # type: ignore[no-untyped-def]
     """Write the smallest scores among the rows of some cells, and the slots of these rows.
 
-    `factors` (b, d) float32 are those of the queries and `near` (b, p) their cells, the nearest
-    first. `packed` are the packed factors of the keys, the bias (n,) that makes a product a score,
-    the edges of the blocks and the first block of each cell. `scores` (b, m), infinite, and `slots`
-    (b, m), -1, are filled in ascending order.
+    `factors` (b, d) float32 are the queries, `near` (b, p) their cells, nearest first; `packed` has
+    the packed keys, the bias (n,) added to products, the edges of the blocks and the first block of
+    each cell. `scores` (b, m), initially infinite, and `slots` (b, m), initially -1, are filled in
+    ascending order.
     """
     (blocks, bias, edges, first_block), width = packed, factors.shape[1]
     some = np.empty((_MOST_AT_ONCE, width), dtype=_F)
     out = np.empty(_MOST_AT_ONCE * MOST_PER_BLOCK, dtype=_F)
     close = np.empty(MOST_PER_BLOCK, dtype=np.int64)
     n_cells, last = first_block.shape[0] - 1, scores.shape[1] - 1
-    for turn in range(2):  # the nearest cell first: then few rows of others come in between
+    for turn in range(2):  # nearest cell first: later cells then cause few insertions
         who, first = _by_cell(near[:, :1] if turn == 0 else near[:, 1:], n_cells)
         for cell in range(n_cells):
             for block in range(first_block[cell], first_block[cell + 1]):
@@ -187,12 +187,12 @@ def probe(factors, near, packed, scores, slots):  # type: ignore[no-untyped-def]
 
 @compiled
 def measure_slots(queries, keys, order, slots, metric, found):  # type: ignore[no-untyped-def]
-    """Write the nearest of some rows, measured directly, for each query.
+    """Write the exact nearest neighbors of each query among its candidate rows.
 
-    `queries` are rows (b, d), scale (b,) and ids (b,), `keys` rows (n, d), scale and ids (n,), of
-    which those of `slots` (b, m), by `order` (n,), are measured; -1 is no row. A key with the id
-    of the query is left out; both ids are empty where nothing is. `found` are distances (b, k),
-    indices (b, k) and counts (b,), 0.
+    `queries` are rows (b, d), scale (b,) and ids (b,), `keys` rows (n, d), scale and ids (n,).
+    `slots` (b, m) are the candidates, numbered by `order` (n,); -1 is no row. A key with the id of
+    the query is left out, unless both ids are empty. `found` are distances (b, k), indices (b, k)
+    and counts (b,), initially 0.
     """
     (query, q_scale, query_ids), (rows, k_scale, key_ids) = queries, keys
     (distances, indices, counts), by_id = found, key_ids.shape[0] > 0
@@ -211,7 +211,7 @@ def measure_slots(queries, keys, order, slots, metric, found):  # type: ignore[n
 
 
 def arrays_of(rows: Any) -> NDArray[Any]:
-    """Rows as the loops measure them: float64 as they are, others as float32."""
+    """Return rows for the distance loops: float64 unchanged, other types as float32."""
     kept = rows.detach()
     wide = kept.dtype.itemsize == 8
     made: NDArray[Any] = (kept if wide else kept.float()).contiguous().numpy()

@@ -1,4 +1,4 @@
-"""Devices by name, and what is fast on them."""
+"""Devices by name, and their fast options."""
 
 import ctypes
 import sys
@@ -9,14 +9,14 @@ import torch
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """Return the device of a name, if it is available.
+    """Return the torch device of a name.
 
     Raises ValueError if torch has no such device, or it is not available.
 
     Parameters
     ----------
     name : str or torch.device
-        "cpu", "cuda", "cuda:1", "mps"; "auto" is CUDA where there is a GPU, else the CPU.
+        "cpu", "cuda", "cuda:1", "mps"; "auto" is CUDA if there is a GPU, else the CPU.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if isinstance(name, str) and name == "auto":
@@ -38,10 +38,10 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 def fast_bfloat16(name: str | torch.device) -> bool:
-    """Whether a device multiplies in bfloat16 faster than in float32, by its maker's data."""
+    """Whether a device multiplies faster in bfloat16 than in float32, by the maker's data."""
     if torch.device(name).type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # Not there in every version of torch, nor on every processor.
+    # Missing in some versions of torch and for some processors.
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(found() for found in (getattr(torch.cpu, name, None) for name in names) if found)
 
@@ -51,7 +51,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 @contextmanager
 def keeping_freed_memory() -> Iterator[None]:
-    """Let the C library keep large blocks that are freed inside, where it is glibc.
+    """Make glibc keep large freed blocks within the context.
 
     Otherwise it returns them to the system, and every training step pays for new pages: a
     quarter of the time of a convolutional network on a CPU.

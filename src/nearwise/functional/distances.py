@@ -9,11 +9,11 @@ from torch import Tensor
 
 Metric = Literal["euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
-# Outside these norms float32 products could overflow or vanish: rows are then measured directly.
+# Outside this range float32 products may overflow or vanish: distances are computed directly.
 LARGEST_NORM, SMALLEST_NORM = 1e18, 1e-15
 # Subtract the mean of the keys when it is longer than this many standard deviations.
 _LONG_MEAN = 2.0
-# A little more than twice the rounding unit of what the two factors are rounded to.
+# A little more than twice the rounding unit of the two factors.
 _BFLOAT16, _TF32 = 1.01 * 2.0**-7, 1.01 * 2.0**-10
 _PRODUCT_ERRORS = {
     "none": 0.0,
@@ -34,7 +34,7 @@ def check_metric(metric: str) -> Metric:
 
 
 def pairwise_distances(query: Tensor, keys: Tensor, metric: Metric = "euclidean") -> Tensor:
-    """Distances of every query to every key, by matrix multiplication, differentiable.
+    """Distances of all pairs of query and key by matrix multiplication, differentiable.
 
     The Euclidean metrics expand ``|q - k|^2 = |q|^2 - 2 q.k + |k|^2`` around the mean of the keys,
     which is fast but rounds at about ``1e-7 * |q|^2``; `paired_distances` and
@@ -86,7 +86,7 @@ def paired_distances(query: Tensor, neighbors: Tensor, metric: Metric = "euclide
     query : Tensor of shape (n_queries, n_features)
         Floating point. float16 and bfloat16 are computed in float32.
     neighbors : Tensor of shape (n_queries, n_neighbors, n_features)
-        The keys of each query's neighbors.
+        Keys of each query's neighbors.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Units as in `pairwise_distances`; "euclidean" by default.
 
@@ -125,19 +125,19 @@ def _root(squared: Tensor) -> Tensor:
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Bring vectors (..., D) to unit length; zeros stay."""
+    """Scale vectors (..., D) to unit length; zeros stay zero."""
     if _may_look(rows):
         norms = torch.linalg.vector_norm(rows.detach(), dim=-1)
         if bool(((norms > 1e-9) & (norms < 1e18)).all()):
             return torch.nn.functional.normalize(rows, dim=-1)
-    # Squares of what is very large or very small leave the range of numbers.
+    # Squares of very large or very small numbers overflow or vanish.
     size = rows.detach().abs().amax(-1, keepdim=True)
     fits = ((size > 1e-9) & (size < 1e15)) | (size == 0)
     return torch.nn.functional.normalize(rows / torch.where(fits, 1.0, size), dim=-1)
 
 
 def _may_look(rows: Tensor) -> bool:
-    """Whether reading a value waits for no device, and is not part of a graph that is traced."""
+    """Whether a value can be read without waiting for a device or breaking a traced graph."""
     if torch.compiler.is_compiling() or rows.device.type != "cpu" or type(rows) is not Tensor:
         return False
     traced = torch._C._functorch.peek_interpreter_stack() is not None
@@ -164,7 +164,7 @@ def _check_width(query: Tensor, keys: Tensor, fits: bool, shape: str) -> None:
 
 
 def center_of(keys: Tensor) -> Tensor | None:
-    """Return a mean to subtract where a far origin would cost float32 its digits, else None."""
+    """Return a mean to subtract if a far origin would cost float32 precision, else None."""
     sample = keys.detach()[:: max(1, len(keys) // 512)].float()
     mean = sample.mean(0)
     if not bool(torch.isfinite(mean).all()):
@@ -174,14 +174,14 @@ def center_of(keys: Tensor) -> Tensor | None:
 
 
 def product_error(device: torch.device) -> float:
-    """Bound the relative error of float32 products that torch's settings add to plain rounding.
+    """Bound the additional relative error of float32 products under torch's settings.
 
-    Torch may round the factors to tf32 or bfloat16; the roughest of the settings counts.
+    Torch may round the factors to tf32 or bfloat16; the least precise setting applies.
     """
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     owners = (getattr(backend, "matmul", None), backend, torch.backends)
     names = {str(getattr(owner, "fp32_precision", "none")) for owner in owners}
-    # torch refuses to name the setting where the backends have different ones.
+    # torch raises if the backends have different settings.
     with contextlib.suppress(RuntimeError):
         names.add(torch.get_float32_matmul_precision())
     names.add(os.environ.get("DNNL_DEFAULT_FPMATH_MODE", "none").lower())

@@ -1,7 +1,7 @@
-"""Compiled CPU loops: the exact search; the votes of neighbors, and their gradients.
+"""Compiled CPU loops: exact search, neighbor votes and their gradients.
 
 They release the interpreter lock and start no threads of their own (`search_cpu` runs them on row
-ranges), so they cannot fight with torch's thread pool and are safe to call from any thread.
+ranges), so they do not compete with torch's thread pool and are safe to call from any thread.
 """
 
 import math
@@ -22,14 +22,14 @@ UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
 _TINY = _F(1e-18)  # more than the root of what squares in float32 lose
 _BLOCK_WORDS = 16  # of four bfloat16 each
 _SIGNS = np.uint64(0x8000_8000_8000_8000)
-_ROOM = 2**25  # bytes, some times what all loops take
+_ROOM = 2**25  # bytes of free disk, several times the size of all loops
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile on first use and keep the result on disk, where there is a folder and room for it."""
+    """Compile on first use, with a cache on disk if there is a folder with enough space."""
     try:
         kept = njit(nogil=True, cache=True, **options)(function)
-    except RuntimeError:  # neither the package's folder nor the user's can be written to
+    except RuntimeError:  # neither the package's folder nor the user's is writable
         kept = None
     if kept is not None and _has_room(kept.stats.cache_path):
         return kept
@@ -48,27 +48,27 @@ def _has_room(folder: str) -> bool:
 
 
 def reordered(function: Callable[..., Any]) -> Any:
-    """Compile with sums reordered into vector registers; NaN and infinity keep their meaning."""
+    """Compile with sums reordered for vector registers; NaN and infinity are preserved."""
     return compiled(function, fastmath={"reassoc", "contract"})
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Compile into the loops that call it, where a call would cost more than what it does.
+    """Compile inline into the calling loops, for functions shorter than the cost of a call.
 
-    A call counts the references to every array that it is given.
+    A call counts references to each of its array arguments.
     """
     return compiled(function, forceinline=True)
 
 
 def inlined_reordered(function: Callable[..., Any]) -> Any:
-    """Compile into the loops that call it, with sums reordered into vector registers."""
+    """Compile inline into the calling loops, with sums reordered for vector registers."""
     return compiled(function, forceinline=True, fastmath={"reassoc", "contract"})
 
 
 def norms_of(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return L2 norms (n,) of `rows` (n, d), and one over them, 0 for a row of zeros.
+    """Return L2 norms (n,) of `rows` (n, d), and their inverses, 0 for a row of zeros.
 
-    A norm is not finite exactly where its row holds NaN or infinity.
+    A norm is not finite if and only if its row has NaN or infinity.
     """
     squares = np.empty(len(rows), dtype=np.float64)
     squared_norms(rows, squares)
@@ -128,12 +128,12 @@ def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
 
 @compiled
 def _slack(squared, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyped-def]
-    """Bound the rounding of a score, for a distance (Euclidean: its square) of `squared`.
+    """Bound the rounding error of a score, for a distance (Euclidean: its square) of `squared`.
 
-    A score is what `scan` compares: ``|k|^2 - 2 q.k`` (Euclidean), ``-q.k / |k|`` (cosine) or
-    ``-q.k``, from a float32 product. It is off by no more than the usual ``gamma_n |q| |k|`` of a
-    dot product summed in any order (Higham, Accuracy and Stability, sec. 3.1), plus what is lost
-    where products underflow and, as `rough`, where torch rounds the factors themselves.
+    A score of `scan` is ``|k|^2 - 2 q.k`` (Euclidean), ``-q.k / |k|`` (cosine) or ``-q.k``, from a
+    float32 product. Its error is at most the usual ``gamma_n |q| |k|`` of a dot product summed in
+    any order (Higham, Accuracy and Stability, sec. 3.1), plus the loss where products underflow
+    and, as `rough`, the error where torch rounds the factors themselves.
     """
     relative = (width + 16.0) * UNIT + rough
     if metric <= 1:
@@ -148,7 +148,7 @@ def _slack(squared, metric, q_norm, k_max, width, rough):  # type: ignore[no-unt
 
 @compiled
 def _limit(worst, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyped-def]
-    """Return the largest score that a row no farther than `worst` can have."""
+    """Return the largest possible score of a row at distance `worst` or less."""
     worst = np.float64(worst)
     if metric <= 1:
         squared = worst * worst if metric == 0 else worst
@@ -168,7 +168,7 @@ def _first_limit(row, bias, factor, lanes, smallest):  # type: ignore[no-untyped
     """Return a score that at least ``len(smallest)`` entries of a tile do not exceed.
 
     The smallest scores of interleaved lanes belong to different rows, so the n-th smallest of
-    them will do, and few rows lie below it.
+    them is such a score, and few rows lie below it.
     """
     n_lanes = lanes.shape[0]
     lanes[:] = np.inf
@@ -194,7 +194,7 @@ def _first_limit(row, bias, factor, lanes, smallest):  # type: ignore[no-untyped
 def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyped-def]
     """Return whether a score from `start` to `stop` is within the limit."""
     hits = np.int32(0)
-    # Unsigned: no negative index to look out for, so the loop runs in vector registers.
+    # Unsigned: no check for negative indices, so the loop runs in vector registers.
     for j in range(np.uint64(start), np.uint64(stop)):
         hits += np.int32(bias[j] + factor[j] * row[j] <= limit)
     return hits > 0
@@ -202,7 +202,7 @@ def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyp
 
 @compiled
 def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-def]
-    """Insert into a sorted list after equal values, dropping the last one if it is full."""
+    """Insert into a sorted list after equal values; a full list drops its last entry."""
     slot = min(count, distances.shape[0] - 1)
     while slot > 0 and distances[slot - 1] > value:
         distances[slot] = distances[slot - 1]
@@ -218,7 +218,7 @@ def _scan_row(  # type: ignore[no-untyped-def]
 ):
     """Merge one tile of keys into the neighbors of one query.
 
-    Return how many it now has and how many keys within the limit had its id.
+    Return the number of its neighbors, and of keys within the limit that have its id.
     """
     (bias, factor, k_max, rough), (q, q_norm, q_scale, own_id) = scores, query
     rows, k_scale, key_ids = keys
@@ -248,9 +248,9 @@ def _scan_row(  # type: ignore[no-untyped-def]
 
 @reordered
 def halve(rows, factor, out, norms):  # type: ignore[no-untyped-def]
-    """Write `rows` (n, d), times `factor` (n,), into `out` (n, >= d) as the bits of bfloat16.
+    """Write ``rows * factor`` (n, d) into `out` (n, >= d) as the bits of bfloat16.
 
-    `norms` (n, 2) float32 take their norm, and that of what rounding took away; no less.
+    `norms` (n, 2) float32 get upper bounds of the norm and of the norm of the rounding error.
     """
     exact, half = np.empty(rows.shape[1], _F), np.empty(rows.shape[1], _F)
     bits, kept = exact.view(np.uint32), half.view(np.uint32)
@@ -280,19 +280,19 @@ def scan(products, scores, first, queries, keys, metric, direct, found):  # type
     """Merge one tile of keys into the running nearest neighbors of some queries.
 
     `products` (b, t) holds float32 ``q.k``; with `scores` of bias (t,), factor (t,), largest norm
-    of a key and `rough`, ``bias[j] + factor[j] * products[i, j]`` is the score of `_slack`. Rows
-    whose score could belong to a neighbor are measured by `_exact`, so what is `found`, distances
-    (b, k) ascending, indices (b, k) and counts (b,), is exact, ties to the lowest index, whatever
-    the rounding of the products; `rough` bounds that of their factors. `direct` measures every
-    row. `queries` are rows, norms, scale and ids, `keys` rows, scale and ids, of which the first
-    has index `first`; both ids are empty where nothing is left out.
+    of a key and `rough`, ``bias[j] + factor[j] * products[i, j]`` is the score of `_slack`. Each
+    possible neighbor is measured by `_exact`. So the results `found`, ascending distances (b, k),
+    indices (b, k) and counts (b,), are exact for any rounding of the products, ties to the lowest
+    index; `rough` bounds the rounding of their factors. `direct` measures every row. `queries` are
+    rows, norms, scale and ids, `keys` rows, scale and ids; the first key has the index `first`.
+    Both ids are empty if nothing is left out.
     """
     (bias, factor, k_max, rough), (query, q_norm, q_scale, query_ids) = scores, queries
     (distances, indices, counts), by_id = found, keys[2].shape[0] > 0
     n_queries, n_keys = products.shape
     n_neighbors = distances.shape[1]
     width = np.float64(query.shape[1])
-    # One more than needed, for the query itself may be among them.
+    # One more than needed, since the query itself may be among them.
     smallest = np.empty(n_neighbors + 1 if by_id else n_neighbors, dtype=np.float32)
     n_lanes = 64
     while n_lanes < 4 * smallest.shape[0]:
@@ -317,18 +317,18 @@ def scan(products, scores, first, queries, keys, metric, direct, found):  # type
             )
             if not is_guess or left_out <= 1:
                 break
-            # Several keys bear the id of the query: the guess counted on one.
+            # Several keys have the id of the query: the guess assumed one.
             is_guess, limit = False, np.float32(np.inf)
         counts[i] = count
 
 
 @compiled
 def sift(words, first, queries, keys, metric, distances, indices):  # type: ignore[no-untyped-def]
-    """Merge keys, whose signs mark those that may be neighbors, into full lists of neighbors.
+    """Merge the keys flagged as possible neighbors into full lists of neighbors.
 
-    `words` (b, t / 4) uint64 are t bfloat16 per query, negative where a key may be nearer than
-    the last neighbor so far; such keys are measured by `_exact`, and their number is returned. See
-    `scan` for the rest.
+    `words` (b, t / 4) uint64 are t bfloat16 per query, negative if a key may be nearer than the
+    present last neighbor; such keys are measured by `_exact`, and their number is returned. See
+    `scan` for the other arguments.
     """
     (query, _, q_scale, query_ids), (rows, k_scale, key_ids) = queries, keys
     last, n_words, n_measured = distances.shape[1] - 1, words.shape[1], 0
@@ -347,10 +347,10 @@ def sift(words, first, queries, keys, metric, distances, indices):  # type: igno
                     for lane in range(4):
                         near[n_near] = 4 * j + lane
                         n_near += int((row[j] >> np.uint64(16 * lane + 15)) & np.uint64(1))
-        while n_near > 0 and near[n_near - 1] >= rows.shape[0]:  # filled up to whole words
+        while n_near > 0 and near[n_near - 1] >= rows.shape[0]:  # padding to whole words
             n_near -= 1
         n_measured += n_near
-        # Measured one after the other without a check of the result, they come from memory at once.
+        # Without checks in between, all these rows are fetched from memory in parallel.
         for j in range(n_near):
             apart[j] = _exact(query[i], rows[near[j]], q_scale[i], k_scale[near[j]], metric)
         for j in range(n_near):

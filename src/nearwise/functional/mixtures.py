@@ -8,13 +8,13 @@ import numpy as np
 
 from nearwise.functional.kernels import compiled
 
-_STEPS = 80  # at most, of a search for a quantile
-_CLOSE = 1e-12  # of levels
+_STEPS = 80  # most steps of a search for a quantile
+_CLOSE = 1e-12  # tolerance of levels
 
 
 @compiled
 def cdf_rows(points, atoms, weights, bandwidth, out):  # type: ignore[no-untyped-def]
-    """Write the probability of at most each of `points` into `out` (n, m)."""
+    """Write the cumulative probability at each of `points` into `out` (n, m)."""
     for i in range(points.shape[0]):
         for j in range(points.shape[1]):
             total = 0.0
@@ -45,7 +45,7 @@ def log_density_rows(points, atoms, weights, bandwidth, out):  # type: ignore[no
 def quantile_rows(levels, atoms, weights, bandwidth, out):  # type: ignore[no-untyped-def]
     """Write the quantiles at `levels` (n, m), in (0, 1), into `out` (n, m).
 
-    By Newton's steps inside an interval that is halved where they leave it.
+    Newton's method within an interval, with bisection if a step leaves the interval.
     """
     for i in range(levels.shape[0]):
         scale, least, most = bandwidth[i], np.inf, -np.inf
@@ -55,7 +55,7 @@ def quantile_rows(levels, atoms, weights, bandwidth, out):  # type: ignore[no-un
         for j in range(levels.shape[1]):
             level = levels[i, j]
             tail = scale * np.log(level / (1.0 - level))
-            low, high = least + tail, most + tail  # each part has its own quantile between these
+            low, high = least + tail, most + tail  # bounds of the quantiles of the components
             point = 0.5 * (low + high)
             for _ in range(_STEPS):
                 below, slope = -level, 0.0
@@ -76,7 +76,7 @@ def quantile_rows(levels, atoms, weights, bandwidth, out):  # type: ignore[no-un
 
 @compiled
 def away_rows(points, atoms, weights, bandwidth, out):  # type: ignore[no-untyped-def]
-    """Write the expected distance from `points` (n,) to a draw into `out` (n,)."""
+    """Write the expected distance between `points` (n,) and a random draw into `out` (n,)."""
     for i in range(points.shape[0]):
         total = 0.0
         for k in range(atoms.shape[1]):
@@ -87,7 +87,7 @@ def away_rows(points, atoms, weights, bandwidth, out):  # type: ignore[no-untype
 
 @compiled
 def apart_rows(atoms, weights, bandwidth, out):  # type: ignore[no-untyped-def]
-    """Write the expected distance between two draws into `out` (n,)."""
+    """Write the expected distance between two random draws into `out` (n,)."""
     for i in range(atoms.shape[0]):
         total = 0.0
         for k in range(atoms.shape[1]):

@@ -1,4 +1,4 @@
-"""Functions on arrays as operators of torch."""
+"""Functions on arrays as torch operators."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,10 @@ _LIBRARY = torch.library.Library("nearwise", "FRAGMENT")
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Make a function the operator ``nearwise::name``, which torch.compile takes as it is.
+    """Register a function as the operator ``nearwise::name``, opaque to torch.compile.
 
     Like `torch.library.custom_op`, on all devices and for functions that change no argument. But
-    its first call does not load torch's compiler, which takes seconds and 70 MiB.
+    the first call does not load torch's compiler, which takes seconds and 70 MiB.
     """
 
     def make(function: Callable[..., Any]) -> Any:

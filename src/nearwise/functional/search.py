@@ -1,4 +1,4 @@
-"""Exact nearest neighbors: the k nearest keys of every query, itself left out by id."""
+"""Exact nearest neighbors: the k nearest keys of every query, with exclusion by id."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from nearwise.functional.search_torch import search_torch
 
 DEFAULT_MEMORY_BUDGET = 256 * 2**20
 _MIN_MEMORY_BUDGET = 2**20
-# So few pairs are measured in less time than a matrix product takes to get going.
+# Measuring so few pairs takes less time than starting a matrix product.
 _FEW_PAIRS = 2048
 _FEW_NEIGHBORS = 1024
 _NO_IDS = np.empty(0, dtype=np.int64)
@@ -58,9 +58,9 @@ def topk_neighbors(
     query : Tensor of shape (n_queries, n_features)
         float32, float64, bfloat16 or float16, finite.
     keys : Tensor of shape (n_keys, n_features)
-        The same, on the same device.
+        Same dtypes as `query`, on the same device.
     n_neighbors : int
-        How many to return, at least 1.
+        Number of neighbors to return, at least 1.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Units as in `pairwise_distances`: L2 (default), squared L2, ``1 - cos`` in [0, 2], ``-q.k``,
         L1. No matrix product orders keys by "manhattan", so every pair is measured.
@@ -116,10 +116,10 @@ def search_checked(
     memory_budget: int,
     norms: KeyNorms | None = None,
 ) -> Neighbors:
-    """Search as `topk_neighbors`, whose checks the caller has made.
+    """Search as `topk_neighbors`, without its argument checks.
 
-    Whether values are finite and enough keys are left for each query is checked here. `ids` are
-    those of the queries and of the keys; `norms` are of the keys, where the caller keeps them.
+    Finite values and enough keys for each query are checked here. `ids` are the ids of queries and
+    keys; `norms` are the cached norms of the keys, if any.
     """
     if measured_at_once(query, keys, n_neighbors, memory_budget):
         found = _measure_all(query, keys, n_neighbors, metric, ids, norms)
@@ -135,9 +135,9 @@ def search_checked(
 
 
 def measured_at_once(query: Tensor, keys: Tensor, n_neighbors: int, memory_budget: int) -> bool:
-    """Whether measuring every pair takes no longer than a matrix product and its selection."""
+    """Whether measuring every pair is as fast as a matrix product with selection."""
     fits = n_neighbors <= _FEW_NEIGHBORS and 8 * keys.numel() <= memory_budget
-    # One query reads every key once, with a product or without.
+    # One query reads every key once in either way.
     few = len(query) == 1 or len(query) * len(keys) <= _FEW_PAIRS
     return query.device.type == "cpu" and fits and few
 
@@ -150,7 +150,7 @@ def _measure_all(
     ids: tuple[Tensor, Tensor] | None,
     known: KeyNorms | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Measure every pair, or those that compiled products leave; see `search_cpu`."""
+    """Measure every pair, or only possible neighbors by compiled products; see `search_cpu`."""
     dtype = torch.float64 if torch.float64 in (query.dtype, keys.dtype) else torch.float32
     rows, others = (each.detach().to(dtype).contiguous() for each in (query, keys))
     sides = []
@@ -180,13 +180,13 @@ def _measure_all(
 
 
 def check_query(query: Tensor, n_neighbors: int, n_keys: int, what: str = "keys") -> None:
-    """Raise unless this many keys can be found for `query` (n_queries, n_features)."""
+    """Raise ValueError unless `query` (n_queries, n_features) can have this many neighbors."""
     check_n_neighbors(n_neighbors, n_keys, what)
     check_rows("query", query)
 
 
 def check_n_neighbors(n_neighbors: int, n_keys: int, what: str = "keys") -> None:
-    """Raise a ValueError unless ``1 <= n_neighbors <= n_keys`` and there are keys at all."""
+    """Raise a ValueError unless ``1 <= n_neighbors <= n_keys``, or if there are no keys."""
     if isinstance(n_neighbors, bool) or int(n_neighbors) != n_neighbors or n_neighbors < 1:
         raise ValueError(f"n_neighbors={n_neighbors!r} is not a positive integer. Give at least 1.")
     if n_keys == 0:

@@ -26,22 +26,22 @@ from nearwise.functional.threads import Threads
 Array = NDArray[Any]
 
 _KEY_TILE = 4096
-# Of keys that bfloat16 products sift; the first ones fill the lists of neighbors without.
+# Keys per tile of bfloat16 products; a first tile without them fills the lists of neighbors.
 _FIRST_TILE, _SIFTED_TILE = 1024, 4096
-_FIRST_PER_NEIGHBOR = 32  # so that few of the others are nearer than the last neighbor so far
-_SIFTED_QUERIES = 256  # at least; fewer do not repay the rounding of all keys
-_SIFTED_NUMBERS = 2**19  # of a tile of keys, so that it stays in the cache
+_FIRST_PER_NEIGHBOR = 32  # so that few later keys are nearer than the present last neighbor
+_SIFTED_QUERIES = 256  # at least; for fewer, rounding all keys takes too long
+_SIFTED_NUMBERS = 2**19  # per tile of keys, so that it stays in the cache
 _QUERY_TILE = 1024
 # From here on sorting whole rows is cheaper than keeping a sorted list up to date.
 _MANY_NEIGHBORS = 1024
 _NO_IDS: Array = np.empty(0, dtype=np.int64)
-_MANY_NEAR = 0.05  # share of the keys, which take as long to measure as float32 products
-_FASTER = 0.9  # share of the time of float32 products; scanning these takes twice as long
-_ROUNDED_TWICE = 1.02  # more than three roundings to bfloat16 take from a product of norms
+_MANY_NEAR = 0.05  # share of keys; measuring so many takes as long as float32 products
+_FASTER = 0.9  # required time relative to float32 products, whose scan takes twice as long
+_ROUNDED_TWICE = 1.02  # exceeds the error of three roundings to bfloat16
 
 
 class KeyNorms(NamedTuple):
-    """Norms of keys that are searched again and again.
+    """Cached norms of keys for repeated searches.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class KeyNorms(NamedTuple):
 
     @classmethod
     def of(cls, keys: Tensor, is_euclidean: bool, name: str = "keys") -> Self | None:
-        """Return the norms, or None where a search would not use them."""
+        """Return the norms, or None if a search would not use them."""
         ready = keys.device.type == "cpu" and keys.dtype == torch.float32 and keys.is_contiguous()
         if not ready or (is_euclidean and center_of(keys) is not None):
             return None
@@ -65,16 +65,16 @@ class KeyNorms(NamedTuple):
 
 @dataclass
 class Tile:
-    """Some rows, ready for the kernels."""
+    """Rows prepared for the kernels."""
 
     span: slice  # where they are among all rows
-    rows: Array  # (n, d) as given, float32 or float64
+    rows: Array  # (n, d) original values, float32 or float64
     factors: Tensor  # (n, d) float32, the operand of the matrix product
     norms: Array  # (n,) L2 norms of `factors`
     scale: Array  # (n,) one over the L2 norm of `rows`, 0 for a row of zeros
 
     def is_safe(self, metric: int) -> bool:
-        """Return whether float32 products of these rows order them, with the promised precision."""
+        """Return whether float32 products order these rows with the promised precision."""
         if metric == 4:  # "manhattan": no product does
             return False
         if metric == 2 and float(self.scale.max()) > 1.0 / SMALLEST_NORM:
@@ -105,9 +105,9 @@ def tile_of(
     center: Tensor | None,
     known: KeyNorms | None = None,
 ) -> Tile:
-    """Return one tile of `rows`, as `dtype`, its factors less `center`.
+    """Return one tile of `rows` as `dtype`, its factors minus `center`.
 
-    Raises ValueError if a value is NaN or infinite; the error calls the rows `name`.
+    Raises ValueError if a value is NaN or infinite; `name` is the argument in the message.
     """
     tile = rows[here].to(dtype).contiguous()
     if known is not None:
@@ -122,7 +122,7 @@ def tile_of(
 def refuse_not_finite(name: str, rows: Tensor, first: int = 0) -> None:
     """Raise a ValueError that names the first row with NaN or infinity, counted from `first`."""
     if rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.is_contiguous():
-        norms, _ = kernels.norms_of(rows.detach().numpy())  # one look, where torch takes several
+        norms, _ = kernels.norms_of(rows.detach().numpy())  # one pass, where torch needs several
         if np.isfinite(norms).all():
             return
     if bool(torch.isfinite(rows).all()):
@@ -153,7 +153,7 @@ def search_cpu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return distances (b, k), indices (b, k) and the number found (b,).
 
-    Arguments are checked, except that values are finite, which is checked here.
+    Arguments are checked by the caller, except for finite values, which are checked here.
     """
     work = len(query) * len(keys) * keys.shape[1]
     with torch.autocast("cpu", enabled=False), Threads(work) as threads:
@@ -199,7 +199,7 @@ def _common_dtype(query: Tensor, keys: Tensor) -> torch.dtype:
 
 @dataclass
 class Scores:
-    """A tile of keys with what turns products into the scores `kernels.scan` compares."""
+    """A tile of keys, with bias and factor to turn products into the scores of `kernels.scan`."""
 
     tile: Tile
     bias: Array
@@ -207,7 +207,7 @@ class Scores:
 
     @classmethod
     def of(cls, tile: Tile, metric: int) -> "Scores":
-        """Take the scores of a metric."""
+        """Make the scores of a metric."""
         n = len(tile.norms)
         with np.errstate(over="ignore"):  # tiles that overflow are measured directly
             if metric <= 1:
@@ -219,7 +219,7 @@ class Scores:
 
 @cache
 def _halves_win(width: int) -> bool:
-    """Whether bfloat16 products of this width are faster here; measured in milliseconds."""
+    """Whether bfloat16 products of this width are faster here; measured within milliseconds."""
     taken, n_threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # as in the workers of a search
     try:
@@ -237,11 +237,11 @@ def _halves_win(width: int) -> bool:
 
 
 def _halved(rows: Tensor, factor: Array, values: Tensor, *, is_query: bool) -> Tensor:
-    """Operand (n, d + 8) of a bfloat16 product that is negative where a key may be a neighbor.
+    """Operand (n, d + 8) of a bfloat16 product that is negative for possible neighbors.
 
-    Of keys `values` are the biases of their scores, of queries the limits of these, negative. The
-    product is ``q.k + bias - limit`` less all that rounding q and k to q' and k' may have added,
-    ``|q - q'| |k| + |q'| |k - k'|``. Keys are filled up to a multiple of four.
+    `values` are the biases of the scores for keys, and the negative limits of the scores for
+    queries. The product is ``q.k + bias - limit`` minus the largest error of rounding q and k to q'
+    and k', ``|q - q'| |k| + |q'| |k - k'|``. Keys are padded to a multiple of four.
     """
     n, width = rows.shape
     half = torch.empty(n if is_query else n + -n % 4, width + 8, dtype=torch.bfloat16)
@@ -251,13 +251,13 @@ def _halved(rows: Tensor, factor: Array, values: Tensor, *, is_query: bool) -> T
     for at in range(width, width + 3):  # three bfloat16 add up to a float32
         half[:n, at + 3 * is_query] = values
         values = values - half[:n, at + 3 * is_query]
-    # Both norms are rounded here once more, those of queries and of keys.
+    # This rounds the norms of queries and of keys once more.
     half[:n, -2:] = torch.from_numpy(norms[:, [1, 0]] if is_query else norms * -_ROUNDED_TWICE)
     return half
 
 
 class _Search:
-    """The arguments and the results of one search."""
+    """Arguments and results of one search."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class _Search:
         self._sifts = False
 
     def scan_tiles(self, memory_budget: int, norms: KeyNorms | None) -> None:
-        """Keep the best of every query up to date over tiles of keys."""
+        """Update the nearest neighbors of every query tile by tile."""
         n_keys, width = self.keys.shape
         first = max(_FIRST_TILE, _FIRST_PER_NEIGHBOR * self.distances.shape[1])
         many = len(self.query) >= _SIFTED_QUERIES and n_keys >= 4 * first and self.metric < 4
@@ -306,13 +306,13 @@ class _Search:
                 self._threads.run(scan, len(self.query))
 
     def _sift(self, scores: Scores, halved: Tensor, part: Tile, buffer: Tensor) -> None:
-        """Show some queries, whose lists of neighbors are full, those keys that may be near."""
+        """Compare queries with full lists of neighbors only with possible neighbors."""
         tile, distances = scores.tile, self.distances[part.span]
         q, k_max, width = torch.from_numpy(part.norms), tile.norms.max(), part.rows.shape[1]
         limit = torch.empty(len(part.rows), dtype=torch.float64)
         given = (distances[:, -1], self.metric, part.norms, k_max, width, self.rough)
         kernels.limits(*given, limit.numpy())
-        # Sums of this many float32 numbers, of this size, come in any order.
+        # Error bound of float32 sums of this length and size in any order.
         size = limit.abs() + np.abs(scores.bias).max() + q * np.abs(scores.factor).max() * k_max
         limit += (width + 32) * kernels.UNIT * size + 1e-36
         one = np.ones(len(limit), dtype=np.float32)
@@ -322,7 +322,7 @@ class _Search:
         sides, found = self._sides(part, tile), (distances, self.indices[part.span])
         signs = words.view(torch.uint64).numpy()
         n_near = kernels.sift(signs, tile.span.start, *sides, self.metric, *found)
-        if n_near > _MANY_NEAR * len(query) * len(tile.rows):  # as where the keys have collapsed
+        if n_near > _MANY_NEAR * len(query) * len(tile.rows):  # for example with many equal keys
             self._sifts = False
 
     def _scan(
@@ -334,7 +334,7 @@ class _Search:
         buffers: dict[int, Tensor],
         here: slice,
     ) -> None:
-        """Show one tile of keys to some of the queries."""
+        """Compare one tile of keys with some of the queries."""
         tile = scores.tile
         rows = min(query_step, here.stop - here.start)
         if len(buffers.get(here.start, ())) < rows * len(tile.rows):  # the first may be smaller
@@ -356,14 +356,14 @@ class _Search:
             kernels.scan(*tiles, self.metric, direct, found)
 
     def _sides(self, part: Tile, tile: Tile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Return queries and keys as the kernels take them."""
+        """Return queries and keys as arguments of the kernels."""
         queries = (part.rows, part.norms, part.scale, self.query_ids[part.span])
         return queries, (tile.rows, tile.scale, self.key_ids[tile.span])
 
     def sort_rows(self, memory_budget: int) -> None:
         """Measure every pair directly and sort."""
         n_queries, n_keys = len(self.query), len(self.keys)
-        # A row of distances, its order and the copies a sort makes: about 24 bytes per key.
+        # Distances, order and copies of a sort: about 24 bytes per key.
         query_step = max(1, min(_QUERY_TILE, memory_budget // 2 // (24 * n_keys)))
         key_step = max(1, memory_budget // 4 // (16 * self.keys.shape[1] + 32))
         for part in tiles_of(
@@ -393,7 +393,7 @@ class _Search:
 def _tile_sizes(
     query_step: int, key_step: int, width: int, memory_budget: int, n_threads: int
 ) -> tuple[int, int]:
-    """Rows of queries and of keys in a tile: products, converted rows and their norms fit."""
+    """Rows of queries and keys per tile, so that products and converted rows fit."""
     query_step = max(1, query_step)
     row = 16 * width + 48
 

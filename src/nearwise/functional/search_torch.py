@@ -24,18 +24,18 @@ Ids = tuple[Tensor, Tensor] | None
 
 @dataclass(frozen=True)
 class PreparedKeys:
-    """Keys that are searched again and again, with what every search needs of them.
+    """Keys with precomputed norms for repeated searches.
 
     Attributes
     ----------
     keys : Tensor of shape (n_keys, n_features)
     metric : Metric
     center : Tensor of shape (n_features,) or None
-        Subtracted before products are taken.
+        Subtracted before the products.
     norms : Tensor of shape (n_keys,)
-        L2 norms less the centre, in the widest type the device has.
+        L2 norms after centering, in the widest dtype of the device.
     longest, shortest : float
-        The largest norm, and the smallest but 0.
+        Largest norm, and smallest nonzero norm.
     """
 
     keys: Tensor
@@ -77,7 +77,7 @@ def search_torch(
 def search_prepared(
     query: Tensor, prepared: PreparedKeys, n_neighbors: int, ids: Ids, memory_budget: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Search as `search_torch`, in keys that were prepared before."""
+    """Search as `search_torch`, in prepared keys."""
     search = _Search(prepared, n_neighbors, memory_budget, with_ids=ids is not None)
     empty = torch.empty(0, n_neighbors, device=query.device)
     found = [(empty, empty.long(), torch.empty(0, dtype=torch.int64, device=query.device))]
@@ -94,7 +94,7 @@ def search_prepared(
 
 
 def factors_of(rows: Tensor, center: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Operands of the matrix product: rows less the centre, in `dtype`."""
+    """Operands of the matrix product: centered rows in `dtype`."""
     if center is None:
         return rows.to(dtype)
     if dtype == torch.float64:
@@ -103,11 +103,11 @@ def factors_of(rows: Tensor, center: Tensor | None, dtype: torch.dtype) -> Tenso
 
 
 class _Search:
-    """One search: keep a few more than `n_neighbors` by score, then measure those directly.
+    """One search: select candidates by score, then compute their exact distances.
 
-    Scores are float32 products. Queries for which their rounding might hide a neighbor are scored
-    again in float64, where the device has it; those for which that may hide one still, as among
-    many copies of a row, are measured against all keys.
+    Scores are float32 products. If rounding may hide a neighbor of a query, the query is scored
+    again in float64 if the device supports it. If a neighbor may still be hidden, for example among
+    many copies of a row, the distances to all keys are computed.
     """
 
     def __init__(
@@ -121,14 +121,14 @@ class _Search:
         self.wide = _widest(self.keys)
 
     def key_step(self, dtype: torch.dtype) -> int:
-        """Return how many keys are scored at once."""
+        """Return the number of keys per block."""
         width = self.keys.shape[1]
         copied = self.prepared.center is not None or self.keys.dtype != dtype
         per_key = (24 * width if copied else 0) + 64
         return max(1, min(len(self.keys), _KEY_TILE, self.budget // 4 // per_key))
 
     def query_step(self, dtype: torch.dtype) -> int:
-        """Return how many queries are scored at once."""
+        """Return the number of queries per block."""
         size = 2 if dtype == torch.float64 else 1
         per_query = size * self.bytes_a_pair * (self.key_step(dtype) + self.n_kept)
         per_query += 24 * self.keys.shape[1] + 64 * self.n_kept
@@ -140,7 +140,7 @@ class _Search:
             return self._all_measured(query, ids)
         distances, indices, left, unsure = self._by_scores(query, ids, torch.float32)
         if self.wide == torch.float64 and len(unsure):
-            # A bfloat16 or float32 product was too coarse, as where the keys have collapsed.
+            # The product was too coarse, for example with many equal keys.
             for some in unsure.split(self.query_step(torch.float64)):
                 own = (ids[0][some], ids[1]) if ids else None
                 *found, _, again = self._by_scores(query[some], own, torch.float64)
@@ -153,7 +153,7 @@ class _Search:
     def _by_scores(
         self, query: Tensor, ids: Ids, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Distances, indices and keys left of each query, and the queries that are not settled."""
+        """Distances, indices and keys left of each query, and the unsettled queries."""
         factors = factors_of(query, self.prepared.center, dtype)
         norms = factors.to(self.wide).norm(dim=1)
         score, kept, left = self._candidates(factors, ids, dtype)
@@ -163,8 +163,8 @@ class _Search:
         distances, indices = nearest_first(exact, kept, self.n_neighbors)
         if self.n_kept == len(self.keys):
             return distances, indices, left, left[:0]
-        # A dropped key scores at least as much as the last one kept. Unless that is more than
-        # rounding allows a neighbor to score, there may be a nearer one among those dropped.
+        # Dropped keys score at least as much as the last one kept. Unless that exceeds the largest
+        # score of a neighbor including rounding, a dropped key may be nearer.
         unsure = ~(score[:, -1] > self._limit(distances[:, -1], norms, dtype))
         return distances, indices, left, unsure.nonzero()[:, 0]
 
@@ -195,7 +195,7 @@ class _Search:
         return score, kept, left
 
     def _scores(self, products: Tensor, norms: Tensor) -> Tensor:
-        """Turn products, in place, into what orders keys as their distances do."""
+        """Turn products in place into scores with the order of the distances."""
         if self.metric in ("euclidean", "sqeuclidean"):
             return products.mul_(-2.0).add_(norms.square().to(products.dtype))
         if self.metric == "cosine":
@@ -204,7 +204,7 @@ class _Search:
         return products.neg_()
 
     def _limit(self, worst: Tensor, q_norm: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the largest score a row no farther than `worst` can have; see `kernels`."""
+        """Return the largest possible score of a row at distance `worst` or less; see `kernels`."""
         wide = dtype == torch.float64
         unit, k_max = _UNIT64 if wide else _UNIT32, self.prepared.longest
         width = self.keys.shape[1]
@@ -252,7 +252,7 @@ class _Search:
     def _measure_all(
         self, query: Tensor, ids: Ids, rows: Tensor, distances: Tensor, indices: Tensor
     ) -> None:
-        """Measure the distances of some queries to every key, and put down the smallest."""
+        """Compute the distances of some queries to every key, and write the smallest."""
         if not len(rows):
             return
         together = max(1, self.budget // 4 // (32 * len(self.keys)))
@@ -274,7 +274,7 @@ def _widest(keys: Tensor) -> torch.dtype:
 
 
 def nearest_first(exact: Tensor, positions: Tensor, n_neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return distances and positions, each (b, n_neighbors), of the smallest by both in turn."""
+    """Return the first `n_neighbors` by distance, then position; both (b, n_neighbors)."""
     positions, order = positions.sort(dim=1)
     distances, order = exact.gather(1, order).sort(dim=1, stable=True)
     return distances[:, :n_neighbors], positions.gather(1, order)[:, :n_neighbors]

@@ -1,4 +1,4 @@
-"""Compiled loops of the pretrained head: its inputs from neighbors, and its layers on a CPU.
+"""Compiled CPU loops of the pretrained head: input features and layers.
 
 They release the interpreter lock and start no threads.
 """
@@ -8,15 +8,15 @@ import numpy as np
 from nearwise.functional.kernels import compiled, reordered
 
 N_FEATURES, N_OF_QUERY, HAS_BASE = 17, 22, 10
-LEAST = -6.0  # log-probabilities below this look alike
+LEAST = -6.0  # lower log-probabilities are clipped
 _F = np.float32
-_LEAST, _OUT = _F(LEAST), _F(-1e4)  # and log-weights below the second
+_LEAST, _OUT = _F(LEAST), _F(-1e4)  # the second clips log-weights
 _NO_MASS, _FLOOR = _F(1e-3), _F(1e-9)
 
 
 @compiled
 def _number_classes(labels, slots, firsts):  # type: ignore[no-untyped-def]
-    """Give the classes of neighbors numbers, in their order; return how many there are."""
+    """Assign numbers to the classes of neighbors, in order of appearance; return how many."""
     n_slots = 0
     for j in range(labels.shape[0]):
         slot = 0
@@ -31,7 +31,7 @@ def _number_classes(labels, slots, firsts):  # type: ignore[no-untyped-def]
 
 @reordered
 def _vote(relative, log_weight, sharpness, slots, share, vote):  # type: ignore[no-untyped-def]
-    """Share the attention out by distance, and add it up by class."""
+    """Compute attention weights from distances, and their sum per class."""
     largest, total = _F(-np.inf), _F(0)
     for j in range(share.shape[0]):
         share[j] = max(log_weight[j], _OUT) - sharpness * min(max(relative[j], _F(-1)), _F(3))
@@ -49,8 +49,8 @@ def _vote(relative, log_weight, sharpness, slots, share, vote):  # type: ignore[
 def describe_rows(facts, labels, summary, log_prior, features, of_query, relative):  # type: ignore[no-untyped-def]
     """Write the features `features` (B, K, 17) of neighbors and `of_query` (B, 22) of queries.
 
-    `facts` are the seven (B, K) of a `NeighborSet` in its order, without `labels`; `relative`
-    (B, K) takes the distances over their mean, less 1.
+    `facts` are the seven (B, K) fields of a `NeighborSet` in order, without `labels`; `relative`
+    (B, K) gets the distances divided by their mean, minus 1.
     """
     distances, own_distance, reliability, opinion, own_opinion, likeness, log_weight = facts
     n_rows, k = labels.shape
@@ -66,7 +66,7 @@ def describe_rows(facts, labels, summary, log_prior, features, of_query, relativ
         mean /= max(n_there, _F(1))
         for j in range(k):
             relative[row, j] = distances[row, j] / max(mean, _F(1e-6)) - 1
-        for at in range(2, -1, -1):  # the plain share last: it is needed below
+        for at in range(2, -1, -1):  # plain share last, since it is used below
             sharpness = _F(0) if at == 0 else _F(4) if at == 1 else _F(12)
             _vote(relative[row], log_weight[row], sharpness, slots, share, votes[at])
         base, supervised = summary[row, HAS_BASE], summary[row, -1]
@@ -101,7 +101,7 @@ def describe_rows(facts, labels, summary, log_prior, features, of_query, relativ
 
 @reordered
 def _renew(x, query, layer, weight, slots, sums, share, message, inner):  # type: ignore[no-untyped-def]
-    """One layer: renew neighbors `x` (N, width) and the query (width,).
+    """Apply one layer: update neighbors `x` (N, width) and the query (width,) in place.
 
     The last column of `sums` (classes, width + heads + 1) holds the classes' log shares.
     """
@@ -156,7 +156,7 @@ def _renew(x, query, layer, weight, slots, sums, share, message, inner):  # type
 
 @compiled
 def pool_rows(tokens, query, labels, log_weight, log_prior, layers):  # type: ignore[no-untyped-def]
-    """Renew tokens (B, N, width) and queries (B, width) in place, layer by layer.
+    """Update tokens (B, N, width) and queries (B, width) in place, layer by layer.
 
     `labels` and `log_weight` are (B, N), `log_prior` (B, C); each of `layers` is a tuple of
     float32 weights (in, out) and biases of a `_ClassPooling`.

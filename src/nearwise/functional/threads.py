@@ -1,4 +1,4 @@
-"""Threads: coarse work takes as many as the process may use, small operations take one.
+"""Thread limits: large work uses many threads, small operations use one.
 
 The threads of torch, OpenMP and BLAS wait for each other by spinning. On a busy machine, or in a
 container with a share of a large one, small operations then spend most of their time waiting.
@@ -19,15 +19,15 @@ from threadpoolctl import ThreadpoolController
 import nearwise.forking  # noqa: F401  forked children go on
 from nearwise.conditions import available_threads
 
-# Below this many multiplications a search is over before a second thread has started.
+# With fewer multiplications a search ends before a second thread has started.
 SMALL_WORK = 2**24
 _FEWEST_ROWS = 4
 
 
 def coarse_threads() -> int:
-    """Threads for work that splits into large parts: blocks of rows, folds, trees.
+    """Return the number of threads for large parts: blocks of rows, folds, trees.
 
-    As many as torch takes, at most the processors that this process may use.
+    It is torch's number, at most the number of processors available to this process.
     """
     limits = _limits_here()
     n = torch.get_num_threads() if limits is None else limits.n_coarse
@@ -36,19 +36,19 @@ def coarse_threads() -> int:
 
 @contextmanager
 def one_thread(n_coarse: int | None = None, *, torch_only: bool = False) -> Iterator[None]:
-    """Keep torch, BLAS and OpenMP to one thread for the operations of the calling thread.
+    """Limit torch, BLAS and OpenMP to one thread for operations of the calling thread.
 
-    What is split by `coarse_threads` is not kept to it. BLAS has one number of threads for the
-    process: of several callers the first decides.
+    Work split by `coarse_threads` is not limited. BLAS has one number of threads per process: with
+    several callers the first one decides.
 
     Parameters
     ----------
     n_coarse : int, optional
-        The most threads that large work takes inside; None or a negative number leaves them as
-        they are.
+        Most threads of large work inside; None or a negative number leaves the limit
+        unchanged.
     torch_only : bool, default=False
-        Whether BLAS and OpenMP are left alone, as in predictions, which hardly use them: setting
-        them takes .06 ms, and is for the whole process.
+        Whether to leave BLAS and OpenMP unchanged, as in predictions, which hardly use them:
+        setting them takes 0.06 ms and affects the whole process.
     """
     outer = _limits_here()
     if outer is not None and (torch_only or not outer.torch_only):
@@ -69,9 +69,9 @@ def one_thread(n_coarse: int | None = None, *, torch_only: bool = False) -> Iter
 
 @contextmanager
 def own_threads() -> Iterator[None]:
-    """Let libraries use threads of their own, torch's at most one per processor of this process.
+    """Allow libraries their own threads, in torch at most one per available processor.
 
-    For few large operations, such as convolutions; also inside `one_thread`.
+    For a few large operations, such as convolutions; also inside `one_thread`.
     """
     stop_spinning()
     limits, before = _limits_here(), torch.get_num_threads()
@@ -90,11 +90,11 @@ def own_threads() -> Iterator[None]:
 
 
 def stop_spinning() -> None:
-    """Keep OpenMP's threads from spinning long, unless the user has set how they wait.
+    """Shorten the spinning of OpenMP's threads, unless the user has configured it.
 
     GNU's OpenMP spins 300,000 times before it sleeps, but only 100 times while it has more threads
-    than processors ("GOMP_SPINCOUNT" in its manual). One more than there are processors are started
-    here, once, and sleep from then on.
+    than processors ("GOMP_SPINCOUNT" in its manual). So this starts, once, one more sleeping thread
+    than there are processors.
     """
     told = "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ
     if sys.platform == "linux" and not told and torch.get_num_threads() > 1:
@@ -114,20 +114,20 @@ def _start_sleepers() -> None:
 
     threading.Thread(target=start, name="nearwise-openmp", daemon=True).start()
     started.wait()
-    torch.set_num_threads(n_torch)  # the choice made there also holds for threads born later
+    torch.set_num_threads(n_torch)  # the other thread's setting applies to new threads, too
 
 
 class Threads:
     """Runs a function on ranges of rows, in `coarse_threads`.
 
     Each worker computes its own matrix products in one thread and selects from them while they
-    are in its cache; products in torch's pool would leave that pool spinning beside the workers.
-    One pool per search: a shared one would not survive a fork.
+    are in its cache; torch's own pool would keep spinning beside the workers. Each search makes a
+    new pool, since a shared one would not survive a fork.
 
     Parameters
     ----------
     work : int
-        Multiplications to come; for few, everything runs in the calling thread.
+        Number of multiplications; small work runs in the calling thread.
     """
 
     def __init__(self, work: int) -> None:
@@ -142,12 +142,12 @@ class Threads:
     def __exit__(self, *error: object) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-            # A worker's choice also holds for threads born later: give them the caller's again.
+            # A worker's setting also applies to new threads: restore the caller's.
             torch.set_num_threads(self._n_torch)
 
     def run(self, work: Callable[[slice], None], n_rows: int) -> None:
         """Call `work` on slices that cover ``range(n_rows)`` and wait for all of them."""
-        # With one or two rows per thread, torch's own threads do better inside the product.
+        # With one or two rows per thread, torch's own threads are faster.
         n_slices = max(1, min(self.n, n_rows // _FEWEST_ROWS))
         if n_slices == 1:
             if n_rows:
@@ -167,7 +167,7 @@ class Threads:
 
 
 class _Limits:
-    """One thread for torch, BLAS and OpenMP, and what the calling thread had before."""
+    """Limit of torch, BLAS and OpenMP to one thread, with the former settings."""
 
     def __init__(self, n_coarse: int | None, outer: "_Limits | None", torch_only: bool) -> None:
         self.n_torch: int = torch.get_num_threads() if outer is None else outer.n_torch
@@ -178,7 +178,7 @@ class _Limits:
     def set(self) -> None:
         """Set the limits."""
         if not self.torch_only:
-            # One at a time limits BLAS: another would take the limit for what was there before.
+            # Only one at a time: another would record the limit as the former setting.
             self._has_blas = _blas.acquire(blocking=False)
             libraries = _libraries(len(sys.modules))
             if not self._has_blas:
@@ -187,8 +187,8 @@ class _Limits:
         torch.set_num_threads(1)
 
     def lift(self) -> None:
-        """Return to what was before."""
-        if self._limiter is not None:  # an interrupt may come before it is set
+        """Restore the former settings."""
+        if self._limiter is not None:  # None after an early interrupt
             self._limiter.restore_original_limits()
         if self._has_blas:
             _blas.release()
@@ -198,12 +198,12 @@ class _Limits:
 
 @lru_cache(maxsize=1)
 def _libraries(n_modules: int) -> ThreadpoolController:
-    """Find the loaded libraries; anew where modules were imported since, as it takes 2 ms."""
+    """Find the loaded libraries; cached until more modules are imported, as it takes 2 ms."""
     return ThreadpoolController()
 
 
 _here = threading.local()
-_blas = threading.Lock()  # held, never waited for
+_blas = threading.Lock()  # acquired without waiting
 
 
 def _limits_here() -> _Limits | None:

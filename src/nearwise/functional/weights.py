@@ -1,16 +1,16 @@
-"""Neighbor weights that need no training, and votes from weights and labels."""
+"""Training-free neighbor weights, and votes from weights and labels."""
 
 import torch
 from torch import Tensor
 
 
 def uniform_weights(distances: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Give every kept neighbor the same weight.
+    """Return equal weights for all kept neighbors.
 
     Parameters
     ----------
     distances : Tensor of shape (n_queries, n_neighbors)
-        Only its shape, dtype and device matter.
+        Distances; only shape, dtype and device are used.
     mask : bool Tensor of shape (n_queries, n_neighbors), optional
         True keeps a neighbor. A row that keeps none raises.
 
@@ -30,12 +30,12 @@ def uniform_weights(distances: Tensor, mask: Tensor | None = None) -> Tensor:
 def distance_weights(
     distances: Tensor, temperature: float | Tensor = 1.0, mask: Tensor | None = None
 ) -> Tensor:
-    """Weigh neighbors by ``softmax(-distance / temperature)``.
+    """Weight neighbors by ``softmax(-distance / temperature)``.
 
     Parameters
     ----------
     distances : Tensor of shape (n_queries, n_neighbors)
-        Smaller is nearer; infinity weighs 0.
+        Smaller is nearer; infinity has weight 0.
     temperature : float or Tensor that broadcasts to `distances`, default=1.0
         Positive, in the unit of `distances`. Small values trust the nearest few.
     mask : bool Tensor of shape (n_queries, n_neighbors), optional
@@ -80,8 +80,8 @@ def aggregate_labels(
     eps : float, default=0.0
         Label smoothing in [0, 1].
     sample_weight : Tensor of shape (n_queries, n_neighbors), optional
-        Non-negative weights of the neighbors' rows. A query whose neighbors all weigh 0
-        has no vote and gets ``1 / n_classes`` for each class.
+        Non-negative weights of the neighbors' rows. If all neighbors of a query have weight 0,
+        each class gets ``1 / n_classes``.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""`knn_attention`: every query token attends to its k nearest key tokens."""
+"""`knn_attention`: attention of each query token to its k nearest key tokens."""
 
 from typing import Any, NamedTuple, cast
 
@@ -19,16 +19,15 @@ from nearwise.functional.tokens.problem import (
 
 
 class KNNAttentionOutput(NamedTuple):
-    """The attended values, and the attended keys with their weights.
+    """Attended values, positions of the attended keys, and their weights.
 
     Attributes
     ----------
     output : Tensor of shape (..., N, Dv)
     indices : int32 Tensor of shape (..., N, K)
-        Positions of the attended keys, best first, ties by lowest index; -1 in slots that a mask
-        leaves empty.
+        Positions of the attended keys, best first, ties by lowest index; -1 in empty slots.
     weights : Tensor of shape (..., N, K)
-        Their weights before dropout; each row sums to 1, or is 0 where no key may be attended.
+        Weights before dropout; each row sums to 1, or is 0 without an allowed key.
     """
 
     output: Tensor
@@ -36,7 +35,7 @@ class KNNAttentionOutput(NamedTuple):
     weights: Tensor
 
     def dense_weights(self, n_keys: int) -> Tensor:
-        """Weights (..., N, n_keys) of all keys; 0 for those that are not attended."""
+        """Return weights (..., N, n_keys) of all keys; 0 for keys that are not attended."""
         dense = self.weights.new_zeros(*self.weights.shape[:-1], n_keys)
         if n_keys == 0:
             return dense
@@ -71,9 +70,9 @@ def knn_attention(
         float16, bfloat16, float32 or float64.
     key : Tensor of shape (..., M, D)
     value : Tensor of shape (..., M, Dv)
-        Of the same dtype, or of half precision beside float32; so is the output.
+        Same dtype, or half precision beside float32; also the dtype of the output.
     n_neighbors : int
-        Keys a query attends to, at least 1; all where there are fewer.
+        Number of attended keys per query, at least 1; all if there are fewer.
     metric : {"matmul", "cosine", "euclidean"}, default="matmul"
         Score of a pair: dot product, dot product of unit vectors, minus the Euclidean distance.
     scale : float, optional
@@ -82,21 +81,20 @@ def knn_attention(
         Boolean, True where a query may attend; or floating, added to the scaled scores before
         the selection. As in `torch.nn.functional.scaled_dot_product_attention`.
     key_padding_mask : bool Tensor of shape (batch, M) or (M,), optional
-        True leaves a key out, as in `torch.nn.MultiheadAttention`.
+        True excludes a key, as in `torch.nn.MultiheadAttention`.
     is_causal : bool, default=False
-        Whether a token attends only to itself and tokens before it.
+        Whether a token attends only to itself and earlier tokens.
     include_self : {"candidate", "always", "never"}, default="candidate"
-        Whether a token's own key competes like any other, always has a slot, or never.
+        Role of a token's own key: it competes like any other, always has a slot, or is excluded.
     candidates : int Tensor or array of shape (C,) or (batch, C), optional
-        Positions of the keys that may be attended, each once; default all. With
-        include_self="always" a token's own key need not be among them. They are checked where they
-        lie on the CPU; on another device, where that would wait for it, a position that does not
-        exist fails as torch's own indexing does, and one named twice counts once, as both do in
-        exported models and under torch.func.
+        Positions of the allowed keys, each once; default all. With include_self="always" a token's
+        own key need not be among them. Positions on the CPU are checked. Other devices, exported
+        models and torch.func skip this check: there an invalid position fails as in torch's own
+        indexing, and a repeated one counts once.
     dropout_p : float in [0, 1), default=0
-        Share of the weights that are set to 0, the others being scaled up.
+        Share of the weights set to 0; the others are scaled up.
     generator : torch.Generator, optional
-        Of the dropout; on the device of the query.
+        Random generator of the dropout, on the device of the query.
 
     Returns
     -------
@@ -104,8 +102,8 @@ def knn_attention(
         Gradients reach query, key, value and a floating `attn_mask` through the selected pairs.
         For the backward pass O(N K) numbers are kept beside the arguments.
 
-        A query all of whose keys are masked, or that has none, gets zeros, and sends gradients of
-        0, as in `torch.nn.functional.scaled_dot_product_attention`.
+        A query without an allowed key gets zeros, with gradients of 0, as in
+        `torch.nn.functional.scaled_dot_product_attention`.
 
     Raises
     ------
@@ -149,11 +147,11 @@ def attend(
     factor: Tensor | None = None,
     **options: Any,
 ) -> KNNAttentionOutput:
-    """`knn_attention` that also returns the attended positions and their weights.
+    """Return the result of `knn_attention` with the attended positions and their weights.
 
-    Arguments and options as there; the weights have gradients too. Where the metric is
-    "euclidean", scores are multiplied by a positive `factor` (heads, 1, 1), which gets gradients:
-    tokens that are multiplied by it would lose digits far from the origin.
+    Arguments and options as there; the weights have gradients too. With the metric "euclidean",
+    scores are multiplied by a positive `factor` (heads, 1, 1) with gradients: multiplying tokens
+    instead would lose precision far from the origin.
     """
     tokens = make_problem(query, key, value, n_neighbors, **options)
     found = _found(tokens) if factor is None else _found_by_factor(tokens, factor)
@@ -170,18 +168,18 @@ def _found(tokens: Tokens) -> Found:
 
 
 def _found_by_factor(tokens: Tokens, factor: Tensor) -> Found:
-    """Select without the factor, which changes no order of distances, and weigh with it."""
+    """Select keys without the factor, which keeps the order, and weight them with it."""
     asked = tokens._replace(value=tokens.value[..., :1], keep=None)
     if tokens.bias is not None:
         asked = asked._replace(bias=tokens.bias / factor)
     with torch.no_grad():
         indices = _found(asked).indices.long()
-    # A tensor multiplies as a float does in plain operations.
+    # Plain operations accept a tensor in place of the float.
     return attend_selected(tokens._replace(scale=cast(float, factor)), indices)
 
 
 def _attend_none(tokens: Tokens) -> Found:
-    """Attend where no query has a key at all: zeros, which gradients of 0 pass."""
+    """Return zeros, with gradients of 0, for queries without any key."""
     slots = (*tokens.query.shape[:3], tokens.n_neighbors)
     key, value = tokens.key[:, :, :0], tokens.value[:, :, :0]
     output = (tokens.query @ key.mT).to(value.dtype) @ value

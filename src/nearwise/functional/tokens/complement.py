@@ -1,4 +1,4 @@
-"""Sampling among the keys that a query has not chosen."""
+"""Stratified sampling among the keys outside a query's selection."""
 
 import torch
 from torch import Tensor
@@ -12,16 +12,16 @@ def stratified_sample(
     jitter: bool = True,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Draw keys among those not chosen, one from each of `n_samples` stretches of equal length.
+    """Draw one key outside the selection from each of `n_samples` strata of equal length.
 
-    The keys not chosen are cut, in the order of positions, into stretches whose lengths differ by
-    one at most; a key of a stretch of c is drawn with probability 1 / c and represents all c. So
-    for any numbers f, the sum of ``count * f(position)`` has the sum of f over all keys not chosen
-    as its expectation (Horvitz and Thompson), and is that sum where every stretch has one key.
+    The remaining keys are split, in order of positions, into strata of lengths that differ by at
+    most one; a key of a stratum of c is drawn with probability 1 / c and represents all c. So the
+    sum of ``count * f(position)`` is an unbiased estimate of the sum of f over all remaining keys
+    (Horvitz and Thompson), and equal to it if every stratum has one key.
 
     `chosen` (..., K) holds distinct positions, -1 in empty slots. ``jitter=False`` takes the middle
-    of every stretch: the same at every call, no longer unbiased. Returns positions and counts (...,
-    n_samples); where fewer keys are left than samples, count 0 at position 0.
+    of every stratum: the same at every call, no longer unbiased. Returns positions and counts (...,
+    n_samples); surplus samples have count 0 and position 0.
     """
     empty = chosen < 0
     n_left = torch.as_tensor(n_keys, device=chosen.device) - (~empty).sum(-1)
@@ -31,10 +31,10 @@ def stratified_sample(
     share = torch.full(counts.shape, 0.5, device=chosen.device)
     if jitter:
         share = torch.rand(counts.shape, generator=generator, device=chosen.device)
-    # Rounding may bring share * count to count.
+    # share * count may round up to count.
     within = torch.minimum((share * counts).long(), counts - 1).clamp_min(0)
-    # Keys not chosen are never listed: a number among them becomes a position by how many chosen
-    # keys have no more of the others before them.
+    # Keys outside the selection are not listed: a number among them is converted to a position by
+    # counting the chosen keys before it.
     numbers = edges[..., :-1] + within
     in_order = chosen.long().masked_fill(empty, torch.iinfo(torch.int64).max).sort(-1).values
     before = in_order - torch.arange(chosen.shape[-1], device=chosen.device)

@@ -20,13 +20,13 @@ from nearwise.functional.tokens.problem import Found, Tokens, check_positions
 Array = NDArray[Any]
 Room = Callable[[int, int], tuple[Tensor, Array]]
 
-_TILE = 2**17  # scores that live at once in a thread: half a MiB, which stays in its cache
-_FAR_OFF = 16  # squares of spreads between the origin and tokens, from which on it moves
+_TILE = 2**17  # scores per tile and thread: half a MiB, which stays in the cache
+_FAR_OFF = 16  # squared distance, in squared spreads, from which on the origin is moved
 _MODES = {"candidate": 0, "always": 1, "never": 2}
 
 
 def attend_cpu(tokens: Tokens) -> Found:
-    """Attend without keeping the scores of more than a tile of queries."""
+    """Attend with the scores of only one tile of queries in memory."""
     check_positions(tokens.candidates, tokens.key.shape[2])
     dtype = tokens.value.dtype
     work = _Forward(_in_working_precision(tokens))
@@ -39,7 +39,7 @@ def attend_cpu(tokens: Tokens) -> Found:
 def backward_cpu(
     tokens: Tokens, indices: Tensor, weights: Tensor, grad_output: Tensor, grad_weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
+    """Return gradients of query, key and value, and of the selected scores (B, H, N, K)."""
     dtypes = [x.dtype for x in (tokens.query, tokens.key, tokens.value, weights)]
     tokens = _in_working_precision(tokens)
     working = tokens.query.dtype
@@ -77,28 +77,28 @@ def backward_cpu(
 
 
 def interleaved(like: Tensor) -> Tensor:
-    """Make an empty tensor (B, H, N, D) whose heads lie side by side in memory, token by token.
+    """Make an empty tensor (B, H, N, D) with the heads of a token side by side in memory.
 
-    A layer merges heads in this order, which then needs no copy.
+    Layers merge heads in this order, then without a copy.
     """
     batch, heads, n_tokens, width = like.shape
     return like.new_empty(batch, n_tokens, heads, width).transpose(1, 2)
 
 
 def _with_whole_rows(x: Tensor) -> Tensor:
-    """Return the tensor, or a copy where the numbers of a row do not lie side by side."""
+    """Return the tensor, or a copy if its rows are not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _flat(x: Tensor) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
-    """Return the numbers of a tensor from the first on, its steps and its shape."""
+    """Return the flat numbers of a tensor, its strides and its shape."""
     shape, steps = tuple(x.shape), x.stride()
     span = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
     return x.as_strided((span,), (1,)).numpy(), steps, shape
 
 
 class _Forward:
-    """The arrays of one forward pass."""
+    """Arrays of one forward pass."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
@@ -107,7 +107,7 @@ class _Forward:
         self.output = interleaved(tokens.query.new_empty(1).expand(*lead, self.value.shape[3]))
         self.weights = tokens.query.new_empty(*lead, n_slots)
         self.indices = torch.empty(*lead, n_slots, dtype=torch.int32)
-        self.is_plain = tokens.bias is None  # so that scores may be scaled when they are selected
+        self.is_plain = tokens.bias is None  # then scores are scaled at the selection
         self.everyone = torch.arange(tokens.key.shape[2])
         self.places: Array = self.everyone.numpy()
         keep = self.weights.new_empty(0) if tokens.keep is None else tokens.keep
@@ -121,7 +121,7 @@ class _Forward:
             np.array([*shape[1:3], n_slots, shape[3], *v_steps[:3], *o_steps[:3]]),
         )
         self.no_scores = np.empty((0, 0), self.arrays[0].dtype)
-        # What products are taken of, and what is added to them.
+        # Operands of the products, and terms added to them.
         self.query, self.key, self.added = tokens.query, tokens.key, None
         self.pairs: tuple[Any, ...] | None = None
         if tokens.euclidean:
@@ -129,7 +129,7 @@ class _Forward:
             self.pairs = self._pairs()
 
     def _pairs(self) -> tuple[Any, ...]:
-        """Return what `select_nearest` measures."""
+        """Return the arguments of `select_nearest`."""
         tokens = self.tokens
         rows = _with_whole_rows(tokens.query), _with_whole_rows(tokens.key)
         (query, q_steps, shape), (key, k_steps, _) = map(_flat, rows)
@@ -140,7 +140,7 @@ class _Forward:
         return query, key, bias, self.squares.view(-1).numpy(), steps, tokens.scale
 
     def run(self, here: slice) -> None:
-        """Attend with some of the heads, as many of a batch item at once as a tile holds."""
+        """Attend with some heads; a tile holds as many of a batch item as possible."""
         n_heads, n_queries = self.tokens.query.shape[1:3]
         candidates = self.tokens.candidates
         n_columns = self.tokens.key.shape[2] if candidates is None else candidates.shape[1]
@@ -166,10 +166,9 @@ class _Forward:
     def _heads(
         self, item: int, heads: slice, n_rows: int, room: Room, scratch: tuple[Array, ...]
     ) -> None:
-        """Attend with some heads of a batch item, row tile by row tile.
+        """Attend with some heads of a batch item, one tile of rows after the other.
 
-        Between the product of a tile and its selection there is as little as possible: Python and
-        torch have been driven out of the cache.
+        The product of a tile is followed by its selection at once, while it is in the cache.
         """
         tokens = self.tokens
         query, key = self.query[item, heads], self.key[item, heads]
@@ -211,7 +210,7 @@ class _Forward:
     def _finish(
         self, scores: Tensor, item: int, heads: slice, part: slice, positions: Tensor
     ) -> None:
-        """Turn products into scores in place, as far as the loops do not."""
+        """Turn products in place into scores, except for steps of the compiled loops."""
         tokens = self.tokens
         if tokens.bias is not None:
             if tokens.euclidean:
@@ -222,14 +221,14 @@ class _Forward:
                 scores.mul_(tokens.scale)
             bias = tokens.bias[item, heads, part]
             bias = bias if tokens.candidates is None else bias[..., positions]
-            if not scores.sum().isfinite():  # else NaN may be where the bias forbids a key
+            if not scores.sum().isfinite():  # otherwise NaN may be at forbidden keys
                 scores.masked_fill_(torch.isneginf(bias), 0.0)
             scores.add_(bias)
         if tokens.padding is not None:
             scores.masked_fill_(tokens.padding[item, positions], -torch.inf)
 
     def _own_columns(self, positions: Tensor) -> Array:
-        """Column of every token itself, -1 where it is not a candidate; empty if none matters."""
+        """Column of every token itself, -1 if it is not a candidate; empty if never needed."""
         if self.tokens.include_self == "candidate":
             return np.empty(0, np.int64)
         own = np.full(max(self.tokens.query.shape[2], self.tokens.key.shape[2]), -1)
@@ -237,9 +236,9 @@ class _Forward:
         return own
 
     def _own_scores(self, item: int, heads: slice, part: slice) -> Array:
-        """Score of every token to itself, where it always takes part; else empty.
+        """Score of every token with itself if it is always included; else empty.
 
-        Distances are measured later: here only masks count.
+        Distances are computed later: here only masks apply.
         """
         tokens = self.tokens
         if tokens.include_self != "always":
@@ -257,7 +256,7 @@ class _Forward:
 
 
 def _in_working_precision(tokens: Tokens) -> Tokens:
-    """Detach, and bring half precision to single."""
+    """Detach, and convert half precision to single."""
 
     def work(x: Tensor) -> Tensor:
         return at_least_single(x.detach())
@@ -272,13 +271,13 @@ def _in_working_precision(tokens: Tokens) -> Tokens:
 
 
 def bounds_of(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Operands whose products bound distances: query', key', added (B, H, M), square (B, H, N).
+    """Operands of products that bound distances: query', key', added (B, H, M), square (B, H, N).
 
-    A key lies no nearer to a query than the root of ``square - 2 * (query' @ key' + added)``.
-    Squares of lengths cancel there, so a share of them is left out that covers all rounding, of
-    measured distances too (Higham, Accuracy and Stability of Numerical Algorithms, sec. 3.1). An
-    origin among the keys makes it small; where that lies elsewhere, or lengths overflow, more keys
-    remain to be measured (all, where `added` or `square` is infinite), but the same are found.
+    A key's distance is at least the root of ``square - 2 * (query' @ key' + added)``. Squares of
+    lengths cancel there, so they are reduced by a share that covers all rounding, also of computed
+    distances (Higham, Accuracy and Stability of Numerical Algorithms, sec. 3.1). An origin among
+    the keys makes this share small. If the origin is elsewhere, or lengths overflow, more distances
+    are computed (all if `added` or `square` is infinite); results are the same.
     """
     origin = _origin_among(key)
     if origin is not None:
@@ -297,7 +296,7 @@ def bounds_of(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def _origin_among(key: Tensor) -> Tensor | None:
-    """Return the middle one (B, H, 1, D) of three keys, by channels; None where 0 will do."""
+    """Return the median (B, H, 1, D) of three keys per channel; None if 0 suffices."""
     n_keys = key.shape[2]
     sample = key[:, :, [0, n_keys // 2, n_keys - 1]]
     a, b, c = sample.split(1, dim=2)

@@ -1,4 +1,4 @@
-"""The fused k-NN attention as operators of torch: with gradients, under torch.compile."""
+"""Fused k-NN attention as torch operators, with gradients and for torch.compile."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from nearwise.functional.tokens.problem import Found, Tokens
 
 
 def attend_fused(tokens: Tokens) -> Found:
-    """Attend by compiled loops; what is kept is O(N K)."""
+    """Attend by compiled loops; O(N K) numbers are kept for the backward pass."""
     return Found(*_forward(*tokens))
 
 
@@ -100,7 +100,7 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
         *grads, grad_scores = _backward(*tensors, ctx.euclidean, ctx.scale, keep, *slots)
     grad_bias = None
     if ctx.bias_shape is not None:
-        # Empty slots have gradient 0, wherever it is added.
+        # Empty slots add a gradient of 0.
         at = indices.clamp_min(0).long()
         grad_bias = grad_scores.new_zeros(ctx.bias_shape).scatter_add_(-1, at, grad_scores)
     return *grads, None, None, None, grad_bias, *(None,) * 5

@@ -1,4 +1,4 @@
-"""Which implementation of the k-NN attention over tokens runs."""
+"""Choice of the implementation of token k-NN attention."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 AttentionImplementation = Literal["auto", "plain", "cpu"]
-VARIABLE = "NEARWISE_ATTENTION"  # of the environment: the implementation a process begins with
+VARIABLE = "NEARWISE_ATTENTION"  # environment variable with the initial implementation
 _TORCH_TELLS = hasattr(torch.compiler, "is_exporting")  # since 2.7
 
 
@@ -28,8 +28,8 @@ _of_process = _known(
 )
 # The choices of open ``with`` blocks, in order of entry.
 _blocks: list[list[AttentionImplementation]] = []
-# What is in force. A plain global, not a context variable: torch.compile guards on it and so
-# compiles again.
+# The present choice. A plain global, not a context variable: torch.compile guards on it and
+# recompiles after a change.
 _forced = _of_process
 _one_at_a_time = threading.Lock()
 
@@ -37,17 +37,16 @@ _one_at_a_time = threading.Lock()
 def set_attention_implementation(name: AttentionImplementation) -> None:
     """Choose the implementation behind `knn_attention`, for all threads of this process.
 
-    The environment variable NEARWISE_ATTENTION, read when nearwise is imported, chooses what a
-    process begins with; `attention_implementation` chooses for a ``with`` block. While such a block
-    is open its choice stays in force, and this one takes effect after it.
+    The environment variable NEARWISE_ATTENTION, read when nearwise is imported, sets the initial
+    choice; `attention_implementation` chooses for a ``with`` block. While such a block is open its
+    choice stays in force, and this one takes effect after it.
 
     Parameters
     ----------
     name : {"auto", "plain", "cpu"}
-        "auto": "cpu" on a CPU, "plain" on all other devices, while a model is exported and under
-        torch.func (where whatever is chosen runs plain).
-        "plain": torch operations alone, on any device. "cpu": compiled loops over row tiles, for
-        tensors on a CPU.
+        "auto": "cpu" on a CPU; "plain" on other devices and in exports. "plain": only torch
+        operations, on any device. "cpu": compiled loops over row tiles, for tensors on a CPU.
+        Under torch.func all choices run "plain".
 
     Raises
     ------
@@ -71,8 +70,8 @@ def attention_implementation(name: AttentionImplementation) -> Iterator[None]:
     """Choose the implementation behind `knn_attention` inside a ``with`` block.
 
     Overrides `set_attention_implementation` and the environment; same arguments and errors.
-    Like it, it holds for all threads: of the blocks that are open, in whichever threads, the one
-    entered last is in force everywhere. Blocks may end in any order.
+    Like it, it affects all threads: of all open blocks in any thread, the last one entered is in
+    force everywhere. Blocks may end in any order.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ def attention_implementation(name: AttentionImplementation) -> Iterator[None]:
     torch.Size([1, 8, 4])
     """
     global _blocks
-    # A list, to distinguish it by `is` from another block with the same choice.
+    # A list, since `is` then distinguishes blocks with the same choice.
     block = [_known(name)]
     with _changes():
         _blocks = [*_blocks, block]
@@ -103,7 +102,7 @@ def attention_implementation(name: AttentionImplementation) -> Iterator[None]:
 
 
 def _changes() -> AbstractContextManager[Any]:
-    """Let one thread at a time change what is in force; the compiler can trace no lock."""
+    """Return a lock for changes of the choice; a null context while compiling."""
     return nullcontext() if torch.compiler.is_compiling() else _one_at_a_time
 
 
@@ -113,18 +112,18 @@ def _put_in_force() -> None:
 
 
 def only_plain() -> bool:
-    """Whether nothing but torch operations may run: forced, exported, or under torch.func."""
+    """Whether only torch operations may run: forced, exported, or under torch.func."""
     return _forced == "plain" or is_transformed() or (_forced == "auto" and is_exported())
 
 
 def is_traced() -> bool:
-    """Whether a model is exported or transformed: custom operators do not work there."""
+    """Whether a model is exported or transformed: custom operators fail there."""
     return is_exported() or is_transformed()
 
 
 def is_transformed() -> bool:
-    """Whether torch.func (`grad`, `vmap`, `jacrev`, ...) transforms what runs."""
-    if torch.compiler.is_compiling():  # the compiler takes the stack to be there in any case
+    """Whether the running code is transformed by torch.func (`grad`, `vmap`, `jacrev`, ...)."""
+    if torch.compiler.is_compiling():  # the compiler always reports a stack
         return False
     return torch._C._functorch.peek_interpreter_stack() is not None
 
@@ -139,7 +138,7 @@ def is_exported() -> bool:
 
 
 def implementation_for(query: Tensor) -> Literal["plain", "cpu"]:
-    """Return the implementation that is to attend for such queries."""
+    """Return the implementation for these queries."""
     if _forced == "cpu" and query.device.type != "cpu":
         raise ValueError(
             f'The implementation "cpu" was asked for, but the query lies on {query.device}. '

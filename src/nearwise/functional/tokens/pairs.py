@@ -1,4 +1,4 @@
-"""Tokens, and scores of pairs of tokens, at given positions."""
+"""Tokens and pair scores at given positions."""
 
 import torch
 import torch.nn.functional as F
@@ -10,21 +10,21 @@ from nearwise.functional.distances import unit_rows
 def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
     """Return the tokens (B, H, N, K, D) at positions (B, H, N, K) of tokens (B, H, M, D)."""
     width = tokens.shape[-1]
-    # One long table of rows: torch.gather would read an index for every number.
+    # One long table of rows: torch.gather would need an index per number.
     at = rows_of(indices, tokens.shape[2])
     return tokens.reshape(-1, width).index_select(0, at).view(*indices.shape, width)
 
 
 def gather_slots(tokens: Tensor, indices: Tensor) -> Tensor:
-    """`gather_tokens` of slots that may be empty: -1 gives zeros, whatever the tokens hold.
+    """Return tokens as `gather_tokens` does, with zeros in empty slots (-1).
 
-    What a weight of 0 multiplies must be finite. Gradients of empty slots reach no token.
+    Zeros are needed since tokens may be NaN or infinite. Empty slots pass no gradient to tokens.
     """
     return gather_tokens(F.pad(tokens, (0, 0, 1, 0)), indices + 1)
 
 
 def rows_of(indices: Tensor, n_tokens: int) -> Tensor:
-    """Rows, flat, of positions (B, H, N, K) in a table of the `n_tokens` tokens of all heads."""
+    """Return flat row numbers of positions (B, H, N, K) in a table of all heads' tokens."""
     batch, heads = indices.shape[:2]
     first = torch.arange(batch * heads, device=indices.device) * n_tokens
     return (indices + first.view(batch, heads, 1, 1)).flatten()
@@ -33,20 +33,20 @@ def rows_of(indices: Tensor, n_tokens: int) -> Tensor:
 def pair_scores(
     query: Tensor, key: Tensor, indices: Tensor, *, euclidean: bool, scale: float | Tensor
 ) -> Tensor:
-    """Scores (B, H, N, K), float32 at least, of every query with the keys at its `indices`.
+    """Return scores (B, H, N, K), at least float32, of queries with the keys at `indices`.
 
-    Those of empty slots (-1) are with zeros.
+    Empty slots (-1) count as zero vectors.
     `euclidean` scores are minus the Euclidean distance, others the dot product.
     """
     return paired_scores(query, gather_slots(key, indices), euclidean=euclidean, scale=scale)
 
 
 def paired_scores(query: Tensor, keys: Tensor, *, euclidean: bool, scale: float | Tensor) -> Tensor:
-    """Return the scores (..., N, K) of queries (..., N, D), each with its own keys (..., N, K, D).
+    """Return scores (..., N, K) of queries (..., N, D) with their own keys (..., N, K, D).
 
     As `pair_scores`.
     """
-    # In single precision at least: products of half precision numbers overflow.
+    # At least single precision: products of half precision numbers overflow.
     keys, query = at_least_single(keys), at_least_single(query)[..., None, :]
     if not euclidean:
         return (keys @ query.mT)[..., 0] * scale
@@ -58,18 +58,18 @@ def paired_scores(query: Tensor, keys: Tensor, *, euclidean: bool, scale: float 
 
 
 def at_least_single(x: Tensor) -> Tensor:
-    """Bring half precision to single."""
+    """Convert half precision to single."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def at_least_double(x: Tensor) -> Tensor:
-    """Bring numbers to double precision, in which squares of single ones are exact and finite.
+    """Convert to double precision, where squares of single precision are exact and finite.
 
-    Apple's GPUs have none: there it is single precision.
+    Apple's GPUs have only single precision.
     """
     return at_least_single(x) if x.device.type == "mps" else x.double()
 
 
 def unit(x: Tensor) -> Tensor:
-    """Bring vectors (..., D) to unit length, in single precision at least."""
+    """Scale vectors (..., D) to unit length, in at least single precision."""
     return unit_rows(at_least_single(x))

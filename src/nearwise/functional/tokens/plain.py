@@ -1,4 +1,4 @@
-"""k-NN attention over tokens in plain torch operations: the reference, for any device."""
+"""Token k-NN attention in plain torch operations: the reference, for any device."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -17,8 +17,8 @@ from nearwise.functional.tokens.pairs import (
 )
 from nearwise.functional.tokens.problem import Found, Tokens, check_positions
 
-# Scores that live at once, unless those of one query are more: 16 MiB in single precision, about
-# 150 MiB with all that selects among them.
+# Scores in memory at once, unless one query has more: 16 MiB in single precision, about 150 MiB
+# with the tensors of the selection.
 _TILE = 2**22
 _Tile = tuple[slice, slice, slice]
 
@@ -26,9 +26,9 @@ _Tile = tuple[slice, slice, slice]
 def attend_plain(tokens: Tokens) -> Found:
     """Attend with torch operations alone.
 
-    The neighbors are selected tile by tile, so that no more than `_TILE` scores live at once (while
-    a model is exported, and under torch.func, those of all pairs do); for the backward pass only
-    those of the selected ones are kept, with their keys and values: O(N K D).
+    The neighbors are selected tile by tile, with at most `_TILE` scores in memory (in exports and
+    under torch.func with all scores). For the backward pass only scores, keys and values of the
+    selected pairs are kept: O(N K D).
     """
     with torch.no_grad(), _unmixed(tokens.query):
         indices = _select(tokens) if is_traced() else _nearest(*tokens)
@@ -36,14 +36,14 @@ def attend_plain(tokens: Tokens) -> Found:
 
 
 def _unmixed(x: Tensor) -> AbstractContextManager[Any]:
-    """Leave autocast, which would round the factors of all products, and select others."""
+    """Disable autocast, which would round the factors of all products and change the selection."""
     kind = x.device.type
     is_mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return torch.autocast(kind, enabled=False) if is_mixed else nullcontext()
 
 
 def attend_selected(tokens: Tokens, indices: Tensor) -> Found:
-    """Weigh and add up the values at some positions (B, H, N, K), -1 in empty slots."""
+    """Weight and sum the values at some positions (B, H, N, K), -1 in empty slots."""
     with _unmixed(tokens.query):
         scores = _selected_scores(tokens, indices)
         is_empty = (indices < 0).all(dim=-1, keepdim=True)
@@ -58,7 +58,7 @@ def attend_selected(tokens: Tokens, indices: Tensor) -> Found:
     return Found(output, indices.to(torch.int32), weights)
 
 
-@operator("nearest_keys")  # torch.compile takes the loop as it is, for any number of tokens
+@operator("nearest_keys")  # opaque to torch.compile, for any number of tokens
 def _nearest(
     query: Tensor,
     key: Tensor,
@@ -89,7 +89,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, n_neighbors: int, *_: Any) -> T
 
 
 def _tiles(batch: int, heads: int, n_queries: int, n_keys: int) -> Iterator[_Tile]:
-    """Cut batch, heads and queries, in this order, until a tile has at most `_TILE` scores."""
+    """Split batch, heads and queries, in this order, into tiles of at most `_TILE` scores."""
     items = min(batch, max(1, _TILE // (heads * n_queries * n_keys)))
     some = min(heads, max(1, _TILE // (n_queries * n_keys)))
     rows = min(n_queries, max(1, _TILE // n_keys))
@@ -100,7 +100,7 @@ def _tiles(batch: int, heads: int, n_queries: int, n_keys: int) -> Iterator[_Til
 
 
 def _part(tokens: Tokens, tile: _Tile) -> Tokens:
-    """Take the queries of a tile, with all their keys."""
+    """Select the queries of a tile, with all their keys."""
     items, heads, _ = tile
     return tokens._replace(
         query=tokens.query[tile],
@@ -112,9 +112,9 @@ def _part(tokens: Tokens, tile: _Tile) -> Tokens:
 
 
 def _select(tokens: Tokens, first: int = 0) -> Tensor:
-    """Positions (B, H, N, K) of the best keys, best first, ties by lowest index; -1 for none.
+    """Positions (B, H, N, K) of the best keys, best first, ties by lowest index; else -1.
 
-    The queries are those of the tokens from `first` on.
+    The queries belong to the tokens from `first` on.
     """
     n_queries, n_keys = tokens.query.shape[2], tokens.key.shape[2]
     at = torch.arange(n_keys, device=tokens.query.device)
@@ -142,18 +142,18 @@ def _select(tokens: Tokens, first: int = 0) -> Tensor:
 
 def _first(scores: Tensor, n: int) -> Tensor:
     """Positions of the `n` largest scores in descending order, ties by lowest index."""
-    if torch.onnx.is_in_onnx_export():  # ONNX's TopK promises that order of ties
+    if torch.onnx.is_in_onnx_export():  # ONNX's TopK guarantees this order of ties
         return scores.topk(n, dim=-1).indices
     if scores.dtype == torch.float32 and not is_exported():
         return _first_by_number(scores, n)
-    # torch.topk leaves it open; a stable sort does not.
+    # torch.topk does not guarantee it; a stable sort does.
     return scores.sort(dim=-1, descending=True, stable=True).indices[..., :n]
 
 
 def _first_by_number(scores: Tensor, n: int) -> Tensor:
-    """`_first` by `torch.topk`: of whole numbers, in which the position settles ties."""
+    """Compute `_first` by `torch.topk` of integers that include the position as tie-breaker."""
     last = scores.shape[-1] - 1
-    # -0 becomes 0, and every NaN the same, which is above infinity.
+    # -0 becomes 0, and all NaN become one value above infinity.
     bits = (scores + 0.0).masked_fill_(scores.isnan(), torch.nan).view(torch.int32)
     numbers = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
     numbers |= torch.arange(last, -1, -1, device=scores.device)
@@ -176,17 +176,17 @@ def _all_scores(tokens: Tokens) -> Tensor:
 
 
 def _distances(query: Tensor, key: Tensor) -> Tensor:
-    """Distances (B, H, N, M) of all pairs, float32 at least, measured from the differences.
+    """Distances (B, H, N, M) of all pairs, at least float32, computed from differences.
 
-    Squares of lengths would be faster, but lose the digits of near pairs unless the origin is near,
-    and an origin would depend on keys that a query may not attend to.
+    Squared lengths would be faster, but lose precision for near pairs unless the origin is near,
+    and a chosen origin would depend on keys that a query may not attend to.
     """
     dtype = at_least_single(query).dtype
     query, key = at_least_double(query), at_least_double(key)
     is_traced_out = torch.onnx.is_in_onnx_export() or is_transformed()
     if query.device.type == "cpu" and not is_traced_out:
         return torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist").to(dtype)
-    # Neither ONNX nor forward derivatives have cdist, and a GPU is slow at it.
+    # ONNX and forward derivatives do not support cdist, and it is slow on a GPU.
     squares = query.new_zeros(()).expand(*query.shape[:-1], key.shape[-2])
     for q, k in zip(query.unbind(-1), key.unbind(-1), strict=True):
         gap = q[..., :, None] - k[..., None, :]

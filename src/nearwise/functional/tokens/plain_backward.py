@@ -1,4 +1,4 @@
-"""Gradients of the k-NN attention over tokens in plain torch operations, from what forward kept."""
+"""Backward pass of token k-NN attention in plain torch operations."""
 
 import torch
 from torch import Tensor
@@ -10,17 +10,17 @@ from nearwise.functional.tokens.problem import Tokens
 def backward_plain(
     tokens: Tokens, indices: Tensor, weights: Tensor, grad_output: Tensor, grad_weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, and of the selected scores (B, H, N, K).
+    """Return gradients of query, key and value, and of the selected scores (B, H, N, K).
 
-    They have gradients themselves; through the weights, an output of the forward pass, these reach
-    its masks. They also work inside operators, where autograd records nothing. The keys and
-    values of all slots live at once: O(N K D).
+    They are differentiable again; through the weights, an output of the forward pass, these
+    derivatives reach its masks. Works inside operators too, where autograd records nothing. The
+    keys and values of all slots are in memory at once: O(N K D).
     """
     query, key, value = (at_least_single(x) for x in (tokens.query, tokens.key, tokens.value))
     weight, sent, from_weights = (at_least_single(x) for x in (weights, grad_output, grad_weights))
     keep = torch.ones_like(weight) if tokens.keep is None else at_least_single(tokens.keep)
     at = indices.long()  # empty slots have weight 0
-    # Sums of products, not matrix products: autocast would round their factors.
+    # Sums of products, since autocast would round the factors of matrix products.
     slopes = (gather_slots(value, at) * sent[..., None, :]).sum(-1) * keep + from_weights
     grad_scores = weight * (slopes - (weight * slopes).sum(-1, keepdim=True))
     pulls = grad_scores * tokens.scale
@@ -28,7 +28,7 @@ def backward_plain(
     if tokens.euclidean:
         gaps = queries - keys
         squares = gaps.square().sum(-1)
-        same = squares == 0  # the root has no slope there
+        same = squares == 0  # the root has no derivative at 0
         pulls = (pulls / squares.masked_fill(same, 1.0).sqrt()).masked_fill(same, 0.0)
         grad_query, to_keys = -(pulls[..., None] * gaps).sum(-2), pulls[..., None] * gaps
     else:
@@ -43,7 +43,7 @@ def backward_plain(
 
 
 def _added(rows: Tensor, at: Tensor, like: Tensor) -> Tensor:
-    """Add rows (B, H, N, K, D) to the tokens at positions (B, H, N, K), but none at -1."""
+    """Add rows (B, H, N, K, D) to the tokens at positions (B, H, N, K); skip positions of -1."""
     batch, heads, n_tokens, width = like.shape
     total = rows.new_zeros(batch * heads * (n_tokens + 1), width)
     total.index_add_(0, rows_of(at + 1, n_tokens + 1), rows.reshape(-1, width))

@@ -1,4 +1,4 @@
-"""The checked arguments of one attention over tokens, brought to four dimensions."""
+"""Checked arguments of token attention, in four dimensions."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ Meaning = Literal["may attend", "leave out"]
 
 
 def check_mask(name: str, mask: Any, true_means: Meaning, *, takes_floats: bool = True) -> None:
-    """Refuse a mask whose numbers would be added to the scores, or inverted bit by bit.
+    """Raise ValueError for a mask of integers, which would be added or inverted bit by bit.
 
-    `name` and `true_means` are for the message. Raises ValueError if the mask is something other
-    than a boolean or (with `takes_floats`) floating tensor.
+    `name` and `true_means` are for the message. Valid are None, boolean tensors and, with
+    `takes_floats`, floating ones.
     """
     if mask is None:
         return
@@ -37,7 +37,7 @@ def check_mask(name: str, mask: Any, true_means: Meaning, *, takes_floats: bool 
 
 
 def checked_padding(mask: Tensor, batch: int, n_keys: int) -> Tensor:
-    """Expand a key padding mask to (B, M), or say why it cannot be."""
+    """Expand a key padding mask to (B, M); ValueError if it does not fit."""
     check_mask("key_padding_mask", mask, "leave out", takes_floats=False)
     if tuple(mask.shape) not in ((batch, n_keys), (n_keys,)):
         raise ValueError(
@@ -58,24 +58,24 @@ _DTYPES = (*_HALVES, torch.float32, torch.float64)
 
 
 class Found(NamedTuple):
-    """What an implementation returns, slots in descending order of score, ties by lowest index.
+    """Result of an implementation, slots in descending order of score, ties by lowest index.
 
-    Weights are those before dropout; each row sums to 1, or is 0 where no key may be attended.
-    Where some score is NaN its key comes first, and the weights are NaN.
+    Weights are before dropout; each row sums to 1, or is 0 without an allowed key. A key with a NaN
+    score comes first, and the weights are then NaN.
     """
 
     output: Tensor  # (B, H, N, Dv)
-    indices: Tensor  # (B, H, N, K), int32; -1 where fewer than K keys may be attended
+    indices: Tensor  # (B, H, N, K), int32; -1 with fewer than K allowed keys
     weights: Tensor  # (B, H, N, K)
 
 
 class Tokens(NamedTuple):
-    """One problem in four dimensions, in the order of the operators' arguments."""
+    """Arguments of one attention in four dimensions, in the order of the operators' arguments."""
 
     query: Tensor  # (B, H, N, D); for the cosine metric at unit length, in float32 at least
     key: Tensor  # (B, H, M, D), likewise
     value: Tensor  # (B, H, M, Dv)
-    n_neighbors: int  # K, the slots of a query; at most the keys there are
+    n_neighbors: int  # K, slots per query; at most the number of keys
     euclidean: bool  # whether scores are negative Euclidean distances; else dot products
     scale: float  # positive factor of the scores
     bias: Tensor | None = (
@@ -84,7 +84,7 @@ class Tokens(NamedTuple):
     padding: Tensor | None = None  # (B, M), True forbids a key
     is_causal: bool = False
     include_self: str = "candidate"  # or "always" or "never"
-    candidates: Tensor | None = None  # (B, C), int64 positions of keys that may be attended
+    candidates: Tensor | None = None  # (B, C), int64 positions of allowed keys
     keep: Tensor | None = None  # (B, H, N, K), factors of the weights: 0 or 1 / (1 - p) if dropping
 
 
@@ -104,7 +104,7 @@ def make_problem(
     dropout_p: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tokens:
-    """Check all arguments, which are those of `knn_attention`, and bring them into one form."""
+    """Check all arguments, see `knn_attention`, and bring them into one form."""
     _check_tokens(query, key, value)
     if metric not in _METRICS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(_METRICS)}.")
@@ -172,25 +172,25 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def check_whole(name: str, number: Any, least: int = 1) -> None:
-    """Refuse what is not an integer of at least `least`."""
+    """Raise ValueError unless a number is an integer of at least `least`."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
         raise ValueError(f"{name}={number!r} must be an integer of at least {least}.")
 
 
 def check_n_neighbors(n_neighbors: Any) -> None:
-    """Refuse what is not a number of neighbors."""
+    """Raise ValueError unless the number of neighbors is a positive integer."""
     check_whole("n_neighbors", n_neighbors)
 
 
 def _n_slots(
     n_neighbors: int, n_keys: int, candidates: Tensor | None, include_self: IncludeSelf
 ) -> int:
-    """Slots of a query: as many as there are keys, where there are fewer; one at least."""
+    """Slots per query: `n_neighbors`, at most the number of keys, at least one."""
     check_n_neighbors(n_neighbors)
     most = n_keys - (include_self == "never")
     if candidates is not None:
         most = min(most, candidates.shape[1] + (include_self == "always"))
-    # not min(), which would leave the number of slots to a symbol while a model is exported
+    # not min(), which would make the number of slots symbolic in exports
     if most >= n_neighbors:
         return n_neighbors
     return most if most > 1 else 1
@@ -207,17 +207,17 @@ def _check_candidates(
             f"candidates has {len(positions)} rows, but the batch has {batch}. Give one row per "
             "entry, or one for all."
         )
-    # Ascending, so that ties go to the lowest position here as elsewhere.
+    # Ascending, so that ties go to the lowest position.
     in_order = positions.sort(dim=-1).values
-    if device.type != "cpu" and not torch.compiler.is_compiling():  # else where they are used
+    if device.type != "cpu" and not torch.compiler.is_compiling():  # otherwise checked later
         check_positions(in_order, n_keys)
     return in_order.to(device).expand(batch, -1)
 
 
 def as_positions(candidates: KeyPositions, n_keys: int) -> Tensor:
-    """Bring candidates to an int64 tensor, (C,) or (batch, C), without reading their values.
+    """Convert candidates to an int64 tensor, (C,) or (batch, C), without reading their values.
 
-    Raises ValueError if they are not integers, of another shape, or none.
+    Raises ValueError if they are not integers, have another shape, or are empty.
     """
     positions = candidates if isinstance(candidates, Tensor) else torch.as_tensor(candidates)
     if positions.dtype not in (torch.int64, torch.int32) or positions.ndim not in (1, 2):
@@ -231,9 +231,9 @@ def as_positions(candidates: KeyPositions, n_keys: int) -> Tensor:
 
 
 def check_positions(in_order: Tensor | None, n_keys: int, *, distinct: bool = True) -> None:
-    """Refuse ascending positions (..., C) that do not exist, or name a key twice.
+    """Raise ValueError for ascending positions (..., C) that are invalid or repeated.
 
-    Not checked on another device than the CPU: reading them would wait for it.
+    Only checked on the CPU: reading them from another device would wait for it.
     """
     if in_order is None or in_order.device.type != "cpu" or in_order.numel() == 0:
         return

@@ -1,4 +1,4 @@
-"""Compiled CPU loops of the k-NN attention over tokens, backward."""
+"""Compiled CPU loops of token k-NN attention, backward."""
 
 import math
 
@@ -12,7 +12,7 @@ from nearwise.functional.tokens.kernels.rows import add_row, products, weighted_
 def _pull_together(  # type: ignore[no-untyped-def]
     slope, query, q, key, k, grad_query, grad_q, grad_key, grad_k, width
 ):
-    """Add the gradient of minus the distance, times `slope`; 0 where the two are the same."""
+    """Add the gradient of minus the distance, times `slope`; 0 for equal vectors."""
     q, k, grad_q, grad_k = np.uint64(q), np.uint64(k), np.uint64(grad_q), np.uint64(grad_k)
     total, width = 0.0, np.uint64(width)  # in float64: squares of small gaps vanish in float32
     for c in range(width):
@@ -28,7 +28,7 @@ def _pull_together(  # type: ignore[no-untyped-def]
 
 @inlined
 def _slopes(weights, keep, is_dropping, from_weights, slot, slopes, n):  # type: ignore[no-untyped-def]
-    """Turn the slopes of the weights of `n` slots, from `slot` on, into those of their scores."""
+    """Turn gradients of the weights of `n` slots, from `slot` on, into those of their scores."""
     mean = 0.0
     for s in range(n):
         if is_dropping:
@@ -67,10 +67,10 @@ def backward_rows(  # type: ignore[no-untyped-def]
 ):
     """Add up the gradients of the heads ``heads[0] .. heads[1]`` of all batch items.
 
-    Tensors (B, H, N, D) come as their numbers, their steps and their shape, those (B, H, N, K) as
-    their numbers; `keep` may be empty. The gradients of key and value start at 0; `grad_scores`,
-    which starts at 0 too, receives the gradient of every selected score. `starts` (4, K) and
-    `numbers` (2, K) are room to work in.
+    Tensors (B, H, N, D) are passed as flat numbers, strides and shape, tensors (B, H, N, K) as flat
+    numbers; `keep` may be empty. `grad_key`, `grad_value` and `grad_scores` are initially 0;
+    `grad_scores` gets the gradient of every selected score. `starts` (4, K) and `numbers` (2, K)
+    are workspace.
     """
     q_rows, q_steps, (_, n_heads, n_queries, width) = query
     k_rows, k_steps, _ = key

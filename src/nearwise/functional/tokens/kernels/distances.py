@@ -1,7 +1,7 @@
-"""Compiled loops that select the nearest keys by distances, measured from the differences.
+"""Compiled loops that select the nearest keys by directly computed distances.
 
-Products alone would select by squares of lengths, which lose the digits of near pairs far from the
-origin. Here they only rule keys out: see `bounds_of`.
+Distances by products are differences of squared lengths and lose precision for near pairs far from
+the origin. Here products only exclude keys: see `bounds_of`.
 """
 
 import math
@@ -54,7 +54,7 @@ def _measure(  # type: ignore[no-untyped-def]
         found[f] = _squared(query, q, key, k + step * at, width)
     for f in range(n):
         square = np.float64(found[f])
-        if not _LEAST < square < _MOST:  # in single precision it may leave the range of numbers
+        if not _LEAST < square < _MOST:  # single precision may overflow or vanish
             at = np.uint64(positions[np.uint64(columns[f])])
             square = _squared_in_double(query, q, key, k + step * at, width)
         found[f] = -math.sqrt(square)
@@ -66,9 +66,9 @@ def _measure(  # type: ignore[no-untyped-def]
 
 @inlined
 def _drop(found, columns, n, n_wanted, n_lanes, lanes):  # type: ignore[no-untyped-def]
-    """Drop scores that are NaN and, of many, those that are not among the best, as `take` does.
+    """Drop NaN scores and, if there are many, scores outside the best ones, as `take` does.
 
-    Return how many stay, and a column of NaN or -1.
+    Return the number of the others, and a column with NaN or -1.
     """
     count, spoiled, limit = np.uint64(0), np.int64(-1), lowest_of(found)
     if n > _TWO * n_lanes:
@@ -84,7 +84,7 @@ def _drop(found, columns, n, n_wanted, n_lanes, lanes):  # type: ignore[no-untyp
 
 @inlined
 def _reach(best, last, square, is_biased):  # type: ignore[no-untyped-def]
-    """Return the least bound of a key whose score is ``best[last]``; see `bounds_of`."""
+    """Return the smallest bound of a key with the score ``best[last]``; see `bounds_of`."""
     if is_biased:
         return best[last]
     worst = np.float64(best[last])
@@ -122,11 +122,11 @@ def select_nearest(  # type: ignore[no-untyped-def]
 ):
     """Write the positions of the nearest keys of every row, and the logarithms of their weights.
 
-    `scores` are no smaller than those that `_measure` finds, in the unit of `_reach`: columns are
-    measured until no other may be among the best. `query`, `key` and `bias`, which may be empty,
-    come as their numbers; `steps` holds the first three steps of the first two, the four of
-    `bias`, and the width. `squares` (B, H, N), a part of `_reach`, are infinite where products say
-    nothing. `inner` multiplies distances before the bias is added. The rest as in `attend_rows`.
+    `scores` are upper bounds of the scores of `_measure`, in the unit of `_reach`: columns are
+    measured until no other can be among the best. `query`, `key` and `bias`, which may be empty,
+    are flat numbers; `steps` holds the first three strides of the first two, the four of `bias`,
+    and the width. `squares` (B, H, N), a part of `_reach`, are infinite if products give no bound.
+    `inner` multiplies distances before the bias is added. The others as in `attend_rows`.
     """
     flat, words, n_lanes = scores.reshape(-1), flags.view(np.uint64), lanes_for(n_slots)
     n_heads, n_rows, n_columns = scores.shape

@@ -1,4 +1,4 @@
-"""Compiled CPU loops of the k-NN attention over tokens, forward.
+"""Compiled CPU loops of token k-NN attention, forward.
 
 They release the interpreter lock and start no threads of their own; `cpu` runs them on ranges of
 heads.
@@ -35,7 +35,7 @@ _LEAST = -87.0  # the smallest power of e that is a normal float32
 
 
 def _power(x):  # type: ignore[no-untyped-def]
-    """Return e to the power of `x`, which is at most 0 or NaN; compiled code takes `_power_of`."""
+    """Return e to the power of `x`, at most 0 or NaN; compiled code uses `_power_of`."""
     return math.exp(x)
 
 
@@ -64,14 +64,14 @@ def _power_of(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def _raise(weights, first, n):  # type: ignore[no-untyped-def]
-    """Turn `n` logarithms, from `first` on, into weights: of many rows at once, as vectors are."""
+    """Turn `n` logarithms, from `first` on, into weights, in vector registers."""
     for s in range(first, first + n):
         weights[s] = _power(weights[s])
 
 
 @compiled
 def _first_nan(scores, start, n_columns):  # type: ignore[no-untyped-def]
-    """Return the first column whose score is NaN, 0 without one."""
+    """Return the first column with a NaN score, or 0."""
     for column in range(n_columns):
         if np.isnan(scores[start + column]):
             return column
@@ -79,7 +79,7 @@ def _first_nan(scores, start, n_columns):  # type: ignore[no-untyped-def]
 
 
 def workspace(n_columns: int, n_slots: int, dtype: Any) -> tuple[NDArray[Any], ...]:
-    """Arrays that `attend_rows` works in, for some columns (a multiple of `LANES`) and slots."""
+    """Return work arrays of `attend_rows` for some columns (a multiple of `LANES`) and slots."""
     return (
         np.empty(max(ROOM, lanes_for(n_slots)), dtype),
         np.empty(n_columns, np.uint8),
@@ -147,7 +147,7 @@ def _select_rows(  # type: ignore[no-untyped-def]
 
 @inlined
 def _share_out(indices, weights, first, n_slots):  # type: ignore[no-untyped-def]
-    """Let the weights of a row sum to 1, with 0 in empty slots; return how many are not empty."""
+    """Normalize the weights of a row, with 0 in empty slots; return the number of other slots."""
     count, total = np.uint64(0), weights[first] * 0
     while count < n_slots and indices[first + count] >= 0:
         total += weights[first + count]
@@ -186,17 +186,17 @@ def attend_rows(  # type: ignore[no-untyped-def]
     starts,
     factors,
 ):
-    """Select, weigh and add up for a tile of queries of one or more heads of a batch item.
+    """Select, weight and sum for a tile of queries of one or more heads of a batch item.
 
     `scores` (G, b, C) of the queries ``first .. first + b`` of the heads ``head .. head + G`` are
-    used up; more than one head come with all their queries. After the candidates, whose key
-    positions `positions` ascend, a row is -inf up to a multiple of `LANES`. `itself` (N,) is each
-    token's own column, or -1; `mode` 0 takes the token itself as it comes, 1 always (its score is
-    `own` (G, b)), 2 never. `value` and `output` (B, H, N, Dv), `keep`, which may be empty,
-    `indices` and `weights` (B, H, N, K) come as their numbers; `output` and the last two are
-    written. `layout` holds H, N, K, Dv and the first three steps of `value` and `output`: in an
-    array, which is passed faster than a tuple. `pairs` are None, or where scores are bounds of
-    distances what `select_nearest` measures. The last seven are a `workspace`.
+    overwritten; several heads must come with all their queries. `positions` are the ascending key
+    positions of the candidates; behind them a row is padded with -inf to a multiple of `LANES`.
+    `itself` (N,) is each token's own column, or -1; `mode` 0 treats the token itself like others, 1
+    always includes it (with the score `own` (G, b)), 2 never. `value` and `output` (B, H, N, Dv),
+    `keep`, which may be empty, `indices` and `weights` (B, H, N, K) are flat numbers; `output` and
+    the last two are written. `layout` holds H, N, K, Dv and the first three strides of `value` and
+    `output`: an array is passed faster than a tuple. `pairs` are None, or arguments of
+    `select_nearest` if scores are bounds of distances. The last seven are a `workspace`.
     """
     n_heads, n_queries, n_slots, width = layout[0], layout[1], np.uint64(layout[2]), layout[3]
     v_steps, o_steps = layout[4:7], layout[7:10]

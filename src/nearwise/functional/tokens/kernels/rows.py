@@ -1,18 +1,17 @@
 """Compiled loops over rows: products, sums, and selection of the best scores.
 
-They are plain loops that LLVM turns into vector registers by itself: where it can, of whole blocks
-of `ROOM` steps, and with unsigned indices, which need no check of their sign. The functions are
-small and call few others: then numba leaves out counting the references to their arrays, which
-would cost more than the loops. Nothing is checked at run time: what is read or written must lie
-inside the array.
+They are plain loops that LLVM vectorizes by itself: where possible in whole blocks of `ROOM` steps,
+and with unsigned indices, which need no check of their sign. The functions are small and call few
+others: then numba does not count references to their arrays, which would cost more than the loops.
+Nothing is checked at run time: all accesses must lie inside the arrays.
 """
 
 import numpy as np
 
 from nearwise.functional.kernels import compiled, inlined, inlined_reordered
 
-LANES = 16  # rows of scores are filled up to a multiple of it
-ROOM = 64  # beyond the columns, in arrays that hold those of a row
+LANES = 16  # rows of scores are padded to a multiple of it
+ROOM = 64  # extra entries in arrays with the columns of a row
 # Unsigned throughout: numba makes a float of a signed and an unsigned number.
 _ONE, _BYTES, _BLOCK, _FOUR = np.uint64(1), np.uint64(8), np.uint64(ROOM), np.uint64(4 * ROOM)
 _SOME = np.uint64(16)  # lanes
@@ -25,7 +24,7 @@ def weighted_sum(factors, rows, starts, n, output, start, width):  # type: ignor
     for c in range(width):
         output[o + c] = 0
     s = 0
-    while s + 4 <= n:  # four rows at a time: sums are seldom written
+    while s + 4 <= n:  # four rows at a time, for fewer writes of sums
         f, g, h, i = factors[s], factors[s + 1], factors[s + 2], factors[s + 3]
         p, q = np.uint64(starts[s]), np.uint64(starts[s + 1])
         r, t = np.uint64(starts[s + 2]), np.uint64(starts[s + 3])
@@ -62,16 +61,16 @@ def add_row(factors, row, start, rows, starts, n, width):  # type: ignore[no-unt
 
 @inlined
 def lowest_of(scores):  # type: ignore[no-untyped-def]
-    """Return the lowest of all numbers but -inf, as of a mask that adds ``finfo.min``."""
+    """Return the lowest finite number of the dtype, as in a mask that adds ``finfo.min``."""
     return np.nextafter(scores.dtype.type(-np.inf), scores.dtype.type(0))
 
 
 @compiled
 def lanes_for(n_wanted):  # type: ignore[no-untyped-def]
-    """Return how many lanes a row is split into: half as many again as columns are needed.
+    """Return the number of lanes per row: 1.5 times the needed columns, rounded up.
 
-    Then the limit lets some more columns pass than are needed; ranking the lanes costs their
-    square. They are 16, 32, or a multiple of 64.
+    The limit then passes few more columns than needed; the cost of ranking is quadratic in the
+    number of lanes. It is 16, 32, or a multiple of 64.
     """
     n = LANES * max(1, -(-3 * n_wanted // (2 * LANES)))
     return n if n <= 2 * LANES else -(-n // ROOM) * ROOM
@@ -86,11 +85,11 @@ def _keep_larger(lanes, scores, at, n):  # type: ignore[no-untyped-def]
 
 @inlined
 def _fill_lanes(scores, start, n_columns, n_lanes, lanes):  # type: ignore[no-untyped-def]
-    """Write the largest score of every lane: lane l holds the columns l, l + L, ..."""
+    """Write the largest score of every lane; lane l holds the columns l, l + L, ..."""
     at, stop = np.uint64(start), np.uint64(start + n_columns)
     n = max(_BLOCK, np.uint64(n_lanes))
     lanes[:n] = -np.inf
-    while n == _BLOCK and at + _FOUR <= stop:  # four blocks at once: lanes are seldom written
+    while n == _BLOCK and at + _FOUR <= stop:  # four blocks at once, for fewer writes of lanes
         b = at + _BLOCK
         c = b + _BLOCK
         d = c + _BLOCK
@@ -113,11 +112,11 @@ def _fill_lanes(scores, start, n_columns, n_lanes, lanes):  # type: ignore[no-un
 
 @inlined_reordered
 def limit_of(scores, start, n_columns, n_wanted, n_lanes, lanes):  # type: ignore[no-untyped-def]
-    """Return a score that at least the best `n_wanted` columns reach.
+    """Return a score reached by at least `n_wanted` columns.
 
-    The largest of the lanes' maxima that at least n of them reach is reached by as many columns,
-    and no column that does not reach it is among the best n. It is looked for among some of the
-    lanes: comparing all with all costs more than it saves.
+    It is the largest lane maximum that at least n lane maxima reach: then at least n columns reach
+    it, and columns below it are not among the best n. Only some lanes are tried, since comparing
+    all pairs costs more than it saves.
     """
     _fill_lanes(scores, start, n_columns, n_lanes, lanes)
     limit, n = lowest_of(lanes), np.uint64(n_lanes)
@@ -132,9 +131,9 @@ def limit_of(scores, start, n_columns, n_wanted, n_lanes, lanes):  # type: ignor
 
 @inlined
 def columns_from(scores, start, n_columns, limit, flags, words, columns):  # type: ignore[no-untyped-def]
-    """Write the columns whose scores reach the limit, or are NaN; return how many.
+    """Write the columns with scores at or above the limit, or NaN; return their number.
 
-    `words` are the flags, of a byte each, eight at a time.
+    `words` is a view of the one-byte flags, eight at a time.
     """
     start, n, count = np.uint64(start), np.uint64(n_columns), np.uint64(0)
     for column in range(n):
@@ -150,10 +149,10 @@ def columns_from(scores, start, n_columns, limit, flags, words, columns):  # typ
 
 @inlined
 def take(scores, start, columns, n, n_wanted, limit, found):  # type: ignore[no-untyped-def]
-    """Write the scores of `n` ascending columns that reach the limit, and drop needless columns.
+    """Write the scores of `n` ascending columns that reach the limit, and drop surplus columns.
 
-    Those are the ones with NaN and, of columns at the limit, all with `n_wanted` columns before
-    them. Return how many stay, and whether some score is NaN.
+    Columns with NaN are dropped, and columns at the limit that follow `n_wanted` others. Return the
+    number of remaining columns, and whether any score is NaN.
     """
     start, count, is_poisoned = np.uint64(start), np.uint64(0), False
     for f in range(n):
@@ -168,9 +167,9 @@ def take(scores, start, columns, n, n_wanted, limit, found):  # type: ignore[no-
 def rank(found, columns, count, n_wanted, ties, slot, best, places):  # type: ignore[no-untyped-def]
     """Write the best `n_wanted` of `count` scores, and their columns, into slots from `slot` on.
 
-    They descend; ties go to the lowest column. Return how many there are.
+    In descending order, ties to the lowest column. Return their number.
     """
-    filled = (count // _BLOCK + _ONE) * _BLOCK  # whole vectors, without a rest of single steps
+    filled = (count // _BLOCK + _ONE) * _BLOCK  # whole vectors, without a scalar remainder
     for f in range(count, filled):
         found[f] = -np.inf
     for f in range(count):
@@ -188,7 +187,7 @@ def rank(found, columns, count, n_wanted, ties, slot, best, places):  # type: ig
 
 @inlined
 def insert_itself(own, column, scores, columns, first, count):  # type: ignore[no-untyped-def]
-    """Insert a token itself in the order of scores; at equal scores the lower position first."""
+    """Insert a token itself in the order of scores, ties by the lower position."""
     slot = first + count
     while slot > first:
         before = slot - _ONE
@@ -202,7 +201,7 @@ def insert_itself(own, column, scores, columns, first, count):  # type: ignore[n
 
 @inlined
 def compare(columns, scores, first, count, n_slots, scale):  # type: ignore[no-untyped-def]
-    """Turn `count` descending scores into logarithms of weights; empty the slots after them."""
+    """Turn `count` descending scores into logarithms of weights; clear the slots behind them."""
     best = scores[first]
     for s in range(first, first + count):
         scores[s] = (scores[s] - best) * scale
@@ -212,7 +211,7 @@ def compare(columns, scores, first, count, n_slots, scale):  # type: ignore[no-u
 
 @compiled
 def seen(positions, at, row):  # type: ignore[no-untyped-def]
-    """Forbid the columns of tokens after `at`; return how many columns are left to read."""
+    """Mask the columns of tokens after `at`; return the number of columns left to read."""
     stop = np.searchsorted(positions, at + 1)
     n_seen = (stop + LANES - 1) // LANES * LANES
     row[stop:n_seen] = -np.inf

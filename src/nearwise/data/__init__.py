@@ -1,4 +1,4 @@
-"""Data: tables in and out, images, splits."""
+"""Data sets: reading and writing of tables, images, splits."""
 
 from nearwise.data.contexts import Context
 from nearwise.data.dataset import Dataset, hold_out, split_dataset

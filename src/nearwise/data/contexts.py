@@ -1,10 +1,10 @@
-"""Which pixels of an image an encoder may see: all, or a seeded share of them."""
+"""Contexts: the visible pixels of an image, either all or a seeded share."""
 
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
-if TYPE_CHECKING:  # the room stays free of torch until a subset is drawn
+if TYPE_CHECKING:  # torch is imported only when a subset is drawn
     from torch import Tensor
 
 ContextKind = Literal["full", "per-image", "fixed", "per-batch"]
@@ -16,18 +16,17 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Context:
-    """Points of an image that an encoder is given, drawn from a seed.
+    """Visible points of an image, drawn from a seed.
 
     Parameters
     ----------
     kind : {"full", "per-image", "fixed", "per-batch"}, default="full"
-        "full" gives all points. "per-image" draws a subset for every image from its row number
-        alone, so that it depends neither on the batch nor on the order. "fixed" draws one subset
-        for all images: a fixed sensor. "per-batch" draws one for all images of a
-        batch, from the rows in it; features then depend on their batch, and it exists only to show
-        what that protocol does.
+        "full" shows all points. "per-image" draws a subset for every image from its row number
+        alone, independent of batch and order. "fixed" draws one subset for all images: a fixed
+        sensor. "per-batch" draws one subset per batch, from its rows; features then depend on
+        the batch. It exists only to show the effect of that protocol.
     fraction : float in (0, 1], default=1.0
-        Share of the points, rounded to the nearest number of them.
+        Share of visible points; their number is rounded to the nearest integer.
     seed : int, default=0
 
     Raises
@@ -66,7 +65,7 @@ class Context:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a context as a command line gives it.
+        """Parse a context from its command-line form.
 
         Parameters
         ----------
@@ -77,7 +76,7 @@ class Context:
         Raises
         ------
         ValueError
-            If it is none of these.
+            If the text has another form.
         """
         body, at, seed_text = text.strip().partition("@")
         if at and not seed_text.isdecimal():
@@ -102,7 +101,7 @@ class Context:
         return f"{number}{_SUFFIXES[self.kind]}{seed}"
 
     def n_shown(self, n_points: int) -> int:
-        """Count the points shown of `n_points`.
+        """Return the number of visible points of `n_points`.
 
         Raises
         ------
@@ -118,16 +117,16 @@ class Context:
         return shown
 
     def indices(self, n_points: int, rows: "Tensor", draw: int = 0) -> "Tensor | None":
-        """Return the shown points of some images.
+        """Return the visible points of some images.
 
         Parameters
         ----------
         n_points : int
-            Points of an image, at most 2^20.
+            Number of points of an image, at most 2^20.
         rows : int64 Tensor of shape (B,)
-            Which images they are: row numbers in their data set, which the draw is made from.
+            Row numbers of the images in their data set, which seed the draw.
         draw : int, default=0
-            Another one shows other points.
+            Number of the draw; another one shows other points.
 
         Returns
         -------
@@ -141,7 +140,7 @@ class Context:
         shown = self.n_shown(n_points)
         points = torch.arange(n_points, device=rows.device)
         names = self._names(rows, draw)
-        # the low bits name the point, so that no two keys are equal and the choice is unique
+        # the low bits are the point number, so that keys are distinct and the choice is unique
         n_bits = max(1, (n_points - 1).bit_length())
         keys = _mix(names[:, None] + _signed(0x9E3779B97F4A7C15) * (points + 1))
         keys = (_shifted(keys, 1) & ~((1 << n_bits) - 1)) | points
@@ -149,32 +148,32 @@ class Context:
         return positions.expand(len(rows), -1)
 
     def _names(self, rows: "Tensor", draw: int) -> "Tensor":
-        """Give each subset to draw a number made of seed, draw and what it belongs to."""
+        """Return a number per subset, made from the seed, the draw and the images."""
         import torch
 
         start = torch.tensor(_signed(_mixed(_mixed(self.seed) + draw)), device=rows.device)
         if self.kind == "fixed":
             return start[None]
         mixed = _mix(start + rows)
-        # the position in the batch counts, so that another order of the same rows is another batch
+        # positions enter, so that another order of the same rows is another batch
         positions = 2 * torch.arange(len(rows), device=rows.device) + 1
         return mixed if self.kind == "per-image" else _mix((mixed * positions).sum()[None])
 
 
 def _mix(x: "Tensor") -> "Tensor":
-    """Scramble int64 numbers, each into another one (SplitMix64: Steele et al., OOPSLA 2014)."""
+    """Scramble int64 numbers one to one (SplitMix64: Steele et al., OOPSLA 2014)."""
     x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
     return x ^ _shifted(x, 31)
 
 
 def _shifted(x: "Tensor", bits: int) -> "Tensor":
-    """Shift right as if the numbers had no sign."""
+    """Shift right as for unsigned numbers."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _mixed(number: int) -> int:
-    """Do what `_mix` does, for one number without a sign, after a step of the sequence."""
+    """Compute `_mix` of one unsigned number after a step of the sequence."""
     x = (number + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -182,5 +181,5 @@ def _mixed(number: int) -> int:
 
 
 def _signed(number: int) -> int:
-    """Read the 64 bits of a number as torch's int64 does."""
+    """Convert an unsigned 64-bit number to torch's int64."""
     return number - (1 << 64) if number >> 63 else number

@@ -1,4 +1,4 @@
-"""A loaded data set: features, labels, its split into train and test, its summary."""
+"""Data sets: features, labels, train/test splits."""
 
 import math
 from dataclasses import dataclass, field
@@ -29,23 +29,23 @@ class Dataset:
     y : ndarray of shape (n_rows,)
         Labels: integers, text or booleans; never missing.
     target_name : str
-        What the labels are called in the files.
+        Name of the labels in the files.
     kind : {"table", "embeddings", "images"}
         "table" goes with a DataFrame, the others with an array.
     source : str
-        Where the rows come from, in words.
+        Origin of the rows, in words.
     test_index : int64 ndarray, optional
-        Row positions of the official test part, ascending; None where there is none.
+        Row positions of the official test part, ascending; None if there is none.
     files : tuple of Path
-        Files read; empty for the sets that scikit-learn carries.
+        Files read; empty for data sets of scikit-learn.
     strata : int64 ndarray of shape (n_rows,), optional
-        The set's own class numbers, where their order differs from that of the labels: a
-        stratified split depends on it. Default: the labels.
+        Class numbers for stratified splits, if their order differs from that of the labels.
+        Default: the labels.
     views : dict of str to float32 ndarray of the shape of `X`
-        Other views of the same rows (for example "flip"), on request, where available.
+        Other views of the same rows (for example "flip"), if requested and available.
     row_names : tuple of str, optional
-        Name of every row, where rows have one: the file of an image, from its folder's own name
-        on ("flowers/train/rose/1.png").
+        Name of every row, if rows have names: the path of an image, beginning with the name of
+        the data folder ("flowers/train/rose/1.png").
 
     Raises
     ------
@@ -118,7 +118,7 @@ class Dataset:
         X : DataFrame or ndarray of shape (n_selected, ...)
             Features, of the type of `self.X`.
         y : ndarray of shape (n_selected,)
-            Their labels.
+            Labels of the same rows.
         """
         X = self.X.iloc[index] if isinstance(self.X, pd.DataFrame) else self.X[index]
         return X, self.y[index]
@@ -131,7 +131,7 @@ class Dataset:
         Raises
         ------
         ValueError
-            If the features are images, which are not columns.
+            If the features are images.
         """
         if self.kind == "images":
             raise ValueError(
@@ -166,20 +166,19 @@ Index = NDArray[np.int64]
 def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[Index, Index]:
     """Return the row positions of the training and of the test part.
 
-    Where the data set has an official test part, that is the test part for every seed, in
-    ascending order. Otherwise exactly scikit-learn's
-    ``train_test_split(arange(n_rows), test_size=test_size, stratify=y, random_state=seed)``,
-    stratified by the set's own class numbers where it has them (`Dataset.strata`). The only row of
-    a class is a training row.
+    An official test part is the test part for every seed, in ascending order. Otherwise the split
+    is exactly scikit-learn's ``train_test_split(arange(n_rows), test_size=test_size, stratify=y,
+    random_state=seed)``, stratified by `Dataset.strata` if given. A class with a single row is in
+    the training part.
 
     Parameters
     ----------
     dataset : Dataset
-        What to split.
+        Data set to split.
     seed : int
         Non-negative; the same seed gives the same rows on every machine.
     test_size : float, default=0.2
-        Share of the rows to test on, in (0, 1).
+        Share of test rows, in (0, 1).
 
     Returns
     -------
@@ -204,16 +203,16 @@ def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[
 
 
 def hold_out(labels: ArrayLike, size: int | float, seed: int) -> tuple[Index, Index]:
-    """Divide training rows into the memory and rows held out, each class in proportion.
+    """Split training rows into memory rows and held-out rows, stratified by class.
 
-    The only row of a class goes to the memory.
+    A class with a single row is in the memory.
 
     Parameters
     ----------
     labels : array of shape (n_rows,)
         Labels of the training rows.
     size : int or float
-        Rows to hold out: a number of at least 1, or a share in (0, 1), rounded up.
+        Number of rows to hold out, at least 1, or a share in (0, 1), rounded up.
     seed : int
         Non-negative; the same seed gives the same rows on every machine.
 
@@ -257,9 +256,9 @@ def _stratified(
     what: str,
     argument: str,
 ) -> tuple[Index, Index]:
-    """Call `train_test_split` on the row positions, with errors about `what` and `argument`.
+    """Call `train_test_split` on row positions; errors use `what` and `argument`.
 
-    The only row of a class is in the first part.
+    A class with a single row is in the first part.
     """
     classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     shared = np.flatnonzero(counts[codes] > 1)

@@ -1,1 +1,1 @@
-"""Image data sets: the registered ones, folders of class folders, and data sets of the hub."""
+"""Image data sets: registered ones, folders of class folders, and data sets of the hub."""

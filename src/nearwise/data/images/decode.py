@@ -1,4 +1,4 @@
-"""Encoded images (PNG, JPEG, WebP, BMP, GIF) to one uint8 array, several threads at a time."""
+"""Decode image files (PNG, JPEG, WebP, BMP, GIF) into one uint8 array, in several threads."""
 
 import ctypes
 import io
@@ -26,18 +26,18 @@ _DEFAULT = 200  # megabytes
 _TRIM_FROM = 4 * MEGABYTE
 _ORIENTATION = 0x0112  # EXIF tag; 1 means upright
 _NOTES = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
-# Bytes per pixel that Pillow and its decoders hold, as measured by tests/intake/test_images.py.
+# Bytes per pixel in Pillow and its decoders, as measured by tests/intake/test_images.py.
 _ONE_BYTE_MODES = ("1", "L", "P")
 _WEBP_CANVASES = 12
 _PROGRESSIVE_JPEG = 6  # coefficients of the whole image, at every scale
 
 
 class TooLargeError(Exception):
-    """An image that would take more memory than is allowed."""
+    """An image that needs more memory than allowed."""
 
 
 class Room:
-    """Memory (bytes) that the images being decoded share; a request for more than is free waits."""
+    """Memory budget (bytes) of concurrent decoders; requests wait until enough is free."""
 
     def __init__(self, n_bytes: int) -> None:
         self.n_bytes = n_bytes
@@ -46,7 +46,7 @@ class Room:
 
     @classmethod
     def from_environment(cls) -> "Room":
-        """Make room for the megabytes of NEARWISE_IMAGE_MEMORY, by default 200."""
+        """Make a budget of NEARWISE_IMAGE_MEMORY megabytes, by default 200."""
         value = os.environ.get(VARIABLE, "") or str(_DEFAULT)
         if not value.isdecimal() or int(value) < 1:
             raise ValueError(
@@ -57,7 +57,7 @@ class Room:
 
     @contextmanager
     def take(self, n_bytes: int) -> Iterator[None]:
-        """Hold `n_bytes`, at most all there are, once they are free; small images need not wait."""
+        """Reserve `n_bytes`, waiting until they are free; small images do not wait."""
         if n_bytes < MEGABYTE:
             yield
             return
@@ -74,7 +74,7 @@ class Room:
                 self._changed.notify_all()
 
     def check(self, n_bytes: int, what: str) -> None:
-        """Refuse what does not fit even alone; the `TooLargeError` names what to set."""
+        """Raise TooLargeError if an image exceeds the whole budget; it names the setting."""
         if n_bytes > self.n_bytes:
             needed = -(-n_bytes // MEGABYTE)
             raise TooLargeError(
@@ -85,23 +85,23 @@ class Room:
 
 
 def plan(opened: Any, size: tuple[int, int] | None, mode: str, room: Room) -> int:
-    """Return the bytes that decoding an image takes, and have a large JPEG decoded smaller.
+    """Return the bytes needed to decode an image, and select a reduced scale for a large JPEG.
 
-    The image is opened and not yet loaded. A JPEG that does not fit and is to be brought to `size`
-    (height, width) is set to be decoded at 1/2, 1/4 or 1/8 of its sides, but never below `size`.
+    The image is opened and not yet loaded. A JPEG that does not fit and has a target `size`
+    (height, width) is decoded at 1/2, 1/4 or 1/8 of its sides, but never below `size`.
     TooLargeError if the image does not fit into `room` even alone.
     """
     height, width = opened.height, opened.width
     needed = _bytes(opened, size, mode, height * width)
     if needed > room.n_bytes and size is not None and opened.format == "JPEG":
-        opened.draft(None, (max(size), max(size)))  # both sides: it may yet be turned
+        opened.draft(None, (max(size), max(size)))  # both sides, since it may be rotated later
         needed = _bytes(opened, size, mode, height * width)
     room.check(needed, f"{height} x {width} pixels take")
     return needed
 
 
 def _return_freed_memory() -> None:
-    """Give freed memory back to the system; glibc keeps up to 64 MB of it for each thread."""
+    """Return freed memory to the system; glibc keeps up to 64 MB of it per thread."""
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
@@ -109,12 +109,12 @@ def _return_freed_memory() -> None:
 def _bytes(opened: Any, size: tuple[int, int] | None, mode: str, n_whole: int) -> int:
     width = 1 if opened.mode in _ONE_BYTE_MODES else 4  # bytes per pixel
     loading = width + (_WEBP_CANVASES if opened.format == "WEBP" else 0)
-    # without these, a PNG would be decoded to look for EXIF after its pixels
+    # without these, Pillow would decode a PNG to find EXIF data after its pixels
     if _NOTES & opened.info.keys() and opened.getexif().get(_ORIENTATION, 1) != 1:
-        loading += width  # turning makes a copy
+        loading += width  # rotation makes a copy
     n_channels = len(mode)
     if size is None:
-        converting = max(width + n_channels, 2 * n_channels)  # an array, then its copy among all
+        converting = max(width + n_channels, 2 * n_channels)  # an array, then its copy
     else:
         plain = opened.mode == mode and not opened.has_transparency_data
         converting = width + (0 if plain else 4 if mode == "RGB" else 1)
@@ -132,11 +132,11 @@ _NONE_OF = f"none of {', '.join(FORMATS)}"
 _CHANNELS: dict[Color, int] = {"grey": 1, "rgb": 3}
 _MODES: dict[Color, str] = {"grey": "L", "rgb": "RGB"}
 _CHUNK = 512
-_WAITING = 64_000_000  # bytes of decoded images that wait to be copied
-_TILE = 512  # side of the pieces that are converted one by one, so that no whole copy is made
-_NAMED = 5  # damaged images that a message names
-_SHOW_FROM = 2000  # fewer images than this are there before a bar is of use
-# what Pillow raises for damaged files, besides its own UnidentifiedImageError (an OSError)
+_WAITING = 64_000_000  # bytes of decoded images before they are copied
+_TILE = 512  # side of tiles that are converted one by one, without a copy of the whole image
+_NAMED = 5  # damaged images named in a message
+_SHOW_FROM = 2000  # fewer images need no progress bar
+# exceptions of Pillow for damaged files, besides its UnidentifiedImageError (an OSError)
 _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
 
 
@@ -148,7 +148,7 @@ class Encoded(NamedTuple):
 
 
 class DamagedImage(NamedTuple):
-    """An image that cannot be read: its name, the reader's error, and what to do."""
+    """An unreadable image: its name, the error, and advice."""
 
     where: str
     reason: str
@@ -156,7 +156,7 @@ class DamagedImage(NamedTuple):
 
 
 class Sound(NamedTuple):
-    """The images that could be read, their positions among all (`kept`), and the other images."""
+    """Decoded images, their positions among all (`kept`), and the unreadable images."""
 
     X: Images
     kept: list[int]
@@ -196,17 +196,16 @@ def decode_images(
 ) -> Images:
     """Decode images of one size and one kind of color into an array (n, height, width, channels).
 
-    Of an animation, the first frame counts; an orientation noted by a camera is applied.
-    Transparent pixels become white, palettes become colors; `image_size` and `color` are as for
-    `nearwise.data.load_image_folder`. A bar is shown on standard error where that is a terminal and
-    there are many images.
+    Only the first frame of an animation is used; the EXIF orientation is applied. Transparent
+    pixels become white, palettes become colors; `image_size` and `color` are as for
+    `nearwise.data.load_image_folder`. A progress bar is shown for many images if standard error is
+    a terminal.
 
-    What is decoded at one time takes at most 200 MB besides the files and the array, or the
-    megabytes in the environment variable NEARWISE_IMAGE_MEMORY. A JPEG that is larger and is to be
-    resized is decoded at a half, a quarter or an eighth of its sides; other images that are larger
-    cannot be read.
+    Concurrent decoding takes at most 200 MB besides the files and the array, or the megabytes in
+    the environment variable NEARWISE_IMAGE_MEMORY. A larger JPEG is decoded at a half, a quarter or
+    an eighth of its sides if it is to be resized; other larger images cannot be read.
 
-    ValueError if an image is damaged or of a kind that 8 bits cannot hold, sizes differ or grey and
+    ValueError if an image is damaged or has more than 8 bits per channel, sizes differ or grey and
     color are mixed; MemoryError if the array is larger than the memory; ImportError if Pillow is
     missing.
     """
@@ -223,7 +222,7 @@ def decode_sound(
     image_size: Size | None = None,
     color: Color | None = None,
 ) -> Sound:
-    """Decode as `decode_images` does, and return damaged images separately instead of raising."""
+    """Decode as `decode_images` does, but return unreadable images instead of raising."""
     _import_pillow()
     size = check_options(image_size, color)
     X: Images = np.empty((0, 0, 0, 0), dtype=np.uint8)
@@ -256,7 +255,7 @@ def decode_sound(
 
 
 def damage_in_words(damaged: list[DamagedImage], n: int) -> str:
-    """Report which images cannot be read, why, and what to do; `n` is the number of all."""
+    """Describe unreadable images, reasons and remedies; `n` is the number of all images."""
     if len(damaged) == 1:
         ((where, reason, advice),) = damaged
         return f"{where} cannot be read as an image ({reason}). {advice}"
@@ -301,7 +300,7 @@ def _decode(
                 color = "grey" if opened.mode in ("1", "L", "LA", "La") else "rgb"
             mode = _MODES[color]
             stack.enter_context(room.take(plan(opened, size, mode, room)))
-            stack.callback(opened.close)  # frees the pixels before others may take the room
+            stack.callback(opened.close)  # frees the pixels before the budget is released
             if opened.format == "PNG":  # Pillow compares the check sums of pixels only on request
                 with Image.open(io.BytesIO(content), formats=FORMATS) as again:
                     again.verify()
@@ -327,8 +326,8 @@ def _decode(
 def _content(image: Encoded, room: Room) -> bytes:
     """Return the bytes of an image file.
 
-    OSError if it is a pipe or a device, which may never end, TooLargeError if the file alone is
-    larger than what decoding may take.
+    OSError for a pipe or a device, which may never end, TooLargeError if the file alone exceeds the
+    memory budget.
     """
     if isinstance(image.content, bytes):
         return image.content
@@ -349,7 +348,7 @@ def _pixels(image: Any, mode: str) -> Images:
 
 
 def _plain(image: Any, mode: str) -> Any:
-    """Convert an image; it comes back itself where there is nothing to convert."""
+    """Convert an image; return it unchanged if it has the mode already."""
     from PIL import Image
 
     if image.mode == mode and not image.has_transparency_data:
@@ -361,7 +360,7 @@ def _plain(image: Any, mode: str) -> Any:
 
 
 def _pieces(image: Any) -> Iterator[tuple[int, int, Any]]:
-    """Cut an image into tiles, each with its left and its upper edge."""
+    """Split an image into tiles, each with its left and its upper edge."""
     if image.width <= _TILE and image.height <= _TILE:
         yield 0, 0, image
         return
@@ -399,5 +398,5 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # Pillow's "cannot identify image file <_io.BytesIO object at 0x...>" has no more than this
+    # without the object in Pillow's "cannot identify image file <_io.BytesIO object at 0x...>"
     return str(error).partition(" <_io")[0].partition(" '")[0] or type(error).__name__

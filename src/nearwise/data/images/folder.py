@@ -1,4 +1,4 @@
-"""Images in class folders, with or without train and test folders above them."""
+"""Images in class folders, with optional train and test folders above them."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ from nearwise.warn import warn_user
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 TEST_NAMES = ("test", "val", "valid", "validation")
-_NAMED = 5  # files that a warning names
+_NAMED = 5  # files named in a warning
 
 Split = Literal["train", "test", "all"]
 Listed = tuple[list[Path], list[int]]
@@ -37,32 +37,31 @@ def load_image_folder(
     color: Color | None = None,
     skip_damaged: bool = False,
 ) -> Dataset:
-    """Load images from a folder with a folder for each class.
+    """Load images from a folder with one folder per class.
 
     The class folders may lie in a folder "train" and one of "test", "val", "valid" or
-    "validation"; the latter is then the test part. Classes and files come in the order of their
-    names, the training part first. Hidden files and folders (a dot first) are skipped; so are
-    files that are not images, and links to images of the same class folder, with a warning.
+    "validation"; the latter is then the test part. Classes and files are sorted by name, the
+    training part first. Hidden files and folders (with a leading dot) are skipped; so are other
+    files than images, and links to images of the same class folder, with a warning.
 
     Parameters
     ----------
     folder : path
     split : {"all", "train", "test"}, default="all"
-        Which part to load.
+        Part to load.
     image_size : int or (int, int), optional
-        Height and width to bring every image to, without keeping the aspect; one number means a
-        square. Default: all images must have one size.
+        Target height and width; the aspect ratio is not kept. One number means a square. Default:
+        all images must have one size.
     color : {"rgb", "grey"}, optional
-        What to turn every image into. Default: all must be of one kind.
+        Target color mode. Default: all images must have the same mode.
     skip_damaged : bool, default=False
-        Whether images that cannot be read are left out, with a warning that names them, instead of
-        being an error.
+        Whether to skip unreadable images, with a warning that names them, instead of raising.
 
     Returns
     -------
     dataset : Dataset
-        Of kind "images", X a uint8 array of shape (n_rows, height, width, channels).
-        `test_index` is set where both parts were loaded.
+        Data set of kind "images"; X is a uint8 array of shape (n_rows, height, width, channels).
+        `test_index` is set if both parts were loaded.
 
     Raises
     ------
@@ -75,7 +74,7 @@ def load_image_folder(
     Warns
     -----
     UserWarning
-        If files of the folder are left out.
+        If files of the folder are skipped.
     """
     if split not in get_args(Split):
         raise ValueError(f"split={split!r} is not one of {', '.join(get_args(Split))}.")
@@ -110,9 +109,9 @@ def load_image_folder(
 def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     """List the images of a folder of class folders without decoding them.
 
-    Gives for "train" and "test", or "all", the files in the order of classes and names and their
-    class numbers, and the names of the classes. Warns if files that are not images, or links to
-    images of the same folder, are left out.
+    Returns files sorted by class and name with their class numbers, for "train" and "test" or for
+    "all", and the class names. Warns if other files than images, or links to images of the same
+    folder, are skipped.
     """
     parts = _parts(folder)
     classes = {part: _classes(directory) for part, directory in parts.items()}
@@ -138,7 +137,7 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
 
 
 def has_test_part(folder: Path) -> bool:
-    """Whether the class folders lie in a training and a test folder."""
+    """Whether the class folders are inside a training and a test folder."""
     return "test" in _parts(folder)
 
 
@@ -149,10 +148,10 @@ def decode_files(
     color: Color | None = None,
     skip_damaged: bool = False,
 ) -> tuple[Images, list[int]]:
-    """Decode image files; damaged ones are left out with a warning, on request.
+    """Decode image files, optionally skipping unreadable ones with a warning.
 
-    Gives uint8 (n_kept, height, width, channels), and the positions in `files` of these images.
-    Options are those of `load_image_folder`.
+    Returns uint8 (n_kept, height, width, channels), and the positions of these images in `files`.
+    Options as in `load_image_folder`.
     """
     encoded = (Encoded(str(file), file) for file in files)
     sound = decode_sound(encoded, len(files), image_size=image_size, color=color)
@@ -171,9 +170,8 @@ def decode_files(
 def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """List the images in a folder and the folders within it, or check a list of image files.
 
-    Symbolic links are followed, and each image of a folder is listed once, however many links lead
-    to it. Warns if files that are not images, or links to what is listed already, are left out of a
-    folder.
+    Symbolic links are followed, and each image of a folder is listed once, even with several links
+    to it. Warns if other files than images, or repeated links, are skipped.
     """
     if isinstance(source, Path) and source.is_dir():
         found, again = _everything(source)
@@ -207,8 +205,8 @@ def read_images(
     Parameters
     ----------
     source : path or sequence of paths
-        A folder, whose images and those in folders within it come in the order of their names;
-        one image; or several.
+        A folder, one image file, or several. Images of a folder and its subfolders are sorted by
+        name.
     image_size, color
         As for `load_image_folder`.
 
@@ -234,13 +232,13 @@ def read_images(
 
 
 def _parts(folder: Path) -> dict[str, Path]:
-    """Return the folders that hold class folders: "all", or "train" and perhaps "test"."""
+    """Return the parent folders of the class folders: "all", or "train" and maybe "test"."""
     names = [directory.name for directory in _folders(folder)]
     tests = [name for name in names if name.lower() in TEST_NAMES]
     trains = [name for name in names if name.lower() == "train"]
     if len(trains) != 1 or len(trains) + len(tests) != len(names):
         return {"all": folder}
-    if not _folders(folder / trains[0]):  # a class of trains
+    if not _folders(folder / trains[0]):  # "train" is a class
         return {"all": folder}
     if len(tests) > 1:
         raise ValueError(
@@ -282,7 +280,7 @@ def _classes(folder: Path) -> dict[str, Path]:
 
 
 def _images(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images in a class folder, and what else lies there."""
+    """Return the images in a class folder, and its other files."""
     entries = sorted(p for p in folder.iterdir() if not p.name.startswith("."))
     inner = next((path for path in entries if path.is_dir()), None)
     if inner is not None:
@@ -299,13 +297,13 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _repeated(images: Sequence[Path], known: dict[str, Path]) -> list[Path]:
-    """Return links to images of the same class folder, and note the images of this one in `known`.
+    """Return links to images of the same class folder, and add its images to `known`.
 
-    `known` has the images of the class folders before, by their real paths. ValueError if an image
-    lies in another class folder as well.
+    `known` holds the images of the earlier class folders, by their real paths. ValueError if an
+    image is in another class folder as well.
     """
     repeated = []
-    for path in sorted(images, key=Path.is_symlink):  # of a file and its link, keep the file
+    for path in sorted(images, key=Path.is_symlink):  # prefer a file to a link to it
         first = known.setdefault(os.path.realpath(path), path)
         if first is path:
             continue
@@ -319,10 +317,10 @@ def _repeated(images: Sequence[Path], known: dict[str, Path]) -> list[Path]:
 
 
 def _everything(folder: Path) -> tuple[list[Path], list[Path]]:
-    """List the files below a folder, each once, and the links that lead to one of them again.
+    """List the files below a folder, each once, and repeated links to them.
 
-    Links are followed last, so that what lies in the folder itself has its own name. Hidden
-    files and folders are left out.
+    Links are followed last, so that files in the folder itself keep their names. Hidden files and
+    folders are skipped.
     """
     files: list[Path] = []
     again: list[Path] = []
@@ -345,7 +343,7 @@ def _everything(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _apart(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Images, and what is none."""
+    """Return images and other files."""
     return [p for p in paths if _is_image(p)], [p for p in paths if not _is_image(p)]
 
 
@@ -360,7 +358,7 @@ def _but(others: Sequence[Path]) -> str:
 
 
 def _tell_others(folder: Path, others: Sequence[Path]) -> None:
-    """Report which files of a folder are not images and were left out."""
+    """Warn about skipped files that are not images."""
     if not others:
         return
     single = len(others) == 1
@@ -371,7 +369,7 @@ def _tell_others(folder: Path, others: Sequence[Path]) -> None:
 
 
 def _tell_again(folder: Path, again: Sequence[Path]) -> None:
-    """Report which links lead to what is listed already and were left out."""
+    """Warn about skipped links to files that are listed already."""
     if again:
         warn_user(
             f"{folder}: each image is read once; left out what symbolic links lead to again: "

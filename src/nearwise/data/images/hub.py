@@ -23,36 +23,36 @@ def image_dataset(
     image_size: Size | None = None,
     color: Color | None = None,
 ) -> Dataset:
-    """Take the images and labels of a `datasets` data set into memory.
+    """Load the images and labels of a `datasets` data set into memory.
 
     Parameters
     ----------
     hub_dataset : datasets.Dataset or datasets.DatasetDict
-        One table, or tables of which "train" becomes the training part and the first of "test",
-        "validation", "val" and "valid" the test part; other tables are ignored.
+        One table, or several: "train" becomes the training part, and the first of "test",
+        "validation", "val" and "valid" the test part. Other tables are ignored.
     image_column : str, optional
-        Column with the feature Image; default: the only one (or the one called image or img).
+        Column with the feature Image. Default: the only one (or the one named image or img).
     label_column : str, optional
-        Column with classes; default: the only one with the feature ClassLabel, else the only one
-        called label, labels, fine_label, class or target.
+        Column with classes. Default: the only one with the feature ClassLabel, else the only one
+        named label, labels, fine_label, class or target.
     name : str, default="images"
-        What to call the data set.
+        Name of the data set.
     image_size : int or (int, int), optional
-        Height and width to bring every image to; default: all must have one size.
+        Target height and width; default: all images must have one size.
     color : {"rgb", "grey"}, optional
-        What to turn every image into; default: all must be of one kind.
+        Target color mode; default: all images must have the same mode.
 
     Returns
     -------
     dataset : Dataset
-        Of kind "images", rows in the order of the tables, the training part first. Labels are
-        the names of a ClassLabel, the values of any other column.
+        Data set of kind "images", rows in the order of the tables, the training part first.
+        Labels are the names of a ClassLabel, or the values of any other column.
 
     Raises
     ------
     ValueError
-        If a column is not found or not of its kind, a label is missing, or an image is damaged
-        or unlike the others; names what was seen.
+        If a column is not found or has another type, a label is missing, or an image is damaged
+        or unlike the others; the message names it.
     ImportError
         If the extra "vision" is missing.
     """
@@ -153,7 +153,7 @@ def _check_columns(table: Any, image: str, label: str) -> None:
 
 
 def _encoded(table: Any, image: str) -> Any:
-    """Return the images as the bytes of their files: one decoder for all, with its checks."""
+    """Return the images as encoded bytes, for the one decoder with its checks."""
     return table.cast_column(image, _import_datasets().Image(decode=False)).with_format(None)
 
 

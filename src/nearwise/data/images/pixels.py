@@ -1,4 +1,4 @@
-"""Images given as arrays or tensors: their layout and range."""
+"""Layout and range of images given as arrays or tensors."""
 
 import numpy as np
 import torch
@@ -9,12 +9,11 @@ _CHANNELS = (1, 3)
 
 
 def as_images(images: ArrayLike | Tensor, name: str = "images") -> Tensor:
-    """Bring images to the layout (n, C, H, W), uint8 or float in [0, 1]; nothing is copied.
+    """Convert images to the layout (n, C, H, W), uint8 or float in [0, 1], without a copy.
 
-    Shapes are (n, H, W), (n, C, H, W) or (n, H, W, C), with C of 1 or 3. Where both layouts fit, a
-    uint8 ndarray is (n, H, W, C), as data sets hold images, and anything else (n, C, H, W).
-    ValueError, which calls them `name`, if the shape is none of these, or a float lies outside [0,
-    1] or is NaN.
+    Allowed shapes are (n, H, W), (n, C, H, W) and (n, H, W, C), with C of 1 or 3. If both layouts
+    fit, a uint8 ndarray is (n, H, W, C), as in data sets, and all else is (n, C, H, W). ValueError,
+    with `name` as the argument, for another shape, or a float outside [0, 1] or NaN.
     """
     is_numpy = not isinstance(images, Tensor)
     x = torch.from_numpy(np.ascontiguousarray(images)) if is_numpy else images
@@ -37,7 +36,7 @@ def as_images(images: ArrayLike | Tensor, name: str = "images") -> Tensor:
             f"{name} have dtype {x.dtype}. Pass uint8 in [0, 255] or floats in [0, 1]."
         )
     low, high = (float(v) for v in x.aminmax())
-    if not (low >= 0.0 and high <= 1.0):  # also where it is NaN
+    if not (low >= 0.0 and high <= 1.0):  # also for NaN
         raise ValueError(
             f"Float {name} must lie in [0, 1]; these reach from {low:.4g} to {high:.4g}. Divide "
             "raw pixels by 255: encoders normalise inside."
@@ -46,5 +45,5 @@ def as_images(images: ArrayLike | Tensor, name: str = "images") -> Tensor:
 
 
 def as_unit_floats(images: Tensor) -> Tensor:
-    """Float32 in [0, 1] of uint8 or float images."""
+    """Return uint8 or float images as float32 in [0, 1]."""
     return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images.float()

@@ -1,1 +1,1 @@
-"""Tables from files and to files."""
+"""Reading and writing of tables."""

@@ -1,4 +1,4 @@
-"""Lines of delimited text that are no rows: remarks, rules, units, sums and sources."""
+"""Lines of delimited text outside the table: remarks, rules, units, totals and sources."""
 
 import csv
 import io
@@ -23,13 +23,13 @@ _REMARK = re.compile(
     r"data from|data source)\b\s*:?.*|[*©†].*|\(?\d+ rows?(?: \w+)?\)?",
     re.IGNORECASE | re.DOTALL,
 )
-_LAST = 5  # lines at the end that may be no rows
-_FIRST = 30  # rows at the top that tell what a column holds
+_LAST = 5  # most footer lines
+_FIRST = 30  # leading rows used to detect the type of a column
 _FEWEST = 2  # rows below a line of units
 
 
 def separator_line(content: bytes, where: str, note: Note) -> tuple[bytes, str | None]:
-    """Take off the first line with which Excel names the delimiter (sep=;), and return it."""
+    """Remove Excel's leading delimiter line (sep=;); return the rest and the delimiter."""
     found = _SEPARATOR.match(content)
     if found is None:
         return content, None
@@ -39,7 +39,7 @@ def separator_line(content: bytes, where: str, note: Note) -> tuple[bytes, str |
 
 
 def without_remarks(content: bytes, delimiter: str | None, where: str, note: Note) -> bytes:
-    """Leave out the lines at the top that begin with #, unless the last of them holds the names."""
+    """Remove leading lines with #, except the last one if it holds the column names."""
     remarks = re.match(rb"\s*(#[^\r\n]*\s*)+", content)
     if remarks is None:
         return content
@@ -57,7 +57,7 @@ def without_remarks(content: bytes, delimiter: str | None, where: str, note: Not
 
 
 def without_rules(content: bytes, where: str, note: Note) -> bytes:
-    """Bring a table of Markdown, or of a database shell, to values between bars."""
+    """Convert a Markdown table, or a database shell's output, to values between bars."""
     start = [line for line in content[: 1 << 16].splitlines()[:4] if line.strip()]
     rules = [at for at, line in enumerate(start) if _is_rule(line)]
     if len(start) < 2 or not rules or rules[0] > 1 or not any(b"|" in line for line in start[:2]):
@@ -73,7 +73,7 @@ def _is_rule(line: bytes) -> bool:
 
 
 def with_row_names(content: bytes, layout: Layout, where: str, note: Note) -> bytes:
-    """Give the first column a name where R wrote names of rows below one name less."""
+    """Name the first column if R wrote row names and so one column name too few."""
     names, *rows = _cells(_lines(content, _FIRST), layout) or [[]]
     if not rows or any(len(row) != len(names) + 1 for row in rows):
         return content
@@ -96,7 +96,7 @@ def with_row_names(content: bytes, layout: Layout, where: str, note: Note) -> by
 
 
 def without_units(content: bytes, layout: Layout, where: str, note: Note) -> bytes:
-    """Leave out a line of units under the names; note a line of words that may be one."""
+    """Remove a line of units below the names; note a line of words that may be units."""
     lines = _lines(content, _FIRST)
     names, *rows = _cells(lines, layout) or [[]]
     if len(rows) <= _FEWEST or any(len(row) != len(names) for row in rows[:2]):
@@ -120,7 +120,7 @@ def without_units(content: bytes, layout: Layout, where: str, note: Note) -> byt
 
 
 def without_footer(content: bytes, layout: Layout, where: str, note: Note) -> bytes:
-    """Leave out sums and remarks at the end; note a last line that may be a sum."""
+    """Remove totals and remarks at the end; note a last line that may be a total."""
     names, *rows = _cells(_lines(content, _FIRST), layout) or [[]]
     if len(names) < 2 or len(rows) <= _FEWEST:
         return content
@@ -149,20 +149,20 @@ def without_footer(content: bytes, layout: Layout, where: str, note: Note) -> by
 
 
 def _begins_footer(cell: str) -> bool:
-    """Whether a line with this first value is a sum or a source rather than a row."""
+    """Whether a line with this first value is a total or a source note, not a row."""
     word = cell.strip().casefold()
     return word.rstrip(":") in _TOTALS or (":" in word and _REMARK.fullmatch(word) is not None)
 
 
 def _is_remark(line: str, cells: Sequence[str], n_columns: int) -> bool:
-    """Whether a line has a remark as its only value."""
+    """Whether the only value of a line is a remark."""
     filled = any(cell.strip() for cell in cells[1:])
     is_remark = _REMARK.fullmatch(line.strip().strip('"')) is not None
     return is_remark and (not filled or len(cells) < n_columns)
 
 
 def _lines(content: bytes, n: int) -> list[str]:
-    """Return the first lines that are not blank: that of the names, and `n` below it."""
+    """Return the first nonblank lines: the line of names, and `n` lines below it."""
     found = io.StringIO(content[: 1 << 16].decode(errors="replace"), newline=None)
     lines = [line for line in found if line.strip()]
     if len(content) > 1 << 16 and len(lines) > 1:
@@ -176,7 +176,7 @@ def _cells(lines: Sequence[str], layout: Layout) -> list[list[str]]:
     try:
         rows = csv.reader(lines, delimiter=layout.delimiter, skipinitialspace=layout.spaced)
         return [row for row in rows if row]
-    except csv.Error:  # a value longer than csv takes
+    except csv.Error:  # a value longer than csv allows
         return []
 
 
@@ -186,7 +186,7 @@ def _hold_numbers(cells: Sequence[Sequence[str]]) -> bool:
 
 
 def _after(content: bytes, n_lines: int) -> tuple[bytes, bytes]:
-    """Cut text behind its first lines that are not blank."""
+    """Split text behind its first `n_lines` nonblank lines."""
     found = re.match(rb"(?:\s*[^\r\n]+(?:\r\n|\n|\r|$)){%d}" % n_lines, content)
     at = found.end() if found else 0
     return content[:at], content[at:]

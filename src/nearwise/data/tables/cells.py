@@ -1,4 +1,4 @@
-"""Cells as a file holds them, where the values of a table do not say it."""
+"""Original cells of a file, used if parsed values lose information."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -8,22 +8,22 @@ import numpy as np
 import pandas as pd
 
 Cells = Callable[[Sequence[str]], pd.DataFrame]
-"""Gives columns by name as a file holds them: text as it is written, "" for an empty cell; values
-where the format has types."""
+"""Returns columns by name in their original form: text as written, "" for an empty cell; typed
+values if the format has types."""
 
 MISSING = (
     "", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN", "nan",
     "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
 )  # fmt: skip
-"""What pandas takes for a gap in CSV, and this library in the text cells of a workbook."""
+"""Words for missing values: pandas' in CSV files, used for text cells of workbooks too."""
 
-EXACT_BELOW = 2**53  # of the whole numbers in float64
+EXACT_BELOW = 2**53  # smaller integers are exact in float64
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
-_AS_PRINTED = re.compile(r"0|-?[1-9]\d*", re.ASCII)  # a whole number that is written as it is read
+_AS_PRINTED = re.compile(r"0|-?[1-9]\d*", re.ASCII)  # an integer in canonical form
 
 
 def exact_wholes(values: Iterable[int | None], index: pd.Index) -> pd.Series | None:
-    """Give whole numbers with gaps as Int64 or UInt64; None if one takes more than 64 bits."""
+    """Return integers with missing values as Int64 or UInt64; None beyond 64 bits."""
     cells = list(values)
     found = [cell for cell in cells if cell is not None]
     low, high = min(found, default=0), max(found, default=0)
@@ -34,10 +34,10 @@ def exact_wholes(values: Iterable[int | None], index: pd.Index) -> pd.Series | N
 
 
 def with_exact_wholes(column: pd.Series, cells: Iterable[Any]) -> pd.Series:
-    """Read a column of floats exactly where all its `cells` are whole numbers beyond float64.
+    """Convert a float column exactly if all its `cells` are integers beyond float64.
 
-    `cells` are text or values; what the column takes for a gap stays one. Numbers beyond 64 bits
-    stay text where floats would be the same for different ones.
+    `cells` are text or values; missing values stay missing. Numbers beyond 64 bits stay text if
+    different ones would be equal as floats.
     """
     gaps = column.isna().tolist()
     texts = [None if gap else str(cell).strip() for cell, gap in zip(cells, gaps, strict=True)]
@@ -51,7 +51,7 @@ def with_exact_wholes(column: pd.Series, cells: Iterable[Any]) -> pd.Series:
 
 
 def beyond_float(column: pd.Series) -> bool:
-    """Whether a column of floats holds numbers that may stand for several whole ones."""
+    """Whether a float column has numbers too large to be exact integers."""
     if not pd.api.types.is_float_dtype(column.dtype):
         return False
     values = column.to_numpy(dtype=float, na_value=np.nan)
@@ -59,13 +59,13 @@ def beyond_float(column: pd.Series) -> bool:
 
 
 def as_written(column: pd.Series, cells: pd.Series) -> pd.Series:
-    """Give a column that is written as its file writes it: with its type if that does, else text.
+    """Return a column in its original form: typed if the file has types, else text.
 
-    `column` holds the values that were read, `cells` what the file holds.
+    `column` holds the parsed values, `cells` the original ones.
     """
     held = [None if gap else cell for cell, gap in zip(cells.tolist(), cells.isna(), strict=True)]
     kinds = {type(cell) for cell in held} - {type(None)}
-    if kinds <= {int}:  # a sheet gives whole numbers as such
+    if kinds <= {int}:  # sheets have integers
         exact = exact_wholes(held, column.index)
         return column if exact is None else exact
     if kinds != {str}:
@@ -81,5 +81,5 @@ def as_written(column: pd.Series, cells: pd.Series) -> pd.Series:
 
 
 def with_words(cells: pd.Series) -> pd.Series:
-    """Give a column in which NA and the like are words; empty cells are gaps."""
+    """Return a column with NA and the like as words; only empty cells are missing."""
     return cells.astype(object).where(cells.notna() & (cells != ""), None)

@@ -1,4 +1,4 @@
-"""Delimited text: how it is encoded and laid out, and its values to the last bit."""
+"""Parser of delimited text: detects encoding and layout, and reads numbers exactly."""
 
 import codecs
 import csv
@@ -25,7 +25,7 @@ from nearwise.data.tables.layout import BLANKS, Layout, first_line, layout_of, s
 from nearwise.data.tables.numeric_columns import Written, read_numbers, text_columns
 from nearwise.data.tables.unpack import Note
 
-# pandas reads floats exactly by default since 3.1, where naming the old switch warns
+# since 3.1 pandas reads floats exactly by default, and the old option warns
 _EXACT: dict[str, Any] = (
     {}
     if tuple(int(part) for part in pd.__version__.split(".")[:2]) >= (3, 1)
@@ -56,13 +56,13 @@ def parse_text(
     known: Collection[str] = (),
     like: Written | None = None,
 ) -> tuple[pd.DataFrame, Cells]:
-    """Read delimited text: encoding, delimiter, names and spellings of numbers are detected.
+    """Parse delimited text; encoding, delimiter, names and number formats are detected.
 
-    Beside the table comes what gives its columns as they are written.
+    Returns the table and a function for its columns in their original form.
 
-    UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252). `header` and `known`
-    as in `read_table`; `like` describes how a model's table was written; `note` takes a sentence
-    about everything that was not read as it stands.
+    UTF-8, UTF-16 or UTF-32 with a byte order mark, or Western European text (cp1252). `header` and
+    `known` as in `read_table`; `like` is the number format of a model's training table; `note` is
+    called with a sentence about every change to the content.
     ValueError if the text cannot be decoded, a line has too many values, a quote never closes,
     there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
     """
@@ -105,7 +105,7 @@ def parse_text(
         like=like or Written(),
     )
     large = [cast(int, i) for i, column in body.items() if beyond_float(column)]
-    # pandas leaves gaps empty where 64 bits without a sign do not hold some
+    # pandas leaves missing values empty if some integers exceed unsigned 64 bits
     unread = [i for i, column in text_columns(body).items() if column.eq("").any()]
     if large or unread:
         texts = as_text([*large, *unread])
@@ -129,7 +129,7 @@ def parse_text(
 
 
 def _as_utf8(content: bytes, where: str, note: Note) -> bytes:
-    """Bring text to UTF-8 without a mark."""
+    """Convert text to UTF-8 without a byte order mark."""
     encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
     try:
         if encoding != "utf-8":
@@ -169,10 +169,10 @@ def _from_western(content: bytes, error: UnicodeDecodeError, where: str, note: N
 
 
 def _may_be_padded(content: bytes, layout: Layout) -> bool:
-    """Return whether a value may be a whole number with a zero in front; no date or time is."""
+    """Whether a value may be an integer with a leading zero, other than dates and times."""
     delimiter = rb"\s" if layout.delimiter == BLANKS else re.escape(layout.delimiter).encode()
     value = rb'[" ]*0\d+(?![\w.:/-])'
-    # one search each: the engine looks for the character that a pattern begins with
+    # separate searches: the engine is fast for patterns that begin with a fixed character
     return any(re.search(start + value, content) for start in (rb"\A", rb"\n", delimiter))
 
 
@@ -184,7 +184,7 @@ def _first_cells(content: bytes, layout: Layout) -> list[str]:
 
 def _read(content: bytes, layout: Layout, header: bool | None, **options: Any) -> pd.DataFrame:
     with warnings.catch_warnings():
-        # lines longer than the header: pandas would drop their last values
+        # for lines longer than the header pandas would drop their last values
         warnings.simplefilter("error", pd.errors.ParserWarning)
         return read_delimited(
             io.BytesIO(content),
@@ -194,7 +194,7 @@ def _read(content: bytes, layout: Layout, header: bool | None, **options: Any) -
 
 
 def _rows(content: bytes, layout: Layout) -> Iterator[tuple[int, int]]:
-    """Yield the line on which each row ends, counted from 1, and its number of values."""
+    """Yield the last line number of each row, counted from 1, and its number of values."""
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
     if layout.delimiter == BLANKS:
         yield from ((i, len(line.split())) for i, line in enumerate(text, 1) if line.strip())
@@ -204,7 +204,7 @@ def _rows(content: bytes, layout: Layout) -> Iterator[tuple[int, int]]:
 
 
 def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> str:
-    """Report what keeps text from being a table, with the line where that can be found."""
+    """Describe the reason why text is not a table, with the line if it can be found."""
     if "EOF inside string" in str(error):
         row = re.sub(r".*row ", "", str(error)).strip()
         return (
@@ -228,13 +228,13 @@ def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> 
 def _note_short_lines(
     content: bytes, layout: Layout, body: pd.DataFrame, where: str, note: Note
 ) -> None:
-    """Note how many lines lack values at their end, which pandas takes for gaps."""
+    """Note the number of lines with too few values; the rest are missing values."""
     n_columns = body.shape[1]
     if n_columns < 2 or not body.iloc[:, -1].isna().any():
         return
     try:
         short = [line for line, n in _rows(content, layout) if n < n_columns]
-    except csv.Error:  # a value longer than csv takes: nothing can be found
+    except csv.Error:  # a value longer than csv allows
         return
     if short:
         note(

@@ -1,4 +1,4 @@
-"""Tables that are not delimited text: Parquet, JSON, JSON lines and Excel workbooks."""
+"""Tables in other formats than delimited text: Parquet, JSON, JSON lines, Excel workbooks."""
 
 import io
 import json
@@ -23,14 +23,14 @@ from nearwise.data.tables.unpack import (
     zip_names,
 )
 
-# columns of few values take next to nothing in Parquet
+# columns with few different values take almost no space in Parquet
 _PARQUET_RATIO = 1000
-_TEXT_BYTES = 16  # what a text value takes at least
-_CELL_BYTES = 64  # what a cell of a workbook takes in memory
+_TEXT_BYTES = 16  # least bytes of a text value
+_CELL_BYTES = 64  # bytes of a cell of a workbook in memory
 
 
 def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
-    """Read a Parquet file whose declared size is in proportion to its content.
+    """Read a Parquet file, if its declared size is in proportion to its content.
 
     Decimals become float64; a named index becomes a column. ValueError if it cannot be read,
     declares far more rows than it holds bytes (see `check_expansion`), or has columns of lists,
@@ -61,7 +61,7 @@ def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
 
 
 def _with_gaps(wholes: pa.ChunkedArray, table: pd.DataFrame) -> pd.Series:
-    """Give whole numbers with gaps exactly; pandas would make floats of them."""
+    """Convert integers with missing values exactly; pandas would make floats of them."""
     kind = pd.UInt64Dtype() if pa.types.is_unsigned_integer(wholes.type) else pd.Int64Dtype()
     values = wholes.to_pandas(types_mapper=lambda _: kind)
     return values.astype(kind).set_axis(table.index)
@@ -69,7 +69,7 @@ def _with_gaps(wholes: pa.ChunkedArray, table: pd.DataFrame) -> pd.Series:
 
 @contextmanager
 def _explained(where: str, form: str, advice: str) -> Iterator[None]:
-    """Turn whatever a parser raises for damaged bytes into a ValueError with advice."""
+    """Raise every parser error for damaged bytes as a ValueError with advice."""
     try:
         yield
     except (MemoryError, ExpansionError):
@@ -87,7 +87,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _text_bytes(content: bytes, names: list[str]) -> int:
-    """Count what columns of text take, without making text of what is stored once."""
+    """Return the bytes of text columns, without decoding repeated values."""
     n_bytes = 0
     if names:
         file = pq.ParquetFile(io.BytesIO(content), read_dictionary=names)
@@ -108,8 +108,8 @@ def _n_bytes(kind: pa.DataType) -> int:
 def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFrame:
     """Read JSON: a list of objects, an object of columns, or an object on each of its `lines`.
 
-    null and what an object lacks are gaps; types are those of JSON. ValueError if this is not JSON
-    (in UTF-8, UTF-16 or UTF-32), no table, or a cell holds a list or an object.
+    null and missing members are missing values; types are those of JSON. ValueError if the content
+    is not JSON (in UTF-8, UTF-16 or UTF-32) or not a table, or a cell holds a list or an object.
     """
     try:
         text = content.decode(json.detect_encoding(content))
@@ -135,7 +135,7 @@ def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFra
 
 
 def _wholes(column: pd.Series, held: pd.Series) -> pd.Series:
-    """Give a column of floats as whole numbers with gaps, if it holds nothing else."""
+    """Convert a float column to integers with missing values, if all cells are integers."""
     cells = [None if gap else cell for cell, gap in zip(held, column.isna(), strict=True)]
     if {type(cell) for cell in cells} - {type(None)} != {int}:
         return column
@@ -144,7 +144,7 @@ def _wholes(column: pd.Series, held: pd.Series) -> pd.Series:
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.split("\n"), start=1):  # other line ends may be in a string
+    for number, line in enumerate(text.split("\n"), start=1):  # strings may have other line ends
         if not line.strip():
             continue
         try:
@@ -166,9 +166,9 @@ def parse_excel(
 ) -> tuple[pd.DataFrame, Cells]:
     """Read the first sheet of an Excel workbook (.xlsx), as `parse_text` reads text.
 
-    Values are those last computed by Excel; empty cells and the words for missing values are gaps,
-    empty rows are left out. ImportError if openpyxl is not installed, ValueError if this is no
-    workbook, is out of proportion to its file, or the first row does not hold names.
+    Formulas have the values last computed by Excel. Empty cells and words for missing values are
+    missing; empty rows are skipped. ImportError if openpyxl is not installed, ValueError if the
+    content is no workbook, expands too much, or the first row does not hold names.
     """
     rows = _sheet_rows(content, where, note)
     width = max(map(len, rows), default=0)
@@ -189,7 +189,7 @@ def _without_words(rows: list[list[Any]]) -> list[list[Any]]:
 
 
 def _held(rows: list[list[Any]], names: list[str]) -> Cells:
-    """Give the cells of a sheet by the names of its columns."""
+    """Return a function for the original cells of a sheet by column names."""
     table = pd.DataFrame(rows, columns=names, dtype=object)
     return lambda wanted: table[list(wanted)]
 
@@ -213,7 +213,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
         if len(book.worksheets) > 1:
             others = ", ".join(repr(other.title) for other in book.worksheets[1:6])
             note(f"{where}: read the first sheet, {sheet.title!r}; not read: {others}.")
-        sheet.reset_dimensions()  # the size that the file declares may be wrong
+        sheet.reset_dimensions()  # the size declared in the file may be wrong
         rows: list[list[Any]] = []
         n_cells = 0
         for row in sheet.iter_rows(values_only=True):
@@ -225,7 +225,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
 
 
 def _with_plain_cells(table: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Turn decimals and numbers beyond 64 bits into float64; refuse cells of several values."""
+    """Convert decimals and numbers beyond 64 bits to float64; ValueError for nested cells."""
     for name, kind in table.dtypes.items():
         if not pd.api.types.is_object_dtype(kind):
             continue

@@ -36,15 +36,15 @@ _SUFFIXES: dict[str, Format] = {
     ".npz": "npz",
 }  # fmt: skip
 PARQUET_MAGIC = b"PAR1"
-_DEVICE_BYTES = 1 << 20  # most that is read of a device
+_DEVICE_BYTES = 1 << 20  # most bytes read from a device
 _READ_ONLY_SUFFIXES = {
     ".xlsx": "excel", ".xlsm": "excel", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"
 }  # fmt: skip
-_NAMED = ("parquet", "npz", "json", "jsonl")  # formats in which every column has a name
+_NAMED = ("parquet", "npz", "json", "jsonl")  # formats with a name for every column
 
 
 def table_format(path: str | os.PathLike[str]) -> Format | None:
-    """Return the format that the suffix of `path` names, or None for any other suffix."""
+    """Return the format for the suffix of `path`, or None for any other suffix."""
     return _SUFFIXES.get(Path(path).suffix.lower())
 
 
@@ -59,35 +59,34 @@ def read_table(
 ) -> pd.DataFrame:
     """Read a table: delimited text, Parquet, Excel, JSON, JSON lines or npz.
 
-    What is compressed (.gz, .bz2, .xz, .zst, .zip of one file) is unpacked first. Then the first
-    bytes decide, and after them the suffix; anything else is delimited text. Its delimiter is the
-    one of comma, semicolon, tab and bar that occurs equally often in the first lines, or else most
-    in the first; blanks where there is none of them. It is UTF-8, UTF-16 with its mark, or Western
-    European (cp1252). Numbers are read to the last bit; codes such as 01 and dates
-    stay text. Columns of numbers with a decimal comma (1,5) or with commas at thousands (1,000) are
-    numbers. pandas' usual words for missing values (empty, NA, None, nan, ...) and a lone ? count
-    as missing, and so do values that a short line lacks. An npz gives columns f0, f1, ... from a
-    feature array (X, features, ...), then one column for each one-dimensional array of the same
-    length.
+    Compressed files (.gz, .bz2, .xz, .zst, .zip of one file) are unpacked first. The format is
+    detected from the first bytes, then from the suffix; by default it is delimited text. Its
+    delimiter is the one of comma, semicolon, tab and bar that occurs equally often in the first
+    lines, or else most often in the first line; without any of them values are separated by blanks.
+    Encodings are UTF-8, UTF-16 with a byte order mark, or Western European (cp1252). Numbers are
+    read exactly; codes such as 01 and dates stay text. Columns with decimal commas (1,5) or commas
+    at thousands (1,000) are numbers. pandas' words for missing values (empty, NA, None, nan, ...),
+    a lone ? and missing values of short lines are missing. An npz has columns f0, f1, ... from a
+    feature array (X, features, ...), then one column per one-dimensional array of equal length.
 
     Parameters
     ----------
     path : path or "-"
         File, or "-" for standard input.
     header : bool, optional
-        Whether the first line of text or of a sheet holds column names. Without one the columns are
-        called "0", "1", ... By default the first line is taken for names and refused if it seems to
-        be data.
+        Whether the first line of text or of a sheet holds column names. Without names the columns
+        are named "0", "1", ... By default the first line holds names; ValueError if it looks like
+        data.
     known : collection of str
-        Columns that are expected; a first line with all of them holds names.
+        Expected column names; a first line with all of them holds names.
     like : AttnKNNClassifier, optional
-        A model that will take the rows: numbers are read as in its training table. Where 8.500 was
-        8500 there, it is here, in a file too that would not tell. Columns that were written in a
-        way of their own stay text, which the model reads.
+        Model for the rows; numbers are read in the format of its training table. If 8.500 was
+        8500 there, it is 8500 here, even in an ambiguous file. Columns with a special number format
+        stay text, and the model parses them.
     keep_words : collection of str
-        Columns of text in which NA, None and the like are words; only an empty cell is a gap.
+        Text columns in which NA, None and the like are words; only empty cells are missing.
     note : callable, optional
-        Takes a sentence about each thing that was not read as it stands; a warning by default.
+        Called with a sentence about each change to the content; by default a warning.
 
     Returns
     -------
@@ -101,7 +100,7 @@ def read_table(
     ValueError
         If the file is empty, has no rows, cannot be read in its format, holds more than 50 MB
         and more than 200 times its size (Parquet: 1,000 times), the first line seems to be data,
-        a column name occurs more than once, or `keep_words` names a column that is not there.
+        a column name occurs more than once, or a column of `keep_words` is missing.
     OSError
         If the file cannot be opened.
     ImportError
@@ -120,7 +119,7 @@ def read_cells(
     keep_words: Collection[str] = (),
     note: Note | None = None,
 ) -> tuple[pd.DataFrame, Cells]:
-    """Read a table as `read_table` does; beside it comes what gives its columns as written."""
+    """Read a table as `read_table` does, and return a function for its original columns."""
     if str(path) == "-":
         where, content = "standard input", sys.stdin.buffer.read()
     else:
@@ -150,7 +149,7 @@ def read_cells(
         if name not in table:
             raise ValueError(f"{where} has no column {name!r}.{did_you_mean(name, table.columns)}")
         table[name] = with_words(cells([name])[name])
-    for text in notes:  # of a table that can be used
+    for text in notes:  # only for usable tables
         (note or warn_user)(text)
     return table, cells
 
@@ -163,13 +162,13 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def open_table(path: Path) -> BinaryIO:
-    """Open a file to read; an error names the tables beside it."""
+    """Open a file for reading; an error lists the tables in its folder."""
     try:
         return path.open("rb")
     except FileNotFoundError as error:
         folder = path.parent
         tables = [p for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
-        stems = {p.stem: p.name for p in tables}  # the same ending is not a hint
+        stems = {p.stem: p.name for p in tables}  # compare without suffixes
         guess = nearest_names(path.stem, stems)
         hint = f" Its folder holds {', '.join(p.name for p in tables[:8])}." if tables else ""
         hint = f" Did you mean {stems[guess[0]]!r}?" if guess else hint
@@ -179,7 +178,7 @@ def open_table(path: Path) -> BinaryIO:
 
 
 def _form(content: bytes, path: Path | None) -> str:
-    """Detect the format by the first bytes, then by the suffix (not that of a compression)."""
+    """Detect the format from the first bytes, then from the suffix before any compression."""
     if content.startswith(PARQUET_MAGIC):
         return "parquet"
     if content.startswith(ZIP_MAGIC) and is_workbook(zip_names(content)):
@@ -223,18 +222,17 @@ def _parse(
 def write_table(
     table: pd.DataFrame, path: str | os.PathLike[str], *, format: Format | None = None
 ) -> None:
-    """Write a table without its index; the file appears whole or not at all.
+    """Write a table without its index, atomically.
 
-    `read_table` gives the same values back. Parquet keeps the type of every column; CSV and TSV
-    keep numbers to the last bit but no types: categories become text, text like 007 a number,
-    empty text missing. npz stores columns f0, f1, ... of one
-    numeric type as one array X (they come first when read) and every other column as an array of
-    its own, categories as text.
+    `read_table` returns the same values. Parquet keeps the type of every column; CSV and TSV keep
+    exact numbers but no types: categories become text, text like 007 a number, empty text missing.
+    npz stores columns f0, f1, ... of one numeric type as one array X (read as the first columns)
+    and every other column as a separate array, categories as text.
 
     Parameters
     ----------
     table : DataFrame of shape (n_rows, n_columns)
-        What to write; column names must differ.
+        Table to write; column names must differ.
     path : path or "-"
         File, or "-" for standard output.
     format : {"csv", "tsv", "parquet", "npz"}, optional
@@ -246,8 +244,8 @@ def write_table(
         If the format is unknown, two columns share a name, or npz would have to store missing
         text.
     OSError
-        If the file cannot be written (no such folder, read-only, disk full); a file that was
-        there is left as it was.
+        If the file cannot be written (no such folder, read-only, disk full); an existing file
+        is then unchanged.
     """
     form = format or ("csv" if str(path) == "-" else table_format(path))
     if form not in FORMATS:

@@ -1,4 +1,4 @@
-"""The first line of a text table: whether it holds names, and whether they will do as names."""
+"""First line of a text table: detection and check of column names."""
 
 import re
 from collections import Counter
@@ -12,8 +12,8 @@ from nearwise.names import listed
 
 _NUMBER = re.compile(r"[+-]?(?:\d[\d.,]*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _BLANK = {"", "?", "NA", "N/A", "nan", "NaN", "None", "null", "NULL"}
-_FEW = 3  # numbers from which an ascending row of them may be names, such as years
-_DIGITS = 4  # digits that make a spelling significant, as in 2020-01-31
+_FEW = 3  # least length of an ascending row of numbers that may be names, such as years
+_DIGITS = 4  # digits that make a pattern significant, as in 2020-01-31
 
 
 def check_names(
@@ -25,12 +25,11 @@ def check_names(
     where: str,
     note: Note,
 ) -> pd.DataFrame:
-    """Give a table (`body`) the names of its first line (`cells`, as written), or refuse them.
+    """Set the column names of `body` from the first line `cells`, or raise ValueError.
 
-    Nameless columns that are empty throughout are left out; another nameless column i is called
-    "Unnamed: i", counted from 0. A first line holds names where the caller insists, or where it has
-    all columns of a model (`known`). ValueError if it seems to be data, or a name occurs more than
-    once.
+    Unnamed empty columns are removed; another unnamed column i becomes "Unnamed: i", counted from
+    0. The first line holds names if `insisted`, or if it has all columns of a model (`known`).
+    ValueError if it looks like data, or a name occurs more than once.
     """
     named = known and set(known) <= set(cells)
     if not insisted and not named:
@@ -54,12 +53,12 @@ def check_names(
 
 
 def unnamed_by_place(cells: Sequence[str]) -> list[str]:
-    """Names of columns; "Unnamed: i" for a blank one."""
+    """Return column names, with "Unnamed: i" for a blank one."""
     return [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(cells)]
 
 
 def _check_first_line(cells: Sequence[str], body: pd.DataFrame, where: str, note: Note) -> None:
-    """Raise if the first line seems to be a row of data; note where numbers are taken as names."""
+    """Raise ValueError if the first line looks like data; note numbers used as names."""
     columns = {
         i: column
         for i, (cell, (_, column)) in enumerate(zip(cells, body.items(), strict=True))
@@ -100,7 +99,7 @@ def _holds_numbers(column: "pd.Series") -> bool:
 
 
 def _is_like(cell: str, column: "pd.Series") -> bool:
-    """Return whether text occurs in a column, or is spelt as its values are (dates, say)."""
+    """Whether text occurs in a column, or has the pattern of its values (such as dates)."""
     values = column.dropna().astype(str).str.strip()
     if not len(values):
         return False
@@ -119,7 +118,7 @@ def _spelling(text: str) -> str:
 def _may_be_names(
     cells: Sequence[str], columns: dict[int, "pd.Series"], places: Sequence[int]
 ) -> bool:
-    """Whether numbers are names: 0, 1, 2 ..., or ascending and far from what is below them."""
+    """Whether numbers are names: 0, 1, 2 ..., or monotonic and far from the values below them."""
     try:
         values = [float(cell) for cell in cells]
     except ValueError:  # 1.000,5
@@ -127,7 +126,7 @@ def _may_be_names(
     if len(values) < _FEW:
         return False
     if values == list(range(len(values))):
-        return True  # a DataFrame without names that was written by pandas
+        return True  # a DataFrame without names, written by pandas
     rising = all(a < b for a, b in pairwise(values)) or all(a > b for a, b in pairwise(values))
     return rising and 2 * sum(
         _is_outside(value, columns[i]) for value, i in zip(values, places, strict=True)

@@ -1,4 +1,4 @@
-"""How delimited text is laid out: its delimiter, and blanks behind it."""
+"""Layout of delimited text: the delimiter, and blanks behind it."""
 
 import re
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import Any
 
 _DELIMITERS = (",", ";", "\t", "|")
 BLANKS = r"\s+"
-_SAMPLE = 1 << 16  # bytes that the layout is found from
+_SAMPLE = 1 << 16  # bytes used to detect the layout
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the values of a line are separated: by a character, or a regular expression for blanks.
+    """Separator of values: a character, or a regular expression for blanks.
 
-    `spaced`: a blank follows every delimiter and is not a part of the value.
+    `spaced`: a blank follows every delimiter and does not belong to the value.
     """
 
     delimiter: str
@@ -22,7 +22,7 @@ class Layout:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments for pandas."""
+        """Arguments for pandas' reader."""
         return {
             "sep": self.delimiter,
             "skipinitialspace": self.spaced,
@@ -33,7 +33,7 @@ class Layout:
 
 
 def first_line(content: bytes) -> str:
-    """Return the first line that is not blank."""
+    """Return the first nonblank line."""
     line = re.match(rb"\s*([^\r\n]*)", content)
     return line[1].decode(errors="replace") if line else ""
 
@@ -44,7 +44,7 @@ def split(line: str, layout: Layout) -> list[str]:
 
 
 def sample(content: bytes) -> list[str]:
-    """Return the first lines; what stands in quotes is taken out of them."""
+    """Return the first lines, with quoted text removed."""
     start = content[:_SAMPLE].decode(errors="replace")
     lines = re.split(r"\r\n|\n|\r", re.sub(r'"[^"]*"', '""', start))
     if len(content) > _SAMPLE and len(lines) > 1:
@@ -53,7 +53,7 @@ def sample(content: bytes) -> list[str]:
 
 
 def layout_of(lines: Sequence[str], delimiter: str | None) -> Layout:
-    """Return the layout of lines without quoted text, of a delimiter if one is given."""
+    """Detect the layout of lines without quoted text; the delimiter may be given."""
     delimiter = delimiter or _delimiter(lines)
     below = lines[1:] or lines
     spaced = delimiter != BLANKS and all(
@@ -63,13 +63,13 @@ def layout_of(lines: Sequence[str], delimiter: str | None) -> Layout:
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Choose what occurs equally often in all lines, or all but the first; else most in that."""
+    """Choose a mark equally frequent in all lines, or all but the first; else the most frequent."""
     counts = {mark: [line.count(mark) for line in lines] for mark in _DELIMITERS}
     steady = [mark for mark, n in counts.items() if n[0] and len(set(n)) == 1]
-    # 1,5;2,5 holds as many commas as semicolons, or more
+    # 1,5;2,5 has at least as many commas as semicolons
     if {",", ";"} <= set(steady) and not any(re.search(r"(?<!\d),|,(?!\d)", x) for x in lines):
         return ";"
-    # a first line unlike all the others is a remark: its marks mean nothing
+    # a first line unlike all others is a remark: ignore its marks
     below = [mark for mark, n in counts.items() if len(n) > 2 and n[1] and len(set(n[1:])) == 1]
     candidates = steady or below or [mark for mark, n in counts.items() if n[0]]
     if not candidates and _has_blanks(lines):
@@ -78,10 +78,10 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def _has_blanks(lines: Sequence[str]) -> bool:
-    """Return whether blanks separate columns: as many in each line, one of them all numbers."""
+    """Whether blanks separate columns: equally many in each line, one column all numbers."""
     names, *below = rows = [line.split() for line in lines]
     if len({len(row) for row in below}) == 1 and len(names) + 1 == len(below[0]):
-        rows = below  # R names the rows, and their column not
+        rows = below  # R writes row names without a column name
     if len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
         return False
     columns = zip(*(rows[1:] or rows), strict=True)

@@ -1,4 +1,4 @@
-"""Arrays in npz files: read with checks of their sizes, written, and as the columns of a table."""
+"""Arrays in npz files: reading with size checks, writing, conversion from and to tables."""
 
 import io
 import math
@@ -18,10 +18,10 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arrays:
-    """Read all arrays of an npz file, given as a path or as its bytes (which `where` names).
+    """Read all arrays of an npz file, given as a path or as bytes (named `where`).
 
-    ValueError if the file is not an npz, holds no array, holds Python objects (those are never
-    loaded), structured or complex arrays, or arrays that declare more than the file holds.
+    ValueError if the file is not an npz, holds no array, holds Python objects (never loaded),
+    structured or complex arrays, or arrays with a larger declared size than the file.
     """
     where = where or ("The content" if isinstance(source, bytes) else str(source))
     try:
@@ -44,7 +44,7 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
 
 
 def _check_sizes(content: bytes, where: str) -> None:
-    """Read the headers of all arrays and refuse what declares more than there is."""
+    """Check the headers of all arrays; ValueError if one declares more than its file holds."""
     n_bytes = 0
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for info in archive.infolist():
@@ -69,15 +69,15 @@ def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(member)
     if version == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-    else:  # 3.0 differs in the names of fields, which are refused
+    else:  # 3.0 differs only in field names; structured arrays are rejected
         shape, _, dtype = np.lib.format.read_array_header_2_0(member)
     return shape, dtype
 
 
 def write_arrays(arrays: Arrays) -> bytes:
-    """Return the bytes of an npz file with these arrays, whatever their names.
+    """Return the bytes of an npz file with these arrays, with any names.
 
-    `numpy.savez` cannot store an array called "file"; a column may be called so.
+    `numpy.savez` cannot store an array named "file"; a column may have this name.
     """
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -88,7 +88,7 @@ def write_arrays(arrays: Arrays) -> bytes:
 
 
 def to_table(arrays: Arrays, where: str) -> pd.DataFrame:
-    """Give a feature array as columns f0, f1, ..., and others of its length as a column each."""
+    """Convert a feature array to columns f0, f1, ..., and other arrays of its length to columns."""
     matrix = next((n for n in FEATURE_NAMES if n in arrays and arrays[n].ndim == 2), None)
     n_rows = len(arrays[matrix]) if matrix else len(np.atleast_1d(next(iter(arrays.values()))))
     columns: Arrays = {}
@@ -107,7 +107,7 @@ def to_table(arrays: Arrays, where: str) -> pd.DataFrame:
 
 
 def _as_column(values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Decode bytes, and bring numbers wider than 64 bits to float64."""
+    """Decode bytes, and convert numbers wider than 64 bits to float64."""
     if values.dtype.kind == "S":
         return np.asarray([bytes(value).decode() for value in values])
     return (
@@ -118,13 +118,13 @@ def _as_column(values: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def of_table(table: pd.DataFrame) -> Arrays:
-    """Give columns f0, f1, ... of one numeric type as one array X, all others as one each."""
+    """Convert columns f0, f1, ... of one numeric type to one array X, others to one array each."""
     packed: list[str] = []
     while f"f{len(packed)}" in table.columns and "X" not in table.columns:
         packed.append(f"f{len(packed)}")
     types = set(table[packed].dtypes)
     arrays: Arrays = {}
-    # one array for embeddings; columns of several types keep an array each
+    # one array for embeddings; with several types each column is an array
     if len(types) == 1 and isinstance(kind := types.pop(), np.dtype) and kind.kind in "fiu":
         arrays["X"] = table[packed].to_numpy()
     else:

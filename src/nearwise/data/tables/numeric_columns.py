@@ -1,4 +1,4 @@
-"""Columns of delimited text that are numbers in one of the usual spellings."""
+"""Columns of delimited text that are numbers in a common format."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,35 +26,35 @@ Tokens = dict[str, Token]
 AsText = Callable[[list[int]], pd.DataFrame]
 
 _WHOLE, _PADDED = re.compile(r"\d+", re.ASCII), re.compile(r"0\d+", re.ASCII)
-# gaps as no text is: a lone question mark, the errors of spreadsheets, the gaps of databases
+# missing values, never text: question mark, spreadsheet errors, NULL of databases
 GAP_MARKS = frozenset(
     ("?", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!", "(null)", "(NULL)", "\\N")
 )
-_EVIDENCE = 1000  # different values with a sign that are looked at for the decimal mark
+_EVIDENCE = 1000  # distinct values with a sign that are used to detect the decimal mark
 _ATTRIBUTE = "written"  # of a DataFrame's attrs
 
 
 class Learned(Protocol):
-    """A model that remembers how its table was written."""
+    """Protocol of models that keep the number formats of their training table."""
 
     @property
     def report_(self) -> Any:
-        """Report of its fit; `written` holds the spellings of its columns."""
+        """Report of the fit; `written` holds the number formats of the columns."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """How the numbers of a table are written.
+    """Number formats of a table.
 
-    `columns` has the spelling of those that the text alone does not tell; `decimal` is the decimal
-    mark of the table, "" where it shows none.
+    `columns` has the formats of columns that are ambiguous in text; `decimal` is the decimal mark
+    of the table, "" if none occurs.
     """
 
     columns: dict[str, Spelling] = field(default_factory=dict)
     decimal: Decimal = ""
 
     def attach(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Leave this with a table that was read from text; `of` finds it again."""
+        """Store the formats in the attributes of a table; `of` reads them again."""
         if self.columns or self.decimal:
             columns = {name: spelling.to_json() for name, spelling in self.columns.items()}
             table.attrs[_ATTRIBUTE] = {"decimal": self.decimal, "columns": columns}
@@ -62,7 +62,7 @@ class Written:
 
     @classmethod
     def of(cls, table: pd.DataFrame) -> "Written":
-        """Return how a table was written that `read_table` read; empty for any other."""
+        """Return the formats of a table from `read_table`; empty for any other table."""
         state = table.attrs.get(_ATTRIBUTE)
         if not state:
             return cls()
@@ -81,21 +81,20 @@ def read_numbers(
     padded: bool,
     like: Written,
 ) -> tuple[pd.DataFrame, Written]:
-    """Turn text columns into numbers where every value is a number in one of the usual spellings.
+    """Convert text columns to numbers if every value is a number in a common format.
 
-    A cell that holds only a question mark (or another of `GAP_MARKS`) is a gap first. A column is
-    one of decimal commas (1,5 or 1.000,5) or of thousands separated by commas (1,000 or 1,000.5) if
-    all its values can be read so. What can be read both ways, as 1,234, follows the columns of the
-    file that cannot; if there are none, the decimal mark of the table that `like` describes; if
-    there is none, a comma separates thousands in a file separated by commas and decimals in any
-    other. Where columns have decimal commas and none has decimal points, points separate thousands
-    (1.000). Columns of which one value is not a number stay text, and so do whole numbers of which
+    Cells with only a question mark (or another of `GAP_MARKS`) become missing first. A column has
+    decimal commas (1,5 or 1.000,5) or commas at thousands (1,000 or 1,000.5) if all its values fit.
+    An ambiguous column, as 1,234, follows the other columns of the file; without them, the decimal
+    mark of `like`; without that, a comma separates thousands in comma-separated files and decimals
+    in all others. If some columns have decimal commas and none has decimal points, points separate
+    thousands (1.000). A column stays text if any value is not a number, or if it has integers and
     one begins with a zero (01008): these are codes. Numbers with signs or units stay text, and so
-    do the columns that `like` has a spelling of.
+    do columns with a format in `like`.
 
-    Columns are numbered from 0; `as_text` gives those of some numbers as they are written in the
-    file, `padded` says whether any may begin with a zero. Numbers are read to the nearest float64;
-    whole ones stay int64 where there is no gap. Returns the table and how it is written.
+    Columns are numbered from 0; `as_text` returns columns in their original form, `padded` says
+    whether a number may begin with a zero. Numbers are read to the nearest float64; integers stay
+    int64 without missing values. Returns the table and its number formats.
     """
     known = [i for i, name in enumerate(names) if name in like.columns]
     table = _with(table, _as_written(table, {i: like.columns[names[i]] for i in known}, as_text))
@@ -147,7 +146,7 @@ def _written(
     sure: Decimal,
     names: dict[int, str],
 ) -> Written:
-    """Describe how a table is written: where marks occur, they hold for all columns of numbers."""
+    """Return the formats of a table; a decimal mark found once applies to all numeric columns."""
     kinds = {cast(int, i): kind for i, kind in table.dtypes.items()}
     floats = [i for i, kind in kinds.items() if kind == np.float64 and i not in special]
     points = any((table[i] % 1 > 0).any() or not table[i].hasnans for i in floats)
@@ -167,7 +166,7 @@ def _named(spellings: dict[int, Spelling], names: dict[int, str]) -> dict[str, S
 
 
 def _as_written(table: pd.DataFrame, known: dict[int, Spelling], as_text: AsText) -> Columns:
-    """Give columns as text that a model knows a spelling of, where pandas may have misread them."""
+    """Return columns with a known format as text if pandas may have misread them."""
     places = [
         i
         for i, spelling in known.items()
@@ -179,7 +178,7 @@ def _as_written(table: pd.DataFrame, known: dict[int, Spelling], as_text: AsText
 
 
 def text_columns(table: pd.DataFrame) -> Columns:
-    """Return the columns that are not numbers or truth values, by place."""
+    """Return the columns that are neither numbers nor booleans, by position."""
     kinds = table.dtypes.items()
     return {
         cast(int, i): table[i]
@@ -189,7 +188,7 @@ def text_columns(table: pd.DataFrame) -> Columns:
 
 
 def _without_gap_marks(columns: Columns, names: Sequence[str], where: str, note: Note) -> Columns:
-    """Make gaps of cells that hold nothing but a question mark, or another of `GAP_MARKS`."""
+    """Replace cells with only a question mark, or another of `GAP_MARKS`, by missing values."""
     marks = {i: column.isin(GAP_MARKS).to_numpy(dtype=bool) for i, column in columns.items()}
     touched = [i for i, where_marked in marks.items() if where_marked.any()]
     if touched:
@@ -202,7 +201,7 @@ def _without_gap_marks(columns: Columns, names: Sequence[str], where: str, note:
 
 
 def _with_points(table: pd.DataFrame, as_text: AsText) -> Columns:
-    """Give the columns, as written, that pandas read as numbers with a decimal point."""
+    """Return, as text, the columns that pandas read as numbers with a decimal point."""
     kinds = table.dtypes.items()
     places = [cast(int, i) for i, kind in kinds if pd.api.types.is_float_dtype(kind)]
     written = as_text(places) if places else table
@@ -210,12 +209,12 @@ def _with_points(table: pd.DataFrame, as_text: AsText) -> Columns:
 
 
 def _may_have_commas(found: tuple[Common, Tokens]) -> bool:
-    """Whether numbers with points, as written, can be read with points at thousands."""
+    """Whether numbers with points also fit a format with points at thousands."""
     return all(token.comma for token in found[1].values())
 
 
 def _codes(table: pd.DataFrame, as_text: AsText) -> Columns:
-    """Give the columns, as written, that pandas read as numbers without the zeros in front."""
+    """Return number columns with leading zeros in the file as text."""
     places = [cast(int, i) for i, column in table.items() if _whole_numbers(column)]
     written = as_text(places) if places else table
     return {i: written[i] for i in places if _are_codes(written[i].dropna().unique().tolist())}
@@ -236,14 +235,14 @@ def _all_match(pattern: re.Pattern[str], values: Iterable[str]) -> bool:
 
 
 def _style(column: "pd.Series") -> tuple[Common, Tokens] | None:
-    """Return what all values of a column have in common as numbers; None if one is not."""
+    """Return the common number format of all values of a column; None if one is no number."""
     values = column.dropna().unique().tolist()
     if values and all(type(value) is int for value in values):  # beyond 64 bits
         return Common("", "", "", frozenset(("",)), "", plain=True), {}
     if not all(isinstance(value, str) for value in values) or _are_codes(values):
         return None
     if any(token.sign for token in tokenized(values[:1]).values()):
-        values = values[:_EVIDENCE]  # it stays text
+        values = values[:_EVIDENCE]  # the column stays text
     return _common(values)
 
 
@@ -256,7 +255,7 @@ def _common(values: Collection[str]) -> tuple[Common, Tokens] | None:
 def _numbers(column: "pd.Series", decimal: Decimal, tokens: Tokens) -> "pd.Series":
     codes, distinct = pd.factorize(column)  # -1 is a gap
     texts = [number_text(t, tokens[t], decimal) if tokens else t for t in map(str, distinct)]
-    # float(), so that every number is the nearest double as in the columns that pandas reads
+    # float() gives the nearest double, like pandas
     values = np.array([*map(float, texts), np.nan])
     if (codes >= 0).all() and all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in texts):
         values = np.array([*map(int, texts)], dtype=np.int64)

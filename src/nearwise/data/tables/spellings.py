@@ -1,4 +1,4 @@
-"""How the numbers of a column are written: decimal mark, thousands, a sign or unit."""
+"""Number formats of a column: decimal mark, thousands separator, sign or unit."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -10,7 +10,7 @@ import pandas as pd
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
-# 1,234.5 and 1'234.5 and 12,34,567; no zeros in front as in 01.02, which are codes
+# 1,234.5 and 1'234.5 and 12,34,567; no leading zeros as in 01.02, which are codes
 _POINT = re.compile(
     r"(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+|[1-9]\d{0,2}([,' \xa0])\d{3}(?:\1\d{3})*(?:\.\d+)?"
     rf"|[1-9]\d?(?:,\d\d)+,\d{{3}}(?:\.\d+)?){_EXPONENT}",
@@ -38,13 +38,13 @@ _CODES = (
     "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KES|KRW|"
     "KZT|MXN|MYR|NGN|NOK|NZD|PEN|PHP|PKR|PLN|QAR|RON|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
 )
-# units that may stand right behind a number; one capital as in 3B makes a code
+# units directly behind a number; a single capital as in 3B makes a code
 _UNITS = (
     "[%‰°]|°[CFK]|[ghlms]|[kmµn]g|lbs?|oz|[kcmdµn]m|ft|yd|mi|[mcdh]l|gal|[mµn]s|secs?|mins?|hrs?|"
     "[kKMGT]i?B|[kMG]?Hz|[kM]W|[kMG]?Wh|[mk]V|mA|[hkM]?Pa|m?bar|psi|km/h|kmh|kph|mph|m/s|"
     "[cdk]?m[²³]|ft²|sqft|ha|px|pts?|bps?|k?cal|kJ|dBA?|rpm|CC|cc|hp|bhp|kmpl|km/kg|mpg|pp[mb]"
 )
-_WORD = r"[a-zµà-ÿ][^\W\d_]+\.?(?:/[^\W\d_]+)?"  # only with a blank in front
+_WORD = r"[a-zµà-ÿ][^\W\d_]+\.?(?:/[^\W\d_]+)?"  # only after a blank
 _TOKEN = re.compile(
     rf"(\(?)([+-]?)(?:({_SYMBOLS}|(?:{_CODES})(?=\s))\s*)?([+-]?)"
     r"([.,]?[0-9](?:[0-9.,' \xa0]*[0-9])?\.?(?:[eE][+-]?[0-9]+)?)"
@@ -60,7 +60,7 @@ _UNIT_WORDS = (
 _UNIT_CELL = re.compile(rf"{_UNIT}(?:[/·*^]{_UNIT})*|{_UNIT_WORDS}|\(.*\)|\[.*\]", re.IGNORECASE)
 _ASCII_WORDS = re.compile(r"[^\W\d_]+\.?(?:/[^\W\d_]+)?")
 _PADDED = re.compile(r"0\d", re.ASCII)
-_SAMPLE = 50  # texts that are looked at before all
+_SAMPLE = 50  # texts that are checked first
 _MARK_WORDS = {",": "commas", ".": "points", "'": "apostrophes", " ": "blanks"}
 _RATIOS = ("%", "‰")  # without the sign, .95 and 95 may be the same
 
@@ -69,10 +69,10 @@ DECIMALS: tuple[Decimal, Decimal] = (".", ",")
 
 
 class Token(NamedTuple):
-    """How texts of one shape are a number: their sign or unit, and where digits and marks stand.
+    """Number format of all texts with one pattern: sign or unit, position of digits and marks.
 
-    `body` has the digits and marks of the shape, `span` is theirs in a text; `point` and `comma`
-    say which decimal marks it may have.
+    `body` has the digits and marks of the pattern, `span` is their position in a text; `point` and
+    `comma` are the possible decimal marks.
     """
 
     sign: str
@@ -85,18 +85,18 @@ class Token(NamedTuple):
     span: tuple[int, int] = (0, 0)
 
     def fits(self, decimal: "Decimal") -> bool:
-        """Whether this is a number with a decimal mark; without one if that is ""."""
+        """Whether this is a number with a decimal mark, or without one for ""."""
         whole = not ("." in self.body or "," in self.body)
         return {".": self.point, ",": self.comma}.get(decimal, whole)
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the numbers of a column are written; plain data that JSON can hold.
+    """Number format of a column, as JSON-ready data.
 
-    `decimal` is the decimal mark, "" where whole numbers show none; `thousands` the mark that was
-    seen between thousands, `sign` a currency, percent sign or unit, `bare` whether some numbers
-    stand without it, `minus` another sign of negative numbers than a hyphen.
+    `decimal` is the decimal mark, "" for integers; `thousands` the thousands separator, `sign` a
+    currency, percent sign or unit, `bare` whether some numbers lack it, `minus` a sign of negative
+    numbers other than the hyphen.
     """
 
     decimal: Decimal = ""
@@ -106,12 +106,12 @@ class Spelling:
     minus: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; `Spelling(**state)` rebuilds it."""
+        """Return plain data; `Spelling(**state)` rebuilds it."""
         return asdict(self)
 
     @property
     def described(self) -> str:
-        """What is special about the numbers: "'$' and commas at thousands"."""
+        """Unusual features of the format: "'$' and commas at thousands"."""
         parts = [repr(self.sign)] if self.sign else []
         if self.decimal == ",":
             parts.append("a decimal comma")
@@ -123,12 +123,12 @@ class Spelling:
 
     @property
     def hides_from_pandas(self) -> bool:
-        """Whether text that pandas takes for a number may be another one, or none, here."""
+        """Whether a number for pandas may be another number, or text, in this format."""
         return self.decimal == "," or (self.sign in _RATIOS and not self.bare)
 
     @property
     def example(self) -> str:
-        """A number as this column writes it."""
+        """A number in this format."""
         digits = f"1{self.thousands}234" if self.thousands else "12"
         digits += f"{self.decimal}5" if self.decimal else ""
         if re.fullmatch(_SYMBOLS, self.sign) and not self.sign[-1].isalpha():
@@ -136,11 +136,11 @@ class Spelling:
         return f"{digits}{self.sign}" if self.sign in _RATIOS else f"{digits} {self.sign}".strip()
 
     def numbers(self, column: pd.Series, name: str) -> pd.Series:
-        """Read the texts of a column; what is a number already stays. float64, NaN where missing.
+        """Parse the texts of a column; numbers are unchanged. float64, NaN for missing values.
 
-        ValueError, with row and value, for text that is no number in this spelling.
+        ValueError, with row and value, for text that does not fit the format.
         """
-        codes, distinct = pd.factorize(column.astype(object))  # -1 is a gap
+        codes, distinct = pd.factorize(column.astype(object))  # -1 is missing
         tokens = tokenized(v for v in distinct if isinstance(v, str))
         decimal = self.decimal
         if not decimal:
@@ -177,10 +177,10 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Common:
-    """What the texts of a column have in common that are all numbers.
+    """Common format of the texts of a column that are all numbers.
 
-    `decimal` is "either" where all can be read both ways, as 1,234; `mark` is then the one mark
-    that occurs. `signs` are all that occur, "" among them.
+    `decimal` is "either" for ambiguous numbers, as 1,234; `mark` is then the only mark that occurs.
+    `signs` are all that occur, including "".
     """
 
     decimal: Decimal | Literal["either"]
@@ -191,9 +191,9 @@ class Common:
     plain: bool
 
     def decimal_by(self, usual: Decimal = "") -> Decimal:
-        """Return the decimal mark, by the `usual` one where both are possible.
+        """Return the decimal mark; `usual` decides if both are possible.
 
-        Without a usual one commas and, with a currency, points too stand at thousands.
+        Without `usual`, commas separate thousands; with a currency points do, too.
         """
         if self.decimal != "either":
             return self.decimal
@@ -203,7 +203,7 @@ class Common:
         return "," if self.mark == "." and money else "."
 
     def spelling(self, usual: Decimal = "") -> Spelling:
-        """Return the spelling of a column with these texts, which has one sign at most."""
+        """Return the format of a column with these texts, with at most one sign."""
         decimal = self.decimal_by(usual)
         thousands = self.thousands
         if self.mark and self.mark != decimal:
@@ -214,17 +214,17 @@ class Common:
 def tokenized(
     texts: Iterable[str], *, whole: bool = False, sampled: bool = False
 ) -> dict[str, Token]:
-    """Return what of some texts is a number in some spelling, by text.
+    """Return the tokens of all texts that are numbers in some format, by text.
 
-    Nothing with `whole` where one of all is not, with `sampled` where fewer than half of the first
-    ones are.
+    The result is empty with `whole` if any text is no number, and with `sampled` if fewer than half
+    of the first texts are numbers.
     """
     found: dict[str, Token] = {}
     of_shape: dict[str, Token | None] = {}
     for number, text in enumerate(texts, start=1):
         shape = text.translate(_NINES)
         first = shape.find("9")
-        if text[first : first + 1] == "0":  # a digit in front alone may make a code
+        if text[first : first + 1] == "0":  # a leading zero may make a code
             shape = f"{shape[:first]}0{shape[first + 1 :]}"
         if shape not in of_shape:
             of_shape[shape] = _token(shape)
@@ -257,7 +257,7 @@ def _token(shape: str) -> Token | None:
     if before and (glued or word):
         return None
     if not before and len(sign.rstrip(".")) > 2 and _ASCII_WORDS.fullmatch(sign):
-        sign = sign.rstrip(".").removesuffix("s")  # 1 year and 2 years
+        sign = sign.rstrip(".").removesuffix("s")  # singular and plural: 1 year and 2 years
     negative = bool(opened) or "-" in minus + inner
     if opened:
         odd = "()"
@@ -270,7 +270,7 @@ def _token(shape: str) -> Token | None:
 
 
 def _marks_of(body: str) -> tuple[bool, bool]:
-    """Whether digits and marks may have a decimal point, and a decimal comma."""
+    """Whether a body may have a decimal point, and a decimal comma."""
     last_point, last_comma = body.rfind("."), body.rfind(",")
     if last_point < 0 and last_comma < 0:
         fits = _POINT.fullmatch(body) is not None
@@ -282,12 +282,12 @@ def _marks_of(body: str) -> tuple[bool, bool]:
 
 
 def is_unit(text: str) -> bool:
-    """Whether a text names a unit or a type, as a line under the names of columns does."""
+    """Whether a text is a unit or a type, as in a line of units below the names."""
     return _UNIT_CELL.fullmatch(text) is not None
 
 
 def in_common(tokens: Collection[Token]) -> Common | None:
-    """Find what numbers in text have in common; None where they contradict each other."""
+    """Return the common format of numbers in text; None if they contradict each other."""
     if not tokens:
         return None
     tokens = set(tokens)
@@ -315,12 +315,12 @@ def in_common(tokens: Collection[Token]) -> Common | None:
 
 
 def _are_amounts(tokens: Collection[Token]) -> bool:
-    """Whether numbers with blanks in them are no codes, which have as many digits each."""
+    """Whether numbers with blanks are amounts; codes all have the same number of digits."""
     lengths = {sum(c.isdigit() for c in token.body) for token in tokens}
     return len(lengths) > 1 and min(lengths) <= 6
 
 
 def number_text(text: str, token: Token, decimal: Decimal) -> str:
-    """Write a number that fits a decimal mark as float() reads it."""
+    """Convert a number with this decimal mark to the form that float() parses."""
     digits = text[slice(*token.span)].translate(_WITHOUT[decimal])
     return f"-{digits}" if token.negative else digits

@@ -1,4 +1,4 @@
-"""Kind of a file: compressed, not a table at all, or larger than it may be."""
+"""Compressed files and non-tables: detection and bounded unpacking."""
 
 import bz2
 import gzip
@@ -15,18 +15,18 @@ import pyarrow as pa
 
 Note = Callable[[str], None]
 
-# Honest tables unpack to 2 to 100 times their size; made-up ones to 230 times and far beyond.
+# Real tables unpack to 2 to 100 times their size; malicious ones to 230 times and far beyond.
 MAX_RATIO = 200
-FREE_BYTES = 50_000_000  # that much is never refused
+FREE_BYTES = 50_000_000  # always allowed
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
 ZIP_MAGIC = b"PK\x03\x04"
-# what is raised for bytes that are damaged, cut, encrypted or packed in a rare way
+# errors for damaged, truncated, encrypted or unusually packed bytes
 ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, struct.error,
     ValueError, IndexError,
 )  # fmt: skip
 _CHUNK = 1 << 20
-_LAYERS = 3  # archives within archives that are opened
+_LAYERS = 3  # most nested archives
 _OPENERS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw)),
     b"BZh": lambda raw: cast(BinaryIO, bz2.BZ2File(raw)),
@@ -49,11 +49,11 @@ _NO_TABLES = (
 
 
 class ExpansionError(ValueError):
-    """A file declares or unpacks to far more than it can hold."""
+    """A file that declares or unpacks to far more than its size allows."""
 
 
 def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:
-    """Refuse content that is far larger than the file that holds it.
+    """Raise ExpansionError for content far larger than its file.
 
     `ExpansionError` if `n_bytes` (declared, or counted so far) exceed both `FREE_BYTES` and `ratio`
     times the `n_stored` bytes of the file.
@@ -71,7 +71,7 @@ def _is_out_of_proportion(n_bytes: int, n_stored: int, ratio: int = MAX_RATIO) -
 
 
 def unpack(content: bytes, where: str) -> bytes:
-    """Return what lies in a gzip, bzip2, xz or zstd file, or a zip of one file; else the content.
+    """Unpack gzip, bzip2, xz, zstd or a zip of one file; return other content unchanged.
 
     ValueError if the content is damaged, a zip holds several files, or there is too much of it (see
     `check_expansion`).
@@ -85,7 +85,7 @@ def unpack(content: bytes, where: str) -> bytes:
 
 
 def _only_member(content: bytes, where: str) -> Callable[[BinaryIO], BinaryIO] | None:
-    """Give what opens the only file of a zip; None if this is not a zip, an npz or a workbook."""
+    """Return an opener of the only file of a zip; None for no zip, an npz or a workbook."""
     names = zip_names(content) if content.startswith(ZIP_MAGIC) else []
     if not names or is_workbook(names) or any(name.endswith(".npy") for name in names):
         return None
@@ -115,7 +115,7 @@ def _read_bounded(opener: Callable[[BinaryIO], BinaryIO], content: bytes, where:
     raw, parts, taken = io.BytesIO(content), bytearray(), 0
     try:
         with opener(raw) as stream:
-            # against what was taken from the file so far: stop early, not at its end
+            # relative to the bytes read so far, to stop early
             while not _is_out_of_proportion(len(parts), taken) and (chunk := stream.read(_CHUNK)):
                 parts += chunk
                 taken = raw.tell()
@@ -129,7 +129,7 @@ def _read_bounded(opener: Callable[[BinaryIO], BinaryIO], content: bytes, where:
 
 
 def refuse_other_kinds(content: bytes, where: str) -> None:
-    """Raise ValueError, with what it looks like, if the first bytes are not those of a table."""
+    """Raise ValueError, with the likely kind of file, if the content is not a table."""
     start = content[:512].removeprefix(b"\xef\xbb\xbf")
     for pattern, what in _NO_TABLES:
         if re.match(pattern, start):

@@ -1,4 +1,4 @@
-"""One loop that trains everything, the objectives it is given here, and their parts."""
+"""Training loop, its objectives, and their parts."""
 
 from nearwise.training.augment import augment
 from nearwise.training.embedder import train_embedder

@@ -1,8 +1,8 @@
-"""Random changes of training images on their device, a batch at once; MixUp of any rows.
+"""Random augmentation of image batches on their device; MixUp of any rows.
 
-Plain tensor operations, not kornia: a whole batch goes through one gather instead of one call per
-image, images stay uint8 between the steps, one generator on the CPU decides everything, so that a
-run repeats on any device, and there is no further package to install.
+Plain tensor operations, not kornia: a whole batch needs one gather instead of one call per image,
+images stay uint8 between the steps, one CPU generator makes all draws, so that a run repeats on any
+device, and no further package is needed.
 """
 
 from typing import Literal, NamedTuple
@@ -25,16 +25,16 @@ def augment(
     *,
     mirrored: Tensor | None = None,
 ) -> Tensor:
-    """Change each image at random.
+    """Augment each image at random.
 
     Parameters
     ----------
     images : uint8 Tensor of shape (B, c, h, w)
     settings : Augmentation
     generator : torch.Generator
-        On the CPU; as many numbers are drawn whatever is switched on.
+        CPU generator; the number of draws does not depend on the settings.
     mirrored : bool Tensor of shape (B,), optional
-        Which images are mirrored, where `settings` flip; drawn by default.
+        Images to mirror if `settings` flip; drawn by default.
 
     Returns
     -------
@@ -45,9 +45,9 @@ def augment(
 
 
 def draw_changes(images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """Draw numbers in [0, 1), (B,), for each change, also for those of colours and angles.
+    """Draw numbers in [0, 1), (B,), for each change, including unused ones (colours, angles).
 
-    A seed then moves images alike, whatever else changes them.
+    So a seed gives the same crops with any other settings.
     """
     drawn = torch.rand(len(images), len(_DRAWS), generator=generator).to(images.device)
     return dict(zip(_DRAWS, drawn.unbind(dim=1), strict=True))
@@ -59,7 +59,7 @@ def moved(
     draw: dict[str, Tensor],
     mirrored: Tensor | None = None,
 ) -> Tensor:
-    """Crop and mirror each image as the settings say."""
+    """Crop and mirror each image according to the settings."""
     if not (settings.crop_padding or settings.flip):
         return images
     steps = 2 * settings.crop_padding + 1
@@ -70,7 +70,7 @@ def moved(
 
 
 def with_cutout(images: Tensor, settings: Augmentation, draw: dict[str, Tensor]) -> Tensor:
-    """Fill a square of each image, where the settings say so."""
+    """Fill a square of each image, if the settings have a cutout."""
     if not settings.cutout:
         return images
     row = (draw["row"] * images.shape[2]).long()
@@ -87,9 +87,9 @@ def crop_and_flip(
     *,
     padded: Literal["black", "reflect"] = "black",
 ) -> Tensor:
-    """Crop each padded image at its own offset, and mirror it where `flipped`.
+    """Crop each padded image at its own offset, and mirror the `flipped` ones.
 
-    `padding` pixels are put on each side, zeros or the image mirrored at its edge; `top` and
+    `padding` pixels are added on each side, zeros or the image mirrored at its edge; `top` and
     `left`, int64 (B,) in [0, 2 * padding], are the first row and column of the crop in the padded
     image.
     """
@@ -107,14 +107,14 @@ def crop_and_flip(
 
 
 def _reflected(position: Tensor, length: int) -> Tensor:
-    """Positions along a side, those outside mirrored at its ends."""
+    """Positions along a side; positions outside are mirrored at its ends."""
     return (length - 1) - ((length - 1) - position.abs()).abs()
 
 
 def cut_out(images: Tensor, side: int, row: Tensor, column: Tensor) -> Tensor:
     """Fill a square of `side` around (row, column) of each image with the image's mean colour.
 
-    Parts outside the image are cut off. A square of even side lies one pixel more to the left
+    Parts outside the image are cut off. A square of even side extends one pixel further to the left
     and top.
     """
     mean = images.float().mean(dim=(2, 3), keepdim=True).round_().to(images.dtype)
@@ -137,15 +137,15 @@ class Mix(NamedTuple):
 
 
 def draw_mix(n_rows: int, alpha: float, generator: torch.Generator) -> Mix:
-    """Draw partners and shares for a batch of `n_rows`, from a generator on the CPU.
+    """Draw partners and shares for a batch of `n_rows`, from a CPU generator.
 
-    Shares follow Beta(alpha, alpha), folded to the larger part so that a row stays nearer to itself
-    than to its partner (Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018).
+    Shares follow Beta(alpha, alpha), folded to the larger part so that each row dominates
+    its partner (Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018).
     """
     if alpha <= 0:
         raise ValueError(f"alpha must be positive, got {alpha}.")
     partner = torch.randperm(n_rows, generator=generator)
-    # torch draws no Beta variates from a generator of one's own; numpy does, seeded from it.
+    # torch cannot draw Beta variates from a given generator; numpy, seeded from it, can.
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
     drawn = np.random.default_rng(seed).beta(alpha, alpha, size=(n_rows, 1))
     share = torch.from_numpy(np.maximum(drawn, 1 - drawn).astype(np.float32))
@@ -159,7 +159,7 @@ def draw_batch_mix(
     generator: torch.Generator,
     device: torch.device,
 ) -> Mix | None:
-    """Draw whether a batch is mixed, with `probability`, and how; None where it is not.
+    """Draw the MixUp of a batch, or None with probability ``1 - probability``.
 
     An `alpha` of 0 draws nothing.
     """
@@ -172,11 +172,11 @@ def draw_batch_mix(
 
 
 def mix_labels(labels: Tensor, mix: Mix, n_classes: int) -> Tensor:
-    """Class probabilities (B, n_classes) of mixed rows from hard or soft `labels` (B,)."""
+    """Return class probabilities (B, n_classes) of mixed rows from hard or soft `labels` (B,)."""
     targets = soft_targets(labels, n_classes)
     return mix.share * targets + (1 - mix.share) * targets[mix.partner]
 
 
 def mix_ids(ids: Tensor, mix: Mix) -> Tensor:
-    """Both source ids of each mixed row, shape (B, 2): neither may vote for it."""
+    """Return both source ids of each mixed row, shape (B, 2), to exclude both votes."""
     return torch.stack([ids, ids[mix.partner]], dim=1)

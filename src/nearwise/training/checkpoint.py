@@ -1,4 +1,4 @@
-"""Checkpoints from which a killed run goes on to exactly the result of an unbroken one."""
+"""Checkpoints: a killed run resumes and ends with the result of an uninterrupted one."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ FORMAT_VERSION = 1
 
 @dataclass
 class TrainingState:
-    """How far a run has come.
+    """Progress of a run.
 
     `epoch` counts finished epochs, `waited` the evaluations since the best one; lower monitored
     values are better. `best` holds the weights of `best_epoch` (0 is the untrained model), and is
-    empty where nothing is monitored.
+    empty without a monitored value.
     """
 
     epoch: int = 0
@@ -37,7 +37,7 @@ class TrainingState:
 
 
 def content_hash(settings: Any, tensors: Mapping[str, Tensor | None]) -> str:
-    """Hash of settings (anything JSON can hold) and of the names and contents of tensors."""
+    """Hash JSON-ready settings, and names and contents of tensors."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, tensor in tensors.items():
         digest.update(name.encode())
@@ -57,11 +57,11 @@ def save_checkpoint(
     generator: torch.Generator,
     extra: dict[str, Tensor],
 ) -> None:
-    """Write a run's whole state to the folder `path`, replacing the former one in one move.
+    """Write the whole state of a run to the folder `path`, replacing the former one atomically.
 
-    Network, optimizer and generator are taken as they are at the end of an epoch; torch's global
-    random states come along. `fingerprint` identifies what decides the run, `extra` holds further
-    tensors of the loop, such as cached keys.
+    Network, optimizer and generator are in their state at the end of an epoch; torch's global
+    random states are saved too. `fingerprint` is a hash of all inputs of the run, `extra` holds
+    further tensors of the loop, such as cached keys.
     """
     optimizer_state = optimizer.state_dict()["state"]
     tensors = {
@@ -97,14 +97,14 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
 ) -> tuple[TrainingState, dict[str, Tensor]] | None:
-    """Bring a run back to its last checkpoint; None where there is none.
+    """Restore a run from its last checkpoint; None if there is none.
 
     Network, optimizer, generator and torch's global random states are set in place. StoreError if
     the folder is torn, foreign, newer than this version or holds something else, ValueError if it
     belongs to a run on other data or with other settings.
     """
     path = Path(path)
-    if not (path / MANIFEST).exists():  # nothing yet, or killed within the first write
+    if not (path / MANIFEST).exists():  # no checkpoint yet, or killed within the first write
         return None
     folder = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
     if folder.meta.get("fingerprint") != fingerprint:

@@ -39,7 +39,7 @@ from nearwise.training.steps import (
 )
 from nearwise.warn import warn_user
 
-_MOST_SCORED_AGAINST = 8192  # training rows that held-out rows are scored against
+_MOST_SCORED_AGAINST = 8192  # training rows in the memory of held-out scores
 
 
 def train_embedder(
@@ -70,26 +70,26 @@ def train_embedder(
         Rows for early stopping; their ids must not occur in `train`.
     config : TrainConfig
     seed : int
-        Decides batches, candidates, MixUp and dropout. torch's global random state is left as
-        it was.
+        Seed of batches, candidates, MixUp and dropout. torch's global random state is
+        unchanged.
     device : torch.device or str, default="cpu"
     checkpoint : path of a folder, optional
-        Written at the end of epochs; where it exists already the run goes on from it, to the
-        same result as an unbroken run.
+        Written at the end of epochs. If it exists, the run resumes from it, with the result of an
+        uninterrupted run.
     progress : callable, optional
         Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
     correction : SelfCorrection, optional
-        Lets the labels of the training rows follow the network's own predictions, where some of
-        them are wrong. Needs a linear head, and batches without MixUp. The last epoch is then
-        kept: the NLL of held-out labels that are not corrected would choose an early one.
+        Correction of wrong training labels by the network's predictions. Needs a linear head, and
+        batches without MixUp. The last epoch is then kept: the NLL on uncorrected held-out labels
+        would choose an early one.
     objective : subclass of EmbedderObjective, optional
-        What is minimised, where that is more than the terms of `TrainConfig`.
+        Objective with further terms than those of `TrainConfig`.
 
     Returns
     -------
     result : TrainingResult
         `history` holds per epoch: epoch (from 1), train_loss, parts (dict of the loss's terms),
-        held_out_nll (None where not evaluated), lr, scale, seconds.
+        held_out_nll (None if not evaluated), lr, scale, seconds.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def train_embedder(
     -----
     UserWarning
         If the run is interrupted: the best weights so far are kept. If a step ran out of memory:
-        batches go on in smaller pieces.
+        training continues with smaller pieces.
     """
     check_training(network, train, held_out, config, correction)
     network.to(device)
@@ -125,7 +125,7 @@ def train_embedder(
             tensors["likelihood"] = correction.likelihood
         return train_epochs(
             made,
-            # The objective sets the precision: of the embedder, not of the loss.
+            # The objective sets the precision of the embedder; the loss is float32.
             config.model_copy(update={"precision": "float32"}),
             seed=seed,
             device=device,
@@ -138,7 +138,7 @@ def train_embedder(
 
 @contextmanager
 def _channels_last(network: NeighborNetwork) -> Iterator[None]:
-    """Keep convolutions in this memory format inside, where they are faster so."""
+    """Use the channels-last memory format in the context, if it is faster."""
     embedder, on_gpu = network.embedder, network.log_scale.device.type == "cuda"
     faster = isinstance(embedder, ImageEmbedder) and (
         on_gpu or isinstance(embedder.backbone, FastCNN)
@@ -153,17 +153,17 @@ def _channels_last(network: NeighborNetwork) -> Iterator[None]:
 
 
 class EmbedderObjective(Objective):
-    """The losses on a network's keys, see `TrainConfig`.
+    """Losses on a network's keys, see `TrainConfig`.
 
     Rows are on the network's device. A batch that does not fit into memory is split, from then on,
-    into twice as many pieces (`n_pieces`) whose gradients add up; in-batch terms and normalisation
-    layers then see one piece at a time.
+    into twice as many pieces (`n_pieces`) with summed gradients; in-batch terms and normalisation
+    layers then use one piece at a time.
     """
 
     seeded_once = True
     starts_judged = True
     refresh_every = 5
-    """Epochs between two times that all cached keys are computed anew."""
+    """Epochs between full updates of the key cache."""
 
     def __init__(
         self,
@@ -193,11 +193,11 @@ class EmbedderObjective(Objective):
         self.n_pieces = 1
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
-        """Optimizer with a rate of its own for an image backbone."""
+        """Make an optimizer with a separate rate for an image backbone."""
         return make_optimizer(self.network, config, backbone_lr=self.settings.backbone_lr)
 
     def start(self, generator: torch.Generator) -> None:
-        """Fit the starting scale."""
+        """Fit the initial scale."""
         network = self.network
         if self.settings.knn_weight and network.log_scale.requires_grad:
             fit_start_scale(network, self.rows, generator, self.settings.precision)
@@ -205,7 +205,7 @@ class EmbedderObjective(Objective):
     def batches(
         self, epoch: int, config: EngineConfig, generator: torch.Generator
     ) -> Iterator[Batch]:
-        """Draw queries and candidates; labels and cached keys are brought up to date."""
+        """Draw queries and candidates, after an update of labels and cached keys."""
         if self.followed is not None and epoch > self.corrects_after:
             self.rows = replace(self.rows, labels=self.followed.labels())
         self.network.embedder.begin_epoch(epoch)
@@ -215,12 +215,12 @@ class EmbedderObjective(Objective):
         yield from self.draw(epoch, generator)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Iterator[Batch]:
-        """Batches of an epoch."""
+        """Draw the batches of an epoch."""
         settings = self.settings
         return epoch_batches(len(self.rows), settings.batch_size, settings.n_candidates, generator)
 
     def _mirror(self, epoch: int) -> Tensor | None:
-        """Which rows (n,) are mirrored in this epoch, where images take turns."""
+        """Return a mask (n,) of the rows to mirror in this epoch, if images alternate."""
         augment = self.settings.augment
         if augment is None or augment.flip != "alternate":
             return None
@@ -229,7 +229,7 @@ class EmbedderObjective(Objective):
         return (first if epoch % 2 else ~first).to(self.rows.x_num.device)
 
     def changed(self, x_num: Tensor, positions: Tensor, generator: torch.Generator) -> Tensor:
-        """Numbers or images of the rows at these positions as training changes them at random."""
+        """Return the numbers or images of the rows at these positions, augmented at random."""
         if self.settings.augment is None:
             return x_num
         mirrored = None if self.mirrored is None else self.mirrored[positions]
@@ -242,7 +242,7 @@ class EmbedderObjective(Objective):
         step: int,
         backward: Callable[[Tensor], None],
     ) -> Parts:
-        """Compute the terms of the loss, and the whole as "loss"."""
+        """Compute the terms of the loss, and their weighted sum as "loss"."""
         while True:
             state = generator.get_state()
             try:
@@ -260,8 +260,8 @@ class EmbedderObjective(Objective):
             )
 
     def _can_split(self, n_queries: int) -> bool:
-        # Normalisation layers need two rows; and without a cache every piece encodes all
-        # candidates, which saves nothing.
+        # Normalisation layers need two rows. Without a cache every piece encodes all candidates, so
+        # splitting saves no memory.
         many = self.cache is None and bool(self.settings.knn_weight)
         return n_queries >= 4 * self.n_pieces and not many
 
@@ -294,7 +294,7 @@ class EmbedderObjective(Objective):
         return means
 
     def terms(self, step: StepKeys, generator: torch.Generator) -> Parts:
-        """Unweighted terms of the loss; the settings have a weight NAME_weight of each."""
+        """Return the unweighted terms of the loss; the weight of each is NAME_weight."""
         return step_losses(self.network, self.rows, step, self.settings, self.followed)
 
     def _share(self, piece: Batch, whole: Batch) -> float:
@@ -313,14 +313,14 @@ class EmbedderObjective(Objective):
         return encode(self.network, rows, precision=self.settings.precision)
 
     def _scored_against(self) -> TrainingRows:
-        """Training rows that held-out rows are scored against, the same in every epoch."""
+        """Training rows used as memory for held-out rows, the same in every epoch."""
         if len(self.rows) <= _MOST_SCORED_AGAINST:
             return self.rows
         order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(self.seed))
         return self.rows.take(order[:_MOST_SCORED_AGAINST])
 
     def evaluate(self, epoch: int) -> dict[str, Any]:
-        """NLL of the held-out rows, where there are some."""
+        """Compute the NLL of the held-out rows, if any."""
         held_out = self.held_out
         if held_out is None:
             return {}
@@ -339,7 +339,7 @@ class EmbedderObjective(Objective):
         return {"nll": nll}
 
     def record(self, epoch: Record) -> Record:
-        """Form of a record in an embedder's history."""
+        """Return a record in the form of an embedder's history."""
         parts = dict(epoch["train"])
         return {
             "epoch": epoch["epoch"],
@@ -352,7 +352,7 @@ class EmbedderObjective(Objective):
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Keep cached keys, averages of predictions and the number of pieces."""
+        """Return cached keys, averages of predictions and the number of pieces."""
         state = {"n_pieces": torch.tensor(self.n_pieces)}
         if self.cache is not None and len(self.cache.keys):
             state["cache"] = self.cache.keys
@@ -361,7 +361,7 @@ class EmbedderObjective(Objective):
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take them back."""
+        """Restore the tensors of `state`."""
         self.n_pieces = int(state["n_pieces"])
         if self.cache is not None and "cache" in state:
             self.cache.keys = state["cache"]
@@ -376,7 +376,7 @@ def check_training(
     config: TrainConfig,
     correction: SelfCorrection | None = None,
 ) -> None:
-    """Raise ValueError where rows, labels, ids and settings do not fit the network."""
+    """Raise ValueError if rows, labels, ids or settings do not fit the network."""
     if len(train) < 2:
         raise ValueError(
             f"Training needs at least 2 rows, got {len(train)}: a row cannot be its own neighbor."

@@ -1,4 +1,4 @@
-"""Keys, head predictions and votes of many rows, in chunks and without gradient; kept on disk."""
+"""Keys, head predictions and votes of many rows, in chunks and without gradient; disk cache."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,14 +24,14 @@ FORMAT_VERSION = 1
 _VECTORS = "backbone vectors"
 _OF_PROJECTION = ("dim", "projection_norm", "normalize", "frozen")
 _CHUNK = 8192
-# Few images at a time stay in a processor's cache; an accelerator needs many.
+# Small chunks of images stay in a processor's cache; an accelerator needs large ones.
 _CPU_PIXELS = 2**18
 _DEVICE_PIXELS = 2**22
 
 
 @contextmanager
 def evaluating(network: NeighborNetwork) -> Iterator[None]:
-    """Eval mode without gradient inside, the former mode after."""
+    """Use eval mode without gradient in the context, then restore the former mode."""
     was_training = network.training
     network.eval()
     try:
@@ -42,7 +42,7 @@ def evaluating(network: NeighborNetwork) -> Iterator[None]:
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """Context in which modules compute in `precision`."""
+    """Return an autocast context for `precision`."""
     dtype = _DTYPES[precision]
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
@@ -54,11 +54,11 @@ def encode(
     chunk_size: int | None = None,
     precision: Precision = "float32",
 ) -> Tensor:
-    """Keys of rows on the network's device, float32 of shape (n, dim), in eval mode.
+    """Return keys of rows on the network's device, float32 of shape (n, dim), in eval mode.
 
-    Encodes `chunk_size` rows at a time, by default 8192, or as many images as 2**18 pixels on a CPU
-    and 2**22 on an accelerator hold; where memory is short, chunks are halved and a warning says
-    so. The embedder computes in `precision`, through autocast.
+    Encodes `chunk_size` rows at a time, by default 8192 rows, or images with 2**18 pixels on a CPU
+    and 2**22 on an accelerator; if memory is short, chunks are halved with a warning. The embedder
+    computes in `precision`, through autocast.
     """
     with evaluating(network), autocast(rows.x_num.device, precision):
         return encode_in_pieces(network.embedder, rows, chunk_size)
@@ -77,9 +77,9 @@ class BackboneFeatures(NamedTuple):
 
 
 def encode_backbone(network: NeighborNetwork, rows: TrainingRows) -> BackboneFeatures:
-    """Vectors and features at each depth of images, in eval mode, from one pass.
+    """Return vectors and features at each depth of images, in eval mode, from one pass.
 
-    ValueError where the network has no `ImageEmbedder`.
+    ValueError if the network has no `ImageEmbedder`.
     """
     embedder = _image_embedder(network)
     with evaluating(network):
@@ -95,10 +95,10 @@ def encode_backbone(network: NeighborNetwork, rows: TrainingRows) -> BackboneFea
 def keys_of_features(
     network: NeighborNetwork, features: BackboneFeatures, rows: TrainingRows
 ) -> Tensor:
-    """Keys of `rows`, as `encode` makes them, from the backbone's output for those rows."""
+    """Return keys of `rows`, equal to those of `encode`, from the backbone's output."""
     embedder = _image_embedder(network)
     with evaluating(network):
-        # In the pieces that `encode` takes: products of other sizes round otherwise.
+        # In the pieces of `encode`: products of other sizes round differently.
         pieces = features.vectors.split(rows_at_once(embedder, rows))
         return torch.cat([embedder.key_of_vector(piece) for piece in pieces])
 
@@ -113,7 +113,7 @@ def _image_embedder(network: NeighborNetwork) -> ImageEmbedder:
 
 
 def rows_at_once(embedder: Embedder, rows: TrainingRows) -> int:
-    """Rows that are encoded together, unless the caller gives their number."""
+    """Default number of rows per chunk."""
     if not isinstance(embedder, ImageEmbedder):
         return _CHUNK
     height, width = embedder.image_size
@@ -122,9 +122,9 @@ def rows_at_once(embedder: Embedder, rows: TrainingRows) -> int:
 
 
 def in_chunks(encoder: Callable[[int, int], T], n_rows: int, size: int) -> list[T]:
-    """Results of ``encoder(start, stop)`` for pieces of `size` rows, halved if memory is short.
+    """Return ``encoder(start, stop)`` for chunks of `size` rows, halved if memory is short.
 
-    No rows make one empty piece.
+    Without rows there is one empty chunk.
     """
     results: list[T] = []
     start, first_size = 0, size
@@ -146,7 +146,7 @@ def in_chunks(encoder: Callable[[int, int], T], n_rows: int, size: int) -> list[
 def encode_in_pieces(
     embedder: Embedder, rows: TrainingRows, chunk_size: int | None = None
 ) -> Tensor:
-    """Keys of rows in whatever mode and precision hold here, float32 of shape (n, dim)."""
+    """Return keys of rows, float32 of shape (n, dim), in the present mode and precision."""
 
     def encode_piece(start: int, stop: int) -> Tensor:
         x_cat = None if rows.x_cat is None else rows.x_cat[start:stop]
@@ -160,9 +160,9 @@ def encode_in_pieces(
 def predict_head(
     network: NeighborNetwork, rows: TrainingRows, *, keys: Tensor | None = None
 ) -> Tensor:
-    """Log-probabilities (n, n_classes) of the linear head, in eval mode; ValueError without a head.
+    """Return log-probabilities (n, n_classes) of the linear head, in eval mode.
 
-    `keys` of the rows, where they are ready, need not be computed.
+    `keys` of the rows are computed if not given. ValueError without a head.
     """
     if network.head is None:
         raise ValueError("This network has no linear head. Build it with head=True.")
@@ -179,15 +179,15 @@ def predict_neighbors(
     query_keys: Tensor | None = None,
     memory_keys: Tensor | None = None,
 ) -> Tensor:
-    """Vote of all memory rows by the softmax of their scores, own row left out by id.
+    """Return the softmax-weighted vote of all memory rows, own row left out by id.
 
     Parameters
     ----------
     network : NeighborNetwork
     queries, memory : TrainingRows
-        A query never counts the memory row that has its id.
+        Memory rows with the id of a query are left out for it.
     query_keys, memory_keys : Tensor, optional
-        Ready keys, to save computing them.
+        Precomputed keys.
 
     Returns
     -------
@@ -216,7 +216,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_memory() -> None:
-    """Give cached blocks of the accelerator back, so that a smaller piece can have them."""
+    """Release cached blocks of the accelerator for smaller pieces."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     elif torch.backends.mps.is_available():
@@ -226,12 +226,11 @@ def release_memory() -> None:
 def cached_backbone(
     network: NeighborNetwork, rows: TrainingRows, folder: str | os.PathLike[str]
 ) -> BackboneFeatures:
-    """Give what `encode_backbone` returns for images, from `folder` where it is there already.
+    """Return the result of `encode_backbone`, from a cache in `folder` if possible.
 
-    Each combination of backbone weights and images has a folder of its own in it, named by their
-    hash; the projection and the head have no part in it, and labels and ids do not matter. A
-    UserWarning reports a stored entry that is damaged, which is computed and written again, and of
-    one that cannot be written.
+    Each combination of backbone weights and images has its own subfolder, named by their hash;
+    projection, head, labels and ids are not part of the hash. A UserWarning reports a damaged
+    entry, which is computed and written again, and an entry that cannot be written.
     """
 
     def compute() -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""One loop that trains everything: epochs, evaluation, averaging, resuming, interruption."""
+"""Training loop: epochs, evaluation, weight averaging, resuming, interruption."""
 
 import hashlib
 import math
@@ -32,22 +32,21 @@ _LOOK_EVERY = 50  # steps between checks that the loss is finite; each waits for
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run leaves behind; the weights are in the model itself.
+    """Result of a run; the weights are in the model itself.
 
     Attributes
     ----------
     history : list of dict
-        One record per epoch. Unless the objective gives it another form: epoch (from 1), train
-        (means over the steps of what the loss returned), evaluation (what `evaluate` returned;
-        empty where it was not called), lr (of the last step), seconds (of training and
-        evaluation), train_seconds.
+        One record per epoch. By default, unless the objective changes it: epoch (from 1), train
+        (means over steps of the loss's terms), evaluation (result of `evaluate`; empty if not
+        called), lr (of the last step), seconds (of training and evaluation), train_seconds.
     best_epoch : int
-        Epoch whose weights the model holds: the best monitored one (0 where training never
-        improved on the start), or the last.
+        Epoch of the model's weights: the best monitored one (0 if training never improved on the
+        start), or the last.
     best_value : float or None
         The monitored value of that epoch.
     monitored : list of float
-        Monitored values in order, that of the untrained model first where it is evaluated.
+        Monitored values in order, beginning with the untrained model if it is evaluated.
     interrupted : bool
         Whether the user stopped the run; the steps after the last whole epoch are then lost.
     """
@@ -60,7 +59,7 @@ class TrainingResult:
 
 
 class NotFiniteError(ValueError):
-    """Loss or weights are no longer finite; `result` is what the run leaves behind."""
+    """Loss or weights are no longer finite; `result` is the result of the run so far."""
 
     def __init__(self, message: str, result: TrainingResult) -> None:
         super().__init__(message)
@@ -87,23 +86,23 @@ def train_epochs(
     objective : Objective
     config : EngineConfig
     seed : int
-        Decides the batches, what the loss draws, and dropout. torch's global random state is left
-        as it was.
+        Seed of batches, draws of the loss, and dropout. torch's global random state is
+        unchanged.
     device : torch.device or str, default="cpu"
-        The model is moved there.
+        Device of the run; the model is moved there.
     monitor : str, optional
-        Name of an evaluated value: the epoch where it is lowest is kept; ``"-accuracy"`` keeps the
-        one where accuracy is highest. Default: the last epoch is kept.
+        Name of an evaluated value; the epoch with the lowest value is kept, with ``"-accuracy"``
+        that of the highest accuracy. Default: the last epoch is kept.
     checkpoint : path of a folder, optional
-        Written at the end of epochs; where it exists already the run goes on from it, to the same
-        result as an unbroken run.
+        Written at the end of epochs. If it exists, the run resumes from it, with the result of an
+        uninterrupted run.
     fingerprint : str, default=""
-        What decides the run beside the model's first weights, settings and seed, such as a hash
-        of its data; a checkpoint with another one is refused.
+        Hash of further inputs of the run, such as its data, besides initial weights, settings and
+        seed. A checkpoint with another fingerprint raises ValueError.
     progress : callable, optional
         Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
     resumed : callable, optional
-        Called once with the records of a checkpoint, where the run goes on from one.
+        Called once with the records of a checkpoint if the run resumes from one.
 
     Returns
     -------
@@ -113,9 +112,8 @@ def train_epochs(
     ------
     ValueError
         If arguments do not fit together, the checkpoint is of another run, or the loss or the
-        weights are no longer finite (`NotFiniteError`); the message says where, the last checkpoint
-        stays, and the model holds the best weights so far, or without `monitor` those of the last
-        whole epoch.
+        weights are no longer finite (`NotFiniteError`). Then the last checkpoint stays, and the
+        model has the best weights so far, or without `monitor` those of the last complete epoch.
 
     Warns
     -----
@@ -150,7 +148,7 @@ def train_epochs(
 
 
 class _Run:
-    """The moving parts of one run."""
+    """State of one run."""
 
     def __init__(
         self,
@@ -166,7 +164,7 @@ class _Run:
         self.monitor, self.checkpoint = monitor, checkpoint
         self.generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
-        # Made once, as small heads take hundreds of steps of a millisecond.
+        # Made once, since a step of a small head takes only a millisecond.
         self.parameters = list(self.model.parameters())
         self.autocast = autocast(device, config.precision)
         self.no_autocast = autocast(device, "float32")
@@ -179,24 +177,24 @@ class _Run:
         self.average = objective.average(config, steps)
         self.state = TrainingState()
         self.fingerprint = ""
-        self.whole: dict[str, Tensor] = {}  # weights of the last whole epoch
+        self.whole: dict[str, Tensor] = {}  # weights of the last complete epoch
         self.saved_epoch: int | None = None  # of the checkpoint
         self.saved_at = -math.inf
 
     @property
     def best_epoch(self) -> int:
-        """Epoch whose weights are kept."""
+        """Epoch of the kept weights."""
         return self.state.best_epoch if self.state.best else self.state.epoch
 
     def result(self, interrupted: bool = False) -> TrainingResult:
-        """Gather what the run leaves behind."""
+        """Collect the result of the run."""
         state = self.state
         return TrainingResult(
             state.history, self.best_epoch, state.best_value, state.monitored, interrupted
         )
 
     def train(self, progress: Progress | None) -> None:
-        """Go through the epochs that are left."""
+        """Run the remaining epochs."""
         self._note_whole()
         if self.saved_epoch is None:
             self._start()
@@ -218,7 +216,7 @@ class _Run:
         if self.objective.starts_judged:
             self._evaluate(0)
         self._note_whole()
-        self._save()  # a folder that cannot be written to shows here, not after an epoch
+        self._save()  # detects an unwritable folder before the first epoch
 
     def _end_epoch(self, epoch: int, record: Record) -> None:
         state, patience = self.state, self.config.patience
@@ -231,7 +229,7 @@ class _Run:
 
     def _train_epoch(self, epoch: int) -> Record:
         if not self.objective.seeded_once:
-            # Seeded afresh every epoch: a run that goes on draws what the unbroken one would have.
+            # Seeded in every epoch: a resumed run makes the same draws as an uninterrupted one.
             self.generator.manual_seed(_mixed(self.seed, epoch))
             torch.manual_seed(_mixed(self.seed, -epoch))
         self.model.train()
@@ -251,7 +249,7 @@ class _Run:
         return {"epoch": epoch, "train": means, "lr": self.config.lr * factor}
 
     def _step(self, batch: Any, step: int, factor: float) -> Parts:
-        """Take one step, and return what the loss reports."""
+        """Take one step, and return the terms of the loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor * group.get("lr_factor", 1.0)
         self.optimizer.zero_grad(set_to_none=True)
@@ -267,21 +265,21 @@ class _Run:
         return {name: value.detach() for name, value in parts.items()}
 
     def _backward(self, loss: Tensor) -> None:
-        with self.no_autocast:  # operators go back in the precision they came in
+        with self.no_autocast:  # backward in the precision of the forward pass
             self.scaler.scale(loss).backward()
 
     def _mean(self, values: Sequence[Tensor]) -> float:
         return float(torch.stack(list(values)).float().cpu().double().mean())
 
     def _refuse_bad(self, losses: Sequence[Tensor], n_batches: int) -> None:
-        start = (len(losses) - 1) // _LOOK_EVERY * _LOOK_EVERY  # those before were checked
+        start = (len(losses) - 1) // _LOOK_EVERY * _LOOK_EVERY  # earlier losses were checked
         finite = torch.stack(list(losses[start:])).isfinite()
         if not finite.all():
             first = start + int((~finite).nonzero()[0, 0])
             self._stop(f"training loss is no longer finite in step {first + 1} of {n_batches}")
 
     def _refuse_bad_weights(self) -> None:
-        """Refuse weights that the last step spoiled, before they are evaluated and saved."""
+        """Stop if weights are not finite after the last step, before evaluation and saving."""
         kinds = (p.detach() for p in self.model.parameters() if p.is_floating_point())
         if not bool(torch.stack([tensor.isfinite().all() for tensor in kinds]).all()):
             self._stop("weights are no longer finite after the last step")
@@ -298,7 +296,7 @@ class _Run:
         )
 
     def _evaluate(self, epoch: int) -> dict[str, float]:
-        """Evaluate the epoch, where it is its turn, and note whether it is the best."""
+        """Evaluate the epoch if it is due, and note whether it is the best."""
         if epoch != self.config.epochs and not self.objective.evaluation_due(epoch):
             return {}
         with self._averaged():
@@ -321,21 +319,21 @@ class _Run:
             state.waited += 1
 
     def settle(self) -> None:
-        """Give the model the weights that are kept; it has its own where nothing was noted yet."""
+        """Load the kept weights into the model, if any were noted."""
         kept = self.state.best or self.whole
         if kept:
             self.model.load_state_dict(kept)
         self.model.eval()
 
     def _note_whole(self) -> None:
-        """Copy the state after an epoch: steps after it may be broken off or diverge."""
+        """Copy the state after an epoch, as later steps may be interrupted or diverge."""
         if self.state.best:
-            return  # which are then kept
+            return  # the best weights are kept instead
         with self._averaged():
             self.whole = copied_state(self.model.state_dict())
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """Weights that are evaluated and kept, inside."""
+        """Return a context with the weights to evaluate and keep."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _save(self) -> None:
@@ -361,7 +359,7 @@ class _Run:
         self.saved_epoch, self.saved_at = self.state.epoch, time.monotonic()
 
     def resume(self, fingerprint: str) -> None:
-        """Go back to the checkpoint, if there is one."""
+        """Restore the checkpoint, if there is one."""
         if self.checkpoint is not None:
             rows, settings = self.objective.n_rows, self.config.decides()
             deciding = [fingerprint, rows, self.seed, self.monitor, settings]
@@ -387,9 +385,9 @@ class _Run:
 
 
 def minimize(parameters: Sequence[Tensor], loss: Callable[[], Tensor]) -> None:
-    """Minimise a smooth loss of few parameters in place, on all rows at once, by L-BFGS.
+    """Minimise a smooth loss of few parameters in place by full-batch L-BFGS.
 
-    `parameters` are leaves that require a gradient; `loss()` is the scalar at their present values.
+    `parameters` are leaves that require a gradient; `loss()` returns the scalar at their values.
     """
     optimizer = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
 
@@ -403,7 +401,7 @@ def minimize(parameters: Sequence[Tensor], loss: Callable[[], Tensor]) -> None:
 
 
 def _monitored_value(monitor: str, values: dict[str, float]) -> float:
-    """Value that is to be low: that of `monitor`, negated where it starts with a minus."""
+    """Return the value to minimise: that of `monitor`, negated after a leading minus."""
     name = monitor.removeprefix("-")
     if name not in values:
         raise ValueError(
@@ -414,11 +412,11 @@ def _monitored_value(monitor: str, values: dict[str, float]) -> float:
 
 
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Tensors under a prefix, without it."""
+    """Return the tensors with a prefix, without the prefix in their names."""
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _mixed(seed: int, epoch: int) -> int:
-    """Give a seed of 63 bits for one epoch of one run."""
+    """Return a seed of 63 bits for one epoch of one run."""
     digest = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

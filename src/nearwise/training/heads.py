@@ -1,4 +1,4 @@
-"""Further training of the pretrained head, on rows whose neighbors are given."""
+"""Further training of the pretrained head on rows with known neighbors."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -17,10 +17,10 @@ from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.settings import EngineConfig, StrictSettings
 from nearwise.warn import warn_user
 
-_SMALL_STEP = 20_000  # neighbors per step, below which threads cost more than they save
+_SMALL_STEP = 20_000  # neighbors per step; below it threads cost more than they save
 _BATCH = 128  # rows per step
-_STEPS = 40  # between evaluations, at most
-_MIN_GAIN = 1e-5  # nats by which an epoch must be better than the best one
+_STEPS = 40  # most steps between evaluations
+_MIN_GAIN = 1e-5  # least improvement in nats over the best epoch
 
 
 class HeadConfig(StrictSettings):
@@ -31,10 +31,10 @@ class HeadConfig(StrictSettings):
     epochs : int, default=12
         Maximum number of evaluations, each after at most 40 steps of 128 rows, redrawn every time.
     lr : float, default=2e-3
-        Of AdamW, without weight decay; falls to nearly nothing over the epochs, as half a cosine.
+        Learning rate of AdamW, without weight decay, with a cosine schedule to nearly 0.
     neighbor_weight : float, default=0.2
-        Weight of the loss of the neighbors alone, beside the loss of the pooled prediction. At 0
-        attention goes to neighbors that contradict the base, and does not explain the answer.
+        Weight of the loss of the neighbors alone, added to the loss of the pooled prediction. With
+        0, attention concentrates on neighbors that contradict the base and explains no answer.
     patience : int, default=3
         Evaluations without a better held-out NLL before stopping.
     """
@@ -47,7 +47,7 @@ class HeadConfig(StrictSettings):
     patience: int = Field(3, ge=1)
 
     def loss(self, output: HeadOutput, rows: "HeadRows") -> Tensor:
-        """Weighted mean NLL of rows, of the whole prediction and of the neighbors alone."""
+        """Weighted mean NLL of the pooled prediction and of the neighbors alone."""
         loss = rows.loss(output.log_proba)
         if self.neighbor_weight:
             loss = loss + self.neighbor_weight * rows.loss(output.neighbor_log_proba)
@@ -60,19 +60,19 @@ def _unchanged(log_proba: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """Neighborhoods, base predictions and labels of the rows a head is trained on.
+    """Neighbor sets, base predictions and labels of the training rows of a head.
 
     Parameters
     ----------
     spaces : list of NeighborSet
-        One per key space, each over the same n rows.
+        One entry per key space, each for the same n rows.
     base_log_proba : Tensor of shape (n, C)
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
         Non-negative weight of each row's loss.
     given_log_proba : callable, optional
-        Turns log-probabilities (n, C) of the classes that the head predicts into those of
-        `labels`, which the loss is of. By default the labels are these classes.
+        Maps log-probabilities (n, C) of the true classes, predicted by the head, to those of the
+        given `labels` in the loss. By default both are the same.
     """
 
     spaces: list[NeighborSet]
@@ -110,7 +110,7 @@ def train_head(
 ) -> list[dict[str, Any]]:
     """Fit `head` in place; it ends in eval mode with the weights of the lowest held-out NLL.
 
-    The head as it comes counts as epoch 0.
+    The untrained head counts as epoch 0.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def train_head(
         Distinct rows.
     config : HeadConfig
     seed : int
-        Decides the batches; torch's global random state is not touched.
+        Seed of the batches; torch's global random state is unchanged.
     progress : callable, optional
         Called with each epoch's record.
 
@@ -145,7 +145,7 @@ def train_head(
             result = error.result
             kept = f"{objective.name} stopped early, its best weights so far are kept: {error}"
             warn_user(kept)
-    first = (result.monitored or [held_out_nll(head, held_out)])[0]  # none: Ctrl-C came before it
+    first = (result.monitored or [held_out_nll(head, held_out)])[0]  # empty after an early Ctrl-C
     return [{"epoch": 0, "train_loss": None, "held_out_nll": first}, *result.history]
 
 
@@ -174,24 +174,24 @@ class HeadObjective(Objective):
         )
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
-        """AdamW."""
+        """Make an AdamW optimizer."""
         return torch.optim.AdamW(self.head.parameters(), lr=config.lr, weight_decay=0, fused=True)
 
     def steps_per_epoch(self, config: EngineConfig) -> int:
-        """Batches between evaluations."""
+        """Return the number of batches between evaluations."""
         return min(_STEPS, super().steps_per_epoch(config))
 
     def batches(
         self, epoch: int, config: EngineConfig, generator: torch.Generator
     ) -> Iterable[Tensor]:
-        """Positions of rows, on their device."""
+        """Return positions of rows, on their device."""
         # Drawn on the CPU: the same batches on every device.
         order = torch.randperm(self.n_rows, generator=generator).to(self.train.labels.device)
         size = config.batch_size
         return order[: size * _STEPS].split(size)
 
     def loss(self, batch: Tensor, generator: torch.Generator, step: int) -> Parts:
-        """Loss of the rows that a batch names."""
+        """Loss of the rows at the positions of a batch."""
         rows = self.train.take(batch)
         return {"loss": self.settings.loss(self.head(rows.spaces, rows.base_log_proba), rows)}
 
@@ -200,7 +200,7 @@ class HeadObjective(Objective):
         return {"held_out_nll": held_out_nll(self.head, self.held_out)}
 
     def record(self, epoch: Record) -> Record:
-        """Form of a record in a head's history."""
+        """Return a record in the form of a head's history."""
         loss = epoch["train"]["loss"]
         return {"epoch": epoch["epoch"], "train_loss": loss, **epoch["evaluation"]}
 

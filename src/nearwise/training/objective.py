@@ -1,4 +1,4 @@
-"""What a training run minimises."""
+"""Objectives of training runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,32 +18,32 @@ from nearwise.training.settings import EngineConfig
 
 Parts = dict[str, Tensor]
 Record = dict[str, Any]
-_CHECKPOINT_SECONDS = 10.0  # between two, so that short epochs do not spend their time on writing
+_CHECKPOINT_SECONDS = 10.0  # least time between checkpoints, for short epochs
 
 
 class Objective:
-    """What a run minimises, and what it does in its own way; `BatchLoss` is the plain case.
+    """Loss and procedure of a training run; `BatchLoss` is the simplest one.
 
-    A subclass gives `loss`, and overrides what else differs from the plain case.
+    A subclass defines `loss`, and may override the other methods.
 
     Parameters
     ----------
     model : nn.Module
-        Trained in place.
+        Model to train in place.
     n_rows : int
-        Rows to train on, at least 1.
+        Number of training rows, at least 1.
     """
 
     name = "Training"
-    """How messages call the run."""
+    """Name of the run in messages."""
     seeded_once = False
-    """Whether random numbers go on from epoch to epoch, instead of being seeded in each."""
+    """Whether the generator is seeded once, instead of in every epoch."""
     starts_judged = False
-    """Whether the untrained model is evaluated too, as epoch 0."""
+    """Whether to evaluate the untrained model, as epoch 0."""
     min_gain = 0.0
-    """By how much a monitored value must be lower than the best one to be better."""
+    """Least decrease of the monitored value that counts as better."""
     last_rate = 0.0
-    """Share of the learning rate that is left at the end."""
+    """Factor on the learning rate at the end."""
     gradient_clip: float | None = 1.0
     """Largest L2 norm of the gradient; with None, or "lookahead", it is not clipped."""
 
@@ -51,10 +51,10 @@ class Objective:
         self.model, self.n_rows = model, n_rows
 
     def loss(self, batch: Any, generator: torch.Generator, step: int) -> Parts:
-        """Scalars of one batch (one of `batches`): "loss" is minimised, the others are reported.
+        """Return scalars of one batch: "loss" is minimised, the others are reported.
 
-        Called under autocast, with the model in train mode. The generator, on the CPU, is the run's
-        own; `step` counts from 0.
+        Called under autocast, with the model in train mode. `batch` is one of `batches`,
+        `generator` the CPU generator of the run; `step` counts from 0.
         """
         raise NotImplementedError
 
@@ -65,9 +65,9 @@ class Objective:
         step: int,
         backward: Callable[[Tensor], None],
     ) -> Parts:
-        """Compute a batch's gradients by one or more calls of `backward`, and report as `loss`.
+        """Compute a batch's gradients by calls of `backward`; return the terms of `loss`.
 
-        Gradients are cleared before and add up, so that a batch can be computed in pieces.
+        Gradients are cleared before and accumulate, so that a batch can be computed in pieces.
         """
         parts = self.loss(batch, generator, step)
         if "loss" not in parts:
@@ -76,38 +76,38 @@ class Objective:
         return parts
 
     def evaluate(self, epoch: int) -> dict[str, Any]:
-        """Values after an epoch, in eval mode and without gradient; none by default."""
+        """Return values after an epoch, in eval mode and without gradient; by default none."""
         return {}
 
     def steps_per_epoch(self, config: EngineConfig) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return count_batches(self.n_rows, config.batch_size)
 
     def batches(
         self, epoch: int, config: EngineConfig, generator: torch.Generator
     ) -> Iterable[Any]:
-        """Batches of epoch `epoch` (from 1): by default int64 positions of rows, on the CPU."""
+        """Return the batches of an epoch (from 1): by default int64 row positions, on the CPU."""
         order = torch.randperm(self.n_rows, generator=generator)
         return order.tensor_split(self.steps_per_epoch(config))
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
-        """Optimizer of the model's parameters.
+        """Make the optimizer of the model's parameters.
 
-        The rate of a group follows the schedule, times its "lr_factor" where it has one.
+        The rate of a group follows the schedule, times its optional "lr_factor".
         """
         return make_optimizer(self.model, config)
 
     def rate(
         self, config: EngineConfig, step: int, steps_per_epoch: int, monitored: Sequence[float]
     ) -> float:
-        """Factor on the learning rates of a step (from 0).
+        """Return the factor on the learning rates of a step (from 0).
 
         `monitored` holds the values of finished evaluations, lower is better.
         """
         return rate_factor(config, step, steps_per_epoch, self.last_rate)
 
     def average(self, config: EngineConfig, total_steps: int) -> WeightAverage | None:
-        """Average of the weights that the run keeps, if any."""
+        """Return the weight average that the run keeps, or None."""
         if config.optimizer != "lookahead":
             return None
         return Lookahead(self.model, LOOKAHEAD_DECAY, total_steps)
@@ -117,34 +117,34 @@ class Objective:
         return True
 
     def checkpoint_due(self, epoch: int, seconds: float) -> bool:
-        """Whether an epoch that ends so long after the last checkpoint gets one; the last does."""
+        """Whether an epoch gets a checkpoint, `seconds` after the last one; the last epoch does."""
         return seconds >= _CHECKPOINT_SECONDS
 
     def start(self, generator: torch.Generator) -> None:
-        """Prepare the model before the first epoch; not called where a run is resumed."""
+        """Prepare the model before the first epoch; not called in a resumed run."""
 
     def record(self, epoch: Record) -> Record:
-        """Form of an epoch's record in the history."""
+        """Return an epoch's record in the form of the history."""
         return epoch
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors that a checkpoint keeps beside model, optimizer and random state."""
+        """Return further tensors for a checkpoint."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take the tensors of `state` back."""
+        """Restore the tensors of `state`."""
 
 
 class BatchLoss(Objective):
-    """Any loss of batches of rows, as a function.
+    """Objective from a function that returns the loss of a batch of rows.
 
     Parameters
     ----------
     model : nn.Module
     loss : callable
-        ``loss(rows, generator, step)`` with `rows` an int64 Tensor (B,) on the CPU, a generator on
-        the CPU that is the run's own, and the step from 0. Returns a dict of scalar tensors, whose
-        "loss" is minimised; the others are reported.
+        ``loss(rows, generator, step)`` with `rows` an int64 Tensor (B,) on the CPU, the CPU
+        generator of the run, and the step from 0. Returns a dict of scalar tensors: "loss" is
+        minimised, the others are reported.
     n_rows : int
     evaluate : callable, optional
         ``evaluate(epoch)`` returns a dict of floats.

@@ -1,4 +1,4 @@
-"""Rows of training, and the batches they are split into."""
+"""Training rows and batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -22,10 +22,10 @@ class TrainingRows:
     x_cat : int64 Tensor of shape (n, G), optional
         Category codes; 0 is unknown or missing.
     ids : int64 Tensor of shape (n,), optional
-        Rows with equal ids never vote for each other. Default 0..n-1. Held-out rows that are not
-        among the training rows need ids of their own, or none (`ids` of -1 never match).
+        Rows with equal ids never vote for each other. Default 0..n-1. Held-out rows outside the
+        training rows need other ids, or -1, which never matches.
     sample_weight : Tensor of shape (n,), optional
-        Non-negative; weighs a row's loss and its vote.
+        Non-negative weight of a row's loss and vote.
     second_x_num : Tensor of the shape of `x_num`, optional
         A second view of each row (such as the flipped image's embedding), drawn half the time.
     """
@@ -81,7 +81,7 @@ class TrainingRows:
         return self.x_num.ndim == 4
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Tensors that the rows have, by their names."""
+        """Yield name and tensor of all fields that are set."""
         for field in fields(self):
             tensor = getattr(self, field.name)
             if tensor is not None:
@@ -112,7 +112,7 @@ def _columns_or_images(name: str, tensor: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """Positions of a step's query rows (B,) and of further candidates (M,); none is in both."""
+    """Positions of a step's query rows (B,) and of further candidates (M,); disjoint."""
 
     queries: Tensor
     extra: Tensor
@@ -121,11 +121,10 @@ class Batch(NamedTuple):
 def epoch_batches(
     n_rows: int, batch_size: int, n_candidates: int | None, generator: torch.Generator
 ) -> Iterator[Batch]:
-    """Split an epoch into batches of nearly equal size, each with candidates drawn for it.
+    """Split an epoch into batches of nearly equal size, and draw candidates for each.
 
-    Candidates of a step are its own queries and `extra`, no row twice, `n_candidates` in all (None
-    takes all rows); all rows take turns. The generator is on the CPU, and only its state decides
-    the order.
+    Candidates of a step are its own queries and `extra`, without repeats, `n_candidates` in all
+    (None: all rows); all rows take turns. The order depends only on the CPU generator.
     """
     order = torch.randperm(n_rows, generator=generator)
     n_total = n_rows if n_candidates is None else min(n_rows, n_candidates)
@@ -138,12 +137,12 @@ def epoch_batches(
 
 
 def count_batches(n_rows: int, batch_size: int) -> int:
-    """Batches an epoch is split into."""
+    """Return the number of batches in an epoch."""
     return max(1, -(-n_rows // batch_size))
 
 
 def split_batch(batch: Batch, n_pieces: int) -> list[Batch]:
-    """Split the queries of a batch; those of the other pieces become candidates of each."""
+    """Split the queries of a batch; queries of other pieces become candidates of each piece."""
     if n_pieces == 1:
         return [batch]
     parts = batch.queries.tensor_split(n_pieces)

@@ -1,9 +1,9 @@
-"""Optimizers, the learning rate over a run, and averaged weights.
+"""Optimizers, learning rate schedules, and averaged weights.
 
 `optimizer="lookahead"` is the training of the fast networks' publication (Jordan,
-arXiv 2404.00498), which does not clip gradients: SGD with Nesterov momentum .85, biases of batch
-normalisation at 64 times the rate, a rate that warms up from a fifth of itself and falls linearly
-to .07, and weights that go back to their average every 5 steps, `Lookahead`.
+arXiv 2404.00498), without gradient clipping: SGD with Nesterov momentum 0.85, biases of batch
+normalisation at 64 times the rate, warm-up from a fifth of the rate and linear decay to 0.07 of it,
+and weights that are reset to their average every 5 steps, `Lookahead`.
 """
 
 import math
@@ -32,9 +32,9 @@ def learning_rate_factor(
     start: float = 0.0,
     floor: float = 0.0,
 ) -> float:
-    """Factor on the learning rate at `step` (from 0): linear warm-up from `start`, then `schedule`.
+    """Factor on the learning rate at `step` (from 0): linear warm-up, then `schedule`.
 
-    `floor` is the factor that would be reached at `total_steps`.
+    Warm-up begins at `start`; `floor` is the factor at `total_steps`.
     """
     if step < warmup_steps:
         return start + (1 - start) * (step + 1) / (warmup_steps + 1)
@@ -47,12 +47,12 @@ def learning_rate_factor(
 def parameter_groups(
     network: nn.Module, weight_decay: float, backbone_lr: float = 1.0, norm_bias_lr: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices decay; biases, scales and norms do not.
+    """Split trainable parameters into matrices, with decay, and biases and norms, without.
 
     Frequencies and phases of periodic embeddings do not decay either: zero is not a neutral value
-    for them. Where `backbone_lr` is not 1, the backbone of an image embedder makes two groups of
-    its own, with that factor on the learning rate. Where `norm_bias_lr` is not 1, so do the biases
-    of batch normalisation, which then decay by as much in a step as matrices do.
+    for them. If `backbone_lr` is not 1, the backbone of an image embedder has two separate groups,
+    with that factor on the learning rate. If `norm_bias_lr` is not 1, so have the biases of batch
+    normalisation, which then decay by as much per step as matrices do.
     """
     found: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     faster = _norm_biases(network) if norm_bias_lr != 1 else []
@@ -87,7 +87,7 @@ def _norm_biases(network: nn.Module) -> list[nn.Parameter]:
 def make_optimizer(
     model: nn.Module, config: EngineConfig, *, backbone_lr: float = 1.0
 ) -> torch.optim.Optimizer:
-    """Optimizer over the groups of `parameter_groups`."""
+    """Make an optimizer over the groups of `parameter_groups`."""
     norm_bias_lr = _NORM_BIAS_LR if config.optimizer == "lookahead" else 1.0
     groups = parameter_groups(model, config.weight_decay, backbone_lr, norm_bias_lr)
     if not groups:
@@ -100,7 +100,7 @@ def make_optimizer(
 
 
 def rate_factor(config: EngineConfig, step: int, steps_per_epoch: int, floor: float = 0.0) -> float:
-    """Factor in (0, 1] on the learning rates of a step (from 0); `floor` is left at the end."""
+    """Factor in (0, 1] on the learning rates of a step (from 0), with `floor` at the end."""
     total = config.epochs * steps_per_epoch
     warmup = round(config.warmup_epochs * steps_per_epoch)
     if config.optimizer == "lookahead":
@@ -111,7 +111,7 @@ def rate_factor(config: EngineConfig, step: int, steps_per_epoch: int, floor: fl
 
 
 class WeightAverage:
-    """Average of a module's weights, kept while it trains.
+    """Average of a module's weights during training.
 
     `state` is the averaged state, on the module's device.
     """
@@ -121,25 +121,25 @@ class WeightAverage:
         self.state = copied_state(model.state_dict())
 
     def update(self, step: int) -> None:
-        """Take the weights in after step `step`, counted from 0."""
+        """Update the average after step `step`, counted from 0."""
         raise NotImplementedError
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the module the weights that are evaluated and kept inside; by default its own."""
+        """Load the weights to evaluate and keep within the context; by default the present ones."""
         yield
 
 
 class Lookahead(WeightAverage):
-    """Weights that every few steps go back to a moving average of themselves.
+    """Weights that are reset every few steps to their moving average.
 
     Parameters
     ----------
     model : nn.Module
     decay : float
-        That the average's decay grows to, with the cube of the share of steps taken.
+        Final decay of the average; it grows with the cube of the share of steps taken.
     total_steps : int
-        After the last of them the weights are the average.
+        Number of steps; after the last one the weights are the average.
 
     References
     ----------
@@ -152,7 +152,7 @@ class Lookahead(WeightAverage):
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take the weights in after step `step`, counted from 0, and give them the average."""
+        """Update the average after step `step`, counted from 0, and reset the weights to it."""
         taken = step + 1
         if taken % _LOOKAHEAD_STEPS and taken < self.total_steps:
             return
@@ -164,5 +164,5 @@ class Lookahead(WeightAverage):
 
 
 def copied_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copy a state, detached."""
+    """Return a detached copy of a state."""
     return {name: tensor.detach().clone() for name, tensor in state.items()}

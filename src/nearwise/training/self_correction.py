@@ -1,4 +1,4 @@
-"""Labels, some of them wrong, that follow a network's own predictions while it trains."""
+"""Correction of wrong training labels by a network's own predictions during training."""
 
 from dataclasses import dataclass
 
@@ -6,30 +6,30 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-_LEAST = 1e-3  # of a probability, before a prediction joins the average
+_LEAST = 1e-3  # lower bound of a prediction in the average
 
 
 @dataclass(frozen=True)
 class SelfCorrection:
-    """How labels follow the network's own predictions of the rows it is trained on.
+    """Settings of the correction of training labels by the network's own predictions.
 
-    A network learns what is common to many rows long before it learns single wrong labels (Liu et
-    al., "Early-Learning Regularization Prevents Memorization of Noisy Labels", NeurIPS 2020), and
-    learns them later if what it knew by then becomes its target. After a warm-up each epoch starts
-    with new labels: the moving average of the predictions of a row in the training steps so far,
-    raised to a power, times the likelihood of the label that was given.
+    A network learns common patterns long before it memorizes single wrong labels (Liu et al.,
+    "Early-Learning Regularization Prevents Memorization of Noisy Labels", NeurIPS 2020). Targets
+    from its early predictions delay the memorization. After a warm-up each epoch has new labels:
+    the moving average of a row's predictions in the training steps so far, raised to a power, times
+    the likelihood of the given label.
 
     Parameters
     ----------
     likelihood : Tensor of shape (n, n_classes)
-        Probability of each training row's given label if a class is the true one.
+        Probability of each row's given label, per true class.
     momentum : float, default=0.7
-        Share of a row's average that stays when the row is predicted again, in [0, 1).
+        Weight of the former average at each new prediction of a row, in [0, 1).
     power : float, default=2.0
-        Positive. Predictions of changed images are too unsure: with a power of 1 labels grow
-        less sure from epoch to epoch.
+        Positive exponent. Predictions of augmented images are underconfident: with a power of 1
+        the confidence of labels falls from epoch to epoch.
     warmup : float, default=1/6
-        Share of the epochs in which labels stay as they are, one epoch at least.
+        Share of the epochs with the given labels, at least one epoch.
     """
 
     likelihood: Tensor
@@ -55,7 +55,7 @@ class SelfCorrection:
 class FollowedPredictions:
     """Moving averages (n, C) of a network's predictions in its training steps.
 
-    Not a number for rows that were in no step yet.
+    NaN for rows without a step so far.
     """
 
     def __init__(self, settings: SelfCorrection, smoothing: float, device: torch.device) -> None:
@@ -65,9 +65,9 @@ class FollowedPredictions:
 
     @torch.no_grad()
     def note(self, positions: Tensor, logits: Tensor) -> None:
-        """Take predictions (B, C) of the rows at these positions into their averages."""
+        """Update the averages of the rows at these positions with predictions (B, C)."""
         n_classes = logits.shape[1]
-        # A network fitted to smoothed labels predicts these.
+        # A network fitted to smoothed labels predicts smoothed probabilities.
         proba = torch.softmax(logits.float(), dim=1) - self._smoothing / n_classes
         proba = normalize(proba.div(1 - self._smoothing).clamp_min(_LEAST), p=1, dim=1)
         former, momentum = self.average[positions], self._settings.momentum
@@ -75,6 +75,6 @@ class FollowedPredictions:
         self.average[positions] = torch.where(former.isnan(), proba, mixed)
 
     def labels(self) -> Tensor:
-        """Probabilities of the true labels, (n, C)."""
+        """Return probabilities of the true labels, (n, C)."""
         known = self.average.nan_to_num(1 / self.average.shape[1])
         return normalize(known**self._settings.power * self._likelihood, p=1, dim=1)

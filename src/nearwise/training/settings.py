@@ -1,4 +1,4 @@
-"""Settings of training, which refuse unknown ones with a hint."""
+"""Settings of training; unknown ones raise an error with a hint."""
 
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ _OF_OPTIMIZERS = (
 
 
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
-    """Return `values`, or raise ValueError naming the setting of `model` nearest to an unknown one.
+    """Return `values`, or raise ValueError with the nearest setting of `model` to an unknown one.
 
     Only a dict is checked; `what` is the kind of settings in the message.
     """
@@ -30,13 +30,13 @@ def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
 
 
 class StrictSettings(BaseModel):
-    """Settings that cannot be changed; `settings_of` names them where one is not known."""
+    """Immutable settings; `settings_of` is their name in errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     settings_of: ClassVar[str]
 
     def __init__(self, **values: Any) -> None:
-        """Check the settings; the ValueError has no words of pydantic's own around it."""
+        """Check the settings; the ValueError has no pydantic boilerplate."""
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -49,30 +49,30 @@ class StrictSettings(BaseModel):
 
 
 def plain_message(error: Exception) -> str:
-    """Return the text of a pydantic error, without its codes and links."""
+    """Return the text of a pydantic error, without codes and links."""
     if not isinstance(error, ValidationError):
         return str(error)
     lines = []
     for part in error.errors():
         where = ".".join(map(str, part["loc"]))
         what = part["msg"].removeprefix("Value error, ")
-        checked = part["type"] == "value_error"  # by us, who say what was given
+        checked = part["type"] == "value_error"  # from our own checks, which include the value
         given = f" (got {part['input']!r})" if where and not checked else ""
         lines.append(f"{where}: {what}{given}" if where else what)
     return "; ".join(lines)
 
 
 class Augmentation(StrictSettings):
-    """Random changes of an image, all off by default; in the order below.
+    """Random changes of an image, all off by default, applied in the order below.
 
     Parameters
     ----------
     crop_padding : int, default=0
-        Pixels put around the image before a crop of the former size is taken from it.
+        Pixels added around the image before a random crop of the original size.
     padding : {"black", "reflect"}, default="black"
-        What these pixels are: black, or the image mirrored at its edge.
+        Content of these pixels: black, or the image mirrored at its edge.
     flip : bool or "alternate", default=False
-        Mirror left and right: half the time, or each image in every other epoch.
+        Horizontal mirroring: half the time, or each image in every other epoch.
     cutout : int, default=0
         Side of a square, at a random centre, filled with the image's mean colour.
     """
@@ -97,14 +97,14 @@ class EngineConfig(StrictSettings):
     batch_size : int, default=256
         Maximum number of rows per step; an epoch is split into batches of nearly equal size.
     optimizer : {"adamw", "sgd", "lookahead"}, default="adamw"
-        "sgd" has Nesterov momentum and needs a larger `lr`, such as 0.1. "lookahead" is the SGD of
-        `fast_cnn`: see `nearwise.training.schedule`.
+        Optimizer of the run. "sgd" has Nesterov momentum and needs a larger `lr`, such as 0.1.
+        "lookahead" is the SGD of `fast_cnn`: see `nearwise.training.schedule`.
     lr, weight_decay : float
-        The rate falls as half a cosine. Biases, scales and normalisation layers are not decayed.
+        Learning rate (cosine schedule) and weight decay; biases, scales and norms do not decay.
     warmup_epochs : float, default=0.0
-        Epochs (or a part of one) of linear warm-up before that.
+        Epochs (or a fraction of one) of linear warm-up.
     precision : {"float32", "bfloat16", "float16"}, default="float32"
-        Of the forward pass, through autocast; with "float16" the loss is scaled.
+        Precision of the forward pass, through autocast; with "float16" the loss is scaled.
     patience : int or None, default=None
         Evaluations without a better monitored value before stopping; None never stops early.
     """
@@ -123,12 +123,12 @@ class EngineConfig(StrictSettings):
     patience: int | None = Field(default=None, ge=1)
 
     def decides(self) -> dict[str, Any]:
-        """Return the settings on which the result depends."""
+        """Return the settings that affect the result."""
         return self.model_dump()
 
 
 class TrainConfig(EngineConfig):
-    """Settings of `train_embedder`: those of `EngineConfig`, and what is minimised.
+    """Settings of `train_embedder`: those of `EngineConfig`, and the terms of the loss.
 
     A term with weight 0 costs nothing.
 
@@ -138,25 +138,25 @@ class TrainConfig(EngineConfig):
     backbone_lr : float, default=1.0
         Factor on `lr` for the backbone of an image embedder, in (0, 1].
     precision : {"float32", "bfloat16"}, default="float32"
-        Of the embedder; keys and losses are float32 in any case.
+        Precision of the embedder; keys and losses are always float32.
     n_candidates : int or None, default=4096
-        Memory rows that a query is compared with in a step, the batch included; None takes all.
+        Number of memory rows per query and step, including the batch; None takes all.
     cache_momentum : float or None, default=None
-        None computes the candidates' keys in every step, with gradient. A number takes keys outside
-        the batch from a cache, which is computed anew every 5 epochs: when a row is seen, this
-        share of its old key stays, in [0, 1). With images and `n_candidates=None` this is the loss
-        over the whole memory: a MixUp batch then takes all candidates from the cache, so that its
-        images are encoded once.
+        Momentum of a key cache, in [0, 1), or None for no cache. None computes the candidates' keys
+        in every step, with gradient. With a cache, keys outside the batch come from it; all are
+        recomputed every 5 epochs, and a row of the batch keeps this share of its old key. With
+        images and `n_candidates=None` this is the loss over the whole memory: a MixUp batch then
+        takes all candidates from the cache, so that its images are encoded once.
     knn_weight, ce_weight : float, default=1.0, 0.0
         Weights of the leave-one-out neighbor NLL and of the head's cross-entropy. The NLL of
-        held-out rows is the head's where `ce_weight` is positive, else the neighbors'.
+        held-out rows is that of the head if `ce_weight` is positive, else of the neighbors.
     label_smoothing : float, default=0.0
     mixup_alpha : float, default=0.0
         Parameter of MixUp's Beta distribution; 0 switches it off.
     mixup_probability : float, default=0.5
-        Share of the batches that are mixed.
+        Share of mixed batches.
     augment : Augmentation or dict, optional
-        Random changes of the queries' images, whose keys refresh the cache; never of held-out rows.
+        Random changes of the queries' images, never of held-out rows. Their keys update the cache.
     """
 
     batch_size: int = Field(256, ge=2)

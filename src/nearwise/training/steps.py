@@ -1,4 +1,4 @@
-"""One training step of an embedder: keys, the terms of the loss, the cache, the first scale."""
+"""Training step of an embedder: keys, terms of the loss, key cache, initial scale."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,16 +20,16 @@ from nearwise.training.rows import Batch, TrainingRows
 from nearwise.training.self_correction import FollowedPredictions
 from nearwise.training.settings import TrainConfig
 
-# Factors on the reciprocal of the mean distance: from nearly uniform to nearly the nearest alone.
+# Factors on 1 / mean distance: from nearly uniform weights to nearly only the nearest row.
 _FACTORS = tuple(2.0 ** (step / 2) for step in range(-2, 14))
-_SCALE_QUERIES, _SCALE_CANDIDATES = 512, 4096  # rows that the first scale is fitted on
+_SCALE_QUERIES, _SCALE_CANDIDATES = 512, 4096  # rows used to fit the initial scale
 
 
 class KeyCache:
     """Keys (n, dim) of all training rows, for candidates outside the batch.
 
-    `keys` is empty before the first `refresh_all`; `momentum` is the share of the old key that
-    stays when a row of the batch is refreshed.
+    `keys` is empty before the first `refresh_all`; `momentum` is the weight of the old key when a
+    row of the batch is refreshed.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class KeyCache:
         self.keys = torch.empty(0, network.embedder.dim)
 
     def refresh_all(self) -> None:
-        """Compute every key again."""
+        """Recompute all keys."""
         self.keys = encode(self._network, self._rows, precision=self._precision)
 
     def refresh(self, positions: Tensor, keys: Tensor) -> None:
-        """Move the keys of seen rows to `keys`, at unit length where the embedder has it."""
+        """Update the cached keys of a batch's rows, at unit length if the embedder normalizes."""
         mixed = self.momentum * self.keys[positions] + (1 - self.momentum) * keys.detach()
         if self._network.embedder.normalize:
             mixed = torch.nn.functional.normalize(mixed, dim=1)
@@ -59,15 +59,15 @@ class KeyCache:
 
 
 class StepKeys(NamedTuple):
-    """Keys of a step's B queries and N candidates, the queries among them first."""
+    """Keys of a step's B queries and N candidates; the queries are the first candidates."""
 
     queries: Tensor  # (B,), positions
     candidates: Tensor  # (N,), positions
-    query_keys: Tensor  # (B, dim), of mixed rows where there is MixUp
-    labels: Tensor  # theirs
-    ids: Tensor  # (B,) or (B, 2), of the rows they come from
-    memory: Tensor  # (N, dim), of the candidates where they are compared
-    n_learned: int  # the first of these have a gradient
+    query_keys: Tensor  # (B, dim), of mixed rows with MixUp
+    labels: Tensor  # of the queries
+    ids: Tensor  # (B,) or (B, 2), of the queries' source rows
+    memory: Tensor  # (N, dim), keys of the candidates, if used
+    n_learned: int  # number of leading keys with a gradient
 
 
 def compute_keys(
@@ -82,10 +82,10 @@ def compute_keys(
 ) -> StepKeys:
     """Compute the keys of a step.
 
-    Rows are on the network's device, the generator (views and MixUp) on the CPU. Candidates outside
-    the batch take their keys from the cache, without gradient, and keys of the queries are written
-    to it; without a cache all keys are computed here. `change` alters numbers or images of the
-    queries at random, given them, their positions and the generator.
+    Rows are on the network's device, the generator (views and MixUp) on the CPU. Keys of candidates
+    outside the batch come from the cache, without gradient, and keys of the queries are written to
+    it; without a cache all keys are computed here. `change` augments numbers or images of the
+    queries; its arguments are these, their positions and the generator.
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
@@ -100,8 +100,8 @@ def compute_keys(
     mix = draw_batch_mix(
         config.mixup_alpha, config.mixup_probability, len(queries), generator, device
     )
-    # The unmixed keys are candidates; where none is needed, mixed ones are enough, and images, dear
-    # to encode, take their candidates from the cache.
+    # Unmixed keys serve as candidates. If none are needed, only mixed ones are computed; images,
+    # expensive to encode, take their candidates from the cache.
     from_cache = cache is not None and rows.are_images
     only_mixed = not config.knn_weight or from_cache
     with autocast(device, config.precision):
@@ -129,9 +129,9 @@ def step_losses(
     config: TrainConfig,
     followed: FollowedPredictions | None = None,
 ) -> dict[str, Tensor]:
-    """Unweighted terms "knn" and "ce" of the loss, without those of weight 0.
+    """Return the unweighted terms "knn" and "ce" of the loss that have a weight.
 
-    `followed` takes note of the head's predictions of rows that are not mixed.
+    `followed` records the head's predictions of unmixed rows.
     """
     weight = _at(rows.sample_weight, step.queries)
     parts: dict[str, Tensor] = {}
@@ -158,7 +158,7 @@ def step_losses(
             logits, step.labels, smoothing=config.label_smoothing, sample_weight=weight
         )
         if followed is not None:
-            noted = slice(0) if step.ids.ndim == 2 else slice(None)  # none of mixed rows
+            noted = slice(0) if step.ids.ndim == 2 else slice(None)  # mixed rows are skipped
             followed.note(step.queries[noted], logits[noted])
     return parts
 
@@ -187,10 +187,10 @@ def fit_start_scale(
     generator: torch.Generator,
     precision: Precision = "float32",
 ) -> float:
-    """Set the scale to the one with the lowest leave-one-out NLL on training rows, and return that.
+    """Set the scale with the lowest leave-one-out NLL on training rows, and return it.
 
-    Training then starts from well-tuned distance weighting, and need not bend the keys to make up
-    for a scale that is far off. The generator, on the CPU, decides which rows are used.
+    Training then starts from well-tuned distance weights, and keys need not compensate for a bad
+    scale. The CPU generator selects the rows.
     """
     chosen = rows.take(torch.randperm(len(rows), generator=generator)[:_SCALE_CANDIDATES])
     keys = _keys_without_dropout(network, chosen, precision)
@@ -223,7 +223,7 @@ def fit_start_scale(
 def _keys_without_dropout(
     network: NeighborNetwork, rows: TrainingRows, precision: Precision
 ) -> Tensor:
-    """Keys with batch statistics, those of training, as the running ones are still empty."""
+    """Return keys with batch statistics, since running statistics are still empty."""
     was_training = network.training
     network.train()
     for module in network.modules():

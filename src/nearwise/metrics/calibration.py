@@ -1,7 +1,7 @@
 """Calibration errors, reliability bins and the signed gap.
 
 Edge rule of equal-width bins: bin i holds [i / n_bins, (i + 1) / n_bins), the last bin is
-closed, so a confidence of exactly 1.0 lies in the last bin and never in a bin of its own.
+closed, so a confidence of exactly 1.0 lies in the last bin and never in a separate bin.
 Edges are the float64 quotients i / n_bins, compared with confidences in float64.
 
 Tie rule of equal-mass bins: rows of equal confidence share one bin, the bin in which the
@@ -63,7 +63,7 @@ def equal_mass_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BI
     ----------
     y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     n_bins : int, default=15
-        Number of bins; with fewer distinct confidences than bins each is its own bin.
+        Number of bins; with fewer distinct confidences each one has its own bin.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def equal_mass_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BI
 
 
 def classwise_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
-    """Average the calibration errors of the classes' probability columns.
+    """Average the calibration errors of the probability columns of all classes.
 
     Equal-width bins with the edge rule of `ece`; a class without a true row counts too
     (its probabilities should then be near 0).
@@ -125,9 +125,9 @@ def signed_gap(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
 
 
 def equal_width_bins(values: FloatArray, n_bins: int) -> IntArray:
-    """Bin position of each value in [0, 1], by the edge rule of this module."""
+    """Return the bin position of each value in [0, 1], by the edge rule of this module."""
     edges = np.arange(n_bins + 1) / n_bins
-    # The product may land one bin off an edge by rounding; the two comparisons mend that.
+    # Rounding may put the product one bin off at an edge; two comparisons correct it.
     bins = np.minimum((values * n_bins).astype(np.int64), n_bins - 1)
     bins -= values < edges[bins]
     bins += (values >= edges[bins + 1]) & (bins < n_bins - 1)
@@ -135,10 +135,10 @@ def equal_width_bins(values: FloatArray, n_bins: int) -> IntArray:
 
 
 def equal_mass_bins(values: FloatArray, n_bins: int) -> IntArray:
-    """Bin position of each value, by the tie rule of this module."""
+    """Return the bin position of each value, by the tie rule of this module."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     twice_middle = 2 * np.cumsum(counts) - counts
-    # Whole numbers: floor(n_bins * middle / n) without rounding errors.
+    # Integers: floor(n_bins * middle / n) without rounding errors.
     bins: IntArray = (n_bins * twice_middle // (2 * values.shape[0])).astype(np.int64)
     return bins[group]
 
@@ -154,7 +154,7 @@ BinStrategy = Literal["uniform", "quantile"]
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """What a reliability diagram draws; all arrays have shape (n_bins,).
+    """Data of a reliability diagram; all arrays have shape (n_bins,).
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ def smooth_ece(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
 
     The residuals confidence - correct are smoothed over [0, 1] with a Gaussian that is
     reflected at both ends; the error is the integral of the absolute result. The width is
-    the one at which the error equals the width, so there is nothing to choose.
+    chosen such that the error equals the width, so there is no parameter.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ def smooth_ece(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     Returns
     -------
     error : float in [0, 1]
-        Errors below the narrowest width, 1.2e-4, are those at that width.
+        Below the narrowest width, 1.2e-4, the error at that width.
 
     References
     ----------
@@ -301,7 +301,7 @@ def smooth_ece(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
 
 
 def _residual_spectrum(position: FloatArray, mass: FloatArray) -> FloatArray:
-    """Cosine transform of the masses, each shared linearly between two grid points."""
+    """Return the cosine transform of the masses, each split linearly between two grid points."""
     scaled = position * _GRID_CELLS
     left = np.minimum(scaled.astype(np.int64), _GRID_CELLS - 1)
     to_right = (scaled - left) * mass
@@ -321,7 +321,7 @@ def _error_at_width(spectrum: FloatArray, width: float) -> float:
 
     The reflected Gaussian multiplies the k-th cosine by exp(-(pi k width)^2 / 2).
     """
-    # Beyond 9 / (pi width) the factor is under 3e-18: those cosines need no exponential.
+    # Beyond 9 / (pi width) the factor is under 3e-18 and treated as 0.
     kept = min(spectrum.shape[0], int(9.0 / (np.pi * width)) + 1)
     smoothed = np.zeros_like(spectrum)
     frequency = np.pi * width * np.arange(kept)

@@ -1,4 +1,4 @@
-"""Check labels and probabilities once, with errors that say what to do."""
+"""Checks of labels and probabilities, with a remedy in each error."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 ROW_SUM_TOLERANCE = 1e-4
-"""How far a row of probabilities may be from summing to 1."""
+"""Tolerance of the sum of a row of probabilities."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Checked class positions (n_rows,) and float64 probabilities, with what follows from them."""
+    """Checked class positions (n_rows,), float64 probabilities, and derived arrays."""
 
     labels: IntArray
     proba: FloatArray
@@ -53,7 +53,7 @@ class Predictions:
 
 
 def check_predictions(y: npt.ArrayLike, proba: npt.ArrayLike) -> Predictions:
-    """Check class positions against probabilities (n_rows, n_classes) and bundle them.
+    """Check class positions and probabilities (n_rows, n_classes), and return both.
 
     Raises ValueError if a shape, a label or a probability is out of its range, or a row does not
     sum to 1 within 1e-4.

@@ -1,4 +1,4 @@
-"""Drift: whether a stream of rows still comes from where the known rows came from."""
+"""Drift: whether new rows still have the distribution of the known rows."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,28 +10,27 @@ _BETS = np.array([-1.0, 0.0])
 
 
 def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
-    """Bet against each p-value in turn that it is small; the winnings are evidence of drift.
+    """Return the evidence of drift after each row: a test martingale of p-values.
 
-    A conformal test martingale: as long as rows are like those before them, p-values that rank each
-    row among all of these are independent and no smaller than uniform ones, and whatever the number
-    of rows, evidence of E or more is ever reached with a chance of at most 1 / E. (P-values among
-    the same few known rows depend on each other, and reach more: rank each row among those that
-    came before it, too.) Evidence of a drift grows with every row that shows it.
+    A conformal test martingale bets against each p-value in turn. Without drift, p-values that rank
+    each row among all earlier rows are independent and no smaller than uniform ones, and for any
+    number of rows, evidence of E or more is ever reached with a probability of at most 1 / E.
+    (P-values among a fixed set of known rows are dependent and exceed this rate: rank each row
+    among all earlier rows, too.) Evidence grows with every row that shows the drift.
 
-    The stake is in part on small p-values (density 1.5 - p) and in part not at stake, and a share
-    `JUMP` of each part changes over before each row, so that a drift that begins late is found as
-    well.
+    One part of the stake is on small p-values (density 1.5 - p), the other is held back. A share
+    `JUMP` of each part moves to the other before each row, so that a late drift is detected too.
 
     Parameters
     ----------
     p_values : float array-like of shape (n_rows,)
-        In [0, 1], in the order of arrival, each among all rows before it.
+        P-values in [0, 1], in the order of arrival, each among all earlier rows.
 
     Returns
     -------
     evidence : ndarray of shape (n_rows,)
-        After each row, at least 0; 1 is no evidence, 100 or more is a false alarm at most once
-        in 100 streams.
+        Evidence after each row, at least 0; 1 is no evidence. A limit of 100 gives a false alarm
+        in at most one of 100 streams.
 
     Raises
     ------

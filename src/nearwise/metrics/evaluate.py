@@ -23,14 +23,14 @@ METRICS = (
 
 
 def evaluate_probabilities(y: npt.ArrayLike, proba: npt.ArrayLike) -> dict[str, float]:
-    """Measure probabilities with every metric of this room, in its default setting.
+    """Compute all metrics of probabilities, with default settings.
 
     Parameters
     ----------
     y : integer array-like of shape (n_rows,)
         True class positions in [0, n_classes).
     proba : float array-like of shape (n_rows, n_classes)
-        Non-negative, each row sums to 1 within 1e-4.
+        Non-negative probabilities; each row sums to 1 within 1e-4.
 
     Returns
     -------
@@ -43,5 +43,5 @@ def evaluate_probabilities(y: npt.ArrayLike, proba: npt.ArrayLike) -> dict[str, 
     ValueError
         If `y` or `proba` is malformed; the message says what to do.
     """
-    check_predictions(y, proba)  # names both; the accuracy alone would take positions as well
+    check_predictions(y, proba)  # accuracy alone would accept positions as well
     return {metric.__name__: metric(y, proba) for metric in METRICS}

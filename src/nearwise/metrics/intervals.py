@@ -39,7 +39,7 @@ def bootstrap_interval(
     Parameters
     ----------
     metric : callable (y, proba) -> float
-        For example `accuracy` or ``functools.partial(ece, n_bins=10)``.
+        Metric, for example `accuracy` or ``functools.partial(ece, n_bins=10)``.
     y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     level : float in (0, 1), default=0.95
         Coverage of the interval.
@@ -77,7 +77,7 @@ def resampled(
     n_resamples: int,
     random_state: int,
 ) -> FloatArray:
-    """Compute statistics of rows on `n_resamples` drawings of `n` rows with replacement."""
+    """Compute statistics on `n_resamples` resamples of `n` rows with replacement."""
     check_level(level)
     check_positive_int(n_resamples, "n_resamples")
     rng = np.random.default_rng(random_state)
@@ -85,6 +85,6 @@ def resampled(
 
 
 def percentiles(values: FloatArray, level: float) -> tuple[float, float]:
-    """Return the ends of the interval that holds a share `level` of the values."""
+    """Return the ends of the central interval with a share `level` of the values."""
     low, high = np.quantile(values, [0.5 - 0.5 * level, 0.5 + 0.5 * level])
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""Measures of predicted numbers: points, quantiles, intervals and distributions."""
+"""Metrics of regression: points, quantiles, intervals and distributions."""
 
 from collections.abc import Sequence
 
@@ -19,23 +19,23 @@ def evaluate_numbers(
     levels: Sequence[float] = (),
     interval: npt.ArrayLike | None = None,
 ) -> dict[str, float]:
-    """Measure predictions of numbers by all that is known of them.
+    """Compute metrics of regression, as far as the predictions are given.
 
     Parameters
     ----------
     y, prediction : array-like of shape (n_rows,)
-        Targets that came about, and what was predicted.
+        Observed targets and predicted values.
     crps : array-like of shape (n_rows,), optional
-        Score of each row, as `AttnKNNRegressor.crps` gives it.
+        CRPS of each row, see `AttnKNNRegressor.crps`.
     quantiles : array-like of shape (n_rows, n_levels), optional
-        At `levels` in (0, 1).
+        Quantiles at `levels` in (0, 1).
     interval : array-like of shape (n_rows, 2), optional
 
     Returns
     -------
     metrics : dict of str -> float
-        rmse, mae, r2 (NaN of one row); crps, pinball, coverage and width of what was given. All but
-        r2 and coverage are in the unit of `y`.
+        rmse, mae, r2 (NaN for one row); crps, pinball, coverage and width if given. All but r2 and
+        coverage are in the unit of `y`.
 
     Raises
     ------
@@ -55,25 +55,25 @@ def evaluate_numbers(
 
 
 def pinball_loss(y: npt.ArrayLike, quantiles: npt.ArrayLike, levels: Sequence[float]) -> float:
-    """Mean pinball loss of quantiles (n_rows, n_levels), in the unit of `y`."""
+    """Return the mean pinball loss of quantiles (n_rows, n_levels), in the unit of `y`."""
     known, guesses = _checked(y, quantiles)
     each = zip(guesses.T, levels, strict=True)
     return float(np.mean([metrics.mean_pinball_loss(known, q, alpha=level) for q, level in each]))
 
 
 def interval_coverage(y: npt.ArrayLike, interval: npt.ArrayLike) -> dict[str, float]:
-    """Share of `y` (n_rows,) in its interval (n_rows, 2), ends included, and the mean width."""
+    """Return the share of `y` (n_rows,) in intervals (n_rows, 2), and the mean width."""
     known, ends = _checked(y, interval)
     inside = (ends[:, 0] <= known) & (known <= ends[:, 1])
     return {"coverage": float(inside.mean()), "width": float(np.diff(ends).mean())}
 
 
 def pit_counts(below: npt.ArrayLike, up_to: npt.ArrayLike, n_bins: int = 10) -> FloatArray:
-    """Count rows by the predicted probability of less than their target (PIT), (n_bins,).
+    """Count rows by the predicted probability below their target (PIT), (n_bins,).
 
-    Counts are even where the predicted distributions are right. `below` and `up_to` (n_rows,) are
-    the probabilities of less than, and of at most, the target: a target with a probability of its
-    own, as a bound has, is spread evenly between them.
+    Counts are uniform for calibrated distributions. `below` and `up_to` (n_rows,) are the
+    probabilities of less than, and of at most, the target: a target with a positive probability,
+    such as a bound, is spread evenly between them.
 
     References
     ----------

@@ -7,19 +7,19 @@ from sklearn.metrics import f1_score
 from nearwise.metrics.checks import IntArray, check_labels, check_predictions, check_same_rows
 
 NLL_CLIP = 1e-7
-"""Smallest probability that `nll` takes the logarithm of."""
+"""Lower bound of probabilities in `nll`."""
 
 
 def accuracy(y: npt.ArrayLike, prediction: npt.ArrayLike) -> float:
-    """Compute the share of rows whose predicted class is the true one.
+    """Compute the share of rows with a correct predicted class.
 
     Parameters
     ----------
     y : integer array-like of shape (n_rows,)
         True class positions.
     prediction : array-like of shape (n_rows, n_classes) or (n_rows,)
-        Probabilities (the most probable class counts, ties to the lowest position),
-        or integer class positions.
+        Probabilities, or integer class positions. With probabilities the most probable class is
+        the prediction, ties to the lowest position.
 
     Returns
     -------
@@ -30,10 +30,10 @@ def accuracy(y: npt.ArrayLike, prediction: npt.ArrayLike) -> float:
 
 
 def macro_f1(y: npt.ArrayLike, prediction: npt.ArrayLike) -> float:
-    """Average the F1 of the classes that are true or predicted somewhere.
+    """Average the F1 over all classes with a true or predicted row.
 
-    A class with neither a true nor a predicted row has no F1 and is left out, as
-    scikit-learn's ``f1_score(average="macro")`` does.
+    A class without a true or a predicted row has no F1 and is left out, as in scikit-learn's
+    ``f1_score(average="macro")``.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def nll(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     """
     predictions = check_predictions(y, proba)
     of_truth = predictions.proba[np.arange(predictions.n_rows), predictions.labels]
-    # abs: the mean of -log(1) is -0.0, which prints badly.
+    # abs: the mean of -log(1) is -0.0, an ugly output.
     return abs(float(-np.log(np.maximum(of_truth, NLL_CLIP)).mean()))
 
 

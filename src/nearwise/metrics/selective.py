@@ -1,7 +1,7 @@
-"""Selective prediction: risk when only the surest rows are answered.
+"""Selective prediction: risk if only the rows with the highest confidence are answered.
 
-Rows of equal confidence have no order of their own, so every number here is the expected
-value over all orders of tied rows; no value depends on the order of the input.
+Rows of equal confidence have no defined order, so every number here is the expected value
+over all orders of tied rows; no value depends on the order of the input.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from nearwise.metrics.checks import (
 
 
 class RiskCoverageCurve(NamedTuple):
-    """Risk when the i + 1 surest of n rows are answered, for i = 0 .. n - 1.
+    """Risk if the i + 1 most confident of n rows are answered, for i = 0 .. n - 1.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class RiskCoverageCurve(NamedTuple):
     risk : float64 ndarray of shape (n_rows,)
         Expected share of wrong rows among the answered ones, in [0, 1].
     threshold : float64 ndarray of shape (n_rows,)
-        Confidence of the least sure answered row, descending.
+        Lowest confidence of the answered rows, descending.
     """
 
     coverage: FloatArray
@@ -47,7 +47,7 @@ def aurc(
     ----------
     y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     confidence : float array-like of shape (n_rows,), optional
-        Score that orders the rows, larger is surer. Default: the top probability.
+        Score that orders the rows; larger is more confident. Default: the top probability.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def risk_coverage_curve(
 
 
 def _expected_errors(scores: FloatArray, correct: BoolArray) -> FloatArray:
-    """Count the wrong rows expected among the i + 1 surest, for each i."""
+    """Return the expected number of wrong rows among the i + 1 most confident, for each i."""
     _, group, size = np.unique(-scores, return_inverse=True, return_counts=True)
     wrong = np.bincount(group, weights=~correct, minlength=size.shape[0])
     # j of g tied rows hold j x (wrong of the group) / g wrong rows in the mean over orders.

@@ -1,15 +1,15 @@
-"""Measures of prediction sets: coverage of the true label, size, and both by class and by size."""
+"""Metrics of prediction sets: coverage, size, coverage by class and by size."""
 
 import numpy as np
 import numpy.typing as npt
 
 from nearwise.metrics.checks import check_labels, check_level, check_same_rows
 
-_ENOUGH = 20  # rows with sets of a size, for its coverage to count
+_ENOUGH = 20  # least rows of a set size in the stratified coverage
 
 
 def evaluate_sets(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float) -> dict[str, float]:
-    """Measure prediction sets: what they cover, and how large they are.
+    """Compute coverage and size of prediction sets.
 
     Parameters
     ----------
@@ -18,16 +18,16 @@ def evaluate_sets(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float) -> d
     sets : bool array-like of shape (n_rows, n_classes)
         True where a class is in the row's set.
     confidence : float in (0, 1)
-        What the sets were made for.
+        Nominal coverage of the sets.
 
     Returns
     -------
     metrics : dict of str to float
         coverage; mean_size; empty (share of empty sets); singletons (share of sets of one);
-        class_gap, the mean distance of the classes' coverage from the confidence, and
-        lowest_class_coverage, both of classes that have rows; size_stratified_coverage, the lowest
-        coverage among sets of one size that is not 0: of sizes that at least 20 rows have, unless
-        none has as many; NaN where every set is empty.
+        class_gap (mean absolute difference between the classes' coverage and the confidence) and
+        lowest_class_coverage, both over classes with rows; size_stratified_coverage, the lowest
+        coverage among sets of one nonzero size, over sizes with at least 20 rows, or all sizes if
+        none has as many; NaN if every set is empty.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Accuracy of classes with many, a medium number of and few training rows."""
+"""Accuracy of classes with many, medium and few training rows."""
 
 from typing import Any, Literal
 
@@ -8,35 +8,35 @@ import numpy.typing as npt
 from nearwise.metrics.checks import BoolArray, check_predictions
 
 GROUPS = ("many", "medium", "few")
-MANY, FEW = 100, 20  # more than MANY rows are many, fewer than FEW are few
+MANY, FEW = 100, 20  # many-shot: more than MANY rows; few-shot: fewer than FEW
 Thresholds = tuple[int, int] | Literal["auto", "thirds"]
 
 
 def shot_groups(
     train_counts: npt.ArrayLike, thresholds: Thresholds = "auto"
 ) -> tuple[dict[str, BoolArray], str]:
-    """Sort classes by how many training rows they have.
+    """Group classes by their number of training rows.
 
     Parameters
     ----------
     train_counts : integer array-like of shape (n_classes,)
         Training rows of each class.
     thresholds : (few, many), "thirds" or "auto", default="auto"
-        Classes with more than `many` rows are many-shot, those with fewer than `few` are few-shot.
-        "thirds" sorts by size and cuts the classes into three. "auto" takes (20, 100), and
-        "thirds" where these leave all classes in one group.
+        Classes with more than `many` rows are many-shot, classes with fewer than `few` few-shot.
+        "thirds" sorts by size and splits the classes into three. "auto" is (20, 100), or
+        "thirds" if all classes would be in one group.
 
     Returns
     -------
     groups : dict of str to bool ndarray of shape (n_classes,)
         "many", "medium" and "few"; every class is in one.
     rule : str
-        How they were made, in words.
+        Description of the rule.
 
     Raises
     ------
     ValueError
-        If the counts are not counts, or the thresholds are not ascending.
+        If the counts are invalid, or the thresholds are not ascending.
 
     References
     ----------
@@ -75,7 +75,7 @@ def shot_breakdown(
     train_counts: npt.ArrayLike,
     thresholds: Thresholds = "auto",
 ) -> dict[str, Any]:
-    """Accuracy over the test rows of many-, medium- and few-shot classes.
+    """Compute the accuracy over the test rows of many-, medium- and few-shot classes.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def shot_breakdown(
     -------
     breakdown : dict
         many, medium, few : float or None, accuracy over the rows of these classes, None without
-        any; balanced : float, mean over the classes that have test rows of their accuracy;
-        classes : dict of str to int, how many classes are in each group; rule : str.
+        rows; balanced : float, mean accuracy of the classes with test rows;
+        classes : dict of str to int, number of classes in each group; rule : str.
     """
     predictions = check_predictions(y, proba)
     groups, rule = shot_groups(train_counts, thresholds)
@@ -113,6 +113,6 @@ def shot_breakdown(
 
 
 def uneven(train_counts: npt.ArrayLike) -> bool:
-    """Whether the largest class has at least twice the rows of the smallest, so that it matters."""
+    """Whether the largest class has at least twice the rows of the smallest."""
     counts = np.asarray(train_counts)
     return bool(len(counts) > 1 and counts.max() >= 2 * counts.min())

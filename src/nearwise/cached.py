@@ -1,4 +1,4 @@
-"""A cached property that several threads may compute at once, as Python's from 3.12 on."""
+"""A cached property without a lock, as in Python 3.12 and later."""
 
 import functools
 from typing import Any, Self, TypeVar, overload
@@ -9,8 +9,8 @@ T = TypeVar("T")
 class cached_property(functools.cached_property[T]):
     """`functools.cached_property` without its lock.
 
-    Up to Python 3.11 that lock is one for all instances of a class: predictions of several threads
-    would wait for each other, and a forked child for a thread that it does not have.
+    Up to Python 3.11 all instances of a class share this lock: predictions in several threads would
+    wait for each other, and a forked child for a thread that does not exist there.
     """
 
     @overload
@@ -20,10 +20,10 @@ class cached_property(functools.cached_property[T]):
     def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
-        """Give the value of an instance, computed at first use; of a class the property itself."""
+        """Return the cached value of an instance; for a class the property itself."""
         if instance is None:
             return self
         name = self.attrname
-        assert name is not None  # a class was made with it
+        assert name is not None  # set when the class is created
         found: T = instance.__dict__.setdefault(name, self.func(instance))
         return found

@@ -1,4 +1,4 @@
-"""Versions, hardware and command of a run, and which packages are installed."""
+"""Versions, hardware and command of a run, and checks of installed packages."""
 
 import math
 import os
@@ -20,9 +20,9 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def require_extra(what: str, extra: str, *packages: str, of: str = PROGRAM) -> None:
-    """Refuse to go on without packages (as they are imported) that an extra brings.
+    """Raise ImportError if a package (by import name) of an extra is not installed.
 
-    ImportError if one of them is not installed; `what` needs them, in the message.
+    `what` is the feature that needs them, for the message.
     """
     for package in packages:
         if find_spec(package) is None:
@@ -31,16 +31,16 @@ def require_extra(what: str, extra: str, *packages: str, of: str = PROGRAM) -> N
 
 
 def load_plugin(what: str, group: str, name: str) -> Any:
-    """Load what an installed package registers under a name.
+    """Load the object that an installed package registers under a name.
 
-    Raises ImportError if no package does.
+    Raises ImportError if there is none.
 
     Parameters
     ----------
     what : str
-        What needs it, for the message.
+        Feature that needs it, for the message.
     group, name : str
-        Of the entry point.
+        Group and name of the entry point.
     """
     for plugin in entry_points(group=group, name=name):
         return plugin.load()
@@ -51,9 +51,9 @@ def load_plugin(what: str, group: str, name: str) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Versions of nearwise, Python and the packages that made a result; absent ones left out.
+    """Return versions of nearwise, Python and the installed packages.
 
-    From a checkout also its "commit", with a "+" where the sources have changed since.
+    In a checkout also the "commit", with a "+" if the sources have changed since.
     """
     found = {"nearwise": __version__, "python": platform.python_version()}
     found |= {} if (commit := _commit()) is None else {"commit": commit}
@@ -78,12 +78,12 @@ def _commit() -> str | None:
     try:
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/lab/src")
         return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
-    except (OSError, subprocess.CalledProcessError):  # no git here, or not its owner's checkout
+    except (OSError, subprocess.CalledProcessError):  # no git, or a checkout of another user
         return None
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores in use, memory in GiB, system, and the GPU where there is one."""
+    """Return processor, cores, memory in GiB, system, and the GPU if there is one."""
     import torch
 
     memory = None
@@ -117,17 +117,17 @@ def command_line() -> str:
 
 
 def available_threads() -> int:
-    """Processors that this process may use, cut to OMP_NUM_THREADS where that is set.
+    """Return the number of processors available to this process, at most OMP_NUM_THREADS.
 
-    Counts those that it may be scheduled on, and no more than its control groups let it use:
-    2 in a container with ``--cpus 1.5``, whatever the machine has.
+    Respects CPU affinity and the quota of control groups: 2 in a container with ``--cpus 1.5``, on
+    any machine.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:  # macOS and Windows do not offer it
         cores = os.cpu_count() or 1
     limits = [cores if _cpu_quota() >= cores else math.ceil(_cpu_quota())]
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # further ones are of inner levels
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # the rest is for nested levels
     if given.isdigit() and int(given) > 0:
         limits.append(int(given))
     return max(1, min(limits))
@@ -135,7 +135,7 @@ def available_threads() -> int:
 
 @cache
 def _cpu_quota() -> float:
-    """Processors' worth of time that the control groups of this process allow; else infinity."""
+    """Return the CPU quota of this process's control groups in processors; else infinity."""
     found = [math.inf]
     for line in _lines_of(_PROC / "self" / "cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -149,7 +149,7 @@ def _cpu_quota() -> float:
 
 
 def _quota_of(folder: Path) -> list[float]:
-    """Read the quota of one control group, by version 2 or 1."""
+    """Read the quota of one control group, version 2 or 1."""
     words = " ".join(_lines_of(folder / "cpu.max")).split()
     if not words:
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
@@ -162,5 +162,5 @@ def _quota_of(folder: Path) -> list[float]:
 def _lines_of(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
-    except OSError:  # there on Linux only, and of one version or the other
+    except OSError:  # exists on Linux only, in one of the two versions
         return []

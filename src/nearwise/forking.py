@@ -1,8 +1,7 @@
-"""Forked processes: what makes models that a parent has loaded answer in its children.
+"""Fork support: models loaded in a parent process keep working in forked children.
 
-A child of `os.fork` (also by `multiprocessing` or a server that loads before it forks) has one
-thread: that which forked. Whatever waits for another thread, or for a lock that one held, waits
-forever.
+A child of `os.fork` (also by `multiprocessing` or a server that loads before it forks) has only
+the thread that forked. Waiting for another thread, or for a lock held by one, would never end.
 """
 
 import os
@@ -23,16 +22,16 @@ _HEEDING = WeakKeyDictionary()
 def heed_forks(
     owner: T, in_child: Callable[[T], None], before: Callable[[T], None] | None = None
 ) -> None:
-    """Prepare an object for forks, as long as it lives.
+    """Register fork handlers of an object, for its lifetime.
 
     Parameters
     ----------
     owner : object
-        Has locks, threads or connections that a child must not take over. Compared by identity.
+        Object with locks, threads or connections that a child must not use. Compared by identity.
     in_child : callable
-        Called with it in the child, before anything else runs there: makes them anew.
+        Called with `owner` in the child, before any other code, to recreate them.
     before : callable, optional
-        Called with it in the parent: lets go of what must not be there twice.
+        Called with `owner` in the parent before the fork, to release resources.
     """
     _HEEDING[owner] = before, in_child
 
@@ -40,9 +39,9 @@ def heed_forks(
 def end_openmp_threads() -> None:
     """End the idle threads of GNU's OpenMP runtimes that belong to the calling thread.
 
-    In a child they are not there, but a parallel loop would wait for them. The next loop, in the
-    parent and in the child, starts as many threads again, and computes the same. Other runtimes
-    (LLVM's, Intel's) notice a fork themselves.
+    A child lacks these threads, but a parallel loop would wait for them. The next loop, in parent
+    and child, starts the same number of threads again. Other runtimes (LLVM's, Intel's) detect a
+    fork themselves.
     """
     for library in ThreadpoolController().lib_controllers:
         if library.prefix == "libgomp":

@@ -1,4 +1,4 @@
-"""Ctrl-C: fits stop early on it, which a measurement must not take for a whole fit."""
+"""Detection of Ctrl-C, for measurements that must not count a fit stopped early."""
 
 import signal
 import threading
@@ -17,7 +17,7 @@ class Interrupt:
 
 @contextmanager
 def watch_interrupt() -> Iterator[Interrupt]:
-    """Note a Ctrl-C, on which the library stops early and keeps the best so far.
+    """Record a Ctrl-C during the block; fits then stop early with the best result so far.
 
     The `KeyboardInterrupt` is raised as usual. Only the main thread receives it.
     """

@@ -1,18 +1,18 @@
-"""Names in messages: the one that a mis-spelt one most likely stands for, and lists of them."""
+"""Names in messages: suggestions for misspelt names, and short lists."""
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
-_LIKE = 0.55  # share of common letters from which a name may be a mis-spelt one
+_LIKE = 0.55  # least share of common letters of a misspelt name
 _LONGEST = 60  # characters of a name in a list
-_FEWEST = 2  # letters that suffice to be the beginning, or a part, of a name
+_FEWEST = 2  # least letters of a prefix, or a part, of a name
 
 
 def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[str]:
-    """Find at most `n` known names that a wrong one most likely stands for, the best first.
+    """Return at most `n` known names similar to a misspelt one, best first.
 
-    A name that begins with it comes first, then one that holds it, then one that differs by a few
-    letters; among equals the most alike. Case, blanks, hyphens and underscores do not count.
+    Names that begin with it come first, then names that contain it, then names that differ by a few
+    letters; ties by similarity. Case, blanks, hyphens and underscores are ignored.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[
 
 
 def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:
-    """Suggest the nearest known names; empty where nothing is like `name`.
+    """Return a suggestion of the nearest known names; empty if none is similar.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:
 
 
 def listed(names: Sequence[object], *, n: int = 5) -> str:
-    """List the first names in quotes, and say how many more there are; long ones are cut.
+    """Return the first names in quotes, and the number of the others; long names are cut.
 
     Examples
     --------

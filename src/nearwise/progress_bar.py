@@ -1,7 +1,7 @@
-"""Bars of progress: drawn on terminals and in notebooks, written as lines in log files.
+"""Progress bars on terminals and in notebooks, progress lines in log files.
 
-A long run often goes on in the background with its standard error in a file, where a bar cannot be
-drawn: there `ProgressBar` writes a line every half minute in which something changed.
+Standard error of a long background run is often a file, where a bar cannot be drawn: there
+`ProgressBar` writes a line every 30 seconds if the progress has changed.
 """
 
 import threading
@@ -19,19 +19,19 @@ _SILENT_SECONDS = 1.0
 
 
 class ProgressBar(RichProgress):
-    """rich's bar of progress, or a line every half minute where none can be drawn.
+    """A rich progress bar, or a line every 30 seconds if no bar can be drawn.
 
     Parameters
     ----------
     *columns : rich.progress.ProgressColumn
-        What the bar shows; rich's own columns if none is given. A line shows the time since the
-        start and each task's description, its steps done and its field "note".
+        Columns of the bar; by default rich's own. A line shows the time since the start and each
+        task's description, completed steps and field "note".
     console : rich.console.Console, optional
-        Where it is shown; by default standard error.
+        Output console; by default standard error.
     transient : bool, default=True
-        Whether the bar is gone when it is done.
+        Whether to remove the bar at the end.
     disable : bool, default=False
-        Show neither a bar nor lines.
+        Whether to show neither a bar nor lines.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ProgressBar(RichProgress):
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Show the bar, or begin to write lines."""
+        """Show the bar, or start to write lines."""
         if self.disable:
             return
         if self.console.is_terminal or self.console.is_jupyter:
@@ -58,7 +58,7 @@ class ProgressBar(RichProgress):
             self._writer.start()
 
     def stop(self) -> None:
-        """Take the bar away, or write no more lines."""
+        """Remove the bar, or stop to write lines."""
         if self.live.is_started:
             super().stop()
         if self._writer is not None:
@@ -88,9 +88,9 @@ def _line(task: Task) -> str:
 
 @contextmanager
 def late_bar(label: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error once a second has passed, gone when done.
+    """Show a bar on standard error after one second, and remove it at the end.
 
-    Yields what takes the number of steps done so far.
+    Yields a function that takes the number of completed steps.
     """
     if not shown:
         yield lambda done: None
@@ -101,7 +101,7 @@ def late_bar(label: str, total: int, *, shown: bool = True) -> Iterator[Callable
     def report(done: int) -> None:
         bar.update(task, completed=done)
         if time.monotonic() - began > _SILENT_SECONDS:
-            bar.start()  # does nothing where it is shown
+            bar.start()  # no effect if already shown
 
     try:
         yield report

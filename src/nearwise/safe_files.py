@@ -1,4 +1,4 @@
-"""Files that appear whole, lock files, standard output, and values as JSON holds them."""
+"""Atomic file writes, lock files, standard output, and conversion to JSON values."""
 
 import contextlib
 import math
@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, TextIO
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy scalars, arrays, tuples and non-finite numbers into what JSON holds.
+    """Convert numpy scalars, arrays, tuples and non-finite numbers to JSON-ready values.
 
-    Gaps of pandas (NA, NaT) become None, as NaN does.
+    Missing values of pandas (NA, NaT) become None, like NaN.
     """
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
@@ -35,15 +35,14 @@ _LOCK_TEXT = b"lock of nearwise; it may be deleted when no nearwise command is r
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a kill leaves the old one or the new one, never a part.
+    """Write a file atomically: a kill leaves the old or the new one.
 
-    A symbolic link stays one: the file it leads to is replaced. A pipe or a device, and what lies
-    below /dev, is written to as it is. OSError if it cannot be written; a file that was there is
-    left as it was.
+    For a symbolic link its target is replaced. Pipes, devices and files below /dev are written
+    directly. OSError if the file cannot be written; an existing file is then unchanged.
     """
     try:
         target = path.resolve()
-        # a device cannot be renamed over; /dev/stdout may lead to a file that a shell holds
+        # a device cannot be replaced; /dev/stdout may lead to a file that a shell has open
         if path.absolute().is_relative_to("/dev") or (target.exists() and not target.is_file()):
             path.write_bytes(content)
         else:
@@ -54,22 +53,23 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_aside(path: Path, content: bytes) -> None:
-    """Write a file as `write_whole` does, in a folder that is made where it is missing."""
+    """Write a file as `write_whole` does; the folder is created if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
 
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `target` once the block ends without an error.
+    """Open a file that replaces `target` if the block ends without an error.
 
-    It lies beside `target` until then, and is removed after an error; `target` stays as it was.
+    Until then it is a temporary file beside `target`; after an error it is removed and `target` is
+    unchanged.
     """
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     handle = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "w+b") as file:
-            if target.exists():  # who may read it stays as it was
+            if target.exists():  # keep its permissions
                 os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
@@ -80,10 +80,10 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
 
 
 def open_lock(path: Path) -> int:
-    """Open a file to lock, and make it if it is not there; what is there stays as it is.
+    """Open a file to lock, and create it if missing; existing content is unchanged.
 
-    The caller locks and closes the handle. ValueError if a link, a folder, a pipe or a device has
-    that name: another program made it.
+    The caller locks and closes the handle. ValueError if the name is a link, a folder, a pipe or a
+    device, which another program made.
     """
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
@@ -95,7 +95,7 @@ def open_lock(path: Path) -> int:
         try:
             handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
-            with contextlib.suppress(FileNotFoundError):  # its holder removed it just now
+            with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                 return os.open(path, flags)
         else:
             os.write(handle, _LOCK_TEXT)
@@ -103,17 +103,17 @@ def open_lock(path: Path) -> int:
 
 
 def is_own_lock(handle: int) -> bool:
-    """Whether `open_lock` made the file that it opened; one that was there is not removed."""
+    """Whether the file has the content of `open_lock`; other files must not be removed."""
     return os.pread(handle, len(_LOCK_TEXT) + 1, 0) == _LOCK_TEXT
 
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[TextIO]:
-    """Give standard output to write to, and flush it; an OSError names what could not be written.
+    """Yield standard output and flush it; an OSError names the failure.
 
-    BrokenPipeError if its reader has gone.
+    BrokenPipeError if the reader has closed the pipe.
     """
-    if sys.stdout is None:  # so Python leaves it where it was closed from the start
+    if sys.stdout is None:  # None if it was closed at the start of Python
         raise OSError("Standard output is closed. Open it, or name a file to write to.")
     try:
         yield sys.stdout

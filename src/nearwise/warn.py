@@ -1,4 +1,4 @@
-"""Warnings that name the line of the user's code, however deep in the library they arise."""
+"""Warnings with the line of the user's code, from any depth of the library."""
 
 import os
 import sys
@@ -14,12 +14,12 @@ _collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 
 class RowsWarning(UserWarning):
-    """New rows hold what a model reads as something else: unknown categories, gaps, true."""
+    """New rows have values that a model converts: unknown categories, missing values, booleans."""
 
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """Collect what this thread would warn of rows; a service tells it to whoever sent them."""
+    """Collect this thread's warnings about rows, for the client of a service."""
     found: list[str] = []
     token = _collected.set(found)
     try:
@@ -29,11 +29,10 @@ def collected_warnings() -> Iterator[list[str]]:
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line that called into the library.
+    """Issue a warning at the line that called into the library.
 
-    That is the caller of the outermost frame of nearwise, or of a package beside it (nearwise_...):
-    what lies between two such frames, as contextlib or the call of a torch module, is of no use to
-    whoever reads the warning.
+    This is the caller of the outermost frame of nearwise, or of a package beside it (nearwise_...).
+    Other frames in between, such as contextlib or calls of torch modules, do not help the user.
     """
     found = _collected.get()
     if found is not None and issubclass(category, RowsWarning):
@@ -50,5 +49,5 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _is_torchs_decorator(frame: FrameType | None) -> bool:
-    """Whether a frame is what ``@torch.no_grad()`` and its like put around a function."""
+    """Whether a frame is a wrapper of ``@torch.no_grad()`` or a similar decorator."""
     return frame is not None and frame.f_globals.get("__name__") == "torch.utils._contextlib"

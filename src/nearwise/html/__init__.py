@@ -1,4 +1,4 @@
-"""HTML of explanations, sets, trust and models: in notebooks, and on the page of the service."""
+"""HTML of explanations, sets, trust and models, for notebooks and the page of the service."""
 
 from nearwise.html.charts import Chart
 from nearwise.html.neighbors import NeighborTable, neighbor_table

@@ -1,4 +1,4 @@
-"""A row and its neighbors side by side, cell by cell."""
+"""Table of a row and its neighbors, side by side."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ _SHADES = 4
 
 @dataclass(frozen=True)
 class NeighborTable:
-    """What a table of neighbors shows.
+    """Content of a table of neighbors.
 
     Attributes
     ----------
     columns : list of str
-        Those shown: first those that make up most of the distances, then others that differ, then
-        the rest; last those that the model does not use.
+        Columns shown: first those with most of the distances, then others that differ, then the
+        rest; last columns that the model does not use.
     unused : list of bool
-        Whether the model does not use the column. Its cells are never marked.
+        Whether the model ignores the column; its cells are never marked.
     n_left_out : int
-        Columns that are not shown.
+        Number of hidden columns.
     query : list or None
         Cells of the explained row.
     cells : list of list of (value, differs, shade)
-        Of each neighbor. shade is 0 to 4, by the column's share of the distance.
+        Cells of each neighbor; shade is 0 to 4, by the column's share of the distance.
     reasons : list of str
-        Of each neighbor: the columns with the largest shares.
+        Columns with the largest shares, per neighbor.
     """
 
     columns: list[str]
@@ -44,16 +44,16 @@ class NeighborTable:
 def neighbor_table(
     explanation: Any, row: dict[str, Any] | None = None, shares: np.ndarray | None = None
 ) -> NeighborTable:
-    """Lay out an explanation's neighbors.
+    """Make the table of an explanation's neighbors.
 
     Parameters
     ----------
     explanation : Explanation
-        Of a table's row.
+        Explanation of a table row.
     row : dict, optional
         The explained row.
     shares : ndarray of shape (n_neighbors, n_columns), optional
-        From `column_shares`, in the order of the neighbors' columns.
+        Result of `column_shares`, in the order of the neighbors' columns.
     """
     neighbors = explanation.neighbors
     names = list(neighbors[0].row) if neighbors else list(row or ())
@@ -84,7 +84,7 @@ def neighbor_table(
 
 
 def used_first(row: dict[str, Any], left_out: Collection[str]) -> dict[str, Any]:
-    """Put the columns that a model uses before those that it leaves out."""
+    """Put the columns used by a model before the unused ones."""
     return dict(sorted(row.items(), key=lambda cell: cell[0] in left_out))
 
 

@@ -1,4 +1,4 @@
-"""Numbers as targets: how many digits are shown, and the drawing of a predicted distribution."""
+"""Display of numeric targets: number of digits, and chart of a predicted distribution."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from nearwise.html.charts import Chart
 
-_BARS, _TAIL = 48, 0.003  # bars of a drawing, and the probability beyond either of its ends
+_BARS, _TAIL = 48, 0.003  # bars of a chart, and the probability beyond each end
 _MOST_DECIMALS = 12
-_LARGEST = 1e15  # that is written out
+_LARGEST = 1e15  # written without an exponent
 
 
 def decimals(explanation: Any) -> int:
-    """Decimals of an answer: for a hundredth of its interval, at most one beyond the targets'."""
+    """Decimals of an answer: a hundredth of its interval, at most one more than the targets."""
     low, high = explanation.interval
     of_width = 2 - int(np.floor(np.log10(high - low))) if high > low else _MOST_DECIMALS
     targets = [one.target for one in explanation.neighbors]
@@ -21,7 +21,7 @@ def decimals(explanation: Any) -> int:
 
 
 def number(value: float, n_decimals: int | None = None) -> str:
-    """Write a number out: with some decimals, or by default as it was given."""
+    """Format a number with some decimals, or by default as given."""
     if not abs(value) < _LARGEST:
         return f"{value:.6g}"
     if n_decimals is not None:
@@ -30,7 +30,7 @@ def number(value: float, n_decimals: int | None = None) -> str:
 
 
 def distribution(explanation: Any) -> tuple[Chart, list[tuple[float, float, float]]]:
-    """Lay a predicted distribution out as bars: from, to, probability; with room below them."""
+    """Return a chart and bars (from, to, probability) of a predicted distribution."""
     mixture, n = explanation.distribution, decimals(explanation)
     ends = mixture.quantiles(np.array([_TAIL, 1 - _TAIL]))[0].tolist()
     shown = [*ends, *explanation.interval, *(one.target for one in explanation.neighbors)]

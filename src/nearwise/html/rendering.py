@@ -1,4 +1,4 @@
-"""Templates filled in: everything that a cell can hold is escaped."""
+"""Rendering of templates; all cell values are escaped."""
 
 import base64
 import io
@@ -21,7 +21,7 @@ _GAP, _SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 @cache
 def environment(package: str | None = None) -> Environment:
-    """Give the templates of this package, and before them those of another one."""
+    """Return the templates of this package; those of another package take precedence."""
     loaders: list[BaseLoader] = [PackageLoader("nearwise.html")]
     if package is not None:
         loaders.insert(0, PackageLoader(package))
@@ -45,18 +45,18 @@ def environment(package: str | None = None) -> Environment:
 
 
 def notebook(template: str, **values: Any) -> str:
-    """Fill a template in for a notebook, with its style."""
+    """Render a template for a notebook, with its style."""
     inner = environment().get_template(template).render(**values)
     return f'<style>{STYLE}</style><div class="nearwise">{inner}</div>'
 
 
 def most_classes(sizes: dict[float, np.ndarray]) -> int:
-    """Most classes that a set has, by confidence and size."""
+    """Largest set size with a nonzero share, over all confidences."""
     return max(int(np.flatnonzero(shares).max(initial=0)) for shares in sizes.values())
 
 
 def percent(share: float) -> str:
-    """Write a share out: 97.3 %; neither 0 % nor 100 % of what is not none or all."""
+    """Format a share: 97.3 %; values near 0 % or 100 % are shown as limits."""
     if not math.isfinite(share):
         return _GAP
     percents = 100 * share
@@ -68,7 +68,7 @@ def percent(share: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """Write a cell out; a dash where it is missing."""
+    """Format a cell; a dash for a missing value."""
     if is_missing(value):
         return _GAP
     if isinstance(value, float | np.floating):
@@ -77,7 +77,7 @@ def cell(value: Any) -> str:
 
 
 def picture(pixels: np.ndarray) -> str:
-    """Turn pixels (height, width, channels) into a PNG that an ``<img>`` can hold."""
+    """Convert pixels (height, width, channels) to a PNG for an ``<img>``."""
     require_extra("A picture", "vision", "PIL")
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The ``nearwise`` command: thin, it parses, calls the library and prints."""
+"""The ``nearwise`` command line: a thin layer that parses, calls the library and prints."""
 
 from nearwise.cli.app import main
 

@@ -1,4 +1,4 @@
-"""``python -m nearwise.cli`` is ``nearwise``."""
+"""Entry point of ``python -m nearwise.cli``, the same as ``nearwise``."""
 
 from nearwise.cli import main
 

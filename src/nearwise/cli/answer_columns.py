@@ -1,4 +1,4 @@
-"""Explanations, prediction sets and selective prediction, as columns of a table or as JSON."""
+"""Explanations, prediction sets and selective prediction, as table columns or JSON."""
 
 import json
 import re
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
-    """Put answers beside the columns that are passed on; ValueError if two share a name."""
+    """Concatenate copied columns and answers; ValueError if two share a name."""
     import pandas as pd
 
     twice = [name for name in copied.columns if name in answers.columns]
@@ -32,11 +32,11 @@ def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
-    """Lay the neighbors out as columns, one value for each explained row.
+    """Convert the neighbors to columns, one value per explained row.
 
     null_mass, then neighbor_1_id, neighbor_1_label (or neighbor_1_target), neighbor_1_weight,
-    neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id, ...; None where a row
-    has fewer neighbors. There are columns for as many as a row has at most.
+    neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id, ..., up to the
+    largest number of neighbors; None for rows with fewer neighbors.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
     one = next((n for e in explanations for n in e.neighbors), None)
@@ -55,7 +55,7 @@ def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
-    """Write one JSON object per line; a file appears whole or not at all."""
+    """Write one JSON object per line, atomically."""
     text = "".join(json.dumps(plain(record), ensure_ascii=False) + "\n" for record in records)
     if out == "-":
         with standard_output() as stream:
@@ -73,7 +73,7 @@ _ONLY_LEARNED = (
 
 @dataclass(frozen=True)
 class TrustOptions:
-    """Options about trust: coverage or largest risk of the answers, sets, p-values, confidence."""
+    """Options for selective prediction, prediction sets, p-values and confidence."""
 
     coverage: float | None = None
     max_risk: float | None = None
@@ -82,19 +82,19 @@ class TrustOptions:
     confidence: float | None = None
 
     def check(self) -> None:
-        """Refuse with ValueError what cannot be done together, before a model is read."""
+        """Raise ValueError for contradicting options, before a model is read."""
         if self.coverage is not None and self.max_risk is not None:
             raise ValueError("--coverage and --max-risk both limit the answers. Give one of them.")
 
     def check_confidence(self) -> None:
-        """Refuse with ValueError a confidence that is that of nothing, of a classifier."""
+        """Raise ValueError for a classifier's confidence without an option that uses it."""
         if self.confidence is not None and not (self.selective or self.sets):
             raise ValueError(
                 "--confidence is that of --sets, --coverage or --max-risk. Give one of them too."
             )
 
     def check_ranges(self) -> None:
-        """Refuse with ValueError a coverage or a confidence that is out of its range."""
+        """Raise ValueError for a coverage or a confidence out of range."""
         from nearwise.estimators.uncertainty.conformal import check_confidence
         from nearwise.estimators.uncertainty.selective import check_request
 
@@ -103,21 +103,21 @@ class TrustOptions:
 
     @property
     def bound_confidence(self) -> float:
-        """Confidence of the bound on the share of wrong answers."""
+        """Confidence of the upper bound on the error rate."""
         return BOUND_CONFIDENCE if self.confidence is None else self.confidence
 
     @property
     def set_confidence(self) -> float:
-        """Confidence of the sets."""
+        """Confidence of the prediction sets."""
         return SET_CONFIDENCE if self.confidence is None else self.confidence
 
     @property
     def selective(self) -> bool:
-        """Whether rows to answer are to be chosen."""
+        """Whether to select rows to answer."""
         return self.coverage is not None or self.max_risk is not None
 
     def select(self, query: Any) -> Any:
-        """Choose the rows to answer, or None where there is no option for it."""
+        """Select the rows to answer, or return None without such an option."""
         if not self.selective:
             return None
         if hasattr(query, "interval"):
@@ -130,10 +130,10 @@ class TrustOptions:
 def trust_columns(
     query: Any, options: TrustOptions, chosen: Any, *, as_text: bool
 ) -> dict[str, list[Any]]:
-    """Columns of the trust options that were given, one value per row: accepted, set, novelty_p.
+    """Return the columns of the given trust options: accepted, set, novelty_p.
 
-    A set is one text (`as_text`), its classes joined by "|", or a list. In names "|" and the
-    backslash get a backslash before them.
+    A set is a list, or with `as_text` its classes joined by "|", with "|" and backslash escaped by
+    a backslash.
     """
     columns: dict[str, list[Any]] = {}
     if chosen is not None:
@@ -150,7 +150,7 @@ def trust_columns(
 def number_columns(
     query: "of.NumberQuery", options: TrustOptions, output: Any, quantiles: str | None
 ) -> dict[str, Any]:
-    """Columns about numbers: prediction, low and high, quantile_LEVEL."""
+    """Return the columns of a regression: prediction, low and high, quantile_LEVEL."""
     columns: dict[str, Any] = {"prediction": query.predict(output or "mean")}
     if options.confidence is not None:
         columns["low"], columns["high"] = query.interval(options.confidence).T
@@ -166,7 +166,7 @@ def _joined(labels: list[Any]) -> str:
 
 
 def spoken(chosen: Any) -> str:
-    """Report which rows and how many were accepted, and what that promises."""
+    """Describe the accepted rows and their expected error."""
     said = f"Accepted {int(chosen.accepted.sum())} of {len(chosen.accepted)} rows "
     if hasattr(chosen, "expected_error"):
         known = chosen.threshold, chosen.expected_error, chosen.error_of_all
@@ -185,13 +185,13 @@ def spoken(chosen: Any) -> str:
 def measure_trust(
     model: Any, features: "pd.DataFrame | np.ndarray", scored: "ScoredRows", options: TrustOptions
 ) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
-    """Measure abstention, and sets or intervals, on scored rows; also give "interval" of numbers.
+    """Measure abstention, and sets or intervals, on scored rows; return "interval" (n, 2) too.
 
-    "selective": coverage_asked, coverage, threshold; of classes risk (None where no row was
-    answered), expected_risk, risk_bound, bound_confidence; of numbers mae (None, too) and
-    expected_mae. "sets" of classes: confidence and the metrics of
-    `nearwise.metrics.evaluate_sets`; "confidence" of numbers. Only "not_measured", the reason,
-    where the rows are not new or the model has too few calibration rows. Intervals are (n, 2).
+    "selective": coverage_asked, coverage, threshold; for classes risk (None if no row was
+    answered), expected_risk, risk_bound, bound_confidence; for numbers mae (None as well) and
+    expected_mae. "sets" for classes: confidence and the metrics of
+    `nearwise.metrics.evaluate_sets`; "confidence" for numbers. Only "not_measured", the reason, if
+    the rows are not new or the model has too few calibration rows.
     """
     from nearwise.metrics import evaluate_sets
 
@@ -227,7 +227,7 @@ def measure_trust(
 
 
 def trust_in_words(numbers: dict[str, Any]) -> str:
-    """Report what `measure_trust` found in two sentences."""
+    """Describe the result of `measure_trust` in two sentences."""
     if "not_measured" in numbers:
         what = "sets" if "by_class" in numbers else "intervals"
         return f"Abstention and {what} were not measured. {numbers['not_measured']}"
@@ -251,7 +251,7 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
 
 
 def wrong_labels_line(model: "Estimator") -> str:
-    """Report the rate of a model that was fitted with `label_noise`, and what was decided."""
+    """Describe the estimated noise rate of a model with `label_noise`, and the decision."""
     note = model.report_.choice["label_noise"]
     low, high = note["interval"]
     rate = "not known" if note.get("taken") == 0 else f"{note['rate']:.1%}"

@@ -1,4 +1,4 @@
-"""The front door of the command line: the commands and the global options."""
+"""Entry point of the command line: commands and global options."""
 
 import sys
 import warnings
@@ -27,10 +27,10 @@ _OF_THE_LAB = ("compare", "datasets", "demo", "experiment", "field", "probe", "r
 
 
 class _Commands(TyperGroup):
-    """The commands, whose wrong options are named in our own words alone."""
+    """Command group with nearwise's own error messages."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command; where it is the lab's, and that is not here, say how to install it."""
+        """Find a command; for a missing command of nearwise-lab, explain its installation."""
         if args[0] in _OF_THE_LAB and self.get_command(ctx, args[0]) is None:
             ctx.fail(
                 f"{args[0]!r} comes with the lab, a package of its own: "
@@ -39,7 +39,7 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -70,7 +70,7 @@ for _panel, _commands in _PANELS.items():
 
 @cache
 def _add_plugins() -> None:
-    """Add the commands of installed packages: functions that take the app, by entry point."""
+    """Add the commands of installed packages: entry points that take the app."""
     for plugin in entry_points(group="nearwise.commands"):
         plugin.load()(app)
 
@@ -106,7 +106,7 @@ def _start(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; ``--debug`` may stand anywhere before a ``--``."""
+    """Run the command line; ``--debug`` is accepted anywhere before a ``--``."""
     open_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = words[: words.index("--")] if "--" in words else words
@@ -120,11 +120,11 @@ def main(arguments: list[str] | None = None) -> None:
     app(args=words, prog_name="nearwise")
 
 
-_said: set[str] = set()  # warnings of this command; several passes over a table repeat theirs
+_said: set[str] = set()  # warnings already printed, as passes over a table repeat them
 
 
 def _say_warning(message: Warning | str, *rest: object, **more: object) -> None:
-    """Print a warning as a user needs it: once, without the line of code it came from."""
+    """Print a warning once, without the line of code."""
     if str(message) in _said:
         return
     _said.add(str(message))

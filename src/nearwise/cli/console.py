@@ -1,4 +1,4 @@
-"""What the command line prints: lines, progress, a user's mistakes, errors of ours."""
+"""Output of the command line: messages, progress, tables, user errors and internal errors."""
 
 import ast
 import functools
@@ -25,33 +25,33 @@ from nearwise.safe_files import plain, standard_output
 
 T = TypeVar("T")
 
-_WIDEST = 1000  # characters of a table that goes to a file
-_ENTRIES = 30  # of a dict in a table of facts
+_WIDEST = 1000  # most characters per line of a table in a file
+_ENTRIES = 30  # most entries of a dict in a table of facts
 
 
 def _console(*, stderr: bool = False) -> rich.console.Console:
-    # Made for each call: sys.stdout may have been replaced. A user's "[a]" or ":b:" is text.
+    # Made per call, since sys.stdout may be replaced. A user's "[a]" or ":b:" is plain text.
     return rich.console.Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def flowing(text: str | None) -> str:
-    """Join the lines of each paragraph, so that help fits any width; examples stay as they are."""
+    """Join the lines of each help paragraph, so that it fits any width; examples are unchanged."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(p if "\n  " in p else p.replace("\n", " ") for p in paragraphs)
 
 
 def typed(*words: object) -> str:
-    """Write a command of nearwise as a shell takes it: what holds a blank is quoted."""
+    """Return a nearwise command in shell syntax, with quotes where needed."""
     return shlex.join([PROGRAM, *map(str, words)])
 
 
 def note_words(words: Sequence[str]) -> None:
-    """Keep what was typed after the program's name."""
+    """Store the arguments of the command line."""
     _Settings.words = tuple(words)
 
 
 def typed_again(option: str, value: str | None = None) -> str:
-    """Write the command that runs with one option more, or with another value of it."""
+    """Return the present command with an added or changed option."""
     words = list(_Settings.words)
     for at, word in enumerate(words):
         if word == option or word.startswith(f"{option}="):
@@ -63,15 +63,15 @@ def typed_again(option: str, value: str | None = None) -> str:
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """Print a message to standard error, as it stands; a rich style shows on terminals only."""
+    """Print a message to standard error, without markup; the style shows on terminals only."""
     _console(stderr=True).print(text, style=style, soft_wrap=True)
 
 
 def show(result: str | rich.table.Table, *, whole: bool = False) -> None:
-    """Print a result to standard output; text as it stands, a table laid out for the terminal.
+    """Print a result to standard output; tables are fitted to the terminal.
 
-    In a file or a pipe a table is as wide as it has to be: nothing is cut there. `whole` lets it
-    run over the edge of a terminal rather than cut its numbers.
+    In a file or a pipe a table has its full width: nothing is cut. `whole` allows it to exceed the
+    width of a terminal rather than cut numbers.
     """
     console = _console()
     if not isinstance(result, str):
@@ -91,7 +91,7 @@ def show_json(facts: Any) -> None:
 
 
 def fact_table(facts: Mapping[str, Any], title: str) -> rich.table.Table:
-    """Lay facts out in two columns, names and values, of a dict up to 30 entries."""
+    """Make a table of names and values; a dict is shown up to 30 entries."""
     table = rich.table.Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -108,7 +108,7 @@ def fact_table(facts: Mapping[str, Any], title: str) -> rich.table.Table:
 def grid(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[str] = ()
 ) -> rich.table.Table:
-    """Lay rows out in columns: numbers to the right, the first column and `left` ones not."""
+    """Make a table of right-aligned columns; the first one and `left` are left-aligned."""
     table = rich.table.Table(title=title, title_justify="left")
     for head in heads:
         at_left = head in (heads[0], *left)
@@ -119,7 +119,7 @@ def grid(
 
 
 def short(value: Any) -> str:
-    """Write a value in one line; numbers with four digits."""
+    """Format a value in one line; floats with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
@@ -130,7 +130,7 @@ def short(value: Any) -> str:
 
 
 def shown_cell(value: Any) -> str:
-    """Write a cell of a table: nothing for a gap, whole numbers in full, others with six digits."""
+    """Format a table cell: empty for a missing value, integers in full, others with six digits."""
     if value is None or value != value or str(value) in ("<NA>", "NaT"):
         return ""
     if isinstance(value, float):
@@ -141,8 +141,8 @@ def shown_cell(value: Any) -> str:
 def open_streams() -> None:
     """Open the null device for standard streams that are closed.
 
-    Otherwise the next file to be opened would take their number, and a C library's message would
-    go into it. `sys.stdout` stays None, so that a result that cannot be shown is an error.
+    Otherwise the next opened file would get their descriptor, and messages of C libraries would go
+    into it. `sys.stdout` stays None, so that a result that cannot be shown is an error.
     """
     for number in range(3):
         try:
@@ -170,9 +170,9 @@ def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]
 def progress(
     items: Iterable[T], label: str, *, total: int | None = None, quiet: bool = False
 ) -> Iterator[T]:
-    """Go through items with a bar on standard error, gone when done; in a file with lines.
+    """Iterate with a progress bar on standard error, or with progress lines in a file.
 
-    `total` is how many there are, where their `len` does not give it.
+    `total` is the number of items, if `len` is not available.
     """
     with ProgressBar(console=_console(stderr=True), disable=quiet) as bar:
         yield from bar.track(items, total=total, description=label)
@@ -183,8 +183,8 @@ BUG = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-# What the library raises for a user's mistake: bad values, files, folders, missing extras.
-# TypeError, KeyError, AttributeError and the rest are ours.
+# Errors of the library for user mistakes: bad values, files, folders, missing extras.
+# TypeError, KeyError, AttributeError and others are bugs.
 USER_ERRORS = (ValueError, OSError, ImportError, MemoryError)
 
 P = ParamSpec("P")
@@ -192,7 +192,7 @@ R = TypeVar("R")
 
 
 class _Settings:
-    """What the global options set for the command that follows, its options, and its words."""
+    """Global options, and the options and arguments of the running command."""
 
     debug = False
     options: frozenset[str] = frozenset()
@@ -200,15 +200,15 @@ class _Settings:
 
 
 def show_tracebacks(value: bool) -> None:
-    """Turn tracebacks on or off for the commands of this process."""
+    """Enable or disable tracebacks for the commands of this process."""
     _Settings.debug = value
 
 
 def reported(command: Callable[P, R]) -> Callable[P, R]:
-    """Make a command end with a message and an exit code instead of a traceback.
+    """Decorate a command to end with a message and an exit code instead of a traceback.
 
-    A user's mistake prints one message and exits 2, Ctrl-C exits 130, an error of ours exits 1 and
-    asks for a report. With ``--debug`` the traceback comes first.
+    A user error prints one message and exits with 2, Ctrl-C exits with 130, an internal error exits
+    with 1 and requests a report. With ``--debug`` the traceback is printed first.
     """
 
     @functools.wraps(command)
@@ -220,7 +220,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
             say("Stopped.")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader (head, less) has gone. Python would complain once more at exit.
+            # The reader (head, less) has closed the pipe; avoid a second error at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except USER_ERRORS as error:
@@ -249,7 +249,7 @@ def _show_traceback() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Report in words what kept a command from ending well."""
+    """Return the message for an error that stopped a command."""
     if isinstance(error, MemoryError):
         return f"out of memory ({error}). Use fewer rows, or a machine with more memory."
     if isinstance(error, OSError) and error.strerror:
@@ -262,12 +262,12 @@ def describe(error: BaseException) -> str:
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)(?::([^']+))?'\}}")
 _PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|[\w.+-]*\w)")
-# what options are called that have another name than the parameter
+# options with another name than their parameter
 _OPTIONS = {"random_state": "seed", "label_noise": "noise"}
 
 
 def in_flags(text: str) -> str:
-    """Write parameters of Python in a message as the options of the command that runs."""
+    """Replace Python parameters in a message by the options of the running command."""
     options = _Settings.options
 
     def wish(found: re.Match[str]) -> str:

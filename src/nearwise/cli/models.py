@@ -1,4 +1,4 @@
-"""Model folders: open one, check the path of a new one, exclude a second writer."""
+"""Model folders: opening, checks of new paths, exclusion of a second writer."""
 
 import errno
 import fcntl
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def open_model(folder: Path, store: str | None = None) -> "Estimator":
-    """Load the model of a folder; ValueError if it is not there, torn, foreign or newer.
+    """Load the model of a folder; ValueError if it is missing, torn, foreign or newer.
 
-    `store` is where the user says that its memory is.
+    `store` is the location of its memory given by the user.
     """
     require_model(folder)
     from nearwise.estimators.opening import load_any
@@ -28,7 +28,7 @@ def open_model(folder: Path, store: str | None = None) -> "Estimator":
 
 
 def require_model(folder: Path) -> None:
-    """Raise a ValueError with how to make a model if there is no folder."""
+    """Raise a ValueError with advice if the model folder is missing."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise ValueError(
@@ -38,13 +38,12 @@ def require_model(folder: Path) -> None:
 
 
 def check_out(folder: Path, *, overwrite: bool | None, kind: str | None = None) -> None:
-    """Raise now what would otherwise fail after training.
+    """Check the output folder before training, rather than fail afterwards.
 
-    `overwrite` is None for commands that have no such option; `kind` is that of the new model's
-    folder, None where it is not known yet.
+    `overwrite` is None for commands without this option; `kind` is the kind of the new model's
+    folder, None if not known yet.
 
-    ValueError if something is there and may not be replaced, OSError if nothing can be written
-    there.
+    ValueError if existing content may not be replaced, OSError if the folder is not writable.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
@@ -82,12 +81,12 @@ def check_out(folder: Path, *, overwrite: bool | None, kind: str | None = None) 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep everybody else from writing to a folder, where the later would undo the earlier.
+    """Lock a folder against other writers, since one could overwrite the other's changes.
 
-    A hidden file beside the folder (or its path; a symbolic link to it has the same lock)
-    is locked while the block runs, and removed if it was made for that. Processes that only predict
-    need no lock. BlockingIOError if another process is changing it, ValueError if something else
-    than a file has the lock's name.
+    A hidden file beside the folder (or its path; a symbolic link to it has the same lock) is locked
+    while the block runs, and removed if it was created here. Processes that only predict need no
+    lock. BlockingIOError if another process is changing the folder, ValueError if the lock's name
+    is not a file.
     """
     with _locked(folder, fcntl.LOCK_EX):
         yield
@@ -95,10 +94,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def in_place(folder: Path) -> Iterator[None]:
-    """Keep a model from being replaced while the block changes it; raises as `sole_writer`.
+    """Protect a model from replacement while the block changes it; raises as `sole_writer`.
 
-    Processes that change it take turns by the lock in its folder. Without the right to make a file
-    beside the folder nobody is kept from replacing it: `LiveModel` notices that.
+    Processes that change it exclude each other by the lock in its folder. Without write access
+    beside the folder there is no protection; `LiveModel` detects a replacement.
     """
     with ExitStack() as stack:
         try:
@@ -117,7 +116,7 @@ def _locked(folder: Path, kind: int) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(BlockingIOError):  # others share it
+        with suppress(BlockingIOError):  # shared with others
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_own_lock(handle):
                 path.unlink(missing_ok=True)
@@ -136,18 +135,17 @@ def _lock(path: Path, kind: int, folder: Path) -> int:
             ) from None
         if os.fstat(handle).st_nlink:
             return handle
-        os.close(handle)  # its holder removed it after we opened it
+        os.close(handle)  # its holder removed it after the open
 
 
 @contextmanager
 def new_model(folder: Path, *, overwrite: bool | None, kind: str | None = None) -> Iterator[None]:
     """Check the path of a model, and lock it for this process while the block runs.
 
-    Whoever tries to write there meanwhile, or to add rows to the model that is replaced, gets an
-    error at once: what came to the old model while the new one is trained would be lost. Raises as
-    `check_out` and `sole_writer`.
+    Other writers, also of rows to the old model, get an error at once, since their changes would be
+    lost with the replacement. Raises as `check_out` and `sole_writer`.
     """
     check_out(folder, overwrite=overwrite, kind=kind)
     with sole_writer(folder):
-        check_out(folder, overwrite=overwrite, kind=kind)  # another fit may have ended in between
+        check_out(folder, overwrite=overwrite, kind=kind)  # another fit may have finished
         yield

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -164,15 +164,15 @@ KeyOption = Annotated[
 
 
 def named_store(store: str | None) -> list[str]:
-    """Repeat --store in a command that is suggested."""
+    """Return the --store option for a suggested command."""
     return [] if store is None else ["--store", store]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How rows are read: `header` and `skip_unlabelled` of tables, `quiet` of both.
+    """Options for reading rows: `header` and `skip_unlabelled` for tables, `quiet` for both.
 
-    The others are about images: their size, colour, and damaged files.
+    The others are for images: size, colour, and damaged files.
     """
 
     header: bool | None = None
@@ -184,13 +184,13 @@ class ReadOptions:
     quiet: bool = False
 
     def refuse_of_images(self, why: str) -> None:
-        """Refuse options about images where there are none; `why` names what there is instead."""
+        """Raise ValueError for image options without images; `why` describes the data."""
         given: dict[str, object] = {"image_size": self.size or None, "color": self.color}
         given |= {"skip_damaged": self.skip_damaged, "resize": self.resize}
         refuse(f"is for images; {why}", given)
 
     def refuse_of_tables(self, **columns: object) -> None:
-        """Refuse options about tables where there are images, and those that name `columns`."""
+        """Raise ValueError for table options, or column names in `columns`, with images."""
         header = "header" if self.header else "no_header"
         refuse("is about a table; images have no columns", {header: self.header is not None})
         refuse("names a column; images have none", {n: some or None for n, some in columns.items()})
@@ -199,9 +199,9 @@ class ReadOptions:
 
 
 def refuse(why: str, given: Mapping[str, object], **instead: str) -> None:
-    """Refuse with ValueError options that are given and of no use here, by the parameters' names.
+    """Raise ValueError for given options (by parameter name) that do not apply.
 
-    `instead` says what to do about some; others are to be left out.
+    `instead` has advice for some options; for others it is to leave them out.
     """
     for name, value in given.items():
         if value is not None and value is not False:

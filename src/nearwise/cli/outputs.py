@@ -1,4 +1,4 @@
-"""Where a command may write: never over what it reads, never into a model's folder."""
+"""Checks of output paths: never an input of the command, never inside a model folder."""
 
 import os
 import stat
@@ -9,17 +9,16 @@ from nearwise.safe_files import standard_output
 
 
 def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path] = ()) -> None:
-    """Refuse an output file that would harm what is there, before any work is done.
+    """Check an output file before any work, so that no existing data is damaged.
 
     ValueError if `out` is a folder, one of the files in `reads` (files, folders of images, "-"), or
-    lies in a model's folder. Files are compared by their real path and by device and inode, so that
-    relative names, symbolic links and hard links are the file they lead to. `option` names `out` in
-    messages.
+    inside a model folder. Files are compared by real path and by device and inode, so that relative
+    names, symbolic links and hard links are resolved. `option` is the name of `out` in messages.
     """
     if out is None:
         return
     if str(out) == "-":
-        with standard_output():  # fails now if it is closed
+        with standard_output():  # fails early if it is closed
             return
     path = Path(out)
     if path.is_dir():
@@ -37,10 +36,10 @@ def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path
 def check_folder(
     option: str, out: Path | None, reads: Iterable[str | Path] = (), *, for_model: bool = False
 ) -> None:
-    """Refuse a folder that lies in a model's folder or would be mixed with what is read.
+    """Raise ValueError for an output folder inside a model folder or mixed with inputs.
 
-    ValueError if `out` lies in a model's folder or a folder that is read, or is one, or a file that
-    is read lies in it. A model (`for_model`) may replace another; results may not.
+    This means that `out` is, or is inside, a model folder or an input folder, or contains an input
+    file. A model (`for_model`) may replace another one; results may not.
     """
     if out is None:
         return
@@ -66,7 +65,7 @@ def check_folder(
 
 
 def refuse_inside_model(option: str, path: Path) -> None:
-    """Refuse with ValueError a path within a model's folder; `option` names it in the message."""
+    """Raise ValueError for a path inside a model folder; `option` is its name in messages."""
     for folder in path.resolve().parents:
         if is_model_folder(folder):
             raise ValueError(
@@ -76,7 +75,7 @@ def refuse_inside_model(option: str, path: Path) -> None:
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Whether a folder is one that the library keeps whole: a model, a memory, a checkpoint."""
+    """Whether a folder is managed by the library: a model, a memory, a checkpoint."""
     manifest = folder / "manifest.json"
     if not manifest.is_file():
         return False
@@ -85,7 +84,7 @@ def is_model_folder(folder: Path) -> bool:
 
 
 def _is_read(path: Path, read: str) -> bool:
-    """Whether a file is one of those that are read."""
+    """Whether a file is one of the inputs."""
     if read == "-":
         try:
             return _same_as(path, os.fstat(0))

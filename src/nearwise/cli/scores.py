@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from nearwise.estimators.model.mixture import Mixture
     from nearwise.estimators.opening import Estimator
 
-_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles that are measured
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # levels of the scored quantiles
 _MEASURED = ("prediction", "crps", "quantiles", "interval")
 _SLICES = 5
 LEVEL = 0.95  # of the bootstrap
 _BAR = 40  # characters of the longest bar
-FEWEST = 10  # rows from which resampling them says how far scores may be off
-_FEW = 10  # classes up to which each has a line, with what it is taken for
-# metric -> how it reads, and which way is better
+FEWEST = 10  # least rows for bootstrap intervals
+_FEW = 10  # most classes in the table with confusion counts
+# metric -> display name, and better direction
 METRICS = {
     "accuracy": ("accuracy", "higher"),
     "macro_f1": ("macro F1", "higher"),
@@ -54,7 +54,7 @@ def judge(
     *,
     quiet: bool,
 ) -> dict[str, Any]:
-    """Measure rows of either kind: metrics, their intervals unless rows are few, and trust."""
+    """Compute metrics, their intervals (unless rows are few), and trust, for classes or numbers."""
     from nearwise import metrics
 
     y, parts, enough = scored.y, scored.parts, len(scored.y) >= FEWEST
@@ -88,7 +88,7 @@ def judge(
 
 
 def tables(found: dict[str, Any], title: str) -> list[str | rich.table.Table]:
-    """Lay out what `judge` found: scores first, trust in words last."""
+    """Format the result of `judge`: scores first, trust in words last."""
     if "by_slice" in found:
         unit = ", in the unit of the target"
         return [_score_table(found, title + unit), *_number_tables(found), trust_in_words(found)]
@@ -125,7 +125,7 @@ def _score_table(found: dict[str, Any], title: str) -> rich.table.Table:
 
 
 def in_rows(y: "np.ndarray", mixture: "Mixture", base: Any) -> dict[str, "np.ndarray"]:
-    """Give what is measured of predicted distributions, and of a base's predictions, by row."""
+    """Return the scored quantities of predicted distributions and of the base, by row."""
     import numpy as np
 
     return {
@@ -139,7 +139,7 @@ def in_rows(y: "np.ndarray", mixture: "Mixture", base: Any) -> dict[str, "np.nda
 
 
 def measure(y: "np.ndarray", rows: dict[str, Any], at: Any = slice(None)) -> dict[str, float]:
-    """Metrics of some rows; `rows` may have an "interval"."""
+    """Compute metrics of some rows; `rows` may have an "interval"."""
     from nearwise.metrics import evaluate_numbers
 
     some = {name: rows[name][at] for name in _MEASURED if name in rows}
@@ -147,7 +147,7 @@ def measure(y: "np.ndarray", rows: dict[str, Any], at: Any = slice(None)) -> dic
 
 
 def left_out_scores(model: "Estimator") -> dict[str, float]:
-    """Metrics of remembered rows, each predicted as if new; intervals are those of quantiles."""
+    """Compute leave-one-out metrics of remembered rows; intervals are from quantiles."""
     from nearwise.estimators import AttnKNNClassifier
     from nearwise.estimators.uncertainty.intervals import calibration_numbers
     from nearwise.metrics import evaluate_probabilities
@@ -160,7 +160,7 @@ def left_out_scores(model: "Estimator") -> dict[str, float]:
 
 
 def _by_slice(y: "np.ndarray", rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """Metrics of up to five equal parts of the rows, by the size of the prediction."""
+    """Compute metrics of up to five equal parts of the rows, by the size of the prediction."""
     import numpy as np
 
     size, n = rows["prediction"], max(1, min(_SLICES, len(y) // 10))
@@ -171,7 +171,7 @@ def _by_slice(y: "np.ndarray", rows: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _bootstrapped(y: "np.ndarray", rows: dict[str, Any], resamples: int) -> dict[str, list[float]]:
-    """Intervals of all metrics, by resampled rows."""
+    """Compute bootstrap intervals of all metrics."""
     from nearwise.metrics.intervals import percentiles, resampled
 
     values = resampled(lambda at: [*measure(y, rows, at).values()], len(y), LEVEL, resamples, 0)
@@ -179,7 +179,7 @@ def _bootstrapped(y: "np.ndarray", rows: dict[str, Any], resamples: int) -> dict
 
 
 def _number_tables(found: dict[str, Any]) -> list[rich.table.Table]:
-    """Lay out scores by the size of the prediction, and PIT counts."""
+    """Format scores by the size of the prediction, and PIT counts."""
     names = [name for name in ("rmse", "coverage", "width") if name in found["metrics"]]
     slices = [
         [f"{one['from']:.6g} to {one['to']:.6g}", one["rows"], *(one[n] for n in names)]
@@ -201,9 +201,9 @@ def _number_tables(found: dict[str, Any]) -> list[rich.table.Table]:
 
 
 def _by_class(classes: "np.ndarray", y: "np.ndarray", proba: "np.ndarray") -> list[dict[str, Any]]:
-    """Count for each class its rows, recall and precision; of few, what rows are predicted as.
+    """Count rows, recall and precision per class; for few classes, predicted classes too.
 
-    A share of no rows is None.
+    A share without rows is None.
     """
     import numpy as np
 
@@ -229,7 +229,7 @@ def _by_class(classes: "np.ndarray", y: "np.ndarray", proba: "np.ndarray") -> li
 
 
 def _class_table(found: list[dict[str, Any]]) -> rich.table.Table:
-    """Lay out what `_by_class` counts of few classes."""
+    """Format the counts of `_by_class` for few classes."""
     title = "By class: recall, precision, and how many of its rows are predicted as each class"
     heads = ["class", "rows", "recall", "precision", *(f"as {one['class']}" for one in found)]
     rows = [
@@ -247,7 +247,7 @@ def _class_table(found: list[dict[str, Any]]) -> rich.table.Table:
 def _shots_of(
     learned: Any, y: "np.ndarray", halves: "dict[str, np.ndarray]"
 ) -> dict[str, dict[str, Any]]:
-    """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
+    """Accuracy of each part by class size in the memory, if sizes differ."""
     from nearwise import metrics
     from nearwise.estimators import Settings
     from nearwise.estimators.model.memory_views import FINDABLE
@@ -255,7 +255,7 @@ def _shots_of(
     memory = learned.memory_
     labels, weight = memory.labels, None
     if Settings.of(learned.settings).max_per_class:
-        # A row that may be found weighs as many as it represents.
+        # A searchable row has the weight of all rows that it represents.
         found = memory.columns.get(FINDABLE, slice(None))
         labels, weight = labels[found], memory.sample_weight[found]
     counts = labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()
@@ -265,7 +265,7 @@ def _shots_of(
 
 
 def _shot_table(shots: dict[str, dict[str, Any]]) -> rich.table.Table:
-    """Lay out what `_shots_of` finds."""
+    """Format the result of `_shots_of`."""
     whole = shots["model"]
     rows = [
         [

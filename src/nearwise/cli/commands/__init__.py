@@ -1,1 +1,1 @@
-"""One module per command: parse, call, print."""
+"""Command modules: each parses, calls the library and prints."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nearwise.estimators import LiveModel
     from nearwise.memory import Change
 
-_LONGEST_REPLAY = 0.5  # seconds that opening a model may take longer for its changes
+_LONGEST_REPLAY = 0.5  # seconds to replay the journal when a model is opened
 _IDS_SHOWN = 8
 
 
@@ -108,7 +108,7 @@ def add(
         own = groups or (learned.fitted_.holds_memory and learned.fitted_.group_name) or None
         rows = read_for_model(learned, model, data, target, reading, part="train", groups=own)
         if key is not None and not new_only:
-            return rows  # a request that was made before is not made again
+            return rows  # a repeated request has no effect
         return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet)
 
     if out is None:
@@ -294,7 +294,7 @@ def history(
 
 
 def _from_to(change: "Change") -> str:
-    """Say which labels a change replaced by which; empty for any other change."""
+    """Describe former and new labels of a change; empty for any other change."""
     former, labels = (change.details.get(name) or [] for name in ("former", "labels"))
     pairs = list(dict.fromkeys(zip(map(str, former), map(str, labels), strict=False)))
     if not pairs:
@@ -354,7 +354,7 @@ def compact(
 
 @contextmanager
 def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["LiveModel"]:
-    """Open a model for a change of its journal, and fold the journal in where it has grown long."""
+    """Open a model for a change, and fold its journal afterwards if it has grown long."""
     require_model(folder)
     from nearwise.estimators import LiveModel
     from nearwise.memory import StoreError
@@ -391,15 +391,15 @@ def _changed(
 
 
 def _classes(learned: Any) -> list[Any]:
-    """Give the classes of a model, in their order; none where it predicts numbers."""
+    """Return the classes of a model in order; empty for a regression."""
     return [*learned.classes_.tolist()] if hasattr(learned, "classes_") else []
 
 
 def _new_ones(learned: Any, folder: Path, rows: Rows, *, new_only: bool, quiet: bool) -> Rows:
-    """Leave out rows that the model learned from, on request; else say how many there are.
+    """Remove rows that equal training rows, on request; else report their number.
 
-    Of a memory in a store nothing is said: nobody looks through all of it unasked. Nor where
-    remembered rows equal each other, as new ones then do, too.
+    Nothing is reported for a memory in a store, since a full scan takes long, nor if remembered
+    rows repeat, since new ones then do, too.
     """
     if not learned.fitted_.holds_memory and not new_only:
         return rows

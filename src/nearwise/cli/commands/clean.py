@@ -1,4 +1,4 @@
-"""``nearwise clean``: the rows of a table, or images of a folder, whose label looks wrong."""
+"""``nearwise clean``: rows of a table, or images of a folder, with suspected wrong labels."""
 
 import warnings
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NEIGHBORS = 5
-_WIDEST = 4  # columns of a row that are shown
+_WIDEST = 4  # most columns shown per row
 
 
 @reported
@@ -114,7 +114,7 @@ def clean(
         verbose=0 if quiet else 1,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ColumnWarning)  # the report has it
+        warnings.simplefilter("ignore", ColumnWarning)  # part of the report
         model.fit(rows.source)
     issues = review(model).issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
@@ -129,9 +129,9 @@ def clean(
 
 
 def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
-    """Write the ranking, then the columns of each row, or its file if it is an image.
+    """Write the ranking, with the columns of each row, or its file for images.
 
-    Neighbors are ids with blanks between. A column whose name the ranking has gets a _ after it.
+    Neighbors are ids separated by blanks. A column with a name of the ranking gets a "_" appended.
     """
     import pandas as pd
 
@@ -139,14 +139,14 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
 
     table = issues.assign(neighbors=[" ".join(map(str, ids)) for ids in issues["neighbors"]])
     numbers = rows.y.index[issues["id"].to_numpy()]
-    if isinstance(rows.X, pd.DataFrame):  # rows of the file, of which some may be left out
+    if isinstance(rows.X, pd.DataFrame):  # row numbers of the file, since some rows may be skipped
         table["id"] = numbers
         table["neighbors"] = [
             " ".join(map(str, rows.y.index[list(ids)])) for ids in issues["neighbors"]
         ]
         columns: dict[str, pd.Series] = {}
         taken = set(table.columns)
-        assert rows.frame is not None  # a table was read
+        assert rows.frame is not None  # set for tables
         given = rows.frame.as_written(list(rows.X.columns)).loc[numbers]
         for name, column in given.set_axis(issues.index).items():
             free = free_name(name, taken)
@@ -154,7 +154,7 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
             columns[free] = column
         table = pd.concat([table, pd.DataFrame(columns)], axis=1)
     else:
-        assert rows.names is not None  # an array comes from files
+        assert rows.names is not None  # set for images
         table.insert(1, "file", rows.names[issues["id"]])
     write_table(table, out)
 

@@ -1,4 +1,4 @@
-"""``nearwise embed``: the keys of rows, by which their neighbors are found."""
+"""``nearwise embed``: the keys of rows, used in the neighbor search."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""``nearwise evaluate``: how good a model is on rows it has not learned from."""
+"""``nearwise evaluate``: metrics of a model on new rows."""
 
 import json
 from pathlib import Path
@@ -126,7 +126,7 @@ def evaluate(
 
 
 def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
-    """Translate labels to positions among the model's classes; ValueError for any other label."""
+    """Convert labels to positions among the model's classes; ValueError for any other label."""
     import pandas as pd
 
     positions = pd.Index(classes).get_indexer(pd.Index(labels.to_numpy()))

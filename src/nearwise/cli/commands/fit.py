@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # The file marks a folder of checkpoints that may be removed; without it nothing is.
 _MARK = "made-by-nearwise-fit.txt"
 _MARK_TEXT = "Training checkpoints of 'nearwise fit'. They go when the model is saved.\n"
-_FOR_INTERVALS = 19  # rows, or groups, that intervals of confidence 0.9 need
+_FOR_INTERVALS = 19  # least rows, or groups, for intervals of confidence 0.9
 _FIT = re.compile(r"fit-[0-9a-f]+")
 
 
@@ -195,7 +195,7 @@ def fit(
         task=task,
     )
     make = estimator_for(rows, class_prior=class_prior, embedder=embedder, epochs=epochs)
-    # what the user left open stays the estimator's own default
+    # options that are not given keep the estimator's defaults
     parameters = {name: value for name, value in chosen.items() if value is not None}
     parameters |= {"estimator": None} if estimator == "none" else {}
 
@@ -211,7 +211,7 @@ def fit(
         watch_interrupt() as interrupt,
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", ColumnWarning)  # the report has it
+        warnings.simplefilter("ignore", ColumnWarning)  # part of the report
         model = make(
             **parameters,
             random_state=seed,
@@ -245,7 +245,7 @@ def _say_stopped_early(out: Path, folder: Path, *, resume: bool) -> None:
 
 
 def _next_try(folder: Path, preset: str | None, simple: bool) -> str:
-    """Say what to try after a stop that saved nothing; `simple`: a table without rare options."""
+    """Suggest a command after a stop without a saved model; `simple`: no rare options."""
     if _fits(folder):
         return f"To go on from its checkpoints: {typed_again('--resume')}"
     if simple and preset != "instant":
@@ -254,13 +254,13 @@ def _next_try(folder: Path, preset: str | None, simple: bool) -> str:
 
 
 def checkpoint_folder(out: Path) -> Path:
-    """Where the checkpoints of a fit lie until its model is at `out`."""
+    """Return the folder of the checkpoints of a fit with the output `out`."""
     folder = out if out.name not in ("", "..") else out.resolve()
     return folder.with_name(f"{folder.name}.checkpoint")
 
 
 def check_checkpoints(out: Path) -> None:
-    """Refuse a link, a file or a folder that has the name of the checkpoints and no fit made."""
+    """Raise ValueError if the path of the checkpoints is taken by something else."""
     folder = checkpoint_folder(out)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         found = "a symbolic link" if folder.is_symlink() else "a file"
@@ -278,8 +278,8 @@ def check_checkpoints(out: Path) -> None:
 def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
     """Keep training checkpoints beside a model until it is complete.
 
-    Those of an earlier try are used (`resume`) or removed. The folder that is yielded is removed
-    when the block ends without an exception, except what no fit wrote there.
+    Checkpoints of an earlier run are used (`resume`) or removed. The yielded folder is removed if
+    the block ends without an exception, except for foreign files.
     """
     check_checkpoints(out)
     folder = checkpoint_folder(out)
@@ -293,22 +293,22 @@ def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
     try:
         yield folder
     except BaseException:
-        if not _fits(folder):  # nothing to resume either
+        if not _fits(folder):  # there is no checkpoint to resume
             _remove_checkpoints(folder)
         raise
-    if before and _fits(folder) - before:  # each fit's rows and options have a folder of their own
+    if before and _fits(folder) - before:  # one folder per rows and options
         say(f"note: {folder} was made from other rows or options; this fit started afresh.")
     _remove_checkpoints(folder)
 
 
 def _fits(folder: Path) -> set[str]:
-    """Names of the folders that fits made within a folder of checkpoints."""
+    """Names of the checkpoint folders of fits."""
     found = folder.iterdir() if folder.is_dir() else ()
     return {path.name for path in found if _FIT.fullmatch(path.name) and not path.is_symlink()}
 
 
 def _remove_checkpoints(folder: Path) -> None:
-    """Remove what fits wrote; other files stay, and with them the folder."""
+    """Remove all checkpoints; with foreign files the folder stays."""
     if not (folder / _MARK).is_file():
         return
     for name in _fits(folder):
@@ -322,7 +322,7 @@ def _remove_checkpoints(folder: Path) -> None:
 
 
 def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unnamed: bool) -> None:
-    """Say what was learned, how good it is, and which command and option come next."""
+    """Print a summary of the fit, its scores, and suggested next commands."""
     from nearwise.estimators import AttnKNNClassifier
     from nearwise.estimators.uncertainty.intervals import calibration_numbers
 

@@ -1,4 +1,4 @@
-"""``nearwise inspect``: what a model is, and what it remembers."""
+"""``nearwise inspect``: description of a model and its remembered rows."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def inspect(
 def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, Any]]:
     """Look remembered rows up by id: "id", the label by the target's name, and the columns.
 
-    A column whose name is taken gets a _ after it. Of an image its file, if known.
+    A column with a taken name gets a "_" appended. An image has only its file, if known.
     """
     from nearwise.estimators.uncertainty.explain import without_pixels
     from nearwise.memory import UnknownIdError
@@ -104,13 +104,12 @@ def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, An
 
 
 def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
-    """Collect what is known of a fitted model.
+    """Collect the facts about a fitted model.
 
-    rows, target, task, classes (rows of each) or numbers (least to largest), columns (use of each),
-    column_report, for images from files files (how many from each folder), settings (those that
-    differ from the defaults), choice, of classes calibration_source, temperature and oof_nll, of
-    numbers left_out_crps, spread and bounds, and with `scores` left_out (metrics of the remembered
-    rows, each without itself).
+    rows, target, task, classes (rows per class) or numbers (range), columns (use of each),
+    column_report, for images from files files (number per folder), settings (other than defaults),
+    choice; for classes calibration_source, temperature and oof_nll, for numbers left_out_crps,
+    spread and bounds; with `scores` left_out (leave-one-out metrics of the remembered rows).
     """
     import numpy as np
 
@@ -152,17 +151,17 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
 
 
 def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
-    """Give facts under the titles of a table, the report of the columns as text."""
+    """Return facts under their display titles, with the column report as text."""
     from nearwise.estimators import ColumnReport
 
     reports = [ColumnReport.from_json(report) for report in facts.pop("column_report")]
-    if reports:  # images have none
+    if reports:  # empty for images
         facts["columns"] = "\n".join(column_lines(reports, flags=False))
     return {_TITLES.get(name, name): value for name, value in facts.items()}
 
 
 def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:
     names, *lines = [[*rows[0]], *([*map(shown_cell, row.values())] for row in rows)]
-    if len(names) > _WIDE:  # then each column of the data is a line
+    if len(names) > _WIDE:  # transposed: one line per column
         names, *lines = map(list, zip(names, *lines, strict=True))
     return grid(f"Rows that {title} remembers", names, lines, left=names)

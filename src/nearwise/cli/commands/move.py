@@ -1,4 +1,4 @@
-"""``nearwise move``: write a model's memory to a store that outgrows this machine's memory."""
+"""``nearwise move``: write a model's memory to a row store, for memories larger than RAM."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""``nearwise predict``: labels, probabilities and the neighbors behind them."""
+"""``nearwise predict``: labels, probabilities and neighbors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -144,7 +144,7 @@ def predict(
             max_risk="Use --coverage",
         )
         query = learned.query(features)
-    chosen = trust_options.select(query)  # first: it may be refused
+    chosen = trust_options.select(query)  # first, since it may raise
     trust = trust_columns(query, trust_options, chosen, as_text=form != "jsonl")
     explanations: Any = None
     if isinstance(learned, AttnKNNClassifier):
@@ -159,7 +159,7 @@ def predict(
         if n_shown is not False:
             explanations = query.explanations(n_shown, trust_options.set_confidence)
     if form == "jsonl" and explanations is not None:
-        # without columns, pandas 2 gives no records at all
+        # without columns, pandas 2 returns no records
         rows = copied.to_dict("records") or [{} for _ in explanations]
         records = [
             row | explanation.to_dict() | {name: values[i] for name, values in trust.items()}
@@ -182,7 +182,7 @@ def predict(
 
 
 def _format_of(out: str) -> Format:
-    """Detect the format by the suffix, before any work is done."""
+    """Detect the format from the suffix, before any work is done."""
     from nearwise.data.tables.files import table_format
 
     if out == "-":

@@ -1,4 +1,4 @@
-"""``nearwise serve`` and ``nearwise key``: a model that answers over HTTP."""
+"""``nearwise serve`` and ``nearwise key``: HTTP service of a model."""
 
 import gc
 import re
@@ -15,7 +15,7 @@ from nearwise.conditions import require_extra
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "fastapi_offline")
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_TO_DRAIN = 5  # seconds beyond the deadline for answers under way when the service is stopped
+_TO_DRAIN = 5  # seconds beyond the deadline to finish requests on shutdown
 
 
 @reported
@@ -108,15 +108,15 @@ def serve(
             f"--host {host} can be reached from elsewhere, where anyone could read and change the "
             "model. Make a key ('nearwise key NAME --keys keys.json') and give --keys keys.json."
         )
-    # With keys a foreign page has nothing to send; the names keep it out where there are none.
+    # Against foreign web pages (DNS rebinding): keys, or else a check of the host name.
     hosts = None if known and not allow_host else {*LOOPBACK, host, *(allow_host or [])}
     most, at_one_time = most_connections(raise_descriptor_limit())
     listening = _listen(host, port)
-    torch.set_num_threads(max(1, coarse_threads() - 1))  # one core is for the connections
+    torch.set_num_threads(max(1, coarse_threads() - 1))  # leave one core for the connections
     if not quiet:
         say(f"Opening {model} ...")
     service = Service(
-        # another process's change, and then its own
+        # half the deadline for another process's change
         LiveModel(model, wait=deadline / 2, trusted_store=store),
         Limits(max_queue, max_rows, n_bytes, deadline),
         read_only=read_only,
@@ -129,8 +129,8 @@ def serve(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             gc.collect()
-            gc.freeze()  # what is loaded stays: each look through it held requests up for .2 s
-            if not quiet:  # from here on Ctrl-C and SIGTERM let requests finish
+            gc.freeze()  # exclude loaded objects from collections of 0.2 s
+            if not quiet:  # from now on Ctrl-C and SIGTERM finish open requests
                 port = listening.getsockname()[1]
                 where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
                 say(
@@ -190,7 +190,7 @@ def _bytes(size: str) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Open the socket, before anything is read that takes long."""
+    """Open the socket, before any slow loading."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)

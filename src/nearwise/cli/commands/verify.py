@@ -1,4 +1,4 @@
-"""``nearwise verify``: check a folder that nearwise saved, and report what it holds."""
+"""``nearwise verify``: check a folder saved by nearwise, and report its content."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from nearwise.cli.console import fact_table, reported, say, show, show_json
 if TYPE_CHECKING:
     from nearwise.estimators.model.fitted_model import FittedClassifier
 
-_NAMED = 4  # largest parts that are listed one by one
+_NAMED = 4  # number of largest parts to list
 
 
 @reported
@@ -54,10 +54,10 @@ def verify(
 
 
 def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict[str, Any]:
-    """Check a folder and collect what it holds, as JSON can hold it; StoreError names a bad part.
+    """Check a folder and return its facts as JSON-ready data; StoreError names a bad part.
 
-    holds, format version, files (how many, and bytes), checked; of a model also written with
-    (versions), rows, classes or numbers, columns, base, networks; of a memory bank rows, classes,
+    holds, format version, files (number and bytes), checked; for a model also written with
+    (versions), rows, classes or numbers, columns, base, networks; for a memory bank rows, classes,
     spaces.
     """
     from nearwise.estimators.storage import class_parts, number_parts
@@ -75,7 +75,7 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
         "checked": ["manifest", "sizes", "checksums"],
     }
     if found.kind in (class_parts.KIND, number_parts.KIND, STORED_KIND):
-        facts |= _model(folder, trusted, store)  # which checks the JSON part too
+        facts |= _model(folder, trusted, store)  # checks the JSON part too
         facts["written with"] = found.meta["versions"]
         facts["checked"] += ["JSON", "tensors", "base", "rows", "predictions"]
         facts["checked"] += facts.pop("checked in the store", [])
@@ -124,7 +124,7 @@ def _model(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any
 
 
 def _store(fitted: "FittedClassifier") -> dict[str, Any]:
-    """Read a store as a whole; StoreError if it is not as it was written, as far as that shows."""
+    """Read a whole store; StoreError for any detectable damage."""
     import numpy as np
 
     from nearwise.estimators.stored.memory import stored

@@ -1,1 +1,1 @@
-"""Files and folders that commands read, as rows."""
+"""Input files and folders of commands, as rows."""

@@ -1,4 +1,4 @@
-"""Options for what a column is used as, and the report of what all are used as."""
+"""Options for the use of columns, and the column report."""
 
 import re
 from collections import Counter
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from nearwise.estimators import ColumnReport
 
 
-_ALL = 30  # columns up to which each has its line; of more, only those with something to report
+_ALL = 30  # most columns with one line each; beyond it, only notable columns
 _SHOWN = 20
 _PLURAL = {"number": "numbers", "category": "categories", "date": "dates", "left out": "left out"}
 
 
 def column_lines(reports: "Sequence[ColumnReport]", *, flags: bool) -> list[str]:
-    """Lay a column report out, readable for ten thousand columns too.
+    """Format a column report, readable even for ten thousand columns.
 
-    How many columns are used as what; then a line for each column of up to 30, else for the first
-    20 that are left out, dates, or come with a reason. `flags` names the flag of 'nearwise fit'
-    that uses a column in another way.
+    First the number of columns per use; then a line per column for up to 30, else for the first 20
+    that are left out, dates, or have a reason. `flags` adds the flag of 'nearwise fit' that changes
+    the use of a column.
     """
     counts = Counter(column.use for column in reports)
     named = [

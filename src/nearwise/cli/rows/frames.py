@@ -1,4 +1,4 @@
-"""Tables of the command line: read them, find the target, match a model's columns, write them."""
+"""Tables of the command line: reading, target column, model columns, writing."""
 
 import shlex
 from collections import Counter
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from nearwise.data.tables.cells import Cells
 
 _SHOWN = 12
-_LONG = 15  # digits that a float holds, whatever they are
+_LONG = 15  # digits that every float keeps
 
 
 class Frame(NamedTuple):
-    """A table, and what gives its columns as the file holds them."""
+    """A table, and a function for its original columns."""
 
     table: "pd.DataFrame"
     cells: "Cells"
 
     def as_written(self, names: Sequence[str]) -> "pd.DataFrame":
-        """Give columns that are written as the file writes them."""
+        """Return columns in their original form in the file."""
         import pandas as pd
 
         from nearwise.data.tables.cells import as_written
@@ -34,11 +34,11 @@ class Frame(NamedTuple):
         return pd.DataFrame(columns, index=self.table.index)
 
     def in_text(self, name: str) -> "pd.Series":
-        """Give a column of numbers as its text; gaps stay gaps."""
+        """Return a number column as text; missing values stay missing."""
         return self.cells([name])[name].astype(str).where(self.table[name].notna(), None)
 
     def words(self, names: Sequence[str]) -> dict[str, str]:
-        """Say what the cells of columns hold that count as gaps; of those where they hold words."""
+        """Describe words in columns that are read as missing values, per column with such words."""
         found = {}
         for name, held in self.cells(names).items() if names else ():
             gaps = held[self.table[name].isna()].dropna().astype(str).str.strip()
@@ -56,10 +56,10 @@ def read_frame(
     keep_words: Collection[str] = (),
     quiet: bool = False,
 ) -> Frame:
-    """Read a table, or standard input ("-"), and report what was not read as it stands.
+    """Read a table, or standard input ("-"), and report changes to its content.
 
-    `keep_words` names columns in which NA and the like are words. `header` says whether the first
-    line holds column names; by default it does, and is refused if it seems not to. A first line
+    `keep_words` are columns in which NA and the like are words. `header` says whether the first
+    line holds column names; by default it does, with an error if it looks like data. A first line
     with all columns of a model (`known`) holds names; numbers are read as in the training table of
     a model (`like`).
     """
@@ -77,9 +77,9 @@ def read_frame(
 
 
 def unmerged(frame: Frame, names: Iterable[str], where: str, *, quiet: bool = False) -> None:
-    """Keep columns as text in which a number stands for several codes (1E3, 1000).
+    """Keep columns as text if one number would stand for several codes (1E3, 1000).
 
-    Of `names` those that are not there are skipped.
+    Missing columns of `names` are skipped.
     """
     import pandas as pd
 
@@ -87,7 +87,7 @@ def unmerged(frame: Frame, names: Iterable[str], where: str, *, quiet: bool = Fa
         if name not in frame.table or not pd.api.types.is_numeric_dtype(frame.table[name]):
             continue
         text = frame.in_text(name).dropna().str.strip()
-        # 1, 1.0, 1.00 and +1 are one number, however it is written
+        # 1, 1.0, 1.00 and +1 are one number
         plain = text.str.replace(r"(\.\d*?)0+$", r"\1", regex=True).str.rstrip(".").str.lstrip("+")
         if plain.nunique() <= frame.table[name].nunique():
             continue
@@ -98,10 +98,10 @@ def unmerged(frame: Frame, names: Iterable[str], where: str, *, quiet: bool = Fa
 
 
 def as_learned(frame: Frame, known: "dict[str, list[object]]") -> None:
-    """Read columns as a model has learned them: words that are gaps elsewhere, codes in text.
+    """Convert columns to the categories of a model: words for missing values, codes as text.
 
-    `known` has the categories or classes of columns. Where they tell texts apart, such as 1E3 and
-    1000, or texts of more digits than a float holds, numbers get the text of their cells.
+    `known` has the categories or classes of columns. If they include distinct texts of one number,
+    such as 1E3 and 1000, or more digits than a float keeps, numbers get the text of their cells.
     """
     import pandas as pd
 
@@ -124,9 +124,9 @@ def as_learned(frame: Frame, known: "dict[str, list[object]]") -> None:
 def split_target(
     frame: Frame, target: str, where: str, *, skip: bool = False, quiet: bool = False
 ) -> tuple["pd.DataFrame", "pd.Series"]:
-    """Separate the features from the target column.
+    """Separate features and target column.
 
-    Rows in which it has no value are left out on request (`skip`), and a ValueError else.
+    Rows without a target are skipped on request (`skip`); otherwise they raise ValueError.
     """
     require_columns(frame.table, [target], where)
     y = frame.table[target]
@@ -150,10 +150,10 @@ def split_target(
 
 
 def in_order(table: "pd.DataFrame", time: str, where: str, use: str = "") -> "pd.DataFrame":
-    """Sort rows by a column of dates, moments or numbers, the latest last.
+    """Sort rows by a column of dates, times or numbers, the latest last.
 
-    `use` may name the format of the dates ("date:%d-%m-%y"). ValueError naming the first cell that
-    is none, or if day and month cannot be told apart.
+    `use` may have the format of the dates ("date:%d-%m-%y"). ValueError with the first invalid
+    cell, or if day and month are ambiguous.
     """
     import pandas as pd
 
@@ -170,7 +170,7 @@ def in_order(table: "pd.DataFrame", time: str, where: str, use: str = "") -> "pd
 
 
 def refuse_cells(column: "pd.Series", bad: "pd.Series", what: str, advice: str) -> None:
-    """Name with ValueError the first bad cell of a column, if it has any, and say what to do."""
+    """Raise ValueError for the first bad cell of a column, if any, with advice."""
     if bad.any():
         row = int(bad.to_numpy().argmax())
         value = column.iloc[row]
@@ -182,7 +182,7 @@ def refuse_cells(column: "pd.Series", bad: "pd.Series", what: str, advice: str) 
 
 
 def free_name(name: object, taken: Collection[str]) -> str:
-    """Give a column's name, with a _ after it for each time that it is taken."""
+    """Return a column name that is not taken, by adding "_" as often as needed."""
     free = str(name)
     while free in taken:
         free += "_"
@@ -190,7 +190,7 @@ def free_name(name: object, taken: Collection[str]) -> str:
 
 
 def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> None:
-    """Raise if a column is missing, naming it, its nearest match, and what is there."""
+    """Raise ValueError for missing columns, with the nearest name and the existing ones."""
     present, wanted = [str(column) for column in frame.columns], list(names)
     missing = [name for name in wanted if name not in present]
     if not missing:
@@ -212,10 +212,10 @@ def match_columns(
     expected: Iterable[str] = (),
     quiet: bool = False,
 ) -> "pd.DataFrame":
-    """Give the columns a model uses, by name and in its order.
+    """Return the columns used by a model, in its order.
 
-    Nothing is learned from those of `optional`, which may be missing; `expected` ones (the target)
-    may be there beside, others are ignored with a note.
+    `optional` columns, which the model does not use, may be missing; `expected` ones (the target)
+    may be present. Others are ignored with a note.
     """
     spare = set(optional)
     require_columns(frame, [name for name in names if name not in spare], where)
@@ -235,12 +235,12 @@ def match_places(
     *,
     quiet: bool = False,
 ) -> "pd.DataFrame":
-    """Name the columns "0", "1", ... of a table without a header as a model does.
+    """Rename the columns "0", "1", ... of a table without a header to the model's columns.
 
-    Numbers count as in the table that the model was fitted on, its target among them. With as many
-    columns as `names` and other numbers, or none of the classes in the target's position, the
-    target is taken to be missing, and the columns to be those of the model in order. ValueError if
-    it is unclear which column is which. Without `classes` the target holds numbers.
+    Positions are those of the training table, including its target. If the table has as many
+    columns as `names` but other positions, or no known class at the target's position, the target
+    is taken as missing, and the columns as the model's in order. ValueError if the match is
+    ambiguous. Without `classes` the target holds numbers.
     """
     import pandas as pd
 
@@ -267,5 +267,5 @@ def match_places(
 
 
 def named(path: str) -> str:
-    """Name a file in a message."""
+    """Return the name of a file for messages."""
     return "standard input" if path == "-" else path

@@ -1,4 +1,4 @@
-"""Images as the rows that a command is given: files, and folders with a folder for each class."""
+"""Image rows of commands: files, and folders with one folder per class."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nearwise.estimators.inputs.images import ImageEncoder
 
 _PARTS = {"train": "training", "test": "test"}
-_TARGET = "class"  # what the labels of a folder are called
+_TARGET = "class"  # name of the labels of a folder
 
 
 def _check_size(images: "np.ndarray", known: "ImageEncoder", first: Path) -> None:
@@ -29,7 +29,7 @@ def _check_size(images: "np.ndarray", known: "ImageEncoder", first: Path) -> Non
 
 
 def names_images(data: str) -> bool:
-    """Whether DATA is a folder, or a file that is an image by its ending."""
+    """Whether DATA is a folder, or a file with the suffix of an image."""
     from nearwise.data.images.folder import SUFFIXES
 
     return Path(data).is_dir() or Path(data).suffix.lower() in SUFFIXES
@@ -41,11 +41,11 @@ def read_class_folder(
     options: ReadOptions,
     known: "ImageEncoder | None" = None,
 ) -> "Dataset":
-    """Read a folder with a folder for each class.
+    """Read a folder with one folder per class.
 
-    `part` says which to take where there are two; the other is left out, with a note. Images must
-    have the size of a model (`known`) or be brought to it. ValueError if `data` is no such folder,
-    an image is damaged, or sizes or colours differ.
+    `part` selects one of a training and a test folder; the other is skipped with a note. Images
+    must have the size of the model (`known`) or be resized to it. ValueError if `data` is no such
+    folder, an image is damaged, or sizes or colours differ.
     """
     from nearwise.data import load_image_folder
     from nearwise.data.images.folder import has_test_part
@@ -78,7 +78,7 @@ def read_class_folder(
 
 
 def _refuse_other_folders(folder: Path) -> None:
-    """Refuse the folder of a model, and point at the tables in one without class folders."""
+    """Raise ValueError for a model folder, or a folder of tables, with their names."""
     from nearwise.data.tables.files import table_format
 
     if is_model_folder(folder):
@@ -95,10 +95,10 @@ def _refuse_other_folders(folder: Path) -> None:
 def read_files(
     data: Sequence[str], options: ReadOptions, known: "ImageEncoder"
 ) -> "tuple[list[Path], np.ndarray]":
-    """Read images without labels from files, and folders that hold images at any depth.
+    """Read images without labels from files, and from folders of any depth.
 
-    Gives the files of the images in the array, and uint8 (n, height, width, channels). Images must
-    have the size of the model (`known`) or be brought to it.
+    Returns the files, and the images as uint8 (n, height, width, channels). Images must have the
+    size of the model (`known`) or be resized to it.
     """
     from nearwise.data.images.folder import decode_files, image_files
 
@@ -121,7 +121,7 @@ def read_files(
 
 
 def check_target(target: str | None, known: str = _TARGET) -> None:
-    """Refuse a target column for images, whose folder is their label."""
+    """Raise ValueError for a target column with images: the folder is the label."""
     if target not in (None, known, _TARGET):
         raise ValueError(
             f"--target {target}: the label of an image is the name of its folder. Leave it out."

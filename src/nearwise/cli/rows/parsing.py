@@ -1,4 +1,4 @@
-"""Text of the command line to values: ranges, lists, "auto" or a number."""
+"""Parsers of option values: ranges, lists, "auto" or a number."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ _LONGEST_RANGE = 10_000_000
 
 
 def parse_numbers(option: str, text: str) -> list[int]:
-    """Read numbers such as "0-4", "0,2,7" or "0-2,9", in the order given, each once.
+    """Parse numbers such as "0-4", "0,2,7" or "0-2,9", in the given order, without repeats.
 
     ValueError if a part is neither a number nor a rising range of at most 10,000,000.
     """
@@ -30,7 +30,7 @@ def parse_numbers(option: str, text: str) -> list[int]:
 
 
 def split_list(text: str | Iterable[str] | None) -> list[str]:
-    """Split comma-separated text, or several such texts, into parts that are not blank."""
+    """Split one or several comma-separated texts into nonblank parts."""
     if text is None:
         return []
     texts = [text] if isinstance(text, str) else list(text)
@@ -38,7 +38,7 @@ def split_list(text: str | Iterable[str] | None) -> list[str]:
 
 
 def parse_count(option: str, text: str | None) -> int | str | None:
-    """Read a positive integer or "auto"; None for None."""
+    """Parse a positive integer or "auto"; None for None."""
     if text is None or text == "auto":
         return text
     if not text.isdigit() or int(text) == 0:
@@ -47,7 +47,7 @@ def parse_count(option: str, text: str | None) -> int | str | None:
 
 
 def parse_cv(option: str, text: str | None) -> int | float | str | None:
-    """Read a number of folds, a share in (0, 1) or "auto"; None for None."""
+    """Parse a number of folds, a share in (0, 1) or "auto"; None for None."""
     if text is None or text == "auto":
         return text
     try:
@@ -63,7 +63,7 @@ def parse_cv(option: str, text: str | None) -> int | float | str | None:
 
 
 def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
-    """Read a height and width such as "48x64", or the side of a square; None for None."""
+    """Parse a height and width such as "48x64", or the side of a square; None for None."""
     if text is None:
         return None
     sides = text.lower().split("x")
@@ -73,7 +73,7 @@ def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
 
 
 def parse_noise(option: str, text: str) -> str | float | None:
-    """Read a rate of wrong labels: "auto", "none" or a share in [0, 1)."""
+    """Parse a rate of wrong labels: "auto", "none" or a share in [0, 1)."""
     if text == "auto":
         return text
     if text == "none":
@@ -90,7 +90,7 @@ def parse_noise(option: str, text: str) -> str | float | None:
 
 
 def parse_levels(option: str, text: str) -> list[float]:
-    """Read levels of quantiles, such as ".05,.5,.95"."""
+    """Parse levels of quantiles, such as ".05,.5,.95"."""
     try:
         return [float(part) for part in split_list(text)]
     except ValueError:

@@ -1,4 +1,4 @@
-"""The rows that a command is given, whether they lie in a table or are images in folders."""
+"""Input rows of commands, from a table or from folders of images."""
 
 import math
 import shlex
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with labels, none of them missing: a table, or images and (`names`) their files.
+    """Rows with labels, none of them missing: a table, or images with their files (`names`).
 
-    `frame` is what a table was read as, with the columns as they are written; `groups` the column
-    that says what rows belong to. In a regression `y` holds numbers.
+    `frame` is the table with its original columns; `groups` the group of each row. In a regression
+    `y` holds numbers.
     """
 
     X: "pd.DataFrame | np.ndarray"
@@ -56,34 +56,34 @@ class Rows:
     task: Task = "classification"
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of rows."""
         return len(self.y)
 
     @property
     def noun(self) -> str:
-        """What to call them."""
+        """Noun for the rows in messages."""
         return "rows" if self.names is None else "images"
 
     @property
     def source(self) -> Any:
-        """What `fit` and `add` take for X."""
+        """Input of `fit` and `add`."""
         from nearwise.estimators.inputs.groups import check_groups
         from nearwise.estimators.inputs.rows import Source
 
         return Source(self.X, self.y, self.names, check_groups(self.groups))
 
     def take(self, at: "np.ndarray") -> "Rows":
-        """Give some of them, by position."""
+        """Return the rows at these positions."""
         names, weight = (None if of is None else of[at] for of in (self.names, self.weight))
         groups = None if self.groups is None else self.groups.iloc[at]
         return Rows(take_rows(self.X, at), self.y.iloc[at], weight, names, self.frame, groups)
 
     def described(self, row: int, n_columns: int) -> dict[str, str]:
-        """Describe a row: its first columns, or its file."""
+        """Describe a row by its first columns, or by its file."""
         import pandas as pd
 
         if isinstance(self.X, pd.DataFrame):
-            some = self.X.iloc[:, :n_columns]  # one by one, lest a row of numbers becomes floats
+            some = self.X.iloc[:, :n_columns]  # not as one row: it could become floats
             return {str(name): shown_cell(column.iloc[row]) for name, column in some.items()}
         assert self.names is not None  # an array comes from files
         return {"file": str(self.names[row])}
@@ -92,7 +92,7 @@ class Rows:
 def take_rows(
     features: "pd.DataFrame | np.ndarray", rows: "np.ndarray"
 ) -> "pd.DataFrame | np.ndarray":
-    """Take some rows of a table or some images, by position."""
+    """Select rows of a table, or images, by position."""
     from pandas import DataFrame
 
     return features.iloc[rows] if isinstance(features, DataFrame) else features[rows]
@@ -111,14 +111,14 @@ def read_to_learn(
     time: str | None = None,
     task: Task = "auto",
 ) -> Rows:
-    """Read rows that a model is to be fitted to.
+    """Read rows to fit a model.
 
-    `data` is a table, "-" for one on standard input, or a folder with a folder of images for each
+    `data` is a table, "-" for standard input, or a folder with one folder of images per
     class; `target`, `drop`, `keep_words`, `weight`, `groups` and `time` name columns of a table,
-    `uses` says what some are used as, which is reported of all. Rows come in the order of `time`;
-    columns of weights and groups are no features. `task` says what the target holds, "auto" leaves
-    it to `choose_task`. Rows without a label are left out on request. ValueError if an option does
-    not go with `data`, or this cannot be read.
+    `uses` sets the use of some; the use of all is reported. Rows are sorted by `time`; columns of
+    weights and groups are no features. `task` is the kind of the target; "auto" calls
+    `choose_task`. Rows without a label are skipped on request. ValueError if an option does not fit
+    `data`, or it cannot be read.
     """
     from nearwise.estimators import report_columns
 
@@ -173,7 +173,7 @@ def read_to_learn(
 
 
 def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: bool) -> None:
-    """Say which words count as gaps in columns of text."""
+    """Print the words that are read as missing values in text columns."""
     import pandas as pd
 
     if quiet:
@@ -192,14 +192,14 @@ def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: boo
 
 
 def _groups(column: "pd.Series", data: str) -> "pd.Series":
-    """Give a column of groups, or name the first row that has none."""
+    """Return the column of groups; ValueError for the first row without one."""
     advice = ". Give a row that belongs to no group a value of its own"
     refuse_cells(column, column.isna(), f"{named(data)}: the --groups", advice)
     return column
 
 
 def _weights(column: "pd.Series", data: str) -> "np.ndarray":
-    """Give a column of weights as float64 (n,), or name the first row that holds none."""
+    """Return the column of weights as float64 (n,); ValueError for the first invalid row."""
     import pandas as pd
 
     weights = pd.to_numeric(column, errors="coerce").astype("Float64").astype(float)
@@ -219,10 +219,10 @@ def read_for_model(
     part: Literal["train", "test"],
     groups: str | None = None,
 ) -> Rows:
-    """Read labelled rows of the kind that the model in folder `name` takes.
+    """Read labelled rows of the kind used by the model in folder `name`.
 
-    As `read_to_learn`, but the target is the model's own by default; `part` says what to take of a
-    folder of images that has both, `groups` names a column that is read beside.
+    As `read_to_learn`, but the default target is that of the model; `part` selects the training or
+    test part of an image folder with both, `groups` is a further column to read.
     """
     from nearwise.estimators.inputs.by_text import labels_as_classes
 
@@ -256,9 +256,9 @@ def read_to_predict(
     keep: Sequence[str],
     options: ReadOptions,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
-    """Read rows without labels, of the kind that a model takes: columns to pass on, and features.
+    """Read rows without labels for a model; return columns to copy, and features.
 
-    `data` is one table, or files and folders of images; of images "file" is passed on, as it was
+    `data` is one table, or files and folders of images; for images the column "file" is copied, as
     given.
     """
     import pandas as pd
@@ -294,7 +294,7 @@ def read_to_predict(
 def _read_as(
     model: "Estimator", data: str, options: ReadOptions
 ) -> "tuple[Frame, dict[str, list[object]]]":
-    """Read a table for a model, and give the categories of each column that this has learned."""
+    """Read a table for a model; return it with the categories of each column."""
     encoder: Any = model.fitted_.predictor.encoder
     known = set(model.feature_names_in_) - set(_left_out(model))
     frame = read_frame(data, options.header, known=known, like=model, quiet=options.quiet)
@@ -302,7 +302,7 @@ def _read_as(
 
 
 def _left_out(model: "Estimator") -> list[str]:
-    """Columns that a model remembers and does not use; tables for it may lack them."""
+    """Columns that a model stores but does not use; its tables may lack them."""
     return [name for name, use in model.report_.columns.items() if use == "left out"]
 
 
@@ -317,7 +317,7 @@ def _labelled(dataset: Any) -> Rows:
 def check_kind(
     model: "Estimator", name: Path, data: Sequence[str], options: ReadOptions
 ) -> "ImageEncoder | None":
-    """Refuse images for a model of tables and the reverse; return a model's encoder of images."""
+    """Raise ValueError for images with a table model and vice versa; return an image encoder."""
     encoder: Any = model.fitted_.predictor.encoder
     known = encoder if encoder.kind == "images" else None
     if known is None:

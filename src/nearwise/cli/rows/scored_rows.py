@@ -1,4 +1,4 @@
-"""Rows that ``nearwise evaluate`` scores: new ones, and separately those the model learned from."""
+"""Rows scored by ``nearwise evaluate``: new rows, and separately training rows."""
 
 import math
 from dataclasses import dataclass
@@ -16,21 +16,20 @@ if TYPE_CHECKING:
     from nearwise.estimators.opening import Estimator
 
 _HEADLINE = {"accuracy": "accuracy", "nll": "NLL", "rmse": "RMSE", "crps": "CRPS"}
-MANY_REPEATS = 0.01  # share of repeated rows from which new rows are expected to repeat some
-_DEVIATIONS = 3  # standard deviations by which the share of new rows that repeat some may be larger
+MANY_REPEATS = 0.01  # share of repeated rows above which new rows are expected to repeat some, too
+_DEVIATIONS = 3  # allowed standard deviations above the expected share of repeats
 
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Rows of a file with their predictions, and what to report about them.
+    """Rows of a file with their predictions, and facts for the report.
 
-    `at` says which rows of the file count, `y` has their class positions, or numbers. `parts` are
-    `Parts`, or of numbers what `in_rows` gives. They are `new`, or the model learned from all and
-    each is predicted as if it had not. `found` says which rows of the file equal rows that were
-    learned from; `apart` has metrics of those `n_apart` of them that can be predicted as if new.
-    Where remembered rows repeat so often that as many new rows would equal one, these are `among`
-    the new ones; where they repeat, but less, `together` has the metrics of all. `compared` says
-    which columns are equal, in words.
+    `at` are the positions of the scored rows in the file, `y` their class positions, or numbers.
+    `parts` are `Parts`, or for numbers the result of `in_rows`. The rows are `new`, or all are
+    training rows and each is predicted as if new. `found` marks rows that equal training rows;
+    `apart` has metrics of the `n_apart` of them that can be predicted as if new. If remembered rows
+    repeat so often that this many new rows would equal one, they are `among` the new ones; if they
+    repeat less often, `together` has the metrics of all. `compared` describes the compared columns.
     """
 
     at: "np.ndarray"
@@ -47,12 +46,12 @@ class ScoredRows:
 
     @property
     def n_learned(self) -> int:
-        """How many rows of the file equal rows that were learned from."""
+        """Number of rows of the file that equal training rows."""
         return int((~self.found.new).sum())
 
     @property
     def halves(self) -> "dict[str, np.ndarray]":
-        """Probabilities of the model and of its two halves."""
+        """Probabilities of the model, of its base and of its neighbors."""
         return {
             "model": self.parts.proba,
             "base alone": self.parts.base_proba,
@@ -61,7 +60,7 @@ class ScoredRows:
 
     @property
     def what(self) -> str:
-        """The rows that count, as a title names them."""
+        """Description of the scored rows for a title."""
         n = len(self.y)
         if not self.new:
             return f"{n} {self.noun} it learned from, each predicted as if new"
@@ -69,14 +68,14 @@ class ScoredRows:
 
     @property
     def measured_on(self) -> str:
-        """The rows that count, in the middle of a sentence."""
+        """Description of the scored rows within a sentence."""
         if not self.new:
             return f"{self.what}: without itself, by what was not fitted on it"
         return f"{len(self.y)} {self.noun}{'' if self.among else ' it has not learned from'}"
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences about rows that were learned from; none where there are none."""
+        """Sentences about rows that equal training rows, if any."""
         sentences, repeats = [], f"{self.found.repeats:.0%} of the remembered {self.noun}"
         if self.n_learned:
             equal = f"equal {self.noun} the model learned from, {self.compared}"
@@ -119,7 +118,7 @@ class ScoredRows:
         return sentences
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers about rows that were learned from."""
+        """Return numbers about rows that equal training rows."""
         return {
             "new": self.new,
             "n_learned": self.n_learned,
@@ -145,12 +144,12 @@ def score_rows(
     where: str,
     noun: str,
 ) -> ScoredRows:
-    """Predict the new rows of a file, or where there are none those that can be left out.
+    """Predict the new rows of a file, or if there are none, training rows as if new.
 
     `y` has the positions of `labels` among the model's classes, or the numbers. Rows that equal
-    remembered ones are new all the same where these repeat, no id tells rows apart, and no more of
-    them do than new ones would. ValueError if the model learned from all rows and cannot predict
-    one of them as if it were new.
+    remembered ones still count as new if remembered rows repeat, no id distinguishes rows, and not
+    more of them are equal than expected of new rows. ValueError if all rows are training rows and
+    none can be predicted as if new.
     """
     import numpy as np
 
@@ -189,7 +188,7 @@ def _predicted(model: "Estimator", X: Any, y: "np.ndarray") -> Any:
 def _predict_learned(
     model: "Estimator", found: "LearnedRows", y: "np.ndarray"
 ) -> "tuple[np.ndarray, Any]":
-    """Predict rows that were learned from, as far as possible: which, and their parts."""
+    """Predict training rows as if new, as far as possible; return positions and parts."""
     import numpy as np
 
     from nearwise.estimators import AttnKNNClassifier, review
@@ -211,7 +210,7 @@ def _predict_learned(
 
 
 def _measured(y: "np.ndarray", *parts: Any) -> dict[str, float]:
-    """Metrics of rows of one or several blocks."""
+    """Return the metrics of rows in one or several blocks."""
     import numpy as np
 
     from nearwise.metrics import evaluate_probabilities
@@ -222,9 +221,9 @@ def _measured(y: "np.ndarray", *parts: Any) -> dict[str, float]:
 
 
 def _by_chance(model: "Estimator", found: "LearnedRows", labels: Any) -> bool:
-    """Whether no more rows equal remembered ones than so many new ones would.
+    """Whether no more rows equal remembered ones than expected of new rows.
 
-    Rows of the training table would each have a remembered row, with their label, to themselves.
+    Rows of the training table would each equal a different remembered row with the same label.
     """
     import numpy as np
 
@@ -240,7 +239,7 @@ def _by_chance(model: "Estimator", found: "LearnedRows", labels: Any) -> bool:
 def _columns_compared(
     model: "Estimator", features: "pd.DataFrame | np.ndarray", ids: "tuple[str, ...]"
 ) -> str:
-    """Say in which columns rows were compared, and which would have told them apart."""
+    """Describe the compared columns, and absent columns that would distinguish rows."""
     import pandas as pd
 
     if not isinstance(features, pd.DataFrame):

@@ -1,4 +1,4 @@
-"""Targets: whether a column holds classes or numbers, and these numbers."""
+"""Target columns: classes or numbers, and their conversion."""
 
 import math
 from numbers import Number
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from nearwise.cli.rows.rows import Rows
 
 Task = Literal["auto", "classification", "regression"]
-_MOST_CLASSES = 20  # whole numbers, different ones: up to as many are classes
-_MOST_CODES = 500  # ... and these where every one repeats, as letters or codes in a table do
-_REPEATS = 5  # rows
+_MOST_CLASSES = 20  # up to this many distinct integers are classes
+_MOST_CODES = 500  # ... or this many if every one repeats, as codes do
+_REPEATS = 5  # least rows per value
 
 
 def choose_task(column: "pd.Series", wish: Task, *, quiet: bool) -> Task:
-    """Decide what is learned from a target column, and say so unless it was asked for (`wish`).
+    """Choose the task for a target column, and print it unless given (`wish`).
 
-    Text, truth values and dates are classes, numbers with fractions are numbers. Whole numbers are
-    classes if there are up to 20 different ones, or up to 500 each of which is in five rows or
-    more. So is text of digits; other text is numbers if it writes them, as $5 and 1,5 do.
+    Text, booleans and dates are classes, numbers with fractions are numbers. Integers are
+    classes if there are up to 20 distinct values, or up to 500 with at least five rows each. So is
+    text of digits; other text is numbers if it has a number format, such as $5 and 1,5.
     """
     import pandas as pd
 
@@ -50,9 +50,9 @@ def choose_task(column: "pd.Series", wish: Task, *, quiet: bool) -> Task:
 
 
 def _numbers_in(column: "pd.Series") -> "pd.Series | None":
-    """Read a column as float64, text as that of a feature; None if it holds no numbers.
+    """Read a column as float64, with text as in features; None if it holds no numbers.
 
-    A few words among numbers are gaps.
+    A few words among numbers are missing values.
     """
     import pandas as pd
 
@@ -75,7 +75,7 @@ def _numbers_in(column: "pd.Series") -> "pd.Series | None":
 
 
 def target_numbers(column: "pd.Series", where: str) -> "pd.Series":
-    """Give targets, none of them missing, as finite float64; ValueError names the first bad row."""
+    """Return targets as finite float64; ValueError with the first bad row."""
     import pandas as pd
 
     read = _numbers_in(column)
@@ -86,7 +86,7 @@ def target_numbers(column: "pd.Series", where: str) -> "pd.Series":
 
 
 def estimator_for(rows: "Rows", **of_classes: object) -> Any:
-    """Class of the estimator that learns rows; ValueError for an option that it lacks."""
+    """Return the estimator class for rows; ValueError for an option that it lacks."""
     from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
 
     if rows.task == "classification":

@@ -1,4 +1,4 @@
-"""What frozen features hold: encoders, feature sets, and probes that read them."""
+"""Probes of frozen features: encoders, feature sets, and classifiers."""
 
 from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe

@@ -21,16 +21,16 @@ from nearwise.probes.key_space import (
     make_probe_index,
 )
 
-_MOST_NEIGHBORS = 64  # what the head was trained on
+_MOST_NEIGHBORS = 64  # maximum in the training of the head
 _FOLDS = 5
-_MANY = 2_000  # rows above which one fold is enough to choose by
+_MANY = 2_000  # more rows need only one fold to choose the keys
 
 
 class Attention(NamedTuple):
     """Neighbors of a query in one key space, with their weights.
 
-    `positions` of training rows and `weights` are (n, n_neighbors), nearest first; with the weights
-    of the other spaces and `null` (n,), the share of the class shares, they sum to 1.
+    `positions` of training rows and `weights` are (n, n_neighbors), nearest first. The weights of
+    all spaces and `null` (n,), the weight of the class prior, sum to 1.
     """
 
     positions: NDArray[np.int64]
@@ -41,36 +41,36 @@ class Attention(NamedTuple):
 class AttentionProbe(Probe):
     """Classify features by attention over their nearest training features.
 
-    The head of the package, trained once on many tables, weighs the neighbors by distance, rank,
-    agreement and reliability beside a null neighbor. Nothing is trained here: labels enter through
-    the votes, and through the map of the whitened features, which has a closed form.
+    The packaged head, pretrained on many tables, weights the neighbors by distance, rank, agreement
+    and reliability, and a null neighbor. Nothing is trained here: labels enter through the votes,
+    and through the map of the whitened features, which has a closed form.
 
     Parameters
     ----------
     n_neighbors : int, default=32
-        In each key space; at most 64.
+        Number of neighbors per key space; at most 64.
     keys : {"auto", "features", "whitened", "both"}, default="auto"
-        Where neighbors are found. "features" weighs the neighbors that plain k-NN finds, and
-        nothing else; "whitened" finds them by the cosine of the features after a linear map that
-        makes the spread within classes round; "auto" takes "features" or "both", by the lower NLL
-        of rows that do not vote.
+        Key spaces of the neighbor search. "features" weights the neighbors of plain k-NN;
+        "whitened" searches by the cosine of the features after a linear map that equalizes the
+        spread within classes; "auto" takes "features" or "both", by the lower NLL of rows that
+        do not vote.
     metric : {"cosine", "euclidean"}, default="cosine"
-        Of the plain features.
+        Metric of the plain features.
     index : str, default="auto"
     device : str, default="cpu"
-        Where neighbors are searched for.
+        Device of the neighbor search.
     random_state : int, RandomState or None, default=None
-        Of the rows that "auto" chooses by.
+        Seed of the folds for "auto".
 
     Attributes
     ----------
     classes_, n_features_in_
         As for every probe.
     choice_ : dict
-        The keys taken; for "auto" the NLL of both.
+        Chosen keys; for "auto" also the NLL of both choices.
     map_ : Whitening or None
     n_parameters_ : int
-        Of the map.
+        Number of parameters of the map.
 
     Examples
     --------
@@ -103,11 +103,11 @@ class AttentionProbe(Probe):
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:
-        """Remember rows, and choose the keys; arguments and errors as for `LinearProbe.fit`.
+        """Store rows, and choose the keys; arguments and errors as for `LinearProbe.fit`.
 
-        "auto" chooses by `validation`, whose rows do not vote, unless `refit`. Without it each
-        fifth of the training rows is predicted from the others; above 2,000 rows, one fifth. With
-        fewer than 10 it takes "features".
+        "auto" chooses by `validation`; these rows do not vote, unless `refit`. Without it each
+        fifth of the training rows is predicted from the others; above 2,000 rows only one fifth.
+        With fewer than 10 rows it takes "features".
         """
         self._check_settings()
         rows = self._training_rows(X, y)
@@ -132,7 +132,7 @@ class AttentionProbe(Probe):
             )
 
     def _folds(self, rows: Rows) -> Iterator[tuple[Rows, Rows]]:
-        """Rows to remember and rows to predict, the classes spread over the folds."""
+        """Yield training and validation rows of each fold, stratified by class."""
         order = np.random.default_rng(self._seed()).permutation(len(rows.codes))
         order = order[np.argsort(rows.codes[order], kind="stable")]
         for fold in range(1 if len(order) > _MANY else _FOLDS):
@@ -141,7 +141,7 @@ class AttentionProbe(Probe):
             yield Rows(rows.X[known], rows.codes[known]), Rows(rows.X[left], rows.codes[left])
 
     def _choose(self, parts: Iterable[tuple[Rows, Rows]]) -> None:
-        """Take the keys by the NLL of queries when other rows are remembered."""
+        """Choose the keys by the NLL of validation rows."""
         losses: dict[str, list[Tensor]] = {"features": [], "both": []}
         self.choice_["keys"] = "both"
         for known, queries in parts:
@@ -166,12 +166,12 @@ class AttentionProbe(Probe):
             self.spaces_[name] = KeySpace(index, keys, torch.from_numpy(rows.codes), **sizes)
 
     def _keys_of(self, X: NDArray[np.float32]) -> dict[str, Tensor]:
-        """Keys of rows in each space, by its name."""
+        """Return the keys of rows in each space, by its name."""
         plain = {} if self.choice_["keys"] == "whitened" else {"features": torch.from_numpy(X)}
         return plain if self.map_ is None else {**plain, "whitened": self.map_(X)}
 
     def _see(self, X: NDArray[np.float32] | None) -> tuple[list[NeighborSet], dict[str, Tensor]]:
-        """Describe the neighbors of rows (None: the remembered ones); positions by space, too."""
+        """Return neighbor sets of rows (None: leave-one-out), and positions by space."""
         keys = {} if X is None else self._keys_of(X)
         seen, positions = [], {}
         for name, space in self.spaces_.items():
@@ -180,31 +180,31 @@ class AttentionProbe(Probe):
         return seen, positions
 
     def _answer(self, X: Any) -> tuple[HeadOutput, dict[str, Tensor]]:
-        """Predict rows; return their neighbors in each space, too."""
+        """Predict rows; return the positions of their neighbors in each space, too."""
         check_is_fitted(self)
         seen, positions = self._see(None if X is None else self._query(X))
         return shared_head().predict(seen), positions
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
-        """Class probabilities, (n, n_classes).
+        """Return class probabilities, (n, n_classes).
 
         Parameters
         ----------
         X : array of shape (n, D), optional
-            None: the training rows, each without itself. The whitened features were made with
-            their labels; for an honest measure take ``keys="features"``, or other rows.
+            Rows to predict. None: the training rows, each without itself. The whitened features
+            depend on their labels; for an unbiased score take ``keys="features"``, or other rows.
         """
         proba = self._answer(X)[0].log_proba.double().exp()
         shares: NDArray[np.float64] = (proba / proba.sum(1, keepdim=True)).numpy()
         return shares
 
     def attend(self, X: Any = None) -> dict[str, Attention]:
-        """Neighbors of each row and their weights, for each key space by name.
+        """Return neighbors and weights of each row, for each key space by name.
 
         Parameters
         ----------
         X : array of shape (n, D), optional
-            None: the training rows, each without itself.
+            Rows to explain. None: the training rows, each without itself.
         """
         output, positions = self._answer(X)
         null = output.null_mass.double().numpy()

@@ -1,4 +1,4 @@
-"""What all probes share: checks of rows and labels, and the rows that choices are made on."""
+"""Base class of probes: checks of rows and labels, and validation rows."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
@@ -31,22 +31,22 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Sorted.
+        Sorted classes.
     n_features_in_ : int
-        Width of a row; where tokens are read, the number of tokens of a row.
+        Width of a row; for token features the number of tokens.
     choice_ : dict
-        What was chosen on rows that were not fitted on, and their NLL or Brier score.
+        Choices made on validation rows, and their NLL or Brier score.
     """
 
     validation_fraction: float
     reads_tokens = False
     chosen_by = "NLL"
-    """Measure that choices are made by. Where it changes, records are measured again."""
+    """Measure used for choices. After a change, records must be measured again."""
     can_refit = False
-    """Whether `fit` takes `refit`: to learn from validation rows too, once choices are made."""
+    """Whether `fit` accepts `refit`: to fit validation rows too, after the choices."""
 
     def _training_rows(self, X: Any, y: Any) -> Rows:
-        """Check the rows to fit on; sets `classes_` and `n_features_in_`."""
+        """Check the training rows; sets `classes_` and `n_features_in_`."""
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -61,7 +61,7 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
         return Rows(X, codes.astype(np.int64))
 
     def _other_rows(self, validation: Validation) -> Rows:
-        """Check rows that choices are made on; their labels must be known."""
+        """Check validation rows; their labels must be known."""
         X, y = self._checked(validation[0]), np.asarray(validation[1])
         if y.shape != (len(X),):
             raise ValueError(
@@ -78,7 +78,7 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
         return Rows(X, codes.astype(np.int64))
 
     def _divided(self, rows: Rows, validation: Validation | None, seed: int) -> tuple[Rows, Rows]:
-        """Rows to fit on, and those choices are made on: given, or a share held out of `rows`."""
+        """Return training and validation rows: the given ones, or a share of `rows` held out."""
         if validation is not None:
             return rows, self._other_rows(validation)
         return held_out(rows, self.validation_fraction, seed)
@@ -88,9 +88,9 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
         return self._checked(X)
 
     def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
-        """Features as float32 of the width fitted on, and labels where given; finite."""
+        """Return features as float32 of the fitted width, and labels if given."""
         options = {"reset": reset, "dtype": np.float32, "ensure_all_finite": False}
-        if self.reads_tokens:  # which may be many, and are kept as they are stored
+        if self.reads_tokens:  # keep float16, since tokens may be large
             options |= {"allow_nd": True, "dtype": [np.float32, np.float16]}
         if y is None:
             checked = validate_data(self, X, **options)
@@ -107,14 +107,14 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
         return checked if y is None else (checked, y)
 
     def predict(self, X: Any = None) -> NDArray[Any]:
-        """Most probable classes, (n,); arguments as for `predict_proba`."""
+        """Return the most probable classes, (n,); arguments as for `predict_proba`."""
         proba = self.predict_proba() if X is None else self.predict_proba(X)
         named: NDArray[Any] = self.classes_[proba.argmax(axis=1)]
         return named
 
     @abstractmethod
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
-        """Class probabilities, (n, n_classes), in the order of `classes_`."""
+        """Return class probabilities, (n, n_classes), in the order of `classes_`."""
 
     def _seed(self) -> int:
         """Draw a seed from `random_state`."""
@@ -123,14 +123,14 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
 
 
 def joined(rows: Rows, others: Rows) -> Rows:
-    """Put other rows after rows."""
+    """Concatenate two sets of rows."""
     return Rows(np.concatenate([rows.X, others.X]), np.concatenate([rows.codes, others.codes]))
 
 
 def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
-    """Divide rows into those fitted on and those choices are made on, each class in proportion.
+    """Split rows into training and validation rows, stratified by class.
 
-    Choices are made on as many rows as there are classes at least.
+    There are at least as many validation rows as classes.
     """
     n_classes = len(np.unique(rows.codes))
     few = 0 < share < 1 and share * len(rows.codes) <= n_classes - 1 < len(rows.codes) - 1
@@ -139,6 +139,6 @@ def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
 
 
 def channel_scale(deviation: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
-    """Divisor of standardised channels: their deviation, or 1 where only rounding differs."""
+    """Return the divisor of standardised channels: the deviation, or 1 if only rounding."""
     scale: NDArray[Any] = np.where(deviation > 1e-12 * (1 + np.abs(mean)), deviation, 1.0)
     return scale

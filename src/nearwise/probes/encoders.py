@@ -1,4 +1,4 @@
-"""The protocol by which any representation is probed; functions and transformers models."""
+"""Encoder protocol of probes; encoders from functions and transformers models."""
 
 import hashlib
 import inspect
@@ -14,18 +14,18 @@ from torch.nn import functional as F
 from nearwise.data.images.pixels import as_unit_floats
 from nearwise.nn.backbones import pretrained_backbone
 
-_PROBED_IMAGES = 16  # whose tokens distinguish two functions
+_PROBED_IMAGES = 16  # images for the fingerprint of a function
 _CLASS_TOKENS = ("cls_token", "class_embedding", "class_token")  # transformers, torchvision
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns images into tokens.
+    """Protocol of encoders: map images to tokens.
 
-    Four more attributes are read where an encoder has them: ``ordered`` (default True), whether
-    token i means the same in every image; ``has_cls`` (default False), whether the first token
-    represents the whole image; ``fingerprint()``, a text that changes with what the encoder gives;
-    ``trained_on``, digests of the images it was trained on (the lab notes and reads them).
+    Four optional attributes: ``ordered`` (default True), whether token i means the same in every
+    image; ``has_cls`` (default False), whether the first token represents the whole image;
+    ``fingerprint()``, a text that changes with the output of the encoder; ``trained_on``, digests
+    of its training images (used by nearwise-lab).
     """
 
     @property
@@ -35,18 +35,18 @@ class Encoder(Protocol):
 
     @property
     def num_tokens(self) -> int | None:
-        """Tokens of an image seen in full; None where that depends on image or context."""
+        """Number of tokens of a full image; None if it depends on image or context."""
         ...
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Tokens of images.
+        """Return the tokens of images.
 
         Parameters
         ----------
         x : float Tensor of shape (B, C, H, W)
-            In [0, 1]; an encoder that needs another range normalises inside.
+            Images in [0, 1]; an encoder with another range normalises them itself.
         context : int64 Tensor of shape (B, n), optional
-            Row-major positions of the pixels that may be seen; None shows all.
+            Row-major positions of the visible pixels; None for all.
 
         Returns
         -------
@@ -56,12 +56,12 @@ class Encoder(Protocol):
 
 
 def is_encoder(source: Any) -> bool:
-    """Whether something has what every `Encoder` has."""
+    """Whether an object has all required attributes of `Encoder`."""
     return all(hasattr(source, name) for name in ("token_dim", "num_tokens", "encode"))
 
 
 def checked_tokens(encoder: Encoder, tokens: Any, n_images: int, *, seen_all: bool) -> Tensor:
-    """Refuse what is not (B, L, token_dim), with `num_tokens` tokens where all was seen."""
+    """Raise ValueError unless tokens are (B, L, token_dim), with `num_tokens` for full images."""
     name = type(encoder).__name__
     if not isinstance(tokens, Tensor):
         raise ValueError(f"{name}.encode returned a {type(tokens).__name__}. Return a Tensor.")
@@ -78,10 +78,10 @@ def checked_tokens(encoder: Encoder, tokens: Any, n_images: int, *, seen_all: bo
 
 
 def fingerprint_of(encoder: Encoder, images: Tensor) -> str:
-    """Text that changes with what the encoder gives.
+    """Return a text that changes with the output of an encoder.
 
-    Its own ``fingerprint()`` where it has one; a module's class, settings and weights; else the
-    tokens of the first 16 images.
+    Computed by its own ``fingerprint()`` if it has one, else from class, settings and weights of a
+    module, else from the tokens of the first 16 images.
     """
     own = getattr(encoder, "fingerprint", None)
     if callable(own):
@@ -95,7 +95,7 @@ def fingerprint_of(encoder: Encoder, images: Tensor) -> str:
 
 
 def module_fingerprint(module: nn.Module, settings: Any = None) -> str:
-    """Hash of a module's class, `settings` (or its ``config``) and every weight and buffer."""
+    """Return a hash of a module's class, `settings` (or ``config``), weights and buffers."""
     settings = getattr(module, "config", None) if settings is None else settings
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     digest.update(repr(module).encode())
@@ -106,7 +106,7 @@ def module_fingerprint(module: nn.Module, settings: Any = None) -> str:
 
 
 def digest_of(tensor: Tensor) -> str:
-    """Hash of a tensor's shape, dtype and content."""
+    """Return a hash of a tensor's shape, dtype and content."""
     digest = hashlib.sha256(str((tuple(tensor.shape), tensor.dtype)).encode())
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     digest.update(flat.numpy().data)
@@ -114,26 +114,26 @@ def digest_of(tensor: Tensor) -> str:
 
 
 def as_batch(x: Tensor) -> Tensor:
-    """Images in [0, 1] and other floats as float32, integers that are not pixels as they are."""
+    """Return uint8 images and floats as float32, images in [0, 1]; other integers unchanged."""
     return as_unit_floats(x) if x.dtype == torch.uint8 or x.is_floating_point() else x
 
 
 def module_of(encoder: Any) -> nn.Module | None:
-    """Find the module that an encoder or function runs: itself, or that whose method it is."""
+    """Return the module of an encoder, function or bound method, or None."""
     encoder = encoder.function if isinstance(encoder, FunctionEncoder) else encoder
     owner = encoder if isinstance(encoder, nn.Module) else getattr(encoder, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None
 
 
 def device_of(encoder: Any, default: torch.device | str = "cpu") -> torch.device:
-    """Device of an encoder's weights; the default where it has none."""
+    """Return the device of an encoder's weights; the default if it has none."""
     weights = getattr(module_of(encoder) or encoder, "parameters", lambda: ())()
     return next((weight.device for weight in weights), torch.device(default))
 
 
 @contextmanager
 def evaluating(module: nn.Module | None) -> Iterator[None]:
-    """Put a module in eval mode; each module in it has its former mode afterwards."""
+    """Set a module to eval mode within the context, then restore the modes of all its parts."""
     modes = {} if module is None else {part: part.training for part in module.modules()}
     if module is None or not any(modes.values()):
         yield
@@ -143,7 +143,7 @@ def evaluating(module: nn.Module | None) -> Iterator[None]:
         yield
     finally:
         module.train(modes[module])
-        for part, mode in modes.items():  # parts may differ from the whole, as frozen statistics do
+        for part, mode in modes.items():  # parts may differ from the whole, such as frozen layers
             part.training = mode
 
 
@@ -151,21 +151,21 @@ _UNSEEN = 0.0
 
 
 class FunctionEncoder:
-    """A function of images, or a module, as an encoder.
+    """Encoder from a function of images, or a module.
 
     Parameters
     ----------
     function : callable
-        Takes float images (B, C, H, W) in [0, 1], and a keyword ``context`` where it has one.
-        Returns tokens (B, L, D) or one vector per image (B, D), as a Tensor, or the output of a
-        transformers model, whose `last_hidden_state` is taken. A module, or that whose method it
-        is, runs in eval mode and has its former mode afterwards.
+        Takes float images (B, C, H, W) in [0, 1], and optionally a keyword ``context``. Returns
+        tokens (B, L, D) or one vector per image (B, D), as a Tensor, or the output of a
+        transformers model, with `last_hidden_state`. A module, or the module of a bound method,
+        runs in eval mode and has its former mode afterwards.
     example : Tensor of shape (B, C, H, W)
-        A few images, from which the number and width of its tokens are read.
+        A few images to determine number and width of the tokens.
     ordered : bool, default=True
         Whether token i means the same in every image.
     has_cls : bool, optional
-        Whether the first token represents the whole image; by default, whether a module has a
+        Whether the first token represents the whole image. Default: whether a module has a
         parameter named cls_token or class_embedding.
 
     Raises
@@ -192,7 +192,7 @@ class FunctionEncoder:
 
     @classmethod
     def of(cls, source: Any, example: Tensor) -> Encoder:
-        """Return an encoder as it is, and any other callable as one."""
+        """Return an encoder unchanged, and wrap any other callable."""
         if is_encoder(source):
             return cast(Encoder, source)
         if hasattr(source, "encode") or not callable(source):
@@ -224,31 +224,31 @@ class FunctionEncoder:
         return tokens[:, None] if tokens.ndim == 2 else tokens
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Tokens (B, L, D); where the function takes no context, unseen pixels are black."""
+        """Return tokens (B, L, D); hidden pixels are black if the function has no context."""
         if context is not None and not self._takes_context:
             x, context = seen_only(x, context), None
         return self._called(x, context)
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the function where it is a module, or a method of one."""
+        """Move the module, if the function is a module or a method of one."""
         if (module := module_of(self)) is not None:
             module.to(device)
         return self
 
     def parameters(self) -> Any:
-        """Weights of the function, none where it is not a module."""
+        """Return the weights of the module; empty for a plain function."""
         module = module_of(self)
         return iter(()) if module is None else module.parameters()
 
 
 def has_class_token(module: nn.Module | None) -> bool:
-    """Whether a module learned a token of the whole image, by the name of its parameter."""
+    """Whether a module has a learned token of the whole image, by parameter names."""
     named = () if module is None else module.named_parameters()
     return any(name.rpartition(".")[2] in _CLASS_TOKENS for name, _ in named)
 
 
 def _last_hidden(output: Any) -> Any:
-    """Tokens in the output of a transformers model, a map row by row; any other as it is."""
+    """Return the tokens of a transformers output, a map row by row; other outputs unchanged."""
     last = getattr(output, "last_hidden_state", None)
     if not isinstance(last, Tensor):
         return output
@@ -263,9 +263,9 @@ def _described(output: Any) -> str:
 
 
 class TransformersEncoder(nn.Module):
-    """A vision model of transformers: its last tokens, or the map of a residual network.
+    """A transformers vision model: its last tokens, or the map of a residual network.
 
-    Pixels are resized and normalised inside, by the model's own files.
+    Pixels are resized and normalised inside, according to the model's files.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ class TransformersEncoder(nn.Module):
         self.has_cls = has_class_token(self.backbone)
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Tokens of images in [0, 1]; pixels outside the context are black."""
+        """Return tokens of images in [0, 1]; pixels outside the context are black."""
         x = in_channels(seen_only(x, context), self._spec.channels)
         if x.shape[-2:] != self._spec.image_size:
             x = F.interpolate(
@@ -320,12 +320,12 @@ class TransformersEncoder(nn.Module):
         return self.backbone.tokens((x - self.mean) / self.std)
 
     def fingerprint(self) -> str:
-        """Hash of settings and weights."""
+        """Return a hash of settings and weights."""
         return module_fingerprint(self)
 
 
 def seen_only(x: Tensor, context: Tensor | None) -> Tensor:
-    """Images (B, C, H, W) whose pixels outside the context (B, n) are black."""
+    """Return images (B, C, H, W) with black pixels outside the context (B, n)."""
     if context is None:
         return x
     seen = torch.zeros(len(x), x.shape[2] * x.shape[3], dtype=torch.bool, device=x.device)
@@ -334,9 +334,9 @@ def seen_only(x: Tensor, context: Tensor | None) -> Tensor:
 
 
 def in_channels(x: Tensor, channels: int) -> Tensor:
-    """Images (B, C, H, W) with the channels of a model; grey ones are repeated.
+    """Return images (B, C, H, W) with the channels of a model; grey ones are repeated.
 
-    Raises ValueError if they have colours and the model takes none.
+    Raises ValueError for colour images and a model of grey ones.
     """
     if x.shape[1] not in (1, channels):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Features that probes read: finite, with labels and the numbers of their images."""
+"""Feature sets for probes: finite features with labels and image numbers."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,18 +9,18 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """Features of images, their labels, and which images they are.
+    """Features of images, their labels, and their image numbers.
 
     Parameters
     ----------
     X : ndarray of shape (n, D) or (n, L, D)
-        Finite features, one vector per row, or tokens.
+        Finite features: one vector per row, or tokens.
     y : ndarray of shape (n,), optional
         Labels.
     index : int64 ndarray of shape (n,), optional
         Number of each row's image; views of an image share it. Default 0..n-1.
     meta : dict
-        How the features were made: pool, context, draw, views, tokens (L), token_dim (D),
+        Settings of the extraction: pool, context, draw, views, tokens (L), token_dim (D),
         ordered, parameters (of the encoder).
 
     Raises
@@ -61,9 +61,9 @@ class FeatureSet:
 def refuse_not_finite(
     X: NDArray[Any], name: str = "features", *, numbers: NDArray[np.int64] | None = None
 ) -> None:
-    """Raise a ValueError with the `numbers` of the rows of `X` that hold NaN or infinity."""
+    """Raise a ValueError with the `numbers` of rows of `X` with NaN or infinity."""
     flat = X.reshape(len(X), -1)
-    # a sum is finite where every term is, except for overflow; rows are checked only when it is not
+    # rows are checked only if the sum is not finite
     if np.isfinite(flat.sum(dtype=np.float64)):
         return
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))

@@ -1,4 +1,4 @@
-"""Features from a frozen encoder: extracted in chunks, pooled, kept on disk."""
+"""Features of a frozen encoder: extraction in chunks, pooling, disk cache."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ POOLS: tuple[Pool, ...] = get_args(Pool)
 
 
 def pool_tokens(tokens: Tensor, how: Pool) -> Tensor:
-    """One vector per image from its tokens.
+    """Pool the tokens of each image into one vector.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def pool_tokens(tokens: Tensor, how: Pool) -> Tensor:
     Raises
     ------
     ValueError
-        If `how` is none of these.
+        If `how` is unknown.
     """
     if how == "mean":
         return tokens.mean(dim=1)
@@ -66,11 +66,11 @@ def pool_tokens(tokens: Tensor, how: Pool) -> Tensor:
 def changed_views(
     images: Tensor, rows: Tensor, view: int, augmentation: Augmentation | None, seed: int
 ) -> Tensor:
-    """One random view of each image, the same whatever batch the image comes in.
+    """Return one random view of each image, independent of the batch.
 
-    `rows` (number of each image), `view` and `seed` decide the draw; without an `augmentation` an
-    eighth of the side, at least 1, is padding, and images flip. Raises ValueError if it requests
-    more than crops and flips.
+    `rows` (number of each image), `view` and `seed` determine the draw. The default `augmentation`
+    has a padding of an eighth of the side, at least 1, and flips. Raises ValueError if it has
+    other changes than crops and flips.
     """
     if augmentation is None:
         padding = max(1, images.shape[2] // 8)
@@ -96,7 +96,7 @@ _X = "features"
 
 
 class FeatureShards:
-    """The pieces of one extraction in a folder (None keeps nothing), and how many were computed."""
+    """Chunks of one extraction in a folder (None: no cache), with a count of computed ones."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ class FeatureShards:
 
     @classmethod
     def of(cls, cache: str | os.PathLike[str] | None, named: dict[str, Any]) -> Self:
-        """Pieces in the folder of `cache` that is named by a hash of all that decides them."""
+        """Return the chunks in the subfolder of `cache` named by a hash of all inputs."""
         if cache is None:
             return cls(None)
         facts = {
@@ -118,10 +118,10 @@ class FeatureShards:
         return cls(Path(cache) / digest[:32])
 
     def stored(self, name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Give a piece, from its folder or computed and written there.
+        """Return a chunk from its folder, or compute it and write it there.
 
-        Warns UserWarning if a stored piece is damaged: it is computed and written again. If it
-        cannot be written: it is returned all the same.
+        A damaged chunk is computed and written again, with a UserWarning. A chunk that cannot be
+        written is still returned, with a UserWarning.
         """
         if self.folder is None:
             self.computed += 1
@@ -160,69 +160,68 @@ def extract_features(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | bool = True,
 ) -> FeatureSet:
-    """Encode images once and keep what probes read.
+    """Encode images by a frozen encoder and return their features.
 
     The encoder runs without gradient and in eval mode; each of its modules has its former mode
-    afterwards. What one image gives depends on neither batch size nor order (except for a context
-    "shared per batch").
+    afterwards. The features of an image depend on neither batch size nor order (except for a
+    context of the kind "per-batch").
 
     Parameters
     ----------
     encoder : Encoder, nn.Module, model of transformers, or callable
-        A module or function takes a batch and gives tokens (B, L, D) or one vector per row (B, D).
-        Of a transformers model `last_hidden_state` is taken, a map (B, D, H, W) row by row, and
-        pooled by `pool`; for another field pass a function, as
-        ``lambda x: model(x).pooler_output``. The mode of modules inside a function stays as it is;
-        a method of a module (``model.encode``) brings its module.
+        Encoder of the images. A module or function takes a batch and returns tokens (B, L, D) or
+        one vector per row (B, D). Of a transformers model `last_hidden_state` is used, a map (B, D,
+        H, W) row by row, and pooled by `pool`; for another field pass a function such as ``lambda
+        x: model(x).pooler_output``. Modules inside a function keep their mode; for a method
+        (``model.encode``) its module is used.
     images : array or Tensor of shape (n, C, H, W), (n, H, W, C) or (n, H, W)
-        uint8, or floats in [0, 1]. A module or function gets uint8 images as float32 (B, C, H, W)
-        in [0, 1]; all else, such as pixels that are normalised, vectors or token ids, of shape
-        (n, ...), it gets as it is, floats as float32: with `views` or a `context` of shape
+        Images as uint8, or floats in [0, 1]. A module or function gets uint8 images as float32
+        (B, C, H, W) in [0, 1]. Other input (n, ...), such as normalised pixels, vectors or token
+        ids, is passed unchanged, floats as float32; with `views` or a `context` its shape must be
         (n, C, H, W).
     labels : array of shape (n,), optional
     pool : {"mean", "max", "flatten", "cls"} or None, default="mean"
-        None keeps the tokens, (n, L, D). "cls" takes the first token, of an encoder that has one
-        for the whole image: `has_cls`; in a module, a parameter named cls_token or class_embedding.
+        Pooling of the tokens. None keeps the tokens, (n, L, D). "cls" takes the first token, for
+        encoders with `has_cls` or a parameter named cls_token or class_embedding.
     context : Context or str, optional
-        Which pixels are seen, such as "full" (default) or "0.2".
+        Visible pixels, such as "full" (default) or "0.2".
     draw : int, default=0
-        Another draw of the context.
+        Number of the draw of the context.
     rows : int64 array of shape (n,), optional
-        Number of each image in its data set, from which its context and views are drawn; default
-        0..n-1.
+        Number of each image in its data set, which seeds its context and views; default 0..n-1.
     batch_size : int, default=256
     device : torch.device or str, optional
-        Where the encoder runs; a module is moved there. By default where its weights are, "cpu"
-        without any.
+        Device of the encoder; a module is moved there. Default: the device of its weights, or "cpu"
+        without weights.
     dtype : {"float32", "float16"}, default="float32"
-        Of the features that are kept.
+        Dtype of the features.
     precision : {"float32", "bfloat16"}, default="float32"
-        Of the encoder, through autocast.
+        Precision of the encoder, through autocast.
     views : int, default=1
-        The image itself, and this many less one of its random crops and flips, one after the other:
-        all images, then their second views. For training rows of a probe, never for test rows.
+        Number of views per image: the image itself, then random crops and flips. The order is all
+        images, then all second views. For training rows of a probe, never for test rows.
     augmentation : Augmentation, optional
-        `crop_padding` and `flip` of the further views; an eighth of the side, and flips, by
-        default.
+        Settings `crop_padding` and `flip` of the further views. Default: an eighth of the side,
+        and flips.
     seed : int, default=0
-        Of the further views.
+        Seed of the further views.
     cache : path, optional
-        Folder where features are kept, found again by the content they were made from: images,
-        encoder, context and settings. What a killed run had finished is not computed again.
+        Folder of a feature cache, keyed by the content of images, encoder, context and settings.
+        Finished chunks of a killed run are not computed again.
     progress : callable (done, all) or bool, default=True
-        A callable is called with the numbers of rows, after each piece of about 2,048. True shows a
-        bar on a terminal where it takes longer than a second; False shows nothing.
+        Progress callback or bar. A callable gets the numbers of rows after each chunk of about
+        2,048. True shows a bar on a terminal after one second; False shows nothing.
 
     Returns
     -------
     features : FeatureSet
-        Of ``views * n`` rows.
+        Features of ``views * n`` rows.
 
     Raises
     ------
     ValueError
         If images or labels do not fit, an option is unknown, the encoder raises or returns another
-        shape than it announces (the shape is named), or features are NaN or infinite.
+        shape than it announces (the message has both), or features are NaN or infinite.
 
     Examples
     --------
@@ -288,7 +287,7 @@ def extract_features(
 
 @dataclass(frozen=True)
 class _Job:
-    """One extraction: from rows to features."""
+    """One extraction of features from rows."""
 
     encoder: Encoder
     images: Tensor
@@ -305,11 +304,11 @@ class _Job:
 
     @property
     def shard_rows(self) -> int:
-        """Rows of a piece: whole batches, so that a context shared per batch stays the same."""
+        """Number of rows per chunk: whole batches, for contexts shared per batch."""
         return max(1, 2048 // self.batch_size) * self.batch_size
 
     def named(self, views: int) -> dict[str, Any]:
-        """All that decides the features, for the cache's hash."""
+        """Return all inputs that determine the features, for the cache's hash."""
         per_batch = self.context.kind == "per-batch"
         return {
             "encoder": self.encoder,
@@ -354,7 +353,7 @@ class _Job:
         return torch.cat(parts).numpy()
 
     def _refuse_blind(self, tokens: Tensor, x: Tensor, context: Tensor) -> None:
-        """Refuse an encoder that gives the same whatever it is shown."""
+        """Raise ValueError for an encoder that ignores the context."""
         if context.shape[1] == x.shape[2] * x.shape[3]:
             return
         whole = self.encoder.encode(x)
@@ -366,7 +365,7 @@ class _Job:
             )
 
     def n_tokens(self, X: NDArray[Any]) -> int | None:
-        """Tokens of an image, as far as the features or the encoder give it."""
+        """Return the number of tokens of an image, or None if unknown."""
         if self.pool is None:
             return int(X.shape[1])
         if self.pool == "flatten":
@@ -375,7 +374,7 @@ class _Job:
 
 
 def _batches_of(encoder: Any, images: ArrayLike | Tensor, *, plain: bool) -> Tensor:
-    """Rows that go in: images for an encoder, anything for a module or function unless changed."""
+    """Return the input rows: images for an encoder, any array for a module or function."""
     x = images if isinstance(images, Tensor) else np.asarray(images)
     if is_encoder(encoder) or x.dtype in (torch.uint8, np.uint8):
         return as_images(x)
@@ -396,12 +395,12 @@ def _batches_of(encoder: Any, images: ArrayLike | Tensor, *, plain: bool) -> Ten
 
 
 def count_parameters(encoder: Encoder) -> int:
-    """Count an encoder's parameters; 0 for one that is not a module."""
+    """Return the number of an encoder's parameters; 0 for a function."""
     return sum(p.numel() for p in getattr(encoder, "parameters", lambda: [])())
 
 
 def refuse_cls(encoder: Encoder, pool: str | None) -> None:
-    """Refuse the pool "cls" where no token represents the whole image."""
+    """Raise ValueError for the pool "cls" without a token of the whole image."""
     if pool == "cls" and not getattr(encoder, "has_cls", False):
         raise ValueError(
             f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean", '

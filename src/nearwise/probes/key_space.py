@@ -1,4 +1,4 @@
-"""Key spaces and indexes of probes: the features themselves, and the features whitened by class."""
+"""Key spaces and indexes of probes: plain features, and features whitened by class."""
 
 from typing import Literal, get_args
 
@@ -19,7 +19,7 @@ METRICS = get_args(ProbeMetric)
 def make_probe_index(
     keys: Tensor, metric: ProbeMetric, index: IndexName, device: str
 ) -> NeighborIndex:
-    """Index of a probe's training features, on its device."""
+    """Make the index of a probe's training features on its device."""
     chosen = choose_device(device)
     made = make_index(index, metric, len(keys), device=None if chosen.type == "cpu" else chosen)
     return made.fit(keys)
@@ -31,7 +31,7 @@ Keys = Literal["auto", "features", "whitened", "both"]
 
 
 class KeySpace:
-    """Remembered rows in one space, and inputs of a pretrained head from a query's nearest."""
+    """Training rows in one key space, with the inputs of a pretrained head."""
 
     def __init__(
         self, index: NeighborIndex, keys: Tensor, codes: Tensor, *, n_classes: int, n_columns: int
@@ -46,9 +46,9 @@ class KeySpace:
         )
 
     def see(self, query: Tensor | None, n_neighbors: int) -> tuple[NeighborSet, Tensor]:
-        """Describe the nearest rows of queries, and give their positions (n, n_neighbors).
+        """Return neighbor sets of queries, and positions (n, n_neighbors) of the neighbors.
 
-        Without queries, those of the remembered rows, each without itself.
+        Without queries, for the training rows, each without itself.
         """
         if query is None:
             found = self.index.search(self.keys, min(n_neighbors, len(self.keys) - 1), self._rows)
@@ -58,12 +58,12 @@ class KeySpace:
 
 
 class Whitening:
-    """A linear map after which the rows of each class spread alike in all directions.
+    """Linear map that equalizes the spread within classes over all directions.
 
-    Directions in which rows of one class differ count less, so that those in which classes differ
-    count more. The covariance within classes is shrunk towards a multiple of the identity by the
-    formula of Ledoit and Wolf; nothing is trained. Keys are right up to a common factor, which
-    cosine distances ignore.
+    Directions with a large spread within classes get less weight, so that directions that separate
+    classes get more. The covariance within classes is shrunk towards a multiple of the identity by
+    the formula of Ledoit and Wolf; nothing is trained. Keys are defined up to a common factor,
+    which cosine distances ignore.
 
     References
     ----------
@@ -82,7 +82,7 @@ class Whitening:
             powers, axes = np.linalg.eigh((within.T @ within).astype(np.float64))
         else:  # the same axes from the smaller of the two products
             powers, of_rows = np.linalg.eigh((within @ within.T).astype(np.float64))
-            kept = powers > 1e-6 * powers[-1]  # the others are rounding
+            kept = powers > 1e-6 * powers[-1]  # the others are rounding errors
             powers, of_rows = powers[kept], of_rows[:, kept]
             axes = within.T @ of_rows / np.sqrt(powers)
         variances = np.maximum(powers, 0.0) / n
@@ -93,11 +93,11 @@ class Whitening:
 
     @property
     def n_parameters(self) -> int:
-        """Numbers that were estimated."""
+        """Number of estimated parameters."""
         return int(self.axes.size + self.factors.size + self.mean.size)
 
     def __call__(self, X: NDArray[np.float32]) -> Tensor:
-        """Keys (n, width)."""
+        """Return keys (n, width)."""
         centered = X - self.mean
         return torch.from_numpy(
             centered + (centered @ self.axes * (self.factors - 1)) @ self.axes.T
@@ -105,21 +105,21 @@ class Whitening:
 
 
 def _shrunk_to(variances: NDArray[np.float64], squares: NDArray[np.float64], width: int) -> float:
-    """Multiple of the identity that the shrunk covariance adds to the given one.
+    """Return the multiple of the identity that shrinkage adds to the covariance.
 
     Parameters
     ----------
     variances : array of shape (min(n, width),)
-        Of the rows along the axes of their covariance.
+        Variances of the rows along the axes of their covariance.
     squares : array of shape (n,)
         Squared length of each row.
     width : int
-        Columns of the covariance.
+        Number of columns of the covariance.
 
     Returns
     -------
     target : float
-        0 where there is nothing to shrink: all directions spread alike, or no row differs.
+        0 if all directions have equal variance, or all rows are equal.
     """
     n, mean = len(squares), variances.sum() / width
     total = np.square(variances).sum()

@@ -17,7 +17,7 @@ from nearwise.probes.key_space import METRICS, ProbeMetric, make_probe_index
 Weights = Literal["uniform", "distance", "softmax"]
 SIZES = (5, 10, 20, 50, 100, 200)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.2, 0.5)
-_JUDGED = 2000  # training rows that choices are made on, where no validation rows are given
+_JUDGED = 2000  # training rows used for choices without validation rows
 
 
 class KNNProbe(Probe):
@@ -26,29 +26,29 @@ class KNNProbe(Probe):
     Parameters
     ----------
     n_neighbors : int or "val", default=20
-        "val" takes the size with the lowest Brier score among 5, 10, 20, 50, 100, 200. The NLL of
-        votes would mostly measure whether any is for the right class, which takes more neighbors
-        than are good for accuracy.
+        Number of neighbors. "val" takes the number with the lowest Brier score among 5, 10, 20, 50,
+        100, 200. The NLL mostly measures whether any vote is right, and would choose too many
+        neighbors for the best accuracy.
     weights : {"uniform", "distance", "softmax"}, default="uniform"
-        Votes: equal; by the inverse of the distance, as in scikit-learn; or by
+        Weights of the votes: equal; by the inverse of the distance, as in scikit-learn; or by
         ``softmax(-distance / temperature)``, which for "cosine" is DINO's
-        ``softmax(similarity / temperature)``. `AttentionProbe` weighs these same neighbors with
-        ``keys="features"``.
+        ``softmax(similarity / temperature)``. `AttentionProbe` with ``keys="features"`` uses the
+        same neighbors.
     metric : {"cosine", "euclidean"}, default="cosine"
     temperature : float or "val", default=0.07
-        Positive; of "softmax", in the unit of the distance.
+        Positive temperature of "softmax", in the unit of the distance.
     index : str, default="auto"
-        Which `nearwise.memory` index searches: "auto" is exact below 100,000 rows.
+        Index of `nearwise.memory`: "auto" is exact below 100,000 rows.
     device : str, default="cpu"
-        Where neighbors are searched for: "cpu", "cuda", "auto".
+        Device of the neighbor search: "cpu", "cuda", "auto".
     random_state : int, RandomState or None, default=None
-        Of the training rows that choices are made on.
+        Seed of the training rows used for choices.
 
     Attributes
     ----------
     classes_, n_features_in_, choice_
-        As for every probe; `choice_` holds n_neighbors and temperature, and the Brier score
-        they were chosen by.
+        As for every probe; `choice_` holds n_neighbors and temperature, and their Brier
+        score.
 
     References
     ----------
@@ -89,10 +89,10 @@ class KNNProbe(Probe):
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:
-        """Remember rows; arguments and errors as for `LinearProbe.fit`.
+        """Store rows; arguments and errors as for `LinearProbe.fit`.
 
-        "val" choices are made on `validation`, whose rows do not vote, unless `refit`. Without it
-        training rows are used, each left out of its own neighbors.
+        "val" chooses by `validation`; these rows do not vote, unless `refit`. Without it training
+        rows are used, each left out of its own neighbors.
         """
         self._check_settings()
         rows = self._training_rows(X, y)
@@ -108,7 +108,7 @@ class KNNProbe(Probe):
         }
         if "val" in (self.n_neighbors, self.temperature):
             self._choose(validation)
-        held = None if validation is None else self._other_rows(validation)  # checks them, too
+        held = None if validation is None else self._other_rows(validation)  # this checks them, too
         if refit and held is not None:
             self._remember(joined(rows, held))
         return self
@@ -135,7 +135,7 @@ class KNNProbe(Probe):
             raise ValueError(f'temperature={temperature!r} is neither positive nor "val".')
 
     def _choose(self, validation: Validation | None) -> None:
-        """Set the size and temperature of the lowest Brier score, from one search."""
+        """Choose size and temperature by the lowest Brier score, from one search."""
         n = len(self._codes)
         if self.n_neighbors == "val":
             sizes = [k for k in SIZES if k < n] or [max(1, n - 1)]
@@ -165,14 +165,14 @@ class KNNProbe(Probe):
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None
     ) -> tuple[NDArray[np.float32], Codes]:
-        """Distances and training positions of the nearest rows, each (n, n_neighbors).
+        """Return distances and training positions of the nearest rows, each (n, n_neighbors).
 
         Parameters
         ----------
         X : array of shape (n, D), optional
-            None: the rows that vote, each without itself.
+            Queries. None: the stored rows, each without itself.
         n_neighbors : int, optional
-            Those of the vote by default.
+            Number of neighbors; by default that of the vote.
         """
         check_is_fitted(self)
         k = self.choice_["n_neighbors"] if n_neighbors is None else n_neighbors
@@ -183,12 +183,12 @@ class KNNProbe(Probe):
         return found.distances.numpy(), found.indices.numpy()
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
-        """Class probabilities, (n, n_classes).
+        """Return class probabilities, (n, n_classes).
 
         Parameters
         ----------
         X : array of shape (n, D), optional
-            None: the rows that vote, each without itself (leave-one-out).
+            Rows to predict. None: the stored rows, each without itself (leave-one-out).
         """
         check_is_fitted(self)
         distances, positions = self.kneighbors(X)
@@ -209,7 +209,7 @@ class KNNProbe(Probe):
 
 
 def _inverse(distances: Tensor) -> Tensor:
-    """Weights by 1 / distance; where rows are at 0, they alone vote."""
+    """Return weights 1 / distance; rows at distance 0 are the only voters."""
     exact = distances == 0
     weights = torch.where(
         exact.any(1, keepdim=True), exact.double(), 1 / distances.clamp_min(1e-300)

@@ -1,4 +1,4 @@
-"""LinearProbe: multinomial logistic regression, its penalty chosen on validation rows."""
+"""LinearProbe: multinomial logistic regression with a penalty chosen on validation rows."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Self
@@ -16,42 +16,42 @@ from nearwise.metrics import nll
 from nearwise.probes.base import Probe, Rows, Validation, channel_scale, joined
 
 GRID = tuple(float(c) for c in np.logspace(-6, 4, 21))
-_WORSE = 3  # penalties in a row that raise the NLL before the search ends
+_WORSE = 3  # consecutive penalties with a higher NLL that end the search
 
 
 class LinearProbe(Probe):
     """Logistic regression on standardised features.
 
-    At a given C it is what scikit-learn's `LogisticRegression` gives; it runs on a GPU too, and
-    goes through the penalties from strong to weak, each starting where the last one ended.
+    At a given C the result equals scikit-learn's `LogisticRegression`. It also runs on a GPU, and
+    tries penalties from strong to weak, each with a warm start.
 
     Parameters
     ----------
     C : float, sequence of float or "val", default="val"
-        Inverse strength of the penalty. Several, or "val" (21 from 1e-6 to 1e4), are tried on
-        validation rows, and the one with the lowest NLL is taken.
+        Inverse strength of the penalty. Of several, or "val" (21 from 1e-6 to 1e4), the one with
+        the lowest NLL on validation rows is taken.
     standardize : bool, default=True
-        Scale each feature to mean 0 and deviation 1 of the training rows.
+        Whether to scale features to mean 0 and deviation 1 on the training rows.
     max_iter : int, default=1000
     tol : float, default=1e-5
-        Largest entry of the gradient of the mean loss at which the solver stops.
+        Tolerance of the largest gradient entry of the mean loss.
     validation_fraction : float, default=0.1
-        Share of the rows held out for the choice where no validation rows are given, as many rows
-        as there are classes at least; the fit is then repeated on all.
+        Share of the rows held out for the choice if no validation rows are given, at least as many
+        as classes; the fit is then repeated on all rows.
     device : str, default="cpu"
     random_state : int, RandomState or None, default=None
-        Decides the rows held out.
+        Seed of the held-out rows.
 
     Attributes
     ----------
     classes_, n_features_in_, choice_
         As for every probe; `choice_` holds C and the NLL of each C tried.
     coef_ : ndarray of shape (n_classes, D)
-        Of the standardised features; with two classes both rows are there.
+        Coefficients of the standardised features; two rows for two classes.
     intercept_ : ndarray of shape (n_classes,)
     mean_, scale_ : ndarray of shape (D,)
     n_iter_ : int
-        Steps of the solver at the last C.
+        Solver iterations at the last C.
     """
 
     can_refit = True
@@ -79,16 +79,16 @@ class LinearProbe(Probe):
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:
-        """Fit.
+        """Fit the probe.
 
         Parameters
         ----------
         X : array of shape (n, D)
         y : array of shape (n,)
         validation : (array (m, D), array (m,)), optional
-            Rows to choose C on; they are not fitted on.
+            Rows to choose C; they are not used in the fit.
         refit : bool, default=False
-            Whether they are fitted on after all, once C is chosen.
+            Whether to fit on the validation rows too, after C is chosen.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class LinearProbe(Probe):
         return sorted(float(c) for c in grid)
 
     def _choose(self, grid: list[float], fitted: Rows, valid: Rows) -> tuple[Any, Any]:
-        """Try penalties from strong to weak until the NLL has risen for a while."""
+        """Try penalties from strong to weak until the NLL has risen several times."""
         scores: dict[float, float] = {}
         best: tuple[Any, Any] | None = None
         for c, weights in zip(grid, self._path(fitted, grid), strict=False):
@@ -137,7 +137,7 @@ class LinearProbe(Probe):
         return best
 
     def _path(self, rows: Rows, grid: list[float]) -> Any:
-        """Weights (n_classes, D) and intercepts for each C, ascending."""
+        """Yield weights (n_classes, D) and intercepts for each C, ascending."""
         self.mean_ = rows.X.mean(axis=0, dtype=np.float64)
         self.scale_ = channel_scale(rows.X.std(axis=0, dtype=np.float64), self.mean_)
         if not self.standardize:
@@ -154,30 +154,30 @@ class LinearProbe(Probe):
         return ready
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
-        """Class probabilities of X (n, D), shape (n, n_classes)."""
+        """Return class probabilities of X (n, D), shape (n, n_classes)."""
         scores = self._standardized(self._query(X)) @ self.coef_.T + self.intercept_
         proba: NDArray[np.float64] = softmax(scores, axis=1)
         return proba
 
 
 class _Logistic:
-    """The loss of multinomial logistic regression and its gradient, on a device."""
+    """Loss of multinomial logistic regression and its gradient, on a device."""
 
     def __init__(
         self, X: NDArray[np.float64], codes: NDArray[np.int64], n_classes: int, device: torch.device
     ) -> None:
-        # Large products in float32: tol is far above the noise of a gradient over many rows.
+        # Large products in float32: their noise in the gradient is far below tol.
         small = X.size < 2e6
         self.X = torch.as_tensor(X, dtype=torch.float64 if small else torch.float32, device=device)
         self.codes = torch.from_numpy(codes).to(device)
         self.shape = (n_classes, X.shape[1] + 1)
-        # One weight vector w of a binary model is the pair (w / 2, -w / 2), whose penalty is half.
+        # A binary weight vector w equals the pair (w / 2, -w / 2) with half the penalty.
         self.factor = 2.0 if n_classes == 2 else 1.0
 
     def solve(
         self, c: float, start: NDArray[np.float64], max_iter: int, tol: float
     ) -> tuple[NDArray[np.float64], int]:
-        """Weights with the intercepts as last column, (n_classes, D + 1), and iterations."""
+        """Return weights with intercepts as last column, (n_classes, D + 1), and iterations."""
         decay = self.factor / (c * len(self.codes))
         found = minimize(
             self._loss,

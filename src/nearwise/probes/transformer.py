@@ -20,7 +20,7 @@ _CHUNK = 1024
 
 
 class Standardized(nn.Module):
-    """Every channel at mean 0 and deviation 1 over training features `X` (n, ..., width)."""
+    """Layer that standardises channels by mean and deviation of features (n, ..., width)."""
 
     mean: Tensor
     scale: Tensor
@@ -42,10 +42,10 @@ class Standardized(nn.Module):
 
 
 class TokenTransformer(nn.Module):
-    """Standardised tokens, a linear map, transformer layers (0: none), pooling, a linear head.
+    """Standardised tokens, linear map, transformer layers (0: none), pooling, linear head.
 
-    Each of `num_tokens` tokens gets a learned position; None learns none. With "attention" pooling
-    one learned query attends over the tokens.
+    Each of `num_tokens` tokens has a learned position; None means no positions. With "attention"
+    pooling one learned query attends over the tokens.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TokenTransformer(nn.Module):
         self.head = nn.Linear(d_model, n_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, n_classes) of tokens (B, L, token_dim)."""
+        """Return logits (B, n_classes) of tokens (B, L, token_dim)."""
         x = self.embed(self.standardized(tokens))
         if self.position is not None:
             x = x + self.position
@@ -107,7 +107,7 @@ RATES = (1e-3, 3e-3)
 
 
 class NetworkProbe(Probe):
-    """What the probes that are networks share: training, stopped by the NLL of other rows."""
+    """Base of network probes: training with early stopping by the NLL of validation rows."""
 
     epochs: int
     batch_size: int
@@ -118,14 +118,14 @@ class NetworkProbe(Probe):
 
     @abstractmethod
     def _build(self, X: NDArray[Any], n_classes: int) -> nn.Module:
-        """Make the network for rows such as `X`, with first weights drawn from torch's state."""
+        """Make the network for rows such as `X`, with initial weights from torch's random state."""
 
     @torch.inference_mode(False)
     def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
         """Train the network on X, (n, D), or (n, L, D) for a probe of tokens.
 
-        Rate and epoch are chosen by the NLL of `validation`, (X, y); a share of the rows is held
-        out without. Raises ValueError if rows, labels or settings do not fit.
+        Rate and epoch are chosen by the NLL of `validation`, (X, y), or of a held-out share of the
+        rows. Raises ValueError if rows, labels or settings do not fit.
         """
         rows, seed = self._training_rows(X, y), self._seed()
         fitted, valid = self._divided(rows, validation, seed)
@@ -154,7 +154,7 @@ class NetworkProbe(Probe):
     def _train(
         self, fitted: Rows, valid: Rows, lr: float, seed: int, device: torch.device
     ) -> tuple[nn.Module, list[dict[str, Any]]]:
-        """Train a network at a rate; it has the weights of its best epoch."""
+        """Train a network at a learning rate; it has the weights of its best epoch."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = self._build(fitted.X, len(self.classes_))
@@ -184,10 +184,10 @@ class NetworkProbe(Probe):
         return network, result.history
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
-        """Class probabilities, (n, n_classes); X as for `fit`."""
+        """Return class probabilities, (n, n_classes); X as for `fit`."""
         X, network = self._query(X), self.network_
         if next(network.parameters()).device.type == "cpu":
-            # in float32 the last digits of a row depend on how many rows are predicted with it
+            # in float32 the last digits of a row depend on the number of rows
             network = copy.deepcopy(network).double()
         proba: NDArray[np.float64] = _log_proba(network, X).double().exp().cpu().numpy()
         normalized: NDArray[np.float64] = proba / proba.sum(axis=1, keepdims=True)
@@ -195,41 +195,41 @@ class NetworkProbe(Probe):
 
 
 class TransformerProbe(NetworkProbe):
-    """A small transformer that reads the tokens of frozen features.
+    """A small transformer over the tokens of frozen features.
 
-    Features are (n, L, D), or (n, D) of one token per row: no token then attends to another, and
-    `MLPProbe` tests the same at less cost.
+    Features are (n, L, D), or (n, D) for one token per row: then there is no attention between
+    tokens, and `MLPProbe` answers the same question at less cost.
 
     Parameters
     ----------
     d_model : int, default=256
     num_layers : int, default=2
-        0 with ``pooling="attention"`` is only attentive pooling.
+        Number of layers; 0 with ``pooling="attention"`` is only attentive pooling.
     num_heads : int, default=4
-        Must divide `d_model`.
+        Number of heads; must divide `d_model`.
     pooling : {"mean", "attention"}, default="mean"
     positions : bool, default=True
-        Learn a position for each token. Switch it off where the tokens have no order, as points of
-        random contexts have none.
+        Whether to learn a position for each token. Use False for tokens without order, such as
+        points of random contexts.
     epochs : int, default=30
-        The one with the lowest NLL of the validation rows is kept.
+        Number of epochs; the one with the lowest NLL on validation rows is kept.
     batch_size : int, default=128
     lr : float or "val", default="val"
-        Of AdamW, with warm-up and cosine. "val" trains at 1e-3 and at 3e-3, and keeps what has the
-        lower NLL on the validation rows.
+        Learning rate of AdamW, with warm-up and cosine schedule. "val" trains at 1e-3 and at 3e-3,
+        and keeps the network with the lower NLL on the validation rows.
     weight_decay : float, default=0.05
     validation_fraction : float, default=0.1
-        Share of the rows held out where no validation rows are given; as many rows as there are
-        classes at least.
+        Share of the rows held out if no validation rows are given; at least as many rows as
+        classes.
     device : str, default="cpu"
-        On a GPU the network computes in bfloat16.
+        Device of the network; on a GPU it computes in bfloat16.
     random_state : int, RandomState or None, default=None
 
     Attributes
     ----------
     classes_, n_features_in_, choice_
-        As for every probe; `n_features_in_` counts the tokens of (n, L, D), and is the width D of
-        (n, D). `choice_` holds rate and epoch kept, and the NLL of each rate.
+        As for every probe; `n_features_in_` is the number of tokens of (n, L, D), and the width D
+        of (n, D). `choice_` holds the kept rate and epoch, and the NLL of each rate.
     network_ : nn.Module
     history_ : list of dict
         One record per epoch.
@@ -354,7 +354,7 @@ class MLPProbe(NetworkProbe):
 
 
 def _log_proba(network: nn.Module, X: NDArray[Any]) -> Tensor:
-    """Log-probabilities (n, n_classes) in eval mode, on the network's device."""
+    """Return log-probabilities (n, n_classes) in eval mode, on the network's device."""
     device = next(network.parameters()).device
     network.eval()
     with torch.no_grad():

@@ -32,7 +32,7 @@ class Context:
     Raises
     ------
     ValueError
-        If the kind is unknown, the fraction is outside (0, 1], or "full" comes with another than 1.
+        If the kind is unknown, the fraction is outside (0, 1], or not 1 with "full".
 
     Examples
     --------
@@ -70,8 +70,8 @@ class Context:
         Parameters
         ----------
         text : str
-            "full"; a fraction such as "0.2" (per image), "0.2:fixed" or "0.2:batch"; a seed other
-            than 0 follows an @, as in "0.2:fixed@3".
+            "full", or a fraction such as "0.2" (per image), "0.2:fixed" or "0.2:batch". A seed
+            other than 0 follows an @, as in "0.2:fixed@3".
 
         Raises
         ------

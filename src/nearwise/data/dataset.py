@@ -24,8 +24,8 @@ class Dataset:
         Registry name, or the stem of the file it was read from.
     X : DataFrame or float32 ndarray of shape (n_rows, n_columns), or uint8 ndarray of shape \
             (n_rows, height, width, channels)
-        A table (numbers, categories, missing values), ready embeddings, or images of one size:
-        1 channel for grey, 3 for red, green, blue; 0 to 255.
+        A table (numbers, categories, missing values), ready embeddings, or images of one size.
+        Images have 1 channel for grey or 3 for red, green, blue; 0 to 255.
     y : ndarray of shape (n_rows,)
         Labels: integers, text or booleans; never missing.
     target_name : str
@@ -44,8 +44,8 @@ class Dataset:
     views : dict of str to float32 ndarray of the shape of `X`
         Other views of the same rows (for example "flip"), if requested and available.
     row_names : tuple of str, optional
-        Name of every row, if rows have names: the path of an image, beginning with the name of
-        the data folder ("flowers/train/rose/1.png").
+        Name of every row, if rows have names. For images it is the path, beginning with the name
+        of the data folder ("flowers/train/rose/1.png").
 
     Raises
     ------

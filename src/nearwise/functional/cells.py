@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nearwise.functional.kernels import _exact, compiled, inlined_reordered
 
 MOST_PER_BLOCK = 256
-_PRODUCTS = 2**18  # multiplications up to which OpenBLAS starts no threads of its own
+_PRODUCTS = 2**18  # up to so many multiplications OpenBLAS starts no threads
 _MOST_AT_ONCE = 64  # rows per product
 _SAMPLED = 256  # scores of cells
 _STEP = 32  # scores per vectorized step

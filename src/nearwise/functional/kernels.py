@@ -19,8 +19,8 @@ from nearwise.warn import warn_user
 _BLOCK = 64
 _F = np.float32
 UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
-_TINY = _F(1e-18)  # more than the root of what squares in float32 lose
-_BLOCK_WORDS = 16  # of four bfloat16 each
+_TINY = _F(1e-18)  # more than the root of the underflow of float32 squares
+_BLOCK_WORDS = 16  # words of four bfloat16
 _SIGNS = np.uint64(0x8000_8000_8000_8000)
 _ROOM = 2**25  # bytes of free disk, several times the size of all loops
 
@@ -237,7 +237,7 @@ def _scan_row(  # type: ignore[no-untyped-def]
                 continue
             value = _exact(q, rows[at], q_scale, k_scale[at], metric)
             if count == n_neighbors and not value < found[n_neighbors - 1]:
-                continue  # keys come in ascending order: an equal distance loses
+                continue  # keys are in ascending order: the earlier one wins a tie
             _insert(value, first + at, found, places, count)
             count = min(count + 1, n_neighbors)
             if count == n_neighbors and not direct:

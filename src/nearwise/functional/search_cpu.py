@@ -67,7 +67,7 @@ class KeyNorms(NamedTuple):
 class Tile:
     """Rows prepared for the kernels."""
 
-    span: slice  # where they are among all rows
+    span: slice  # positions among all rows
     rows: Array  # (n, d) original values, float32 or float64
     factors: Tensor  # (n, d) float32, the operand of the matrix product
     norms: Array  # (n,) L2 norms of `factors`
@@ -75,7 +75,7 @@ class Tile:
 
     def is_safe(self, metric: int) -> bool:
         """Return whether float32 products order these rows with the promised precision."""
-        if metric == 4:  # "manhattan": no product does
+        if metric == 4:  # "manhattan" has no product form
             return False
         if metric == 2 and float(self.scale.max()) > 1.0 / SMALLEST_NORM:
             return False

@@ -108,7 +108,7 @@ def _start_sleepers() -> None:
     def start() -> None:
         n = len(os.sched_getaffinity(0)) + 1
         torch.set_num_threads(n)
-        torch.ones(n * 2**16).exp_()  # enough for all of them
+        torch.ones(n * 2**16).exp_()  # enough work for all of them
         started.set()
         threading.Event().wait()  # OpenMP's threads end with the one that started them
 

@@ -74,7 +74,7 @@ def aggregate_labels(
     weights : Tensor of shape (n_queries, n_neighbors)
         Non-negative, each row sums to 1.
     labels : Tensor of shape (n_queries, n_neighbors) or (n_queries, n_neighbors, n_classes)
-        int64 class positions, or soft labels whose rows sum to 1.
+        int64 class positions, or soft labels; their rows sum to 1.
     n_classes : int
         At least 1.
     eps : float, default=0.0

@@ -43,11 +43,11 @@ class MemoryBank:
     labels : int Tensor of shape (n_rows,) or float Tensor of shape (n_rows, n_classes)
         Class positions from 0, or soft labels: non-negative, each row sums to 1.
     ids : int64 Tensor of shape (n_rows,), optional
-        Unique; 0, 1, 2, ... by default. An id belongs to its row for good and is never reused.
+        Unique; 0, 1, 2, ... by default. Ids are permanent and never reused.
     sample_weight : Tensor of shape (n_rows,), optional
         Non-negative and finite; 1 by default.
     n_classes : int, optional
-        By default the largest label plus one, or the width of the soft labels.
+        Number of classes; by default the largest label plus one, or the width of soft labels.
     columns : mapping of str to Tensor of shape (n_rows, ...), optional
         Further values per row, of any name, dtype and width. Columns are never searched.
         Not copied.
@@ -142,7 +142,7 @@ class MemoryBank:
         return self.labels.ndim == 2
 
     def soft_labels(self) -> Tensor:
-        """Return the labels as float32 (n_rows, n_classes); one-hot where they are hard."""
+        """Return the labels as float32 (n_rows, n_classes); one-hot for hard labels."""
         if self.is_soft:
             return self.labels
         return F.one_hot(self.labels, self.n_classes).float()
@@ -183,8 +183,8 @@ class MemoryBank:
             As in the constructor, with the bank's spaces, columns and widths. Hard labels fit a
             soft bank. By default ids go on from the largest ever given.
         n_classes : int, optional
-            The number of classes from now on, at least the present one; give it to add rows of
-            new classes.
+            New number of classes, at least the present one; needed to add rows of new
+            classes.
 
         Returns
         -------

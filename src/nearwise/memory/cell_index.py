@@ -43,7 +43,7 @@ class CellIndex(ProductIndex):
 
     It holds a second, float32 copy of the rows (centered for the Euclidean metrics if that
     improves precision, of unit length for "cosine"); distances are computed from the original
-    rows. A query whose cells hold too few rows is searched exactly. Cells are learned when the
+    rows. If its cells hold too few rows, a query is searched exactly. Cells are learned when the
     index is fitted, and again when it has grown to twice that size.
     """
 

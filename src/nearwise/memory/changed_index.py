@@ -14,8 +14,8 @@ _SLACK = 16  # extra candidates, since some of the nearest may be removed rows
 class ChangedIndex:
     """A sealed index plus added rows (searched exactly) minus removed rows (masked).
 
-    Neither the sealed index nor this one is ever changed, so that queries of an older version of
-    the rows go on undisturbed, and nothing is fitted again for a single row. `sealed` is fitted to
+    Both the sealed index and this one are immutable, so that queries of an older version of the
+    rows are unaffected, and a single new row needs no fit. `sealed` is fitted to
     former rows; `keys` and unique `ids` are the present rows. The key of an id never changes.
     `rows` are the positions of the searchable rows, all by default. Searches return positions
     within `rows`; the lowest one wins a tie.

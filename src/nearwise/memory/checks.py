@@ -207,7 +207,7 @@ def find_ids(ids: Tensor | np.ndarray | Sequence[int], own: Tensor, what: str) -
     in_order = bool((own[1:] > own[:-1]).all())
     ordered, order = (own, None) if in_order else own.sort()
     last = max(0, len(own) - 1)
-    if len(own) and int(ordered[-1]) - int(ordered[0]) == last:  # none is missing in between
+    if len(own) and int(ordered[-1]) - int(ordered[0]) == last:  # ids are contiguous
         at = (wanted - ordered[0]).clamp(0, last)
     else:
         at = torch.searchsorted(ordered, wanted).clamp_max(last)

@@ -41,8 +41,8 @@ class _Stamp(NamedTuple):
         return not 0 <= time.time_ns() - max(times, default=0) < _TICK * 1e9
 
 
-# Closing a file gives up all locks that a process has on it, also those of SQLite. So a database
-# that is open in place is not opened for a copy, and the other way round.
+# Closing a file releases all locks of the process on it, including SQLite's. So a database that
+# is open in place is not opened for a copy, and vice versa.
 _lock = threading.RLock()
 _writers: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _of_others: list[sqlite3.Connection] = []  # inherited by a fork; freeing closes them
@@ -70,7 +70,7 @@ class Database:
         self._writer: sqlite3.Connection | None = None
         self._opened: tuple[int, int, int] = (0, 0, 0)  # process, device, node of the writer's file
         self._copy: sqlite3.Connection | None = None
-        self._copied: tuple[int, _Stamp | None] = (0, None)  # process, and what was copied
+        self._copied: tuple[int, _Stamp | None] = (0, None)  # process, and copied state
 
     @property
     def is_there(self) -> bool:
@@ -196,7 +196,7 @@ class Database:
                 same = header == self._log_header()
                 if same and (header or now.database == stamp.database):
                     connection = _connected(str(Path(place, self.path.name)))
-                    # in one process and with nothing to sync; then it needs no names any more
+                    # exclusive and unsynced: the copy needs no further files and may be unlinked
                     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                     connection.execute("PRAGMA synchronous = OFF")
                     connection.execute("PRAGMA query_only = ON")

@@ -73,7 +73,7 @@ def choose_evicted(
     if surplus <= 0:
         return torch.empty(0, dtype=torch.int64)
     classes = labels.cpu().numpy()
-    # Efraimidis and Spirakis: with weight w a row's key is log(-log u) - log w; the least stay.
+    # Efraimidis and Spirakis: rows with the smallest log(-log u) - log w stay (weight w).
     rank = np.log(-np.log(arrival_draws(ids, seed)))
     if policy == "age":
         came = (ids if arrival is None else arrival).cpu().numpy()

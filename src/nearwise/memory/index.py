@@ -217,9 +217,9 @@ class BaseIndex(ABC):
         Parameters
         ----------
         state : IndexState
-            Of an index with this name and metric.
+            State of an index with this name and metric.
         keys, ids : Tensor
-            As of `fit`; all of the `ids` are among those of `state`.
+            As in `fit`; all `ids` are among the ids of `state`.
 
         Returns
         -------

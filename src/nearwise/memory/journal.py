@@ -304,7 +304,7 @@ class Journal:
                     other = state is not None and lineage is not None and state.lineage != lineage
                     yield None if other else there
                     return
-            if journal_mark(self.path.parent) == mark:  # else the folder was saved just now
+            if journal_mark(self.path.parent) == mark:  # else just saved: retry
                 raise self._lacking(why)
 
     @contextlib.contextmanager
@@ -415,7 +415,7 @@ class Journal:
             )
         if (
             len(found) != len(_SCHEMA) or set(found) != _SCHEMA
-        ):  # triggers and views would run with what we write
+        ):  # triggers and views would run with our writes
             raise self._torn("it holds tables that nearwise does not write")
         states = connection.execute("SELECT lineage, folded, checksum FROM journal").fetchall()
         if len(states) != 1 or _checksum(*states[0][:2]) != states[0][2]:

@@ -162,7 +162,7 @@ def write_folder(
                 _remove_stale(folder)
         except BaseException:
             if is_new:
-                with contextlib.suppress(OSError):  # another process writes into it by now
+                with contextlib.suppress(OSError):  # not empty: another process writes into it
                     folder.rmdir()
             raise
     except OSError as error:

@@ -177,8 +177,8 @@ class TokenMemory:
     metric : {"inner_product", "cosine", "euclidean", "sqeuclidean"}, default="inner_product"
         Measure of nearness.
     eviction : {"age", "reservoir"}, default="age"
-        Tokens to forget when a stream is full: the oldest; or random ones, so that all tokens ever
-        added are remembered with the same probability.
+        Tokens to forget when a stream is full: the oldest, or random ones. With "reservoir" all
+        tokens ever added are remembered with the same probability.
     index : {"exact", "auto", "faiss-flat-ip", "faiss-flat-l2", "hnsw", "ivf-flat"}, default="exact"
         Neighbor index, see `make_index`; "auto" chooses by `capacity`, or by the number of tokens
         in the first call. All but "exact" search on the CPU. Every index holds its own copy of
@@ -308,7 +308,7 @@ class TokenMemory:
         ----------
         query : Tensor of shape (B, H, N, D)
         n_neighbors : int
-            At least 1; slots stay empty where a stream remembers fewer.
+            At least 1; slots are empty if a stream has fewer tokens.
         n_samples : int, default=0
             Number of sampled tokens besides the nearest, to estimate attention to all of the
             memory: see docs/reference/layers.md.
@@ -320,7 +320,7 @@ class TokenMemory:
         Returns
         -------
         recalled : Recalled
-            With L = n_neighbors + n_samples slots.
+            Tokens with L = n_neighbors + n_samples slots.
 
         Raises
         ------

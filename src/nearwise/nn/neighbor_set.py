@@ -47,8 +47,8 @@ class NeighborSet(NamedTuple):
     log_weight : Tensor of shape (B, K)
         Logarithm of sample weights; -inf for padding.
     summary : Tensor of shape (B, 16)
-        Features of table, space and query: sizes, accuracy of plain votes on remembered rows,
-        presence of a base and its confidence.
+        Features of table, space and query. These are sizes, accuracy of plain votes on remembered
+        rows, presence of a base and its confidence.
     log_prior : Tensor of shape (B, C)
         Logarithm of the class shares; -inf for padding.
     """
@@ -208,7 +208,7 @@ class RememberedSpace:
     own_distances : Tensor of shape (n, m + 1)
         Distances of these rows.
     unit : float
-        Typical neighbor distance, by which all distances are divided.
+        Typical neighbor distance; divides all distances.
     n_classes, n_columns : int
         Number of classes, and of numeric and categorical columns.
     supervised : bool

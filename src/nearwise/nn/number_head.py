@@ -13,7 +13,7 @@ from nearwise.nn.number_set import HAS_BASE, N_SUMMARY, NumberSet
 N_FEATURES, N_OF_NEIGHBORS = 14, 7
 _CHUNK = 1024  # rows predicted at once
 _LEAST_BANDWIDTH = 0.01  # in units
-_SOFT = 0.05  # added before logarithms of numbers in units
+_SOFT = 0.05  # added to numbers in units before logarithms
 
 
 class NumberOutput(NamedTuple):

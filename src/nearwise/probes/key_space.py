@@ -80,7 +80,7 @@ class Whitening:
             within[own] = rows.X[own] - rows.X[own].mean(axis=0, dtype=np.float64)
         if width <= n:
             powers, axes = np.linalg.eigh((within.T @ within).astype(np.float64))
-        else:  # the same axes from the smaller of the two products
+        else:  # fewer rows than columns: same axes from the smaller product
             powers, of_rows = np.linalg.eigh((within @ within.T).astype(np.float64))
             kept = powers > 1e-6 * powers[-1]  # the others are rounding errors
             powers, of_rows = powers[kept], of_rows[:, kept]

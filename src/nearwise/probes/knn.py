@@ -30,8 +30,8 @@ class KNNProbe(Probe):
         100, 200. The NLL mostly measures whether any vote is right, and would choose too many
         neighbors for the best accuracy.
     weights : {"uniform", "distance", "softmax"}, default="uniform"
-        Weights of the votes: equal; by the inverse of the distance, as in scikit-learn; or by
-        ``softmax(-distance / temperature)``, which for "cosine" is DINO's
+        Weights of the votes. "distance" is 1 / distance, as in scikit-learn; "softmax" is
+        ``softmax(-distance / temperature)``, which for "cosine" equals DINO's
         ``softmax(similarity / temperature)``. `AttentionProbe` with ``keys="features"`` uses the
         same neighbors.
     metric : {"cosine", "euclidean"}, default="cosine"

@@ -36,8 +36,8 @@ class LinearProbe(Probe):
     tol : float, default=1e-5
         Tolerance of the largest gradient entry of the mean loss.
     validation_fraction : float, default=0.1
-        Share of the rows held out for the choice if no validation rows are given, at least as many
-        as classes; the fit is then repeated on all rows.
+        Share of the rows held out for the choice, if no validation rows are given. At least as many
+        rows as classes are held out; the fit is then repeated on all rows.
     device : str, default="cpu"
     random_state : int, RandomState or None, default=None
         Seed of the held-out rows.

@@ -228,7 +228,7 @@ class TransformerProbe(NetworkProbe):
     Attributes
     ----------
     classes_, n_features_in_, choice_
-        As for every probe; `n_features_in_` is the number of tokens of (n, L, D), and the width D
+        As for every probe. `n_features_in_` is the number of tokens of (n, L, D), or the width D
         of (n, D). `choice_` holds the kept rate and epoch, and the NLL of each rate.
     network_ : nn.Module
     history_ : list of dict

@@ -58,7 +58,7 @@ class Lane:
         """Start with an empty queue."""
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None  # begins with the first request
+        self._thread: threading.Thread | None = None  # started by the first request
 
     @property
     def n_waiting(self) -> int:

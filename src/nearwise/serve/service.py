@@ -38,8 +38,8 @@ _LOG = logging.getLogger("nearwise.serve")
 _FOLLOW_EVERY = 0.5  # seconds
 _LONGEST_REPLAY = 10.0  # seconds to replay the journal when a model is opened
 _MOST_JOBS = 100  # kept in memory
-_FEWEST_JUDGED, _MOST_JUDGED = 30, 5_000  # rows that an effect is measured on
-_MOST_SHOWN = 2**15  # neighbors of all rows of a request
+_FEWEST_JUDGED, _MOST_JUDGED = 30, 5_000  # limits of rows for `effect`
+_MOST_SHOWN = 2**15  # most neighbors in a request, over all rows
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ class Service:
         if any(job.state in ("waiting", "running") for job in self._jobs.values()):
             raise ProblemError(503, "A job is changing the model. Send it again when it is done.")
 
-    # --- what the memory holds ------------------------------------------------------------------
+    # --- memory content -------------------------------------------------------------------------
 
     def remembered(self, row: int) -> tuple[Version, dict[str, Any]]:
         """Return id, label, weight and values of a remembered row; 404 if it does not exist."""

@@ -115,7 +115,7 @@ def train_head(
     Parameters
     ----------
     head : PretrainedNeighborHead
-        A copy whose weights may change.
+        Head to train, changed in place.
     train, held_out : HeadRows
         Distinct rows.
     config : HeadConfig

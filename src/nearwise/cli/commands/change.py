@@ -114,7 +114,7 @@ def add(
     if out is None:
         with _changing(model, store, quiet=quiet) as live:
             if refresh:
-                live.refuse_refresh()  # before rows are added
+                live.refuse_refresh()  # fail before rows are added
             before, rows = _classes(live.model), rows_for(live.model)
             if not len(rows):
                 return

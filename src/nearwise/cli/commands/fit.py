@@ -26,7 +26,7 @@ from nearwise.interrupts import watch_interrupt
 if TYPE_CHECKING:
     from nearwise.estimators.opening import Estimator
 
-# The file marks a folder of checkpoints that may be removed; without it nothing is.
+# This file marks a folder of checkpoints; folders without it are never removed.
 _MARK = "made-by-nearwise-fit.txt"
 _MARK_TEXT = "Training checkpoints of 'nearwise fit'. They go when the model is saved.\n"
 _FOR_INTERVALS = 19  # least rows, or groups, for intervals of confidence 0.9

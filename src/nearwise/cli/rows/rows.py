@@ -85,7 +85,7 @@ class Rows:
         if isinstance(self.X, pd.DataFrame):
             some = self.X.iloc[:, :n_columns]  # not as one row: it could become floats
             return {str(name): shown_cell(column.iloc[row]) for name, column in some.items()}
-        assert self.names is not None  # an array comes from files
+        assert self.names is not None  # set for images
         return {"file": str(self.names[row])}
 
 

@@ -28,7 +28,7 @@ def image_dataset(
     Parameters
     ----------
     hub_dataset : datasets.Dataset or datasets.DatasetDict
-        One table, or several: "train" becomes the training part, and the first of "test",
+        One table, or several. "train" becomes the training part, the first of "test",
         "validation", "val" and "valid" the test part. Other tables are ignored.
     image_column : str, optional
         Column with the feature Image. Default: the only one (or the one named image or img).

@@ -25,7 +25,7 @@ _REMARK = re.compile(
 )
 _LAST = 5  # most footer lines
 _FIRST = 30  # leading rows used to detect the type of a column
-_FEWEST = 2  # rows below a line of units
+_FEWEST = 2  # least rows below a line of units
 
 
 def separator_line(content: bytes, where: str, note: Note) -> tuple[bytes, str | None]:

@@ -44,7 +44,7 @@ def check_names(
     names = unnamed_by_place(cells)
     table = body.set_axis(names, axis=1)
     empty = [names[i] for i in nameless if len(table) and table.iloc[:, i].isna().all()]
-    unnamed = [names[i] for i in nameless if i and names[i] not in empty]  # the first: row numbers
+    unnamed = [names[i] for i in nameless if i and names[i] not in empty]  # 0: row numbers
     if empty:
         note(f"{where}: {len(empty)} columns without a name and without a value; left out.")
     if unnamed:

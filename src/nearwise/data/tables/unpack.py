@@ -73,7 +73,7 @@ def _is_out_of_proportion(n_bytes: int, n_stored: int, ratio: int = MAX_RATIO) -
 def unpack(content: bytes, where: str) -> bytes:
     """Unpack gzip, bzip2, xz, zstd or a zip of one file; return other content unchanged.
 
-    ValueError if the content is damaged, a zip holds several files, or there is too much of it (see
+    ValueError if the content is damaged, a zip holds several files, or it expands too much (see
     `check_expansion`).
     """
     for _ in range(_LAYERS):

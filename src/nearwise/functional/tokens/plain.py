@@ -134,7 +134,7 @@ def _select(tokens: Tokens, first: int = 0) -> Tensor:
     if tokens.include_self == "always":
         ranked = scores.masked_fill(itself & ~torch.isneginf(scores), torch.inf)
     best = _first(ranked, tokens.n_neighbors)
-    if tokens.include_self == "always":  # in the order of scores again
+    if tokens.include_self == "always":  # restore the order of scores
         best = best.sort(dim=-1).values
         best = best.gather(-1, _first(scores.gather(-1, best), tokens.n_neighbors))
     return best.masked_fill(torch.isneginf(scores.gather(-1, best)), -1)

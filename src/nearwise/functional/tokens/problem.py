@@ -73,7 +73,7 @@ class Tokens(NamedTuple):
     """Arguments of one attention in four dimensions, in the order of the operators' arguments."""
 
     query: Tensor  # (B, H, N, D); for the cosine metric at unit length, in float32 at least
-    key: Tensor  # (B, H, M, D), likewise
+    key: Tensor  # (B, H, M, D), as `query`
     value: Tensor  # (B, H, M, Dv)
     n_neighbors: int  # K, slots per query; at most the number of keys
     euclidean: bool  # whether scores are negative Euclidean distances; else dot products

@@ -36,9 +36,9 @@ from nearwise.memory.ties import tie_order, tie_ranks
 
 _ROWS = "rows.lance"
 _ROWS_PER_CELL = 39  # that FAISS needs to train the center of a cell
-_FEWEST_PROBES = 16  # cells that are searched
+_FEWEST_PROBES = 16  # searched cells, at first
 _LISTS = ".lists"  # suffix of a file with the merged cells of several indexes
-_SHARD = 2**30  # bytes of keys that are indexed at once
+_SHARD = 2**30  # bytes of keys per index in memory
 _ID_BYTES = 8  # per row, stored by FAISS beside its key
 
 

@@ -116,7 +116,7 @@ class StoredRows:
             "weight": pa.array(self.weights, pa.float32()),
             "row": pa.array(self.rows, pa.large_binary()),
         }
-        if self.facts.shape[1]:  # Lance has no vectors of no numbers
+        if self.facts.shape[1]:  # Lance does not support empty vectors
             columns["facts"] = _vectors(self.facts)
         columns |= {f"key {name}": _vectors(keys) for name, keys in self.keys.items()}
         return pa.RecordBatch.from_pydict(columns)

@@ -18,10 +18,10 @@ class Sampling:
     Parameters
     ----------
     kind : {"all", "random", "line", "grid"}, default="all"
-        "random": `num_samples` tokens, drawn again in each call and shared by batch and heads;
-        "line": `num_samples` tokens evenly along the sequence; "grid": `num_samples` x
-        `num_samples` tokens evenly over the grid of tokens. The method "spatial" of the ConvNN
-        paper is a grid in its text and a line in its code.
+        Kind of sampling. "random": `num_samples` tokens, drawn again in each call and shared by
+        batch and heads. "line": `num_samples` tokens evenly along the sequence. "grid":
+        `num_samples` x `num_samples` tokens evenly over the grid of tokens. The method "spatial" of
+        the ConvNN paper is a grid in its text and a line in its code.
     num_samples : int, default=-1
         Number of samples; -1 for all tokens.
     padding : int, default=0

@@ -1,6 +1,6 @@
 """Routes of the page; the HTML frame is public, its content needs a key.
 
-Parts come as HTML, from the templates that notebooks use too, and htmx inserts them.
+Parts are HTML fragments from the templates for notebooks; htmx inserts them.
 """
 
 import json

@@ -45,7 +45,7 @@ def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
     Examples
     --------
     >>> drift_evidence([0.5, 0.01, 0.01]).round(2)
-    array([1.  , 1.24, 1.7 ])
+    array([1.  , 1.25, 1.61])
     """
     p = np.asarray(p_values, dtype=np.float64)
     if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():

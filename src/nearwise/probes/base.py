@@ -139,6 +139,6 @@ def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
 
 
 def channel_scale(deviation: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
-    """Return the divisor of standardised channels: the deviation, or 1 if only rounding."""
+    """Return the divisor of standardised channels: the deviation, or 1 if it is rounding error."""
     scale: NDArray[Any] = np.where(deviation > 1e-12 * (1 + np.abs(mean)), deviation, 1.0)
     return scale

@@ -1,1 +1,1 @@
-"""What a fit leaves behind: models, heads, memory; all that predicts."""
+"""The result of a fit: row models, heads and memory, which together predict."""

@@ -1,9 +1,9 @@
 """Fitted classifiers as plain arrays that predict: checked when they are made, fast for one row.
 
-scikit-learn keeps trees in C structs that crash the process where a file was forged, and its
-boosting with categories keeps a function that no safe format takes. As arrays they are checked
-before they are used, answer one row without scikit-learn's validation, and do not depend on its
-version. Measured in docs/results/model.md; made by `nearwise.estimators.fit.as_arrays`.
+scikit-learn stores trees in C structs that crash the process if a file was forged, and its
+boosting with categories holds a function that no safe format can store. Arrays are checked before
+use, predict one row without scikit-learn's validation, and do not depend on its version.
+Measured in docs/explanation/method.md; made by `nearwise.estimators.fit.as_arrays`.
 """
 
 from typing import Any
@@ -18,27 +18,27 @@ from nearwise.functional.threads import SMALL_WORK, Threads
 
 CODES = 256  # category codes that a split by value can distinguish: 0 to 255
 Arrays = dict[str, NDArray[Any]]
-_BLOCK = 4_096  # rows of which distances are measured at a time
-_STEPS = 64  # multiplications that a walk through one tree takes the time of
+_BLOCK = 4_096  # rows per block of distances
+_STEPS = 64  # cost of one walk through a tree, in multiplications
 _FLOATS = (np.float32, np.float64)
 
 
 class StoredArrays:
-    """A model that consists of its arrays, which are checked when it is made.
+    """A model stored as arrays; the constructor checks them.
 
-    KeyError or ValueError where an array is missing or they do not fit together.
+    Raises KeyError for a missing array, ValueError if the arrays do not fit together.
     """
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
 
     def to_arrays(self) -> Arrays:
-        """Everything that predicts, by name."""
+        """Arrays of the model, by name."""
         return dict(self._arrays)
 
 
 class _Classifier(StoredArrays):
-    """The same, of classes: ascending positions."""
+    """An array model of a classifier; its classes are ascending positions."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.classes_ = _classes(arrays)
@@ -63,8 +63,8 @@ class Logistic(_Classifier):
 class Nystroem:
     """A Nystroem approximation of the RBF kernel.
 
-    In float64, also where it was fitted in float32: the normalization has large entries, by which
-    rows would be predicted otherwise alone than beside others.
+    In float64 even if fitted in float32: the normalization has large entries, and in float32 a row
+    alone would get another prediction than the same row in a batch.
     """
 
     def __init__(self, arrays: Arrays, n_coefficients: int) -> None:
@@ -102,7 +102,7 @@ class KernelLogistic(_Classifier):
 
 
 class Gaussian(_Classifier):
-    """Gaussian classes on principal components: squared distances to means, each in its metric."""
+    """Gaussian classes on principal components: squared distances to the mean of each class."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
@@ -145,7 +145,7 @@ class Layers:
         self.n_outputs = width
 
     def __call__(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Give the outputs (n, n_outputs) of the last layer."""
+        """Return the outputs (n, n_outputs) of the last layer."""
         (coef, intercept), *others = self._layers
         scores = X @ coef + intercept
         for coef, intercept in others:
@@ -170,7 +170,7 @@ class MultilayerPerceptron(_Classifier):
 
 
 class Trees(StoredArrays):
-    """Arrays of an ensemble's nodes, and how its rows are walked in threads."""
+    """Base class of tree ensembles: the node arrays, and the multithreaded walk of rows."""
 
     _NAMES: tuple[str, ...] = ("roots", "left", "right", "feature", "threshold")
 
@@ -197,7 +197,7 @@ class Trees(StoredArrays):
     def _walk(
         self, kernel: Any, rows: NDArray[Any], out: NDArray[Any], *more: NDArray[Any]
     ) -> None:
-        """Let a kernel add the trees' predictions to `out`; `more` follows the nodes."""
+        """Add the trees' predictions to `out` by a kernel, which gets `more` after the nodes."""
         nodes = [self._arrays[name] for name in self._NAMES]
         work = _STEPS * len(rows) * len(self._arrays["roots"])
         if work <= SMALL_WORK:
@@ -253,7 +253,7 @@ class Boosting(Trees, _Classifier):
         rows = self._checked(X)
         out = np.zeros((len(rows), len(self._baseline))) + self._baseline
         self._walk(add_leaf_values, rows, out, *self._splits, self._arrays["leaf_value"])
-        # In columns, as scikit-learn has them: sums in another order differ in the last bit.
+        # Column order, as in scikit-learn: sums in another order differ in the last bit.
         return _proba(np.asfortranarray(out))
 
 
@@ -268,7 +268,7 @@ CLASSIFIERS: dict[str, Any] = {
 
 
 def category_splits(arrays: Arrays) -> tuple[NDArray[Any], ...]:
-    """Check how boosted trees split missing values and categories; arrays for `add_leaf_values`."""
+    """Check the split arrays of boosted trees and return them for `add_leaf_values`."""
     n_nodes = len(arrays["left"])
     missing, codes = arrays["missing_left"], arrays["left_codes"]
     if missing.dtype != np.uint8 or missing.shape != (n_nodes,):
@@ -289,7 +289,7 @@ def check_nodes(
     n_features: int,
     n_leaves: int,
 ) -> None:
-    """Refuse trees whose walk could leave its arrays or never end.
+    """Refuse trees if a walk could leave its arrays or never end.
 
     `roots` (n_trees,) are the numbers of the first nodes, ascending from 0. A leaf has -1 on the
     left and its leaf number on the right. Raises ValueError if a tree is empty, a child is not
@@ -338,9 +338,9 @@ def add_leaf_values(  # type: ignore[no-untyped-def]
 ):
     """Add to `out` (n, K) the values of the leaves that `rows` (n, F) reach.
 
-    Tree t adds to column t modulo K. Where ``left_codes[node] >= 0`` the node splits by category:
-    codes whose bit is set in ``codes[left_codes[node]]`` go left. NaN goes where `missing_left`
-    says.
+    Tree t adds to column t modulo K. A node with ``left_codes[node] >= 0`` splits by category:
+    codes with their bit set in ``codes[left_codes[node]]`` go left. NaN goes left if
+    ``missing_left[node]`` is not 0.
     """
     n_columns = out.shape[1]
     for tree in range(roots.shape[0]):
@@ -366,7 +366,7 @@ def add_leaf_values(  # type: ignore[no-untyped-def]
 def unit_components(
     X: NDArray[Any], center: NDArray[Any], rotation: NDArray[Any]
 ) -> NDArray[np.float64]:
-    """Components (n, p) of rows (n, d), at unit length; `rotation` (d, p)."""
+    """Components (n, p) of rows (n, d), scaled to unit length; `rotation` (d, p)."""
     keys = (X.astype(np.float64) - center) @ rotation
     keys /= np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-12)
     found: NDArray[np.float64] = keys
@@ -374,7 +374,7 @@ def unit_components(
 
 
 def _proba(scores: NDArray[Any]) -> NDArray[np.float64]:
-    """Class probabilities from scores: one column of those of the second of two, or one each."""
+    """Class probabilities from scores: one column for two classes, else one per class."""
     if scores.shape[1] == 1:
         positive = expit(scores[:, 0])
         return np.column_stack([1 - positive, positive])
@@ -390,13 +390,13 @@ def _classes(arrays: Arrays) -> NDArray[np.int64]:
 
 
 def integers_of(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Take whole numbers of a shape; ValueError for what is none."""
+    """Return an array after checking that it holds integers of a shape; else ValueError."""
     refuse_other_dtype(arrays, name, (np.int32, np.int64))
     return _shaped(arrays, name, shape)
 
 
 def floats_of(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Take finite numbers of a shape; ValueError for what is none."""
+    """Return an array after checking that it holds finite floats of a shape; else ValueError."""
     refuse_other_dtype(arrays, name, _FLOATS)
     values = _shaped(arrays, name, shape)
     if not np.isfinite(values).all():
@@ -415,7 +415,7 @@ def _shaped(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray
 
 
 def refuse_other_dtype(arrays: Arrays, name: str, allowed: tuple[Any, ...]) -> None:
-    """Raise ValueError for an array of another type."""
+    """Raise ValueError if the dtype of an array is not allowed."""
     if arrays[name].dtype not in allowed:
         names = " or ".join(np.dtype(kind).name for kind in allowed)
         raise ValueError(f"{name} has type {arrays[name].dtype}; expected {names}")

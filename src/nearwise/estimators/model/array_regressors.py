@@ -1,4 +1,4 @@
-"""Fitted regressors as plain arrays that predict, beside the classifiers of `array_models`."""
+"""Fitted regressors as plain arrays that predict, like the classifiers of `array_models`."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class KernelRegression(StoredArrays):
 
 
 class NetworkRegression(StoredArrays):
-    """Linear layers with ReLU between them, and one output."""
+    """Linear layers with ReLU between them and a single output."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
@@ -116,7 +116,7 @@ def kind_of(model: Any) -> str | None:
 
 
 def from_arrays(kind: str, arrays: Arrays) -> Any:
-    """Rebuild an array model; ValueError if an array is missing, or of wrong type or value."""
+    """Rebuild an array model; ValueError if an array is missing or has a wrong type or value."""
     try:
         return KINDS[kind](arrays)
     except KeyError as error:

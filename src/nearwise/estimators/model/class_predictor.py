@@ -1,4 +1,4 @@
-"""ClassPredictor: the fitted parts of a classifier, and how they predict."""
+"""ClassPredictor: the fitted parts of a classifier, and its predictions."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,9 +32,9 @@ from nearwise.nn.pretrained_head import widen
 
 
 class Attended(NamedTuple):
-    """What is retrieved for some queries, and what the head makes of it.
+    """Neighbors of some queries, and the output of the head.
 
-    `logits` is what the head's `attend` returned.
+    `logits` is the result of the head's `attend`.
     """
 
     view: Retrieval
@@ -43,12 +43,12 @@ class Attended(NamedTuple):
 
 
 class JudgedRows(NamedTuple):
-    """Calibration rows in each view of the fit; in the memory a row has one key, their mean.
+    """Calibration rows in each view of the fit; the memory holds the mean key of the views.
 
     Attributes
     ----------
     ids : int64 Tensor of shape (n,)
-        In the bank, which may have lost some of them since.
+        Ids in the bank; rows may have been removed since.
     keyed : list of KeyedRows
         One per view.
     """
@@ -57,7 +57,7 @@ class JudgedRows(NamedTuple):
     keyed: list[KeyedRows]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything as named tensors; `from_tensors` rebuilds it."""
+        """Named tensors, from which `from_tensors` rebuilds the rows."""
         named = {"ids": self.ids}
         for view, rows in enumerate(self.keyed):
             if rows.base_log_proba is not None:
@@ -67,7 +67,7 @@ class JudgedRows(NamedTuple):
 
     @classmethod
     def from_tensors(cls, named: dict[str, Tensor]) -> "JudgedRows":
-        """Rebuild the rows from what `tensors` returned."""
+        """Rebuild the rows from the result of `tensors`."""
         keyed: list[KeyedRows] = []
         while f"{len(keyed)}/keys/features" in named:
             view = len(keyed)
@@ -78,9 +78,9 @@ class JudgedRows(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What is decided on calibration rows; the fields are those of `ClassPredictor`.
+    """Calibration, decided on the calibration rows; fields as in `ClassPredictor`.
 
-    `choice` has the entries of `ClassPredictor.choice` that tell of it.
+    `choice` has the entries of `ClassPredictor.choice` about it.
     """
 
     acceptance: Acceptance
@@ -104,15 +104,15 @@ class ClassPredictor(Predictor):
     part_temperatures : (float, float)
         Out-of-fold temperatures of the base alone and of the neighbors alone.
     classes : ClassCorrection or None
-        Correction of predictions from one view for the class prior.
+        Class-prior correction of predictions from one view.
     merge : {"probabilities", "logits"}
-        How several views of a query are merged.
+        Mean of probabilities or of logits over several views of a query.
     of_views : Calibration or None
-        For all views merged; None where there is one.
+        Calibration of predictions merged over all views; None with one view.
     judged_views : JudgedRows or None
-        The calibration rows in all views; None where there is one.
+        The calibration rows in all views; None with one view.
     of_fit : Judgement or None
-        That of the fit, where the memory has changed so much that it was judged again; else None.
+        Calibration of the fit if changes of the memory have led to a new one; else None.
     """
 
     prior: Tensor
@@ -127,12 +127,12 @@ class ClassPredictor(Predictor):
 
     @property
     def label_model(self) -> LabelModel:
-        """How the given labels come about from the classes that are predicted."""
+        """Model of the given labels, given the predicted classes."""
         return self.views.label_model
 
     @property
     def judged_on(self) -> str:
-        """What calibration rows are: "held out", "cross-fitted", "left out" or "out of bag"."""
+        """Kind of calibration rows: "held out", "cross-fitted", "left out" or "out of bag"."""
         if self.held_rows_out:
             return "held out"
         if OPINION in self.views.bank.columns:
@@ -142,21 +142,21 @@ class ClassPredictor(Predictor):
     # --- retrieval ------------------------------------------------------------------------------
 
     def retrieve(self, views: list[Any]) -> tuple[Tensor, list[Retrieval]]:
-        """Retrieve for new rows, few enough to be encoded at once, in each of their views.
+        """Neighbors of one block of new rows, in each of their views.
 
-        Also gives the first view's keys in the space "features", (n, width).
+        Returned after the first view's keys in the space "features", (n, width).
         """
         keyed = [self.row_models(rows) for rows in views]
         return keyed[0].keys["features"].cpu(), [self.retrieval(one) for one in keyed]
 
     def retrieval(self, rows: KeyedRows, positions: Tensor | None = None) -> Retrieval:
-        """Search all spaces; `positions` (n,) of rows that are remembered, each then left out."""
+        """Search all spaces; a remembered row, given by `positions` (n,), is left out by its id."""
         base = rows.base_log_proba
         base = self._prior_of(len(rows.keys["features"])) if base is None else base
         return self.views.retrieve(rows.keys, base, len(self.prior), positions)
 
     def retrieve_remembered(self, positions: Tensor) -> Retrieval:
-        """Search all spaces for remembered rows, each left out of its own neighbors by id."""
+        """Search all spaces for the neighbors of remembered rows, each left out by its id."""
         base, n_known = self._stored_base(positions), len(self.prior)
         trained = self.row_models.judges_trained
         return self.views.retrieve_remembered(positions, base, n_known, trained=trained)
@@ -168,13 +168,13 @@ class ClassPredictor(Predictor):
         return self.views.bank.columns[BASE][positions]
 
     def _prior_of(self, n_rows: int) -> Tensor:
-        """Give every row the class shares, which stand in for a base."""
+        """Logarithms of the class shares for every row, used in place of a base."""
         return torch.log(self.prior).expand(n_rows, -1)
 
     # --- rows to be remembered ------------------------------------------------------------------
 
     def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Keys and base log-probabilities of rows that are to be remembered, on the CPU.
+        """Keys and base log-probabilities of rows to add to the memory, on the CPU.
 
         Keys are means over the views.
 
@@ -183,7 +183,7 @@ class ClassPredictor(Predictor):
         keys : dict of str to Tensor of shape (n, width)
             In every key space of the bank.
         columns : dict of str to Tensor
-            BASE and OPINION, where the bank has them.
+            BASE and OPINION, if the bank has them.
         """
         keyed = average_views([self.row_models(rows) for rows in views]).cpu()
         columns: dict[str, Tensor] = {}
@@ -197,7 +197,7 @@ class ClassPredictor(Predictor):
     # --- predictions ----------------------------------------------------------------------------
 
     def predict_views(self, views: list[Any], n_classes: int) -> Answer:
-        """Predict from one or more views of the same rows, merged."""
+        """Predict rows, merged over one or more views."""
         merged = []
         for block in view_blocks(views):
             _, each = self.retrieve(block)
@@ -206,21 +206,21 @@ class ClassPredictor(Predictor):
 
     @torch.no_grad()
     def attend(self, view: Retrieval) -> Attended:
-        """Keep what the head makes of what was retrieved, for not many rows."""
+        """Head logits and output for retrieved neighbors, kept for later use; for small batches."""
         logits = self.head.attend(view.spaces)
         return Attended(view, logits, self.head.pool(logits, view.spaces, view.base_log_proba))
 
     def merged(self, answers: list[Answer]) -> Answer:
-        """Merge the answers to several views as they were calibrated."""
+        """Merge the predictions of several views by `merge`."""
         return answers[0] if len(answers) == 1 else merge_answers(answers, self.merge)
 
     def answer(self, view: Retrieval, n_classes: int) -> Answer:
-        """Predict, on the CPU."""
+        """Prediction from retrieved neighbors, on the CPU."""
         output = self.head.predict(view.spaces, view.base_log_proba)
         return self.finished(output, view.base_log_proba, n_classes)
 
     def finished(self, output: HeadOutput, base_log_proba: Tensor, n_classes: int) -> Answer:
-        """Shrink the head's output towards the base, and name all classes; on the CPU."""
+        """Shrink the head's output towards the base and add missing classes; on the CPU."""
         return Answer(
             self.shrunk(output.log_proba, base_log_proba, n_classes),
             widen(torch.log_softmax(base_log_proba, 1), n_classes).cpu(),
@@ -229,14 +229,14 @@ class ClassPredictor(Predictor):
         )
 
     def shrunk(self, log_proba: Tensor, base_log_proba: Tensor, n_classes: int) -> Tensor:
-        """Shrink log-probabilities of the head towards the base, and name all classes."""
+        """Shrink log-probabilities of the head towards the base and add missing classes."""
         if self.has_base:
             log_proba = shrink(log_proba, base_log_proba, self.acceptance.share)
         return widen(log_proba, n_classes).cpu()
 
     @one_thread(torch_only=True)
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
-        """Leave-one-out predictions of the remembered rows, or of some, in their order."""
+        """Leave-one-out predictions of all remembered rows, or of those at `positions`."""
         wanted = torch.arange(len(self.views.bank)) if positions is None else positions
         if not len(wanted):
             none = torch.zeros(0, n_classes)
@@ -249,7 +249,7 @@ class ClassPredictor(Predictor):
     def predict_judged(
         self, n_classes: int, n_views: int, positions: Tensor
     ) -> tuple[Answer, list[Answer]]:
-        """Predict calibration rows, each left out, in one or all views: merged, and each."""
+        """Leave-one-out predictions of calibration rows: merged over views, and per view."""
         if self.judged_views is None:
             answer = self.predict_left_out(n_classes, positions)
             return answer, [answer]
@@ -265,7 +265,7 @@ class ClassPredictor(Predictor):
         return self.merged(each), each
 
     def calibration(self, n_views: int = 1) -> Calibration:
-        """Temperatures and class shares that predictions from this many views are finished with."""
+        """Calibration (temperatures, class correction) for predictions from `n_views` views."""
         if n_views == 1:
             base, neighbors = self.part_temperatures
             return Calibration(self.acceptance.temperature, base, neighbors, self.classes)

@@ -1,8 +1,8 @@
-"""Predictions for a world with other class shares than those of the training rows.
+"""Correction of predictions for a class prior that differs from the training prior.
 
-With shares pi in training and rho where the prediction is used, Bayes' rule turns p(c | x) into
-p(c | x) rho_c / pi_c. Applied to a pooled prediction this corrects the neighbors' votes, the null's
-prior and the base alike.
+With training prior pi and prior rho at prediction time, Bayes' rule turns p(c | x) into
+p(c | x) rho_c / pi_c. Applied to a pooled prediction, it corrects the neighbors' votes, the prior
+of the null and the base.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ from torch import Tensor
 ClassPrior = Literal["train", "uniform"] | Sequence[float] | np.ndarray
 CLASS_SHARES = "class shares"
 _SUM_TOLERANCE = 1e-6
-_LEFT = 0.01  # of a prediction that gives way to class shares, so that rows keep their order
+_LEFT = 0.01  # share of the prediction kept beside class shares, so that rows keep their order
 
 
 @dataclass(frozen=True)
 class ClassCorrection:
     """Correction of a calibrated prediction for a class prior.
 
-    log p_c becomes ``scale_c (log p_c + shift_c) + bias_c``, normalised over the classes that were
-    there in `fit`, which keep their total; classes that came later are untouched.
+    log p_c becomes ``scale_c (log p_c + shift_c) + bias_c``, normalised over the classes of `fit`,
+    which keep their total probability; classes added later are unchanged.
 
     Attributes
     ----------
@@ -34,8 +34,8 @@ class ClassCorrection:
         Positive.
     bias : tuple of float, (C,)
     source : {"prior", "temperature", "bias", "vector", "class shares"}
-        What was fitted beside the shift, "prior" being nothing. "class shares": labels were found
-        to add nothing, and these are predicted.
+        Parameters fitted beside the shift; "prior": none. "class shares": predictions were no
+        better than the class shares, which are predicted instead.
     wanted : tuple of float, (C,), or None
         The class prior; None: the class shares of the memory.
     """
@@ -47,12 +47,12 @@ class ClassCorrection:
     wanted: tuple[float, ...] | None = None
 
     def of_parts(self) -> Self:
-        """Return the shift alone, for the halves of a prediction, which have own temperatures."""
+        """Shift alone, for the base or neighbor part, which have temperatures of their own."""
         return self.of_shift(self.shift, self.wanted)
 
     @classmethod
     def of_shift(cls, shift: Iterable[Any], wanted: tuple[float, ...] | None) -> Self:
-        """Bayes' rule and nothing besides."""
+        """Correction by Bayes' rule alone, without fitted scale or bias."""
         shifts = tuple(map(float, shift))
         n = len(shifts)
         return cls(shifts, (1.0,) * n, (0.0,) * n, "prior", wanted)
@@ -61,7 +61,7 @@ class ClassCorrection:
     def to_shares(
         cls, shift: Iterable[Any], prior: Tensor, wanted: tuple[float, ...] | None
     ) -> Self:
-        """Predict the class shares `prior` (C,), with a hundredth of the prediction left."""
+        """Correction to the class shares `prior` (C,), keeping a hundredth of the prediction."""
         shifts = tuple(map(float, shift))
         logs = torch.log(prior.double()).tolist()
         bias = tuple((1 - _LEFT) * (one + by) for one, by in zip(logs, shifts, strict=True))
@@ -88,12 +88,12 @@ class ClassCorrection:
         return torch.log_softmax(temperature * known, dim=1)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Fields as plain data for JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | None) -> Self | None:
-        """Rebuild from plain data; None stays None."""
+        """Rebuild from the result of `to_json`; None stays None."""
         if data is None:
             return None
         tuples = {name: tuple(data[name]) for name in ("shift", "scale", "bias")}
@@ -102,7 +102,7 @@ class ClassCorrection:
 
 
 def check_class_prior(prior: Any, n_classes: int) -> np.ndarray | None:
-    """Return the class prior as float64 (C,), or None for that of the training rows."""
+    """Check the class prior: float64 (C,), or None for the training prior."""
     if isinstance(prior, str):
         if prior == "train":
             return None
@@ -142,7 +142,7 @@ def log_ratio(wanted: np.ndarray | None, train: Tensor) -> Tensor:
 
 
 def capped_rows(labels: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose at most this many rows per class.
+    """Choose at most `most` rows per class, at random.
 
     Parameters
     ----------
@@ -153,9 +153,9 @@ def capped_rows(labels: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, n
     Returns
     -------
     kept : int64 ndarray of shape (n_kept,)
-        Ascending positions; a smaller `most` keeps a part of what a larger one keeps.
+        Ascending positions; a smaller `most` keeps a subset of the rows of a larger one.
     stands_for : float64 ndarray of shape (n_kept,)
-        Rows of its class that each of them stands for: the weight that keeps votes unbiased.
+        Rows of its class per kept row: the weight that keeps votes unbiased.
     """
     order = np.random.default_rng(seed).permutation(len(labels))
     counts = np.bincount(labels)

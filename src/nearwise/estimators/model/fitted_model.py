@@ -1,4 +1,4 @@
-"""FittedModel: everything a fitted estimator predicts with, as one value that never changes."""
+"""FittedModel: the complete state of a fitted estimator, as one immutable value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,13 +24,13 @@ from nearwise.memory import MemoryBank
 
 @dataclass(frozen=True)
 class StreamState:
-    """How far a stream has come; ids count the rows that arrived.
+    """State of a stream; ids count the rows that arrived.
 
-    `seed` decides which rows a full memory gives up. At the last refresh, or the fit,
-    `refreshed_at` rows had arrived and `refreshed_size` were remembered; `first` came in the first
-    fit. `declared`: `partial_fit` got all classes. `half_life`: rows after which a vote counts
-    half; None where votes do not fade. `changed` counts the rows that came, went or got another
-    label since the model was last judged again.
+    `seed` is the random state of evictions. At the last refresh, or the fit, `refreshed_at` rows
+    had arrived and `refreshed_size` were remembered; `first` arrived in the first fit.
+    `declared`: `partial_fit` got all classes. `half_life`: rows after which a vote counts half;
+    None: votes do not fade. `changed` counts the rows added, removed or relabeled since the model
+    was last recalibrated.
     """
 
     seed: int
@@ -43,10 +43,10 @@ class StreamState:
 
 
 class FolderState(NamedTuple):
-    """What a model holds of a folder: its generation, its lineage and the last change.
+    """State of a model folder in memory: its generation, lineage and last change.
 
-    `saved` is the last change that the folder itself holds; those after it are in the journal.
-    `fitted_anew`: the model was fitted since, and is no longer that of the lineage.
+    `saved` is the last change in the saved model itself; later changes are in the journal.
+    `fitted_anew`: the model was fitted since, and no longer belongs to the lineage.
     """
 
     generation: str
@@ -57,26 +57,26 @@ class FolderState(NamedTuple):
 
 
 class FitReport(NamedTuple):
-    """What a fit chose and measured; where the model was judged again since, what that found.
+    """Choices and measurements of a fit, or of a later recalibration.
 
     Attributes
     ----------
     columns : dict of str to str
-        What each training column is used as: "number", "category", "date" or "left out".
+        Use of each training column: "number", "category", "date" or "left out".
     column_report : list of ColumnReport
-        Of each training column: type, gaps, distinct values, its use and why. Images have none.
+        Per training column: type, gaps, distinct values, its use and why. Empty for images.
     written : Written
-        How the numbers of the training table were written, for `read_table(like=model)`.
+        Number format of the training table, for `read_table(like=model)`.
     choice : dict
-        What was chosen and the out-of-fold NLL behind it.
+        Choices, with the out-of-fold NLL behind each.
     history : list of dict
         Training curves: stage, member (fold, network), epoch, train_loss, ...
     oof_nll : float
         Out-of-fold NLL of training rows, in nats.
     temperature : float
-        Of the predictions.
+        Temperature of the predictions.
     calibration_source : str
-        Where the calibration comes from.
+        Data that the calibration was fitted on.
     """
 
     columns: dict[str, str]
@@ -90,7 +90,7 @@ class FitReport(NamedTuple):
 
     @classmethod
     def of(cls, predictor: ClassPredictor) -> Self:
-        """Report on a fitted predictor."""
+        """Report of a fitted predictor."""
         accepted = predictor.acceptance
         return cls(
             **_of_every_fit(predictor),
@@ -113,16 +113,15 @@ class RememberedRow(NamedTuple):
 class FittedModel:
     """One version of a fitted estimator.
 
-    A model that has been published is never changed, so any number of threads may predict with it.
-    A change takes a `fork`, works on that, and publishes it with one assignment; readers go on with
-    the version that they have.
+    A published model never changes, so any number of threads may predict with it. A change edits
+    a `fork` and publishes it by one assignment; running predictions keep their version.
 
     Attributes
     ----------
     predictor : Predictor
-        Encoder, base, heads, calibration, and the memory as it is searched.
+        Encoder, base, heads, calibration and memory.
     columns : KnownColumns
-        Of the training rows.
+        Columns of the training rows.
     rows : DataFrame or ndarray
         The remembered rows as they were given, in the order of the memory.
     row_names : ndarray of str of shape (n_remembered,), or None
@@ -131,13 +130,13 @@ class FittedModel:
         Mean sample weight in `fit`; later weights are divided by it.
     target_name : str
     group_name : str or None
-        Column of the groups, "" where it had no name; None of a fit that was not given groups.
+        Column of the groups, "" if it had no name; None if the fit had no groups.
     stream : StreamState
     evicted : int64 ndarray of shape (n_evicted,)
-        Ids that the last change forgot for the capacity.
+        Ids that the last change evicted because of the capacity.
     folders : dict of str to FolderState
-        What is held of the folders that it was read from or written to, by their real paths;
-        shared by all versions of an estimator, and the one part that changes.
+        State of the folders that the model was read from or written to, by real path. Shared by
+        all versions of an estimator; the one mutable part.
     """
 
     predictor: Predictor
@@ -153,7 +152,7 @@ class FittedModel:
 
     @property
     def holds_memory(self) -> bool:
-        """Whether all remembered rows are here, rather than in a store."""
+        """Whether all remembered rows are in this process, not in a store."""
         return self.predictor.views.holds_all
 
     @property
@@ -168,11 +167,11 @@ class FittedModel:
 
     @property
     def next_id(self) -> int:
-        """Id that the next row gets."""
+        """Id of the next row."""
         return self.predictor.views.next_id
 
     def given(self, positions: Any) -> tuple[Any, np.ndarray | None]:
-        """Remembered rows at bank positions as they were given, and their files."""
+        """Original remembered rows at bank positions, and the names of their files."""
         fetched = self.predictor.views.given(positions)
         if fetched is not None:
             return fetched
@@ -181,15 +180,15 @@ class FittedModel:
         return self.rows.iloc[positions] if is_table else self.rows[positions], names
 
     def rows_at(self, positions: Any) -> Any:
-        """Remembered rows at bank positions, as they were given."""
+        """Original remembered rows at bank positions."""
         return self.given(positions)[0]
 
     def fork(self) -> Self:
-        """Copy the model for a change; what the change replaces is the copy's own."""
+        """Shallow copy for copy-on-write changes."""
         return replace(self, predictor=self.predictor.fork())
 
     def without_groups(self) -> Self:
-        """Give a model that knows no groups: a row is left out by itself alone."""
+        """Copy without groups: leave-one-out then leaves out the row alone, not its group."""
         fork = self.fork()
         for name in GROUPED:
             if fork.bank.columns.pop(name, None) is not None:
@@ -197,7 +196,7 @@ class FittedModel:
         return fork
 
     def fading(self) -> Self:
-        """Let votes fade as the stream's state says, in a fork that is not published yet."""
+        """Set the half-life of votes from the stream state, in an unpublished fork."""
         half_life, first = self.stream.half_life, self.stream.first
         self.predictor.views.forgetting = (
             None if half_life is None else Forgetting(half_life, first)
@@ -205,18 +204,18 @@ class FittedModel:
         return self
 
     def encoded(self, X: Any, views: Sequence[Any] | None = None) -> list[AnyRows]:
-        """Check and encode new rows and their further views: those given, or such as `fit` made."""
+        """Check and encode new rows in all views: the given ones, or the views of `fit`."""
         rows = Rows.given(X, self.columns, self.predictor.encoder, views)
         return rows.encode(self.predictor.tta if views is None else None)
 
     def for_query(self, *, remembered: bool) -> Self:
-        """Give the model that a query uses, about remembered rows or others."""
+        """Model for a query; ValueError for remembered rows if the memory is in a store."""
         if remembered:
             self.predictor.views.require_all("The remembered rows")
         return self._with(self.predictor.views.for_query())
 
     def holding(self, ids: Any) -> Self:
-        """Give a model that holds remembered rows; UnknownIdError if one is not remembered."""
+        """Model with the rows of these ids loaded; UnknownIdError if one is not remembered."""
         return self._with(self.predictor.views.holding(ids))
 
     def _with(self, views: MemoryViews) -> Self:
@@ -229,7 +228,7 @@ class FittedModel:
         return self.predictor.views.draw_id(rng)
 
     def look_up(self, ids: Any) -> list[RememberedRow]:
-        """Give remembered rows by id; UnknownIdError if one is not remembered."""
+        """Remembered rows by id; UnknownIdError if one is not remembered."""
         if not len(ids):
             return []
         held = self.holding(ids)
@@ -239,15 +238,15 @@ class FittedModel:
         return list(map(RememberedRow, map(int, ids), labels, weights, rows))
 
     def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
-        """Give the training rows at bank positions, column name to value."""
+        """Original rows at bank positions, as column name to value."""
         return self.predictor.encoder.described(*self.given(positions))
 
     def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
-        """Labels, or targets, of remembered rows as they were given, all by default, (n,)."""
+        """Given labels, or targets, of remembered rows (n,); of all rows by default."""
         raise NotImplementedError
 
     def checked(self, y: Any, n_rows: int | None = None) -> np.ndarray:
-        """Check given labels, or targets, (n,); ValueError if they are not one for each row."""
+        """Check labels, or targets, (n,); ValueError unless there is one per row."""
         raise NotImplementedError
 
     @property
@@ -258,16 +257,16 @@ class FittedModel:
 
     @property
     def codes(self) -> np.ndarray:
-        """The same as an array."""
+        """Class positions of the remembered rows as an array, int64 (n_remembered,)."""
         return self.label_positions.numpy()
 
     @property
     def numbers(self) -> np.ndarray | None:
-        """Targets of the remembered rows where these are numbers, float64 (n_remembered,)."""
+        """Targets of the remembered rows, float64 (n_remembered,); None for a classifier."""
         return None
 
     def settled(self) -> Self:
-        """Renew what depends on all remembered rows; of a fork that is not published yet."""
+        """Recompute values that depend on all remembered rows, in an unpublished fork."""
         return self
 
 
@@ -292,16 +291,16 @@ class FittedClassifier(FittedModel):
 
     @property
     def n_classes(self) -> int:
-        """Number of classes, those that came after the fit included."""
+        """Number of classes, including classes added after the fit."""
         return len(self.classes)
 
     def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
-        """Labels as they were given of remembered rows, all by default, (n,)."""
+        """Given labels of remembered rows (n,); of all rows by default."""
         found: np.ndarray = self.classes[self.label_positions[positions].numpy()]
         return found
 
     def checked(self, y: Any, n_rows: int | None = None) -> np.ndarray:
-        """Check given labels, (n,): new rows' where there are `n_rows`."""
+        """Check labels (n,); with `n_rows`, that there is one per row."""
         if n_rows is not None:
             check_labels(y, n_rows)
         return label_values(y)
@@ -324,12 +323,12 @@ class FittedRegressor(FittedModel):
     predictor: NumberPredictor
 
     def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
-        """Targets of remembered rows, all by default, float64 (n,)."""
+        """Targets of remembered rows, float64 (n,); of all rows by default."""
         found: np.ndarray = self.bank.columns[TARGET][positions].numpy()
         return found
 
     def checked(self, y: Any, n_rows: int | None = None) -> np.ndarray:
-        """Check given targets, float64 (n,)."""
+        """Check targets; float64 (n,)."""
         return check_targets(y, n_rows)
 
     @property
@@ -338,13 +337,13 @@ class FittedRegressor(FittedModel):
         return self.labels_at()
 
     def settled(self) -> Self:
-        """Renew the bounds of what is predicted."""
+        """Recompute the bounds of predictions from the targets."""
         lower, upper = bounds_of(self.numbers)
         return replace(self, predictor=replace(self.predictor, lower=lower, upper=upper))
 
 
 class NumberReport(NamedTuple):
-    """What the fit of a regressor chose and measured.
+    """Choices and measurements of a regressor's fit.
 
     Attributes
     ----------
@@ -355,7 +354,7 @@ class NumberReport(NamedTuple):
     spread : float
         Factor by which mixtures of new rows are widened.
     bounds : (float, float)
-        Beyond which nothing is predicted; infinite where nothing speaks for a bound.
+        Bounds of predictions; infinite if the targets suggest none.
     """
 
     columns: dict[str, str]
@@ -369,7 +368,7 @@ class NumberReport(NamedTuple):
 
     @classmethod
     def of(cls, predictor: NumberPredictor) -> Self:
-        """Report on a fitted predictor."""
+        """Report of a fitted predictor."""
         return cls(
             **_of_every_fit(predictor),
             left_out_crps=predictor.spread.crps,
@@ -379,7 +378,7 @@ class NumberReport(NamedTuple):
 
 
 def _of_every_fit(predictor: Predictor) -> dict[str, Any]:
-    """Fields that both reports have."""
+    """Fields shared by both reports."""
     encoder = predictor.encoder
     return {
         "columns": dict(encoder.kinds),

@@ -1,4 +1,4 @@
-"""Log-linear pools of predictions, with the powers that lower the NLL most."""
+"""Log-linear pools of predictions, with powers fitted to minimise the NLL."""
 
 from typing import NamedTuple
 
@@ -9,20 +9,20 @@ from scipy.special import log_softmax
 from nearwise.estimators.model.label_model import AS_GIVEN, LabelModel
 from nearwise.training import minimize
 
-_SURE_GAIN = 2.0  # standard errors by which something must be better to be taken
+_SURE_GAIN = 2.0  # least gain of an accepted candidate, in standard errors
 
 
 class Pool(NamedTuple):
-    """Predictions and their powers in the product.
+    """Predictions, and their powers in the product of distributions.
 
     Attributes
     ----------
     parts : dict of str to array of shape (n, C)
         Log-probabilities.
     powers : dict of str to float
-        Positive, by the same names.
+        Positive powers, by the same names.
     nll : float
-        Of the labels, in nats.
+        Mean NLL of the labels, in nats.
     losses : array of shape (n,)
         NLL of every label.
     """
@@ -48,7 +48,7 @@ def pooled(
     *,
     ridge: float = 1e-3,
 ) -> Pool:
-    """Pool predictions by the powers that lower the NLL of labels most; `ridge` as below."""
+    """Pool predictions with the powers that minimise the NLL; `ridge` as in `pool_gates`."""
     gates, nll = pool_gates(list(parts.values()), labels, weight, label_model, ridge=ridge)
     pool = Pool(parts, dict(zip(parts, gates, strict=True)), nll, np.zeros(0))
     return pool._replace(losses=given_losses(pool.log_proba, labels, label_model))
@@ -60,10 +60,10 @@ def lean_pool(
     weight: np.ndarray | None,
     label_model: LabelModel = AS_GIVEN,
 ) -> Pool:
-    """Pool predictions, less those that are not worth their cost.
+    """Pool predictions by backward elimination.
 
-    One after the other is left out that raises the NLL least, as long as the rise in all is not
-    more than one power gains by chance, half a row's share.
+    The prediction that raises the NLL least is dropped, repeatedly, while the total rise is at
+    most the gain of one power by chance: half a row's share.
     """
     pool = pooled(parts, labels, weight, label_model)
     most = pool.nll + 0.5 / len(labels)
@@ -93,15 +93,15 @@ def pool_gates(
     labels : int array of shape (n,)
     weight : array of shape (n,), optional
     label_model : LabelModel, optional
-        Leads from the classes that are predicted to `labels`.
+        Model of the given labels, given the predicted classes.
     ridge : float, default=1e-3
-        Pull towards equal powers that sum to 1.
+        Penalty on the squared distance from equal powers that sum to 1.
 
     Returns
     -------
     gates : list of float
     nll : float
-        Without the ridge term, in nats.
+        Mean NLL without the ridge term, in nats.
     """
     stacked = torch.as_tensor(np.stack(parts))
     truth = torch.as_tensor(labels)
@@ -134,7 +134,7 @@ def tempered_nll(
     weight: np.ndarray | None,
     label_model: LabelModel = AS_GIVEN,
 ) -> float:
-    """NLL of one distribution at its best temperature, in nats."""
+    """Mean NLL of predictions at the best single temperature, in nats."""
     return pool_gates([log_proba], labels, weight, label_model, ridge=0.0)[1]
 
 
@@ -148,6 +148,6 @@ def given_losses(
 
 
 def clearly_lower(losses: np.ndarray, others: np.ndarray) -> bool:
-    """Whether losses are lower by two standard errors of the paired difference."""
+    """Whether mean losses are lower by over two standard errors of the paired difference."""
     gains = others - losses
     return bool(gains.mean() > _SURE_GAIN * gains.std() / len(gains) ** 0.5)

@@ -1,4 +1,4 @@
-"""Neighbors of other groups: rows of one subject, say, are left out with each other."""
+"""Neighbor search that leaves out all rows of the query's group, such as one patient's."""
 
 from collections.abc import Callable
 
@@ -8,22 +8,22 @@ from torch import Tensor
 
 from nearwise.functional import Neighbors
 
-_AT_ONCE = 2**23  # neighbors that are looked through at once
+_AT_ONCE = 2**23  # neighbors per block
 
 
 def group_numbers(names: np.ndarray | Tensor) -> Tensor:
-    """Give the groups of rows numbers from 0, int64 (n,)."""
+    """Group number of each row, from 0, int64 (n,)."""
     return torch.as_tensor(names).unique(return_inverse=True)[1]
 
 
 def shared_groups(names: Tensor) -> Tensor | None:
-    """Give the same, or None where each row is a group of its own."""
+    """Group number of each row, or None if every row is a group by itself."""
     numbers = group_numbers(names)
     return numbers if len(numbers) and int(numbers.max()) + 1 < len(numbers) else None
 
 
 def n_of_others(groups: Tensor) -> int:
-    """Fewest rows (of these) that are in another group than a row."""
+    """Count the rows outside the largest group."""
     return len(groups) - int(torch.bincount(groups).max()) if len(groups) else 0
 
 
@@ -34,21 +34,21 @@ def nearest_of_others(
     k: int,
     n_rows: int,
 ) -> Neighbors:
-    """Nearest rows of other groups than the query's: as many are asked for as needed.
+    """Nearest rows outside the query's group, found by searches for more and more neighbors.
 
     Parameters
     ----------
     find : callable
-        Called with positions of queries and a number, gives that many nearest rows of each, of any
-        group, as distances and positions in `groups`.
+        Maps query positions and a number to that many nearest rows per query, of any group, as
+        distances and positions in `groups`.
     own : int64 Tensor of shape (n_queries,)
         Groups of the queries.
     groups : int64 Tensor of shape (n,)
         Groups of the rows.
     k : int
-        At most `n_of_others` of the rows that may be found.
+        Number of neighbors, at most `n_of_others` of the searched rows.
     n_rows : int
-        Rows that may be found.
+        Number of searched rows.
     """
     sizes = torch.bincount(groups)
     of_own = sizes[own] if len(own) else own

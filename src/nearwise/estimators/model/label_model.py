@@ -1,4 +1,4 @@
-"""How given labels come about from the classes to predict; here they are the same."""
+"""Models of the given labels, given the true classes; in this one both are equal."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from nearwise.memory import MemoryBank
 
-# Labels (n,), or for networks of images their probabilities (n, C), and the weight of each row.
+# Labels (n,), or for image networks their probabilities (n, C), and the weight of each row.
 Target = tuple[np.ndarray, np.ndarray | None]
-Fold = tuple[np.ndarray, np.ndarray]  # positions of the rows to learn from, and of those held out
+Fold = tuple[np.ndarray, np.ndarray]  # positions of training rows and of held-out rows
 
 
 class RememberedLabels(NamedTuple):
-    """Classes that the remembered rows are taken to be of.
+    """Estimated true classes of the remembered rows.
 
     Attributes
     ----------
     labels : int64 Tensor of shape (n,)
     certainty : Tensor of shape (n,), or None
-        Their probabilities; None where all are certain.
+        Probabilities of these classes; None if all are certain.
     """
 
     labels: Tensor
@@ -29,79 +29,78 @@ class RememberedLabels(NamedTuple):
 
 
 class LabelModel:
-    """Labels are taken as they are given.
+    """Label model without noise: every given label is the true class.
 
-    Fits and memory use this object wherever labels enter, so that none of them needs to know
-    whether a label may differ from the class to predict. A subclass for labels that may differ
-    replaces the methods; the methods here are the plain case.
+    Fits and memory access labels only through this object, so that the code is the same with and
+    without label noise. A subclass for noisy labels overrides the methods.
 
     Attributes
     ----------
     as_given : bool
-        Whether every given label is the class to predict.
+        Whether every given label is the true class.
     caveat : str
-        What a promise about new rows takes for granted of the labels; a clause, or empty.
+        Assumption about the labels behind guarantees for new rows; a clause, or empty.
     """
 
     as_given: bool = True
     caveat: str = ""
 
     def given_log_proba(self, log_proba: Tensor) -> Tensor:
-        """Log-probabilities of the given labels from those of the classes, (n, C)."""
+        """Log-probabilities of the given labels from log-probabilities of the classes, (n, C)."""
         return log_proba
 
     def target(self, labels: np.ndarray, weight: np.ndarray | None) -> Target:
-        """Labels and weights (n,) that networks are fitted to."""
+        """Training labels and weights (n,) of networks."""
         return labels, weight
 
     def likelihood(self, labels: np.ndarray) -> Tensor | None:
-        """Probability of each given label for every class (n, C), where networks correct labels."""
+        """Likelihood of each given label under every class (n, C); None: networks ignore noise."""
         return None
 
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
-        """Weighted number of the training rows of each class, (n_classes,)."""
+        """Weighted number of training rows per class, (n_classes,)."""
         return torch.zeros(n_classes).scatter_add_(0, labels, weight)
 
     def class_weights(self, labels: np.ndarray, n_classes: int) -> np.ndarray:
-        """How much rows with these labels count as each class, float64 (n, n_classes)."""
+        """Weights of rows with these labels in each class, float64 (n, n_classes)."""
         weights: np.ndarray = np.eye(n_classes)[labels]
         return weights
 
     def tells_nothing(
         self, scores: Tensor, labels: Tensor, weight: Tensor, choice: dict[str, Any]
     ) -> bool:
-        """Whether out-of-fold scores (n, C) predict labels no better than class shares do.
+        """Whether out-of-fold scores (n, C) predict labels no better than class shares.
 
-        If so, that is warned of, and noted in `choice`.
+        If so, warns and records it in `choice`.
         """
         return False
 
     def columns(self, rows: Tensor) -> dict[str, Tensor]:
-        """Columns that the memory keeps beside the keys of these training rows."""
+        """Columns of the memory for these training rows."""
         return {}
 
     def columns_of_new(self, predict: Callable[[], Tensor]) -> dict[str, Tensor]:
-        """Columns of rows that come after the fit; `predict` gives their log-probabilities."""
+        """Columns of rows added after the fit; `predict` returns their log-probabilities."""
         return {}
 
     def of_fold(self, fold: int) -> Self:
-        """Return what is known without any given label of the rows that a fold holds out."""
+        """Label model that uses no given label of the rows that a fold holds out."""
         return self
 
     def of_all(self, folds: list[Fold]) -> Self:
-        """Return what is known of each row without the given labels of its own fold."""
+        """Label model that for each row uses no given label of its fold."""
         return self
 
     def remembered(self) -> Self:
-        """Return what stays of this model after the fit."""
+        """Label model to store with the fitted model."""
         return self
 
     def labels(self, bank: MemoryBank) -> RememberedLabels:
-        """Classes of the remembered rows, as they are taken to be."""
+        """Estimated true classes of the remembered rows."""
         return RememberedLabels(bank.labels, None)
 
     def refuse_refresh(self) -> None:
-        """Raise ValueError where heads cannot go on learning from the remembered labels."""
+        """Raise ValueError if heads cannot be trained further on the remembered labels."""
 
 
 AS_GIVEN = LabelModel()

@@ -1,4 +1,4 @@
-"""Rows that a classifier has learned from, distinguished from new ones by content."""
+"""Recognition of training rows by their content."""
 
 import warnings
 from collections import defaultdict
@@ -15,26 +15,26 @@ from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.uncertainty.explain import Parts, make_parts
 
-# Share of a column's spread by which numbers may differ and be the same: a file that keeps 6 digits
-# is closer than that, and two rows that differ by less in every column are one to the classifier.
+# Tolerance of equal numbers, as a share of the column's spread. A file with 6 digits is more exact,
+# and the classifier cannot distinguish two rows that differ by less in every column.
 _SAME = 1e-5
 
 
 class LearnedRows(NamedTuple):
-    """Which of some rows a classifier has learned from.
+    """Matches of given rows with the training rows of a classifier.
 
     Attributes
     ----------
     ids : int64 ndarray of shape (n,)
-        Id in `memory_` of the remembered row that is equal; -1 where there is none.
+        Id in `memory_` of the equal remembered row; -1 if there is none.
     repeats : float
-        Share of the remembered rows that equal another one, in [0, 1]. About as many new rows will
-        equal a remembered one, and are then taken for it.
+        Share of the remembered rows that equal another one, in [0, 1]. About the same share of
+        new rows will equal a remembered row, and be mistaken for it.
     n_forgotten : int
-        How many rows were learned from and forgotten since, and cannot be recognized.
+        Number of training rows removed since; they cannot be recognized.
     compared : tuple of str
-        Columns that the model leaves out and that both tables have (ids): a row with another value
-        there is another row.
+        Columns that the model leaves out and both tables have (ids): rows with different values
+        in them are different rows.
     """
 
     ids: np.ndarray
@@ -44,31 +44,31 @@ class LearnedRows(NamedTuple):
 
     @property
     def new(self) -> np.ndarray:
-        """Whether the classifier has not learned from the row, bool (n,)."""
+        """Whether each row is new, not a training row, bool (n,)."""
         fresh: np.ndarray = self.ids < 0
         return fresh
 
 
-Cell = tuple[str | None, ...]  # what a row holds in the columns that tell equal rows apart
+Cell = tuple[str | None, ...]  # values of a row in the columns that distinguish equal rows
 
 
 def find_learned(
     model: FittedModel, rows: AnyRows, labels: np.ndarray | None, given: Any = None
 ) -> LearnedRows:
-    """Look rows up among those that a model remembers.
+    """Find the given rows among the remembered rows of a model.
 
     Parameters
     ----------
     model : FittedModel
     rows : Encoded or EncodedImages
     labels : int64 ndarray of shape (n,), optional
-        Class positions of `rows`; among equal rows, one with this label is taken.
+        Class positions of `rows`; among equal rows, one with the same label is preferred.
     given : DataFrame, optional
-        The rows as they were given, with the columns that the model leaves out.
+        The original rows, including the columns that the model leaves out.
     """
     predictor, bank = model.predictor, model.bank
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fit and add have given the warnings
+        warnings.simplefilter("ignore")  # fit and add have issued them already
         known = predictor.encoder.transform(model.rows)
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
     groups = _grouped(known.digests())
@@ -81,7 +81,7 @@ def find_learned(
 
 
 def predict_learned(model: FittedClassifier, found: LearnedRows) -> tuple[np.ndarray, Parts]:
-    """Predict rows that were learned from; see `Review.predict_learned`."""
+    """Leave-one-out predictions of training rows; see `Review.predict_learned`."""
     predictor, bank = model.predictor, model.bank
     rows = np.flatnonzero(found.ids >= 0)
     at = bank.positions(found.ids[rows])
@@ -92,7 +92,7 @@ def predict_learned(model: FittedClassifier, found: LearnedRows) -> tuple[np.nda
 
 
 def _digests_among(groups: dict[int, list[int]], encoder: Any, known: Any, rows: Any) -> np.ndarray:
-    """Digests of the given rows; where these equal known rows up to rounding, theirs."""
+    """Digests of given rows; of the remembered row if both are equal up to rounding."""
     digests = rows.digests()
     strange = np.flatnonzero([digest not in groups for digest in digests.tolist()])
     if not rows.numbers.shape[1] or not len(strange):
@@ -114,9 +114,9 @@ def _grouped(digests: np.ndarray) -> dict[int, list[int]]:
 def _told_apart(
     encoder: Any, known: Any, given: Any
 ) -> tuple[list[str], tuple[list[Cell], list[Cell]] | None]:
-    """Columns that the model leaves out and both tables have, and what their rows hold there.
+    """Columns outside the model that both tables have, and the values of their rows.
 
-    Numbers that count the rows of the new table say nothing about which row one is.
+    Numbers that count the rows of the new table do not identify a row, and are skipped.
     """
     if not (isinstance(known, pd.DataFrame) and isinstance(given, pd.DataFrame)):
         return [], None
@@ -137,7 +137,7 @@ def _is_moment(column: pd.Series) -> bool:
 
 
 def _cells(table: pd.DataFrame, names: Sequence[str]) -> list[Cell]:
-    """Text of each row in some columns, as a file in another format gives it; None for a gap."""
+    """Text of each row's values in some columns, independent of file format; None for a gap."""
     columns = [[_cell(value) for value in table[name].tolist()] for name in names]
     return list(zip(*columns, strict=True))
 
@@ -156,9 +156,9 @@ def _assigned(
     labels: np.ndarray | None,
     cells: tuple[list[Cell], list[Cell]] | None = None,
 ) -> np.ndarray:
-    """Give equal rows in turn to the rows of their group, those with their label first.
+    """Match each row with a remembered row of equal digest, in turn, preferring its label.
 
-    `cells` are of known and given rows: rows with different ones are not equal, gaps aside.
+    `cells` of remembered and given rows: rows with different cells are not equal, gaps aside.
     """
     found = np.full(len(digests), -1)
     used: dict[tuple[int, int], int] = defaultdict(int)
@@ -186,7 +186,7 @@ def _grouped_by_cell(group: list[int], known: list[Cell]) -> dict[Cell, list[int
 
 
 def _with_cell(group: dict[Cell, list[int]], cell: Cell) -> list[int]:
-    """Rows of a group whose cells are the given ones wherever both hold something."""
+    """Rows of a group with the given cell; a gap in either one matches any value."""
     if cell in group:
         return group[cell]
     vague = group if None in cell else [one for one in group if None in one]
@@ -199,14 +199,14 @@ def _with_cell(group: dict[Cell, list[int]], cell: Cell) -> list[int]:
 
 
 def _nearly_equal(encoder: TableEncoder, known: Encoded, queries: Encoded) -> np.ndarray:
-    """Position of a known row that differs by rounding alone, -1 where none does.
+    """Position of a remembered row that differs only by rounding; -1 if there is none.
 
-    Rows are laid along a random line, on which equal ones are close; only those are compared.
+    Rows are projected onto a random line; only rows that are close on it are compared.
     """
     found = np.full(len(queries), -1)
     middle = np.array(encoder.median)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column may be all gaps by now
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column may be all gaps after changes
         spread = np.nan_to_num(np.subtract(*np.nanpercentile(known.numbers, [75, 25], axis=0)))
     unit = np.where(spread > 0, spread, 1.0)
     draw = np.random.default_rng(0).uniform(0.5, 1.0, known.numbers.shape[1] + known.codes.shape[1])

@@ -1,6 +1,6 @@
-"""The log-linear pool: answers, those to several views merged, and the finish of a prediction.
+"""The log-linear pool of head and base, merging of views, and final probabilities.
 
-Also what is decided out of fold: how much of the head to take, and the temperature.
+Also the out-of-fold choice of the head's share and of the temperature.
 """
 
 import math
@@ -23,7 +23,7 @@ _VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
 
 
 class Answer(NamedTuple):
-    """Log-probabilities (B, C) of the parts, and the null's mass (B,)."""
+    """Prediction of B rows: log-probabilities (B, C) of the parts, and the null's mass (B,)."""
 
     log_proba: Tensor
     base_log_proba: Tensor
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Temperatures of the whole, of the base alone and of the neighbors alone; class shares."""
+    """Temperatures of the pool, of the base and of the neighbors, and the class correction."""
 
     whole: float
     base: float
@@ -40,12 +40,12 @@ class Calibration(NamedTuple):
     classes: ClassCorrection | None = None
 
     def in_memory_shares(self) -> "Calibration":
-        """Leave out the correction for another class prior than that of the memory."""
+        """Calibration for the class shares of the memory, without a correction to another prior."""
         elsewhere = self.classes is not None and self.classes.wanted is not None
         return self._replace(classes=None) if elsewhere else self
 
     def corrected(self, answer: Answer) -> Answer:
-        """Correct an answer for the class prior; the temperatures are still to be applied."""
+        """Correct a prediction for the class prior, before the temperatures are applied."""
         if self.classes is None:
             return answer
         alone = self.classes.of_parts()
@@ -58,18 +58,18 @@ class Calibration(NamedTuple):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Share of the head against the base, and the temperature, both by out-of-fold NLL.
+    """Share of the head against the base, and temperature, chosen by out-of-fold NLL.
 
     Attributes
     ----------
     share : float in [0, 1]
         Power of the head's prediction; the base has the rest. 1 without a base.
     temperature : float
-        Positive divisor of the log-probabilities; 1 where none was accepted.
+        Positive divisor of the log-probabilities; 1 if no temperature was accepted.
     source : str
-        Where the calibration comes from.
+        Data that the calibration was fitted on.
     nll : float
-        Out-of-fold NLL of the result.
+        Out-of-fold NLL of the calibrated pool, in nats.
     """
 
     share: float
@@ -82,27 +82,27 @@ NOT_YET = Acceptance(1.0, 1.0, "none", float("nan"))
 
 
 def joined(answers: list[Answer]) -> Answer:
-    """Put the answers to blocks of rows one below the other."""
+    """Concatenate the predictions of blocks of rows."""
     (first, *others) = answers
     return Answer(*map(torch.cat, zip(*answers, strict=True))) if others else first
 
 
 def merge_answers(views: list[Answer], merge: Merge) -> Answer:
-    """Merge the answers to several views: arithmetic or geometric mean of the distributions."""
+    """Merge predictions over views: arithmetic or geometric mean of the distributions."""
     parts = [merge_views(part, merge) for part in list(zip(*views, strict=True))[:3]]
     null_mass = torch.stack([view.null_mass for view in views]).mean(0)
     return Answer(parts[0], parts[1], parts[2], null_mass)
 
 
 def merge_views(parts: Sequence[Tensor], merge: Merge) -> Tensor:
-    """Merge the log-probabilities (n, C) of several views."""
+    """Merge log-probabilities (n, C) over several views."""
     if merge == "probabilities":
         return torch.logsumexp(torch.stack(list(parts)), dim=0) - math.log(len(parts))
     return torch.log_softmax(torch.stack(list(parts)).mean(0), dim=1)
 
 
 def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
-    """Log-linear shrinkage of the head (B, C) towards the base (B, C0), new classes untouched."""
+    """Log-linear shrinkage of the head (B, C) towards the base (B, C0), new classes unchanged."""
     if share == 1.0:
         return head
     n_known = base.shape[1]
@@ -116,7 +116,7 @@ def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
 def with_new_classes(
     base_log_proba: Tensor, distances: Tensor, labels: Tensor, n_classes: int
 ) -> Tensor:
-    """Give classes that a base lacks their share of the neighbors, (n, C)."""
+    """Extend base log-probabilities to new classes by their share of the neighbors, (n, C)."""
     n_known = base_log_proba.shape[1]
     near = torch.softmax(-_VOTE_SHARPNESS * distances, dim=1)
     vote = near.new_zeros(len(near), max(n_classes, int(labels.max()) + 1))
@@ -135,11 +135,11 @@ def accept(
     *,
     ridge: float = 0.0,
 ) -> Acceptance:
-    """Choose share and temperature together on out-of-fold rows.
+    """Choose share and temperature jointly on out-of-fold rows.
 
-    Each is one parameter and is accepted only where it lowers the out-of-fold NLL of smoothed
-    labels by more than one parameter does by chance (1 / n). Together, as a base that is right
-    and unsure is worth taking only at a temperature.
+    Each is one parameter, and is used only if it lowers the out-of-fold NLL of smoothed labels by
+    more than 1/n, the gain of one parameter by chance. Jointly, because an accurate but unsure
+    base helps only together with a temperature.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ def accept(
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
     label_model : LabelModel, optional
-        Leads from the classes that are predicted to `labels`.
+        Model of the given labels, given the predicted classes.
     ridge : float, default=0.0
-        Of the temperature; see `fit_temperature`.
+        Penalty on the temperature; see `fit_temperature`.
     """
     worth = 1.0 / len(labels)
     sources = "out-of-fold head (a temperature lowers no NLL)", "out-of-fold temperature"
@@ -178,7 +178,7 @@ def clearly_better(
 ) -> bool:
     """Whether predictions (n, C) of new rows are better than others by more than chance.
 
-    Their NLL of smoothed labels is lower by over 1 / n and by over the standard error of the
+    That is, the NLL of smoothed labels is lower by over 1/n and by over one standard error of the
     paired differences.
     """
     before, after = (
@@ -200,8 +200,8 @@ def fit_temperature(
 ) -> tuple[float, float]:
     """Temperature with the lowest NLL of smoothed labels, and the NLL at it.
 
-    Searched as its logarithm in [-3, 3]; `ridge` times the square of that is added to what is
-    minimised.
+    The search runs over the logarithm in [-3, 3]; `ridge` times its square is added to the
+    objective.
     """
 
     def tempered(log_t: float) -> Tensor:
@@ -224,11 +224,11 @@ def mean_nll(
 
 
 def smoothed_losses(given_log_proba: Tensor, labels: Tensor) -> Tensor:
-    """NLL (n,), in nats, of labels that are joined by half a row whose label may be any class.
+    """NLL (n,), in nats, of labels smoothed by half a row spread over all classes.
 
-    Of probabilities floored as predictions are. Where all of few rows are right, the plain NLL is
-    lowest for predictions that are certain, and one new row that is wrong then costs more than
-    all of them gained; many rows outweigh the half.
+    Probabilities are floored like predictions. If all of a few rows are predicted right, the plain
+    NLL is lowest for certain predictions, and one wrong new row then costs more than all of them
+    gained. With many rows the half row hardly counts.
 
     References
     ----------
@@ -248,7 +248,7 @@ def smoothed_nll(
 
 
 def finish(log_proba: Tensor, temperature: float) -> np.ndarray:
-    """Probabilities at a temperature, floored and normalised; float64 (n, C)."""
+    """Probabilities at a temperature, floored and normalised, float64 (n, C)."""
     proba = torch.softmax(log_proba.double() / temperature, dim=1)
     floored = proba.clamp_min(PROBABILITY_FLOOR)
     result: np.ndarray = (floored / floored.sum(1, keepdim=True)).numpy()

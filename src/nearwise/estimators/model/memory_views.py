@@ -1,4 +1,4 @@
-"""The memory: key spaces, indexes, and what the head is told of the neighbors."""
+"""The memory: key spaces, indexes, and the neighbor sets for the head."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -21,20 +21,20 @@ from nearwise.nn import NeighborSet, RememberedSpace
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero, typical_distance
 
 # Columns of the bank.
-FOLD = "fold"  # int64 (n,): -1 for rows whose label base or keys have learned; 0 for all others
-FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
+FOLD = "fold"  # int64 (n,): -1 if base or keys were trained on the row's label, else 0
+FINDABLE = "findable"  # bool (n,): whether searches return the row; others are only predicted
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
-OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
+OPINION = "opinion"  # (n, C): out-of-bag forest log-probabilities, compared by a pretrained head
 GROUP = "group"  # int64 (n,): rows of a group, such as a patient's, are left out together
-COPIES = "copies"  # int64 (n,): the same where equal rows are the groups
+COPIES = "copies"  # int64 (n,): group numbers if the groups are sets of equal rows
 GROUPED = (GROUP, COPIES)
-FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; there once one was changed
-TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
+FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; present after a relabeling
+TRAINED = "trained"  # the key space of networks trained with the rows' labels
 Searchable = BaseIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
-_FEW = 8  # new rows that are measured one by one
-_AT_ONCE = 2**24  # distances to new rows that are measured at once
-_SEARCHED = 2**16  # rows whose neighbors are searched for at once
+_FEW = 8  # new rows below which distances are computed without a matrix product
+_AT_ONCE = 2**24  # distances to new rows per block
+_SEARCHED = 2**16  # queries per search
 _LABELS = "labels"
 _GROUPS = "groups"
 _DERIVED = ("_indexes", "_sealed", "_own", "derived")
@@ -42,7 +42,7 @@ _DERIVED = ("_indexes", "_sealed", "_own", "derived")
 
 @dataclass(frozen=True)
 class SpaceSpec:
-    """One key space.
+    """Specification of a key space.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class SpaceSpec:
     unit : float
         Typical neighbor distance; distances are divided by it.
     n_neighbors : int
-        Neighbors searched for.
+        Neighbors per search.
     """
 
     name: str
@@ -62,7 +62,7 @@ class SpaceSpec:
 
     @property
     def reliability(self) -> str:
-        """Name of a store's column with the rows' reliability."""
+        """Name of the store column with the rows' reliability."""
         return f"reliability.{self.name}"
 
     def to_json(self) -> dict[str, Any]:
@@ -72,33 +72,33 @@ class SpaceSpec:
 
 @dataclass(frozen=True)
 class Forgetting:
-    """How votes fade with age: by half every this many rows that came since.
+    """Exponential decay of votes with age, counted in rows.
 
-    A faded row still wins where no newer one stands against it; only where they disagree does the
-    newer one outvote it.
+    Decay matters only between rows that disagree: an old row without newer opponents still decides
+    the prediction.
 
     Attributes
     ----------
     half_life : float
-        In rows.
+        Half-life in rows.
     first : int
-        Rows of the first fit, which came at once.
+        Number of rows of the first fit, which all have the same age.
     """
 
     half_life: float
     first: int
 
     def arrival(self, ids: Tensor) -> Tensor:
-        """When each row came: its id, that of the last row for those of the first fit."""
+        """Arrival of each row: its id; rows of the first fit share their last id."""
         return ids.clamp_min(self.first - 1)
 
     def share(self, age: Tensor) -> Tensor:
-        """Weight left at an age in rows, at least a thousandth."""
+        """Remaining share of a vote at an age in rows, at least a thousandth."""
         return torch.exp2(-age / self.half_life).clamp_min(_FADED)
 
 
 class Retrieval(NamedTuple):
-    """What is retrieved for some queries.
+    """Neighbors and base predictions of n queries.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Retrieval(NamedTuple):
     found : list of Neighbors
         One per key space that was searched.
     spaces : list of NeighborSet
-        For each of them: what the head is given of the neighbors found.
+        Head inputs of the neighbors, one per searched space.
     """
 
     base_log_proba: Tensor
@@ -114,16 +114,16 @@ class Retrieval(NamedTuple):
     spaces: list[NeighborSet]
 
     def take(self, rows: Tensor) -> "Retrieval":
-        """Return what was retrieved for some of the queries."""
+        """Select some of the queries."""
         found = [Neighbors(one.distances[rows], one.indices[rows]) for one in self.found]
         spaces = [space.take(rows) for space in self.spaces]
         return Retrieval(self.base_log_proba[rows], found, spaces)
 
 
 def below_each_other(views: list[Retrieval]) -> tuple[list[NeighborSet], Tensor]:
-    """Join neighborhoods and base log-probabilities of different queries, one below the other.
+    """Concatenate neighborhoods and base log-probabilities of different queries.
 
-    Neighborhoods of a space are cut to the fewest neighbors that one of them has.
+    The neighborhoods of a space are cut to their smallest number of neighbors.
     """
     spaces = []
     for seen in zip(*(view.spaces for view in views), strict=True):
@@ -134,31 +134,30 @@ def below_each_other(views: list[Retrieval]) -> tuple[list[NeighborSet], Tensor]
 
 
 class MemoryViews:
-    """Searches a bank and describes what is found for `PretrainedNeighborHead`.
+    """Searches a bank and builds the neighbor sets for `PretrainedNeighborHead`.
 
-    Two columns of the bank keep the nearest rows of each row, itself left out, in each space:
-    "own.SPACE", int64 (n, m), their ids, and "apart.SPACE", (n, m), their distances in the
-    space's unit. Rows that come or go change them where they matter, so that a folder holds what
-    the model in use relies on.
+    Two columns of the bank per space hold the nearest other rows of each row: "own.SPACE", int64
+    (n, m), the ids, and "apart.SPACE", (n, m), the distances in the unit of the space. They are
+    updated when rows are added or removed, so that a saved folder predicts like the live model.
 
     Parameters
     ----------
     n_columns : int
-        Numbers and categories that a row has.
+        Number of numeric and categorical columns of a row.
     bank : MemoryBank
-        Keys of every spec, and the column FOLD; with a base BASE.
+        Keys of every spec, the column FOLD, and with a base the column BASE.
     specs : iterable of SpaceSpec
     index : IndexName
     device : torch.device, optional
-        Accelerator that searches run on; the bank stays where it is, and what is found comes to
-        the CPU. None: the CPU.
+        Accelerator for searches; the bank stays where it is, and results come to the CPU.
+        Default: the CPU.
     label_model : LabelModel, optional
-        Gives the classes that the rows are taken to have.
+        Estimates the true classes of the rows.
     states : mapping of str to IndexState, optional
-        What indexes of these rows have learned before, by space; see `index_states`.
+        States of indexes trained earlier on these rows, by space; see `index_states`.
     """
 
-    holds_all: ClassVar[bool] = True  # rows are not fetched where they are needed
+    holds_all: ClassVar[bool] = True  # rows are not fetched from a store on demand
 
     def __init__(
         self,
@@ -177,25 +176,25 @@ class MemoryViews:
         self.forgetting: Forgetting | None = None
         self._indexes: dict[str, tuple[Searchable, Tensor]] = {}
         self._sealed: dict[str, BaseIndex] = {}  # fitted to former rows
-        self._states = dict(states or {})  # of sealed indexes that are still to be made
+        self._states = dict(states or {})  # of sealed indexes that are not yet restored
         self._own: dict[str, Tensor] = {}
-        self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
+        self.derived: dict[Any, Any] = {}  # cache of values computed from the bank by callers
 
     def __getstate__(self) -> dict[str, Any]:
-        # Indexes hold locks and C++ memory; they are made again where they are needed.
+        # Indexes hold locks and C++ memory; they are restored on first use.
         return self.__dict__ | {name: {} for name in _DERIVED} | {"_states": self._learned()}
 
     def fork(self) -> Self:
-        """Copy for a change: the copy's bank and derived parts can change without this one's."""
+        """Shallow copy for copy-on-write changes of bank and derived parts."""
         fork = object.__new__(type(self))
-        # States first: a reader in another thread may be making indexes of them.
+        # States first: another thread may be restoring indexes from them.
         derived = {name: dict(getattr(self, name)) for name in ("_states", *_DERIVED)}
         fork.__dict__ |= self.__dict__ | derived | {"bank": self.bank.fork()}
         fork.specs = list(self.specs)
         return fork
 
     def to(self, device: torch.device) -> None:
-        """Search on a device from now on; the bank stays on the CPU."""
+        """Move searches to a device; the bank stays on the CPU."""
         chosen = None if device.type == "cpu" else device
         if chosen != self.device:
             self._states = {} if self.index == "auto" else self._learned()
@@ -205,21 +204,21 @@ class MemoryViews:
 
     @property
     def labels(self) -> Tensor:
-        """Class positions of the remembered rows, as they are taken to be."""
+        """Estimated true class positions of the remembered rows."""
         return self.remembered_labels.labels
 
     @property
     def remembered_labels(self) -> RememberedLabels:
-        """Class positions of the remembered rows as they are taken to be, and how sure."""
+        """Estimated true class positions of the remembered rows, and their certainty."""
         if _LABELS not in self.derived:
             self.derived[_LABELS] = self.label_model.labels(self.bank)
         found: RememberedLabels = self.derived[_LABELS]
         return found
 
     def class_shares(self) -> Tensor:
-        """Weighted class shares of the memory, each class counted half a row more, (C,).
+        """Weighted class shares of the memory, smoothed by half a row per class, (C,).
 
-        Of the rows that may be found, whose weights count for those that may not.
+        Only searchable rows count; their weights include the rows that searches skip.
         """
         rows = self.rows()
         weight, labels = self.bank.sample_weight[rows], self.remembered_labels
@@ -231,10 +230,10 @@ class MemoryViews:
         return ((counts + 0.5) / (counts + 0.5).sum()).float()
 
     def forget(self) -> None:
-        """Drop what was derived from the bank; call after it changed.
+        """Clear everything derived from the bank, after a change of the bank.
 
-        Fitted indexes stay: they serve rows that have changed a little, see `ChangedIndex`. Whether
-        they do is decided here and not at the next search, so that it depends on the changes alone.
+        Fitted indexes stay if few rows changed, see `ChangedIndex`. That is decided here and not
+        at the next search, so that it depends on the changes alone.
         """
         self._indexes.clear()
         self._own.clear()
@@ -244,16 +243,16 @@ class MemoryViews:
                 self._index(spec)
 
     def index_states(self) -> dict[str, IndexState]:
-        """Give what the indexes have learned, by space: with it, copies find the same rows.
+        """States of the trained indexes, by space; a copy restored from them finds the same rows.
 
-        Empty where indexes are exact whatever the rows.
+        Empty if the indexes are exact.
         """
         for spec in self.specs if self.n_findable else ():
             self._index(spec)
         return self._learned()
 
     def _learned(self) -> dict[str, IndexState]:
-        """Give the same, of indexes that are there."""
+        """States of the indexes that exist already, by space."""
         on_device = self.index == "auto" and self.device is not None
         if on_device or self.index in ("exact", "faiss-flat-l2", "faiss-flat-ip"):
             return {}
@@ -261,28 +260,28 @@ class MemoryViews:
         return waiting | {name: index.state() for name, index in dict(self._sealed).items()}
 
     def forget_labels(self) -> None:
-        """Drop what was derived from labels; call after a change of nothing else.
+        """Clear everything derived from labels, after a change of labels alone.
 
-        Indexes and the rows' own neighbors depend on keys, and stay.
+        Indexes and the rows' nearest rows depend on keys, and stay.
         """
         self.derived.clear()
 
     def rows(self) -> Tensor:
-        """Bank positions that may be found."""
+        """Bank positions of the searchable rows."""
         if FINDABLE in self.bank.columns:
             return torch.nonzero(self.bank.columns[FINDABLE])[:, 0]
         return torch.arange(len(self.bank))
 
     @property
     def n_findable(self) -> int:
-        """Number of rows that may be found."""
+        """Number of searchable rows."""
         return len(self.rows())
 
     @property
     def groups(self) -> Tensor | None:
-        """Numbers of the groups of rows that are left out together, (n,).
+        """Group numbers of rows that are left out together, (n,).
 
-        None without groups, or where each row is one of its own.
+        None without groups, or if every row is a group by itself.
         """
         name = next((one for one in GROUPED if one in self.bank.columns), None)
         if name is None:
@@ -294,7 +293,7 @@ class MemoryViews:
 
     @property
     def n_others(self) -> int:
-        """Fewest rows that a remembered row may find: none of its own group."""
+        """Least number of neighbors of a remembered row: searchable rows outside its group."""
         rows, groups = self.rows(), self.groups
         return len(rows) - 1 if groups is None else n_of_others(groups[rows])
 
@@ -305,18 +304,18 @@ class MemoryViews:
         n_classes: int,
         positions: Tensor | None = None,
     ) -> Retrieval:
-        """Search every space and describe what is found.
+        """Search every space and build the neighbor sets.
 
         Parameters
         ----------
         keys : dict of str to Tensor of shape (n, width)
-            The queries, by the names of the spaces, and OPINION where neighbors are compared by
-            another prediction than the base's. Spaces without a key are left out.
+            Queries by space, and OPINION if neighbors are compared by another prediction than
+            the base's. Spaces without a key are skipped.
         base_log_proba : Tensor of shape (n, C0)
-            For the classes beyond, up to `n_classes`, neighbors in the first space stand in.
+            Further classes, up to `n_classes`, get shares from neighbors in the first space.
         n_classes : int
         positions : int64 Tensor of shape (n,), optional
-            Of queries that are remembered themselves: each is left out by its id.
+            Bank positions of queries that are remembered rows; each is left out by its id.
         """
         ids = None if positions is None else self.bank.ids[positions]
         base = base_log_proba.cpu()
@@ -337,7 +336,7 @@ class MemoryViews:
     def retrieve_remembered(
         self, positions: Tensor, base_log_proba: Tensor, n_classes: int, *, trained: bool
     ) -> Retrieval:
-        """Do what `retrieve` does for rows of the bank; `trained`: in the trained space, too."""
+        """Apply `retrieve` to rows of the bank; `trained` includes the trained space."""
         names = [spec.name for spec in self.specs if trained or spec.name != TRAINED]
         keys = {name: self.bank.keys[name][positions] for name in names}
         if OPINION in self.bank.columns:
@@ -349,7 +348,7 @@ class MemoryViews:
     ) -> Neighbors:
         """Nearest rows: distances in the space's unit, and bank positions; ties by `tie_order`.
 
-        Rows of the group of a query whose id is given are left out.
+        With `query_ids`, all rows of the query's group are left out.
         """
         index, positions = self._index(spec)
         query = query.cpu() if self.device is None else query.to(self.device)
@@ -377,7 +376,7 @@ class MemoryViews:
         return nearest_of_others(any_group, own, groups, min(k, spare), len(positions))
 
     def _index(self, spec: SpaceSpec) -> tuple[Searchable, Tensor]:
-        """Index over the rows that may be found, and their positions in the bank."""
+        """Index of the searchable rows, and their positions in the bank."""
         if spec.name not in self._indexes:
             rows = self.rows()
             positions = rows[torch.from_numpy(tie_order(self.bank.ids[rows].numpy()))]
@@ -385,18 +384,18 @@ class MemoryViews:
         return self._indexes[spec.name]
 
     def _index_over(self, spec: SpaceSpec, positions: Tensor) -> Searchable:
-        """Let the index of former rows serve these, or fit another where too many have changed."""
+        """Index of these rows: the fitted one with few changes, else a newly fitted one."""
         keys, ids = self.bank.keys[spec.name], self.bank.ids
         waiting = self._states.get(spec.name)
         if waiting is not None:
             self._restore(spec, waiting, positions)
-            self._states.pop(spec.name, None)  # not before: other threads may search, too
+            self._states.pop(spec.name, None)  # last, as other threads may search meanwhile
         sealed = self._sealed.get(spec.name)
-        if sealed is not None:  # keys of a row never change, so ids show what came and went
+        if sealed is not None:  # keys of a row never change, so ids identify changed rows
             changed = ChangedIndex(sealed, keys, ids, positions)
             if changed.share_changed <= MOST_CHANGED:
                 if changed.has_lost_rows and not sealed.is_exact:
-                    # What is lost would still decide which others are found.
+                    # Lost rows would still influence the results of an approximate search.
                     sealed = self._restore(spec, sealed.state(), positions)
                     changed = ChangedIndex(sealed, keys, ids, positions)
                 return sealed if torch.equal(sealed.ids.cpu(), ids[positions]) else changed
@@ -405,7 +404,7 @@ class MemoryViews:
         return index
 
     def _restore(self, spec: SpaceSpec, state: IndexState, positions: Tensor) -> BaseIndex:
-        """Make the index of a state again, with those of its rows that are among the positions."""
+        """Restore an index from its state, with only its rows among the positions."""
         keys, ids = self.bank.keys[spec.name], self.bank.ids
         stayed = positions[torch.isin(ids[positions], state.ids)]
         index = self._new_index(spec, state.name, len(stayed))
@@ -418,14 +417,14 @@ class MemoryViews:
         return make_index(chosen, spec.metric, n_rows, device=self.device)
 
     def measure(self, specs: Iterable[SpaceSpec]) -> Self:
-        """Take the units of some spaces and each row's own neighbors from the filled bank."""
+        """Compute the units of new spaces and each row's nearest rows from the filled bank."""
         for spec in specs:
             self.specs.append(measured(self, spec))
         self.judge()
         return self
 
     def keep(self, names: Iterable[str]) -> None:
-        """Search only some of the spaces from now on; the keys of all stay in the bank."""
+        """Restrict searches to some of the spaces; the keys of all stay in the bank."""
         kept = set(names)
         for spec in (spec for spec in self.specs if spec.name not in kept):
             for column in _columns(spec):
@@ -435,7 +434,7 @@ class MemoryViews:
         self.specs = [spec for spec in self.specs if spec.name in kept]
 
     def weight(self, positions: Tensor) -> Tensor:
-        """Sample weights of rows, faded by their age where the memory forgets."""
+        """Sample weights of rows, decayed by age if `forgetting` is set."""
         weight = self.bank.sample_weight[positions]
         if self.forgetting is None:
             return weight
@@ -444,7 +443,7 @@ class MemoryViews:
         return weight * left[positions]
 
     def own_neighbors(self, spec: SpaceSpec) -> Tensor:
-        """Positions of each row's own nearest rows, itself left out, (n, m)."""
+        """Positions of the nearest other rows of each row, (n, m)."""
         if spec.name not in self._own:
             ids = self.bank.columns[f"own.{spec.name}"]
             self._own[spec.name] = self.bank.positions(ids.flatten()).view_as(ids)
@@ -457,7 +456,7 @@ class MemoryViews:
         base_log_proba: Tensor,
         query_positions: Tensor | None = None,
     ) -> NeighborSet:
-        """Describe what was found; `query_positions` where queries are rows of the bank."""
+        """Neighbor set of a search result; `query_positions` if queries are rows of the bank."""
         base = base_log_proba if OPINION in self.bank.columns else None
         log_weight = torch.log(self.weight(found.indices))
         certainty = self.remembered_labels.certainty
@@ -466,7 +465,7 @@ class MemoryViews:
         return self.space(spec).describe(found, base, query_positions, log_weight)
 
     def space(self, spec: SpaceSpec) -> RememberedSpace:
-        """Return what is known of the remembered rows of a space."""
+        """Remembered rows of a space, with their nearest rows and labels."""
         if spec.name not in self.derived:
             self.derived[spec.name] = self._described(spec)
         space: RememberedSpace = self.derived[spec.name]
@@ -483,7 +482,7 @@ class MemoryViews:
         weight = bank.sample_weight
         if certainty is not None:
             weight = weight * certainty
-        if FINDABLE in bank.columns:  # the others are stood for
+        if FINDABLE in bank.columns:  # weights of these include the other rows
             weight = weight * bank.columns[FINDABLE]
         return RememberedSpace(
             labels,
@@ -508,17 +507,17 @@ class MemoryViews:
 
     @property
     def next_id(self) -> int:
-        """Id that the next row gets."""
+        """Id of the next row."""
         return self.bank.next_id
 
     def rows_per_class(self, *, findable: bool = False) -> Tensor:
-        """Count the remembered rows, or those that may be found, by class as given, (C,)."""
+        """Count remembered (or only searchable) rows per given class, (C,)."""
         labels = self.bank.labels.argmax(1) if self.bank.is_soft else self.bank.labels
         chosen = labels[self.rows()] if findable else labels
         return torch.bincount(chosen, minlength=self.bank.n_classes)
 
     def hold(self, ids: Any) -> Tensor:
-        """Have rows in the bank, and give their positions; UnknownIdError if one is unknown."""
+        """Positions of rows, loaded into the bank if needed; UnknownIdError if one is unknown."""
         return self.bank.positions(ids)
 
     def draw_id(self, rng: np.random.Generator) -> int:
@@ -533,7 +532,7 @@ class MemoryViews:
         sample_weight: Tensor | None,
         n_classes: int,
     ) -> Tensor:
-        """Remember rows whose labels neither base nor keys have learned; give their ids."""
+        """Add rows and return their ids; base and keys are not trained on their labels."""
         n_rows, kept = len(labels), self.bank.columns
         own = {name: kept[name] for spec in self.specs for name in _columns(spec)}
         new = {name: column.new_zeros(n_rows, column.shape[1]) for name, column in own.items()}
@@ -548,7 +547,7 @@ class MemoryViews:
         return ids
 
     def remove_rows(self, ids: Any) -> Tensor | None:
-        """Forget rows; give the former positions of those that stay, of a memory held here."""
+        """Remove rows; returns the former positions of the others, None for a store."""
         stays = torch.ones(len(self.bank), dtype=torch.bool)
         stays[self.bank.positions(ids)] = False
         self.bank.remove(ids)
@@ -557,9 +556,9 @@ class MemoryViews:
         return torch.nonzero(stays)[:, 0]
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
-        """Give rows other labels; no other row is searched for.
+        """Relabel rows, without a new search.
 
-        The bank keeps what the labels were before.
+        The bank keeps the former labels in a column.
         """
         former = self.bank.columns.setdefault(FITTED, self.bank.labels)
         self.bank.relabel(ids, labels)
@@ -567,34 +566,34 @@ class MemoryViews:
             del self.bank.columns[FITTED]
         self.forget_labels()
 
-    # What follows is for a memory that is elsewhere; here all rows are in the bank.
+    # Overridden by a memory in a store; here all rows are in the bank.
 
     def require_all(self, what: str) -> None:
-        """Raise ValueError where not all rows are here; `what` needs them."""
+        """Raise ValueError if rows are in a store; `what` names the operation in the message."""
 
     def check_changeable(self) -> None:
-        """Raise ValueError where the memory is changed elsewhere."""
+        """Raise ValueError if only another process may change the memory."""
 
     def check_addable(self, fresh: list[Any], capacity: int | None, *, has_base: bool) -> None:
-        """Raise ValueError where rows of new classes, or a capacity, are not possible."""
+        """Raise ValueError if the memory supports no new classes or no capacity."""
 
     def holding(self, ids: Any) -> Self:
-        """Give a memory that holds rows."""
+        """Memory with the rows of these ids loaded."""
         return self
 
     def for_query(self) -> Self:
-        """Give the memory that a query uses."""
+        """Memory for a query."""
         return self
 
     def release(self) -> None:
-        """Drop what was fetched."""
+        """Release fetched rows."""
 
     def given(self, positions: Any) -> tuple[Any, np.ndarray | None] | None:
-        """Rows at positions as they were given, and their files; None: the model has them."""
+        """Original rows at positions, and their files; None if the model has them."""
         return None
 
     def keep_given(self, rows: Any, names: np.ndarray | None) -> bool:
-        """Keep rows of a change as they were given; False where the model does."""
+        """Store the original rows of a change; False if the model stores them."""
         return False
 
     # --- the columns ----------------------------------------------------------------------------
@@ -604,12 +603,12 @@ class MemoryViews:
         return min(OWN_NEIGHBORS, self.n_others)
 
     def judge(self) -> None:
-        """Note each row's own neighbors."""
+        """Search for each row's nearest rows and store them in the bank."""
         for spec in self.specs:
             self._note(spec)
 
     def _judge_new(self, positions: Tensor) -> None:
-        """Note the neighbors of rows that were added, and where they are those of others."""
+        """Search for neighbors of added rows, and update lists of nearest rows with them."""
         groups = self.groups
         for spec in self.specs:
             own, apart = (self.bank.columns[name] for name in _columns(spec))
@@ -630,7 +629,7 @@ class MemoryViews:
             self._note(spec, positions)
 
     def _judge_rest(self) -> None:
-        """Search again for rows whose neighbors were removed."""
+        """Repeat the search for rows with removed neighbors."""
         for spec in self.specs:
             own = self.bank.columns[f"own.{spec.name}"]
             if own.shape[1] > self._width:
@@ -640,7 +639,7 @@ class MemoryViews:
             self._note(spec, torch.nonzero(lost)[:, 0])
 
     def _note(self, spec: SpaceSpec, positions: Tensor | None = None) -> None:
-        """Search for the neighbors of all rows, or of some, among all others, and keep them."""
+        """Search for the nearest other rows of all or some rows, and store them in the bank."""
         self._own.pop(spec.name, None)
         bank, names = self.bank, _columns(spec)
         if positions is not None and not len(positions):
@@ -651,7 +650,7 @@ class MemoryViews:
             positions = torch.arange(len(bank))
         else:
             made = [bank.columns[name].clone() for name in names]
-        for some in positions.split(_SEARCHED):  # what a search returns is larger than the lists
+        for some in positions.split(_SEARCHED):  # search results are larger than the stored lists
             found = self.search(spec, bank.keys[spec.name][some], self._width, bank.ids[some])
             made[0][some], made[1][some] = bank.ids[found.indices], found.distances
         bank.columns |= dict(zip(names, made, strict=True))
@@ -667,14 +666,14 @@ def measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:
 
 
 def _for_metric(index: IndexName, metric: Metric) -> IndexName:
-    """Flat FAISS has one index for Euclidean metrics and one for inner products."""
+    """Name of the flat FAISS index for a metric (Euclidean or inner product); others unchanged."""
     if not index.startswith("faiss-flat") or metric == "manhattan":
         return index
     return "faiss-flat-l2" if metric in ("euclidean", "sqeuclidean") else "faiss-flat-ip"
 
 
 def _distances(rows: Tensor, new: Tensor, metric: Metric) -> Tensor:
-    """Distances of remembered rows to new ones; to a few without a product, which copies all."""
+    """Distances of remembered to new rows; for few, without a product, which copies all."""
     if metric == "euclidean" and len(new) <= _FEW:
         direct = "donot_use_mm_for_euclid_dist"
         return torch.cdist(rows.float(), new.float(), compute_mode=direct)

@@ -1,4 +1,4 @@
-"""Mixture: the distribution that is predicted for each of some rows, made of remembered rows."""
+"""Mixture: predictive distributions of a regressor, centered at targets of remembered rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,22 +10,22 @@ from scipy.special import logit
 from nearwise.functional import mixtures
 from nearwise.functional.threads import Threads
 
-_GRID = 201  # levels among which a mode is looked for
-_STEPS = 40  # multiplications that a part of a mixture takes the time of
+_GRID = 201  # quantile levels in the search for a mode
+_STEPS = 40  # cost of one part of a mixture, in multiplications
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """One mixture of logistic distributions per row; what lies beyond bounds is moved to them.
+    """One mixture of logistic distributions per row, censored at the bounds.
 
     Attributes
     ----------
     atoms, weights : float64 ndarray of shape (n, N)
-        Centers, in the unit of the target, and shares that sum to 1.
+        Centers, in the unit of the target, and shares that sum to 1 per row.
     bandwidth : float64 ndarray of shape (n,)
-        Scale of the parts around their centers, positive.
+        Positive scale of the parts around their centers.
     lower, upper : float
-        Least and largest possible target; infinite where there is none.
+        Least and largest possible target; infinite without a bound.
     """
 
     atoms: np.ndarray
@@ -38,13 +38,13 @@ class Mixture:
         return len(self.atoms)
 
     def take(self, rows: Any) -> Self:
-        """Return the distributions of some rows."""
+        """Select the distributions of some rows."""
         atoms, weights, bandwidth = self.atoms[rows], self.weights[rows], self.bandwidth[rows]
         return replace(self, atoms=atoms, weights=weights, bandwidth=bandwidth)
 
     @classmethod
     def joined(cls, parts: "list[Mixture]") -> "Mixture":
-        """Put the distributions of blocks of rows one below the other."""
+        """Concatenate the distributions of blocks of rows."""
         (first, *others) = parts
         if not others:
             return first
@@ -80,7 +80,7 @@ class Mixture:
         return np.clip(self._run(mixtures.quantile_rows, wanted), self.lower, self.upper)
 
     def mean(self) -> np.ndarray:
-        """Give the expected targets, (n,), what lies beyond a bound counted there."""
+        """Mean targets (n,), with probability mass beyond a bound counted at the bound."""
         scale, means = self.bandwidth[:, None], self.atoms
         if np.isfinite(self.lower):
             means = means + scale * np.logaddexp(0, (self.lower - self.atoms) / scale)
@@ -96,7 +96,7 @@ class Mixture:
         return found
 
     def mode(self) -> np.ndarray:
-        """Most probable targets, (n,), to a fine grid of quantiles."""
+        """Most probable targets (n,), on a fine grid of quantiles."""
         points = self.quantiles(np.linspace(0, 1, _GRID + 2)[1:-1])
         best = self.log_density(points).argmax(1)
         found: np.ndarray = points[np.arange(len(self)), best]
@@ -108,20 +108,20 @@ class Mixture:
         return self._run(mixtures.log_density_rows, points).reshape(y.shape)
 
     def away(self, y: np.ndarray) -> np.ndarray:
-        """Give the expected distance from `y` (n,) to a draw, (n,), without bounds."""
+        """Mean distance from `y` (n,) to a draw, (n,), without bounds."""
         return self._run(mixtures.away_rows, y)
 
     def apart(self) -> np.ndarray:
-        """Give the expected distance between two draws, (n,), without bounds."""
+        """Mean distance between two draws, (n,), without bounds."""
         return self._run(mixtures.apart_rows)
 
     def crps(self, y: np.ndarray) -> np.ndarray:
         """Continuous ranked probability score at `y` (n,), (n,); see `nn.logistic_crps`.
 
-        What lies beyond a bound was predicted to be at it.
+        Probability mass beyond a bound counts at the bound.
         """
         found = self.away(np.clip(y, self.lower, self.upper)) - self.apart() / 2
-        if np.isfinite(self.lower):  # nothing is wrong beyond a bound
+        if np.isfinite(self.lower):  # mass beyond a bound adds no error
             found -= self._run(mixtures.below_rows, np.full(len(self), self.lower))
         if np.isfinite(self.upper):
             turned = replace(self, atoms=-self.atoms)
@@ -138,7 +138,7 @@ class Mixture:
         return np.clip(drawn, self.lower, self.upper)
 
     def _run(self, kernel: Callable[..., None], *points: np.ndarray) -> np.ndarray:
-        """Run a compiled loop over the rows, in threads where there are many."""
+        """Run a compiled loop over the rows, in threads if there are many."""
         given = tuple(np.ascontiguousarray(one, dtype=np.float64) for one in points)
         arrays = (*given, self.atoms, self.weights, self.bandwidth)
         out = np.empty(given[0].shape if given else len(self))

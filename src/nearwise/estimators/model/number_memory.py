@@ -1,4 +1,4 @@
-"""The memory of a regressor: rows that carry numbers."""
+"""The memory of a regressor: rows with numeric targets."""
 
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ from nearwise.nn.neighbor_set import from_zero, typical_distance
 
 # Columns of the bank.
 TARGET = "target"  # float64 (n,)
-TRUST = "trust"  # float64 (n,): probabilities of the targets to be right, where some may be wrong
-LOCATION = "location"  # float64 (n,): left-out predictions of the base
+TRUST = "trust"  # float64 (n,): probabilities that the targets are right, under label noise
+LOCATION = "location"  # float64 (n,): leave-one-out predictions of the base
 
 
 class NumberRetrieval(NamedTuple):
@@ -26,7 +26,7 @@ class NumberRetrieval(NamedTuple):
     found : list of Neighbors
         One per key space that was searched.
     spaces : list of NumberSet
-        For each of them: what the head is given of the neighbors found.
+        Head inputs of the neighbors, one per searched space.
     is_left_out : bool
         Whether the queries are remembered rows.
     """
@@ -42,21 +42,21 @@ class NumberRetrieval(NamedTuple):
 
 
 class NumberViews(MemoryViews):
-    """Searches a bank whose rows are all of one class and carry numbers in columns."""
+    """Memory with all rows in one class and their targets in columns of the bank."""
 
     def retrieve_numbers(
         self, keys: dict[str, Tensor], locations: Tensor | None, positions: Tensor | None = None
     ) -> NumberRetrieval:
-        """Search every space and describe what is found.
+        """Search every space and build the neighbor sets.
 
         Parameters
         ----------
         keys : dict of str to Tensor of shape (n, width)
-            The queries, by the names of the spaces.
+            Queries by space.
         locations : float64 Tensor of shape (n,), optional
-            Predictions of the base, where there is one.
+            Predictions of the base, if there is one.
         positions : int64 Tensor of shape (n,), optional
-            Of queries that are remembered themselves: each is left out by its id.
+            Bank positions of queries that are remembered rows; each is left out by its id.
         """
         ids = None if positions is None else self.bank.ids[positions]
         found, spaces = [], []
@@ -69,19 +69,19 @@ class NumberViews(MemoryViews):
 
     @property
     def trusted_weight(self) -> Tensor:
-        """How much each target counts: its row's weight times its trust, (n,)."""
+        """Weight of each target: the row's weight times its trust, (n,)."""
         weight = self.bank.sample_weight
         trust = self.bank.columns.get(TRUST)
         return weight if trust is None else weight * trust.to(weight.dtype)
 
     def weight(self, positions: Tensor) -> Tensor:
-        """Weights of rows as neighbors: those of `MemoryViews`, times their trust."""
+        """Weights of rows as neighbors: as in `MemoryViews`, times their trust."""
         trust = self.bank.columns.get(TRUST)
         weight = super().weight(positions)
         return weight if trust is None else weight * trust[positions].to(weight.dtype)
 
     def numbers(self, spec: SpaceSpec) -> RememberedNumbers:
-        """Return what is known of the remembered rows of a space."""
+        """Remembered rows of a space, with their nearest rows and targets."""
         key = ("numbers", spec.name)
         if key not in self.derived:
             bank = self.bank
@@ -102,7 +102,7 @@ class NumberViews(MemoryViews):
         return found
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
-        """Give rows other targets (n,), which are trusted; no other row is searched for."""
+        """Replace the targets (n,) of rows by trusted ones, without a new search."""
         at = self.bank.positions(as_ids(ids, self.bank.ids.device))  # distinct ones
         for name, new in ((TARGET, labels.double()), (TRUST, 1.0)):
             if name in self.bank.columns:

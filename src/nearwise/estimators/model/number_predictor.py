@@ -1,4 +1,4 @@
-"""NumberPredictor: the fitted parts of a regressor, and how they predict."""
+"""NumberPredictor: the fitted parts of a regressor, and its predictions."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ SUPERVISED = "supervised"
 
 
 class KeyedNumbers(NamedTuple):
-    """Rows as the models see them: keys of every space, and the base's predictions (n,), if any."""
+    """Encoded rows as keys of every space, and the base's predictions (n,), if any."""
 
     keys: dict[str, Tensor]
     locations: Tensor | None
@@ -34,13 +34,13 @@ class KeyedNumbers(NamedTuple):
 
 @dataclass
 class NumberModels(ModelsOfTable):
-    """Models of a table whose targets are numbers; there are no networks.
+    """Row models of a regression table; there are no networks.
 
     Attributes
     ----------
     center, scale : float
-        Of the targets of the fit, in which the base's predictions are beside the features in the
-        space "supervised".
+        Center and scale of the targets in the fit. They standardise the base's predictions,
+        which join the features in the space "supervised".
     """
 
     base: NumberBase | None
@@ -49,7 +49,7 @@ class NumberModels(ModelsOfTable):
     embedding: None = None
 
     def __call__(self, rows: Encoded) -> KeyedNumbers:
-        """Make keys of rows."""
+        """Keys of encoded rows, and the base's predictions."""
         keys = {"features": self.feature_keys(rows)}
         if self.base is None:
             return KeyedNumbers(keys, None)
@@ -57,21 +57,21 @@ class NumberModels(ModelsOfTable):
         return KeyedNumbers(keys | self.supervised(keys["features"], locations), locations)
 
     def supervised(self, features: Tensor, locations: Tensor) -> dict[str, Tensor]:
-        """Keys of the space that a base adds."""
+        """Keys of the space "supervised", which a base adds."""
         return {SUPERVISED: beside_locations(features, locations, self.center, self.scale)}
 
 
 class Spread(NamedTuple):
-    """How wide the mixtures are to be.
+    """Width factors of the predicted mixtures.
 
     Attributes
     ----------
     factor : float
-        By which each mixture of a new row is widened around its mean.
+        Factor that widens the mixture of a new row around its mean.
     left_out : float
-        The same of remembered rows, each without itself.
+        The same factor for leave-one-out predictions of remembered rows.
     crps : float
-        Mean over the left-out rows.
+        Mean CRPS of the leave-one-out predictions.
     """
 
     factor: float = 1.0
@@ -85,9 +85,9 @@ NOT_FITTED = Spread()
 def wrong_targets(
     predictor: "NumberPredictor", mixture: Mixture, rate: float | None
 ) -> WrongTargets:
-    """Find wrong targets among the remembered rows, of which `mixture` predicts each left out.
+    """Find wrong targets of the remembered rows by `mixture`, their leave-one-out predictions.
 
-    `rate`: their share, where it is known.
+    `rate`: share of wrong targets, if known.
     """
     bank = predictor.views.bank
     targets, weight = bank.columns[TARGET].numpy(), bank.sample_weight.double().numpy()
@@ -103,7 +103,7 @@ class NumberPredictor(Predictor):
     head : PretrainedNumberHead
     spread : Spread
     lower, upper : float
-        Bounds of what is predicted; see `bounds_of`.
+        Bounds of the predictions; see `bounds_of`.
     """
 
     row_models: NumberModels
@@ -116,19 +116,19 @@ class NumberPredictor(Predictor):
     # --- retrieval ------------------------------------------------------------------------------
 
     def retrieve(self, rows: Encoded) -> tuple[Tensor, NumberRetrieval]:
-        """Features, and what is retrieved for new rows, few enough to be encoded at once."""
+        """Feature keys and neighbors of one block of new rows."""
         keyed = self.row_models(rows)
         return keyed.keys["features"], self.views.retrieve_numbers(keyed.keys, keyed.locations)
 
     def retrieve_remembered(self, positions: Tensor) -> NumberRetrieval:
-        """Search all spaces for remembered rows, each left out of its own neighbors by id."""
+        """Search all spaces for the neighbors of remembered rows, each left out by its id."""
         bank = self.views.bank
         keys = {spec.name: bank.keys[spec.name][positions] for spec in self.views.specs}
         locations = bank.columns[LOCATION][positions] if self.has_base else None
         return self.views.retrieve_numbers(keys, locations, positions)
 
     def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Keys of rows that are to be remembered, and the columns of the bank about them."""
+        """Keys and bank columns of rows to add to the memory."""
         keyed = self.row_models(views[0])
         columns = {} if keyed.locations is None else {LOCATION: keyed.locations}
         return keyed.keys, columns
@@ -136,16 +136,16 @@ class NumberPredictor(Predictor):
     # --- predictions ----------------------------------------------------------------------------
 
     def mixture(self, retrieved: NumberRetrieval) -> Mixture:
-        """Predict from what was retrieved."""
+        """Predictive mixtures from retrieved neighbors."""
         return self.finished(self.head.predict(retrieved.spaces), retrieved)
 
     def finished(self, output: NumberOutput, retrieved: NumberRetrieval) -> Mixture:
-        """Bring mixtures of the head into the unit of the target, and widen them."""
+        """Mixtures of the head in the unit of the target, widened by `spread`."""
         wide = self.spread.left_out if retrieved.is_left_out else self.spread.factor
         return self.plain(output, retrieved).scaled(wide)
 
     def plain(self, output: NumberOutput, retrieved: NumberRetrieval) -> Mixture:
-        """Bring mixtures of the head into the unit of the target."""
+        """Mixtures of the head in the unit of the target, not widened."""
         unit, weights = retrieved.spaces[0].unit, output.weights.double()
         atoms = retrieved.spaces[0].location[:, None] + unit[:, None] * output.atoms
         return Mixture(
@@ -160,7 +160,7 @@ class NumberPredictor(Predictor):
     def predict_left_out(self, positions: Tensor) -> tuple[Mixture, np.ndarray]:
         """Leave-one-out predictions of some remembered rows, and distances to the k-th neighbor."""
         mixtures, distances = [], []
-        for rows in positions.split(BLOCK):  # one without rows where there are none
+        for rows in positions.split(BLOCK):  # one empty block if there are no rows
             retrieved = self.retrieve_remembered(rows)
             mixtures.append(self.mixture(retrieved))
             distances.append(retrieved.farthest)

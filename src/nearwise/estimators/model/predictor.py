@@ -1,4 +1,4 @@
-"""Predictor: the fitted parts of an estimator that do not depend on what neighbors carry."""
+"""Predictor: the common fitted parts of classifiers and regressors."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -16,21 +16,21 @@ from nearwise.estimators.model.row_models import GAUSSIAN, RowModels
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Predictor:
-    """The fitted parts of an estimator; never changed once they are part of a published model.
+    """The fitted parts of an estimator, immutable once the model is published.
 
     Attributes
     ----------
     encoder : TableEncoder or ImageEncoder
-        Turns rows as given into numbers and codes, or pixels.
+        Turns given rows into numbers and codes, or pixels.
     row_models : RowModels
         Turn encoded rows into keys and predictions of the base.
     views : MemoryViews
         The memory: key spaces, columns, indexes.
     choice : dict
-        What was chosen, with the out-of-fold loss it was chosen by.
+        Choices of the fit, with the out-of-fold loss behind each.
     history : list of dict
     tta : tuple of str
-        Views that `fit` made of images.
+        Image views that `fit` made.
     n_views : int
         Views of every row in `fit`, the first included.
     """
@@ -45,12 +45,12 @@ class Predictor:
 
     @cached_property
     def has_base(self) -> bool:
-        """Whether a base takes part; without, the class shares stand in for it."""
+        """Whether there is a base; without one, the class shares replace it."""
         return self.row_models.has_base
 
     @property
     def forgets_exactly(self) -> bool:
-        """Whether a fit is a search and a closed form: `remove` fits again, nothing stays."""
+        """Whether the fit has a closed form, so that `remove` refits and forgets exactly."""
         return self._base_is_closed and "head" not in self.choice
 
     @property
@@ -60,20 +60,20 @@ class Predictor:
 
     @property
     def held_rows_out(self) -> bool:
-        """Whether there was one fold: base and keys know the labels of all rows but its own."""
+        """Whether the fit held out one fold: base and keys were trained on all other rows."""
         return "held_out" in self.choice
 
     @property
     def judged(self) -> Tensor:
-        """Whether neither base nor keys have learned a remembered row's label, bool (n,)."""
+        """Mask of calibration rows: base and keys were not trained on their labels, bool (n,)."""
         return self.views.bank.columns[FOLD] >= 0
 
     def fork(self) -> Self:
-        """Copy for a change: what changes replace is the copy's own, all else is shared."""
+        """Shallow copy for copy-on-write changes."""
         return replace(self, views=self.views.fork(), choice=dict(self.choice))
 
     def to(self, device: torch.device) -> None:
-        """Run networks, and the searches of their keys, on a device; head and bank stay here."""
+        """Move networks and the searches of their keys to a device; head and bank stay."""
         for network in self.row_models.networks:
             network.to(device)
         if self.held_rows_out:
@@ -84,11 +84,11 @@ class Predictor:
         return self.row_models.feature_keys(rows).cpu()
 
     def keys_of(self, views: list[Any]) -> dict[str, Tensor]:
-        """Keys of rows in all key spaces, means over their views, on the CPU."""
+        """Keys of rows in all key spaces, averaged over their views, on the CPU."""
         return self.keys_of_new(views)[0]
 
     def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Keys of rows that are to be remembered, and the columns of the bank about them."""
+        """Keys and bank columns of rows to add to the memory."""
         raise NotImplementedError
 
 

@@ -1,6 +1,6 @@
-"""Row models: what turns encoded rows into keys of every space, and base log-probabilities.
+"""Row models: from encoded rows to keys of every space and base log-probabilities.
 
-Also the blocks in which many rows are handled, so that memory does not grow with their number.
+Also the split of many rows into blocks, so that memory use does not grow with their number.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,23 +25,23 @@ from nearwise.nn import NeighborNetwork
 
 FeatureMap = Literal["standard", "quantile", "raw", "whitened"]
 FEATURE_MAPS: tuple[FeatureMap, ...] = get_args(FeatureMap)
-_AT_ONCE = 2**15  # rows that are mapped at once
-_MOST_FITTED = 2**17  # rows that a map is fitted to
+_AT_ONCE = 2**15  # rows per block
+_MOST_FITTED = 2**17  # most rows that a map is fitted to
 _N_QUANTILES = 256
 _CLIP = 3.0
 _CATEGORY_SCALE = 0.7  # two different categories lie one standard deviation apart
-FOREST = "extra-trees"  # the candidate whose predictions a pretrained head compares
-GAUSSIAN = "gaussian"  # the candidate that takes its place for ready embeddings
+FOREST = "extra-trees"  # base candidate; a pretrained head compares its predictions
+GAUSSIAN = "gaussian"  # base candidate for embeddings, instead of the forest
 BLOCK = 16_384  # rows; a whole number of the chunks that heads take
 
 
 class KeyedRows(NamedTuple):
-    """Rows as the models see them.
+    """Encoded rows as keys and base log-probabilities.
 
     Attributes
     ----------
     keys : dict of str to Tensor of shape (n, width)
-        Keys of every space; "features" is among them. Beside a pretrained head also "opinion",
+        Keys of every space, always with "features". With a pretrained head also "opinion",
         log-probabilities (n, C) of the forest.
     base_log_proba : Tensor of shape (n, C), or None
         Normalized log-probabilities of the base; None without a base.
@@ -51,11 +51,11 @@ class KeyedRows(NamedTuple):
     base_log_proba: Tensor | None
 
     def take(self, rows: Tensor) -> "KeyedRows":
-        """Return some of the rows."""
+        """Select some of the rows."""
         return self._each(lambda part: part[rows])
 
     def cpu(self) -> "KeyedRows":
-        """Bring everything to the CPU."""
+        """Copy with all tensors on the CPU."""
         return self._each(Tensor.cpu)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "KeyedRows":
@@ -76,7 +76,7 @@ class FeatureSpace:
         self.state: dict[str, np.ndarray] = {}
 
     def fit(self, encoder: TableEncoder, rows: Encoded) -> "FeatureSpace":
-        """Fit on training rows, of many on some that are evenly spread."""
+        """Fit on training rows; if there are many, on an evenly spaced subset."""
         rows = rows.take(slice(None, None, 1 + len(rows) // _MOST_FITTED))
         if self.kind == "quantile":
             filled = self._filled(encoder, rows)
@@ -99,7 +99,7 @@ class FeatureSpace:
 
     @staticmethod
     def width_scale(encoder: TableEncoder, width: int) -> np.ndarray:
-        """Undo the standardisation: the data's own variances decide, as in principal components."""
+        """Scales that undo the standardisation, as principal components need raw variances."""
         scale = np.ones(width)
         scale[: len(encoder.scale)] = np.asarray(encoder.scale)
         return scale
@@ -138,34 +138,34 @@ class FeatureSpace:
         scores = np.empty_like(values)
         for column in range(values.shape[1]):
             edges = quantiles[:, column]
-            # The middle of a run of equal quantiles stands for the value that is repeated there.
+            # A repeated value gets the middle of its run of equal quantiles.
             up = np.interp(values[:, column], edges, grid)
             down = 1 - np.interp(-values[:, column], -edges[::-1], grid)
             scores[:, column] = (up + down) / 2
         return np.clip(ndtri(np.clip(scores, 1e-9, 1 - 1e-9)), -_CLIP, _CLIP)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """JSON part and arrays that `from_state` reads."""
+        """JSON part and arrays, from which `from_state` rebuilds the space."""
         return {"kind": self.kind}, self.state
 
     @classmethod
     def from_state(cls, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> "FeatureSpace":
-        """Rebuild a space from what `to_state` returned."""
+        """Rebuild a space from the result of `to_state`."""
         space = cls(meta["kind"])
         space.state = arrays
         return space
 
 
 class RowModels:
-    """Turn encoded rows into keys of every space, and predictions of the base, by a call.
+    """Callable from encoded rows to keys of every space and predictions of the base.
 
     Attributes
     ----------
     embedding : Embedding or None
         Trained networks.
     judges_trained : bool
-        Whether calibration rows are searched for in the space "trained", whose networks did not
-        learn them; those of a table are trained again, on all rows.
+        Whether calibration also searches the space "trained". Image networks were not trained on
+        the calibration rows; networks of a table are retrained on all rows.
     """
 
     embedding: Embedding | None
@@ -178,11 +178,11 @@ class RowModels:
 
     @property
     def has_base(self) -> bool:
-        """Whether a base takes part. Without one, class shares or the mean target replace it."""
+        """Whether there is a base. Without one, class shares or the mean target replace it."""
         raise NotImplementedError
 
     def __call__(self, rows: Any) -> Any:
-        """Make keys of encoded rows."""
+        """Keys of encoded rows, and predictions of the base."""
         raise NotImplementedError
 
     def feature_keys(self, rows: Any) -> Tensor:
@@ -193,7 +193,7 @@ class RowModels:
 
 @dataclass
 class ModelsOfTable(RowModels):
-    """Common parts of the models of a table.
+    """Common row models of a table, for classes and for numeric targets.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class ModelsOfTable(RowModels):
 
     @property
     def has_base(self) -> bool:
-        """Whether a base takes part. Without one, class shares or the mean target replace it."""
+        """Whether there is a base. Without one, class shares or the mean target replace it."""
         return self.base is not None
 
     def feature_keys(self, rows: Encoded) -> Tensor:
@@ -219,13 +219,13 @@ class ModelsOfTable(RowModels):
 
 @dataclass
 class TableModels(ModelsOfTable):
-    """Models of a table whose rows have classes.
+    """Row models of a classification table.
 
     Attributes
     ----------
     embedding : Embedding or None
-        Networks with heads, the mean of whose log-probabilities has a part in the base; or one
-        without, trained on all rows, whose keys are the space "trained".
+        Networks with heads, whose mean log-probabilities are a part of the base. Or one network
+        without a head, trained on all rows; its keys are the space "trained".
     shows_opinion : bool
         Whether there is the space "supervised": features and predictions of the forest.
     """
@@ -235,7 +235,7 @@ class TableModels(ModelsOfTable):
     shows_opinion: bool = False
 
     def __call__(self, rows: Encoded) -> KeyedRows:
-        """Make keys of rows."""
+        """Keys of encoded rows, and log-probabilities of the base."""
         keys = {"features": self.feature_keys(rows)}
         with_heads = self.embedding is not None and self.embedding.has_head
         if self.embedding is not None and not with_heads:
@@ -253,12 +253,12 @@ class TableModels(ModelsOfTable):
 
 @dataclass
 class StageSpace:
-    """A label-free map of the features at one depth of a backbone, fitted on the memory's rows.
+    """Label-free map of the features at one depth of a backbone.
 
     Attributes
     ----------
     encoder : TableEncoder
-        Means and deviations of the features.
+        Means and deviations of the features in the memory.
     features : FeatureSpace
         "whitened": keys of unit length.
     """
@@ -280,7 +280,7 @@ class StageSpace:
         return self.features(self.encoder, self.encoder.transform(values.double().numpy()))
 
     def on_device(self, values: Tensor) -> Tensor:
-        """Do what a call does, in torch, on the device of the features."""
+        """Keys as by a call, computed in torch on the device of the features."""
         # Apple's GPUs have no float64.
         wide = torch.float32 if values.device.type == "mps" else torch.float64
         state = self.features.state
@@ -292,21 +292,21 @@ class StageSpace:
 
 @dataclass
 class ImageNetworks(RowModels):
-    """Networks over images: their keys, and the features at several depths of their backbones.
+    """Row models of images: network keys and features at several backbone depths.
 
     Attributes
     ----------
     encoder : ImageEncoder
     embedding : Embedding
-        Their keys, side by side, are the space "trained"; the
-        mean of their heads' log-probabilities is the base.
+        Image networks. Their concatenated keys are the space "trained"; the mean
+        log-probability of their heads is the base.
     stages : list of dict of str to StageSpace
-        For each network the depths that are searched for neighbors; the deepest is "features". The
-        trained space is collapsed onto the head's prediction, earlier ones are not.
+        Searched depths per network; the deepest is "features". The trained space collapses onto
+        the head's prediction, the earlier depths do not.
     use_head : bool
-        Whether the networks' heads take part.
+        Whether the networks' heads are the base.
     cache : Path, optional
-        Folder that keeps what frozen backbones make of images.
+        Folder for cached outputs of frozen backbones.
     """
 
     encoder: ImageEncoder
@@ -318,18 +318,18 @@ class ImageNetworks(RowModels):
 
     @property
     def has_base(self) -> bool:
-        """Whether network heads take part."""
+        """Whether the network heads are used as a base."""
         return self.use_head
 
     @own_threads()
     def __call__(self, rows: EncodedImages) -> KeyedRows:
-        """Make keys of images: the spaces of the depths, and "trained"."""
+        """Keys of images in the spaces of the depths and in "trained", and the base."""
         networks = range(len(self.embedding.networks))
         seen = [self.embedding.depths(each, self.encoder, rows, self.cache) for each in networks]
         return self.from_depths(seen)
 
     def from_depths(self, seen: list[Depths]) -> KeyedRows:
-        """Bring what each network's one pass made of images into the spaces."""
+        """Keys and base log-probabilities from the forward pass of each network."""
         found = [{"features": list(one.stages.values())[-1]} | one.stages for one in seen]
         keys = {
             name: side_by_side(
@@ -357,7 +357,7 @@ def beside_locations(features: Tensor, locations: Tensor, center: float, scale: 
 
 
 def head_of_all(embedding: Embedding, encoder: AnyEncoder, rows: AnyRows) -> np.ndarray:
-    """Log-probabilities (n, C) by the heads of all networks: their geometric mean."""
+    """Geometric mean of the predictions of all network heads, as log-probabilities (n, C)."""
     each = range(len(embedding.networks))
     heads = [embedding.head_log_proba(network, encoder, rows) for network in each]
     of_all: np.ndarray = mean_log_proba(heads).double().numpy()
@@ -370,13 +370,13 @@ def mean_log_proba(parts: list[Tensor]) -> Tensor:
 
 
 def side_by_side(keys: list[Tensor]) -> Tensor:
-    """Join the keys (n, width) of several networks, each at unit length: all count alike."""
+    """Concatenate the keys (n, width) of several networks, each scaled to unit length."""
     joined = torch.cat([F.normalize(key, dim=1) for key in keys], dim=1)
     return joined / len(keys) ** 0.5
 
 
 def average_views(views: list[KeyedRows]) -> KeyedRows:
-    """Mean of several views of the same rows; keys of unit length are brought back to it."""
+    """Mean over several views of the same rows; keys of unit length are normalised again."""
     if len(views) == 1:
         return views[0]
     keys = {}
@@ -389,12 +389,12 @@ def average_views(views: list[KeyedRows]) -> KeyedRows:
 
 
 def row_blocks(rows: Tensor) -> tuple[Tensor, ...]:
-    """Split positions (n,) into blocks, in their order; none for no rows."""
+    """Split positions (n,) into blocks, in order; no block without rows."""
     return rows.split(BLOCK) if len(rows) else ()
 
 
 def view_blocks(views: list[AnyRows]) -> Iterator[list[AnyRows]]:
-    """Give rows in all their views block by block, in their order."""
+    """Iterate over blocks of rows, in order, each in all views."""
     n_rows = len(views[0])
     if n_rows <= BLOCK:
         yield views

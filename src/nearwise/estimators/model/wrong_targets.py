@@ -1,4 +1,4 @@
-"""How many targets are wrong, and which: those that all rows explain better than their own."""
+"""Estimation of wrong targets: the target density explains them better than the prediction."""
 
 from typing import Any, NamedTuple
 
@@ -6,22 +6,22 @@ import numpy as np
 
 from nearwise.estimators.model.mixture import Mixture
 
-_N_ATOMS = 256  # quantiles of all targets, around which their density is estimated
+_N_ATOMS = 256  # quantiles of all targets: centers of the density estimate
 _RATES = np.arange(901) / 1000
-_LESS = 1.92  # of the log-likelihood at the ends of a 95 % interval
+_LESS = 1.92  # drop of the log-likelihood at the ends of a 95 % interval
 
 
 class WrongTargets(NamedTuple):
-    """Which targets are wrong, if a wrong one is drawn from all targets.
+    """Estimate of wrong targets, assuming that they are drawn from all targets.
 
     Attributes
     ----------
     rate : float
-        Share of wrong targets with the largest likelihood, or as it was given.
+        Maximum-likelihood share of wrong targets, or the given share.
     interval : (float, float)
-        Rates that are not less likely by over 1.92 nats: 95 %, the predictions taken as known.
+        95 % likelihood interval (1.92 nats), with the predictions taken as fixed.
     posterior : float64 ndarray of shape (n,)
-        Probability of each target to be wrong.
+        Probability that each target is wrong.
     """
 
     rate: float
@@ -30,7 +30,7 @@ class WrongTargets(NamedTuple):
 
 
 def check_rate(label_noise: Any) -> float | None:
-    """Check the parameter `label_noise`; a share, or None where it is to be estimated."""
+    """Check the parameter `label_noise`: a share, or None if it is to be estimated."""
     if isinstance(label_noise, str) and label_noise == "auto":
         return None
     is_number = isinstance(label_noise, int | float | np.number) and not isinstance(
@@ -51,16 +51,16 @@ def find_wrong(
     rate: float | None = None,
     everyone: np.ndarray | None = None,
 ) -> WrongTargets:
-    """Compare predictions of rows, each left out, with the density of all targets.
+    """Find wrong targets by leave-one-out predictions and the density of all targets.
 
     Parameters
     ----------
     predicted : Mixture of n rows
     targets, weight : ndarray of shape (n,)
     rate : float, optional
-        Estimated by maximum likelihood by default.
+        Share of wrong targets. Default: the maximum-likelihood estimate.
     everyone : ndarray, optional
-        All targets, where these are others.
+        Targets for the density. Default: `targets`.
     """
     own = predicted.log_density(targets)
     of_all = _log_density_of_all(targets if everyone is None else everyone, targets)
@@ -77,7 +77,7 @@ def find_wrong(
 def _likely_rates(
     own: np.ndarray, of_all: np.ndarray, weight: np.ndarray
 ) -> tuple[float, tuple[float, float]]:
-    """Give the most likely rate, and the ends of its interval, by log densities of targets (n,)."""
+    """Maximum-likelihood rate and its interval, from log densities of targets (n,)."""
     with np.errstate(divide="ignore"):
         right, wrong = np.log1p(-_RATES), np.log(_RATES)
     likelihood = np.array(
